@@ -1,4 +1,4 @@
-//! The web console: the real router on a real Postgres, over a real socket.
+//! The web console: the real router with a real Postgres, over a real socket.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::support::{self, TestDb};
 
 tidegate::events! {
     pub enum Shop {
-        /// One of the kinds that the seed has.
+        /// One of the kinds in the seed.
         OrderPlaced(serde_json::Value) = "order_placed",
     }
 }
@@ -34,13 +34,13 @@ impl Dispatch for Shopkeeper {
     }
 }
 
-/// A queue on a bad afternoon; the browser's tests have the same.
+/// A queue with many problems. The browser tests use the same seed.
 const SEED: &str = include_str!("../console/seed.sql");
 
-/// What a hostile publisher would run.
+/// Code that a hostile publisher would want to run.
 const HOSTILE: &str = "<script>window.hacked";
 
-/// The console, served, and who looks at it.
+/// A running console, and a client of it.
 struct Site {
     url: String,
     http: reqwest::Client,
@@ -57,13 +57,14 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// Opened by its link, by somebody who may act.
+    /// Opens it by its link, for a person who may act.
     async fn acting() -> Self {
         let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
         Self::of(settings, "", None).await
     }
 
-    /// Of these settings, mounted at `base`, with a database login that has this role, or with the owner's.
+    /// Starts it with these settings, mounted at `base`, with a database login that has this role, or with the owner's
+    /// login.
     async fn of(settings: Settings, base: &str, role: Option<&str>) -> Self {
         let db = support::database_for::<Shop>().await;
         let client = db.client().await;
@@ -109,7 +110,7 @@ impl Site {
         site
     }
 
-    /// The cookie that a link becomes.
+    /// Exchanges a link for its cookie.
     async fn opened(&self, link: &str) -> String {
         let answer = self
             .http
@@ -145,7 +146,7 @@ impl Site {
         text
     }
 
-    /// A form that a page of the console has sent.
+    /// Sends a form of a page of the console.
     async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Response {
         let request = self
             .request(Method::POST, path)
@@ -153,7 +154,7 @@ impl Site {
         filled(request, fields).send().await.unwrap()
     }
 
-    /// The same, which must lead on.
+    /// Sends a form, which must redirect, and returns the target.
     async fn done(&self, path: &str, fields: &[(&str, &str)]) -> String {
         let answer = self.post(path, fields).await;
         let (status, to) = (answer.status(), answer.headers().get(LOCATION).cloned());
@@ -170,7 +171,7 @@ impl Site {
         self.client.query_one(sql, &[]).await.unwrap().get(0)
     }
 
-    /// Who did what last, and why.
+    /// Returns the last audit entry: the actor, the action, the reason and the count.
     async fn audited(&self) -> (Option<String>, String, Option<String>, i64) {
         let last =
             "SELECT actor, action, reason, count FROM tidegate.audit ORDER BY id DESC LIMIT 1";
@@ -326,7 +327,7 @@ async fn what_the_figures_and_lists_hold_is_on_the_pages() {
     );
 }
 
-/// An action: where its form goes, what it holds, what is true afterwards, how the audit names it.
+/// An action: the form's path, its fields, a condition that is true afterwards, and the action's name in the audit.
 type Action = (
     &'static str,
     &'static [(&'static str, &'static str)],
@@ -528,7 +529,7 @@ async fn schedules_are_made_paused_resumed_and_removed() {
     );
 }
 
-/// A request that is refused: where it goes, what it holds, how it is answered, what the answer says.
+/// A request that is refused: its path, its fields, the status of the answer, and a part of its text.
 type Refusal = (
     &'static str,
     &'static [(&'static str, &'static str)],
@@ -691,7 +692,7 @@ async fn a_forged_request_does_nothing() {
         site.number("SELECT count(*) FROM tidegate.audit").await,
         before
     );
-    // An older browser says at least from where.
+    // An older browser only sends the origin.
     let request = site
         .request(Method::POST, "/act/pause")
         .header("origin", format!("http://{host}"));
@@ -699,7 +700,7 @@ async fn a_forged_request_does_nothing() {
         filled(request, &fields).send().await.unwrap().status(),
         StatusCode::SEE_OTHER
     );
-    // No address acts.
+    // A GET request never acts.
     assert_eq!(
         site.get("/act/pause?kind=order_placed&reason=r").await.0,
         StatusCode::METHOD_NOT_ALLOWED
@@ -756,7 +757,7 @@ async fn without_the_right_to_read_payloads_none_is_in_the_pages_source() {
         );
     }
     assert!(site.page("/events/17").await.contains("login may not read"));
-    // Whoever asks all the same is told by the database.
+    // The database refuses a person who sends the form anyway.
     let pause = [("kind", "order_placed"), ("reason", "r")];
     assert_eq!(
         site.post("/act/pause", &pause).await.status(),
@@ -831,7 +832,7 @@ async fn what_a_hostile_publisher_wrote_is_text_wherever_it_is_shown() {
     );
     assert!(shown.len() < 300_000, "a megabyte is shown only on demand");
     assert!(site.page("/events/601?whole=payload").await.len() > 1_000_000);
-    // What one types comes back as text as well.
+    // Typed text comes back as text as well.
     let reason = "</p><script>window.hacked=1</script>\u{202e}";
     let cancelled = site
         .post("/act/cancel", &[("id", "502"), ("reason", reason)])
@@ -852,7 +853,7 @@ async fn what_a_hostile_publisher_wrote_is_text_wherever_it_is_shown() {
     );
 }
 
-/// A form as browsers send it.
+/// Sends a form as browsers do.
 fn filled(request: reqwest::RequestBuilder, fields: &[(&str, &str)]) -> reqwest::RequestBuilder {
     let pairs = fields
         .iter()
@@ -868,7 +869,7 @@ fn percent(text: &str) -> String {
     text.bytes().flat_map(encoded).collect()
 }
 
-/// The value of a field of the page's confirmation.
+/// Returns the value of a field in the page's confirmation.
 fn field(page: &str, name: &str) -> String {
     let start = page
         .split(&format!("name=\"{name}\" value=\""))
@@ -938,7 +939,7 @@ async fn a_replay_of_many_does_what_its_dry_run_has_shown_or_nothing() {
     let others = "SELECT count(*) FROM tidegate.event_queue AS q JOIN tidegate.event_log AS l ON l.id = q.replay_of
         WHERE l.kind <> 'invoice_sent' OR l.errors->-1->>'code' <> 'timeout'";
     assert!(replayed > 1 && site.number(others).await == 0);
-    // Sent twice, it is done once.
+    // The second of two requests does nothing.
     assert_eq!(sent(asked).await.status(), StatusCode::CONFLICT);
 }
 
@@ -1158,7 +1159,7 @@ async fn figures_of_the_console_are_those_of_the_tables() {
         site.page("/").await,
         site.number(sum).await,
     );
-    // A minute may pass in between.
+    // A minute may end in between.
     let told = |number: i64| {
         let digits: Vec<String> = number
             .to_string()

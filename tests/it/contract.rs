@@ -1,4 +1,4 @@
-//! What the schema says of itself, and delays as producers in any language give them.
+//! The schema's comments, and delays as producers in any language set them.
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -6,7 +6,8 @@ use tokio_postgres::error::SqlState;
 use crate::probe::{number, probe_database};
 use crate::support;
 
-/// Objects of the schema without a comment. Partitions have the log's; histories of migrations but the queue's are their programs'.
+/// Objects of the schema without a comment. Partitions inherit the log's. Apart from the queue's own history, the
+/// migrations' histories belong to their programs.
 const SILENT: &str = "
     SELECT 'schema tidegate' AS what WHERE obj_description('tidegate'::regnamespace, 'pg_namespace') IS NULL
     UNION ALL
@@ -64,7 +65,7 @@ async fn every_object_of_the_schema_has_a_comment_that_names_what_a_caller_gives
     );
 }
 
-/// Seconds from the publish to the earliest start, of the event that was published last.
+/// Seconds from the publish to the earliest start, for the event that was published last.
 const WAIT: &str = "SELECT round(extract(epoch FROM available_at - created_at))::bigint FROM tidegate.event_queue ORDER BY id DESC LIMIT 1";
 
 #[tokio::test]
@@ -88,7 +89,7 @@ async fn a_delay_is_counted_from_the_publish() {
         let sql = format!("SELECT tidegate.publish('act', '{{}}', {arguments})");
         client.batch_execute(&sql).await.unwrap();
         let waits = number(&client, WAIT).await;
-        // A replaced event was published earlier than its new delay.
+        // A replaced event was published before its new delay was set.
         assert!(
             (seconds..seconds + 60).contains(&waits),
             "{arguments}: {waits}"

@@ -1,4 +1,5 @@
-//! What the command line tells of itself: completions, manual pages, and a schema of every document that `--json` prints.
+//! The command line's descriptions of itself: completions, manual pages, and a schema for every document that `--json`
+//! prints.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -64,7 +65,7 @@ async fn every_verb_has_a_manual_page() {
             "{page}"
         );
     }
-    // A verb of the program's own has verbs of its own.
+    // A verb that the program adds has verbs itself.
     let page = std::fs::read_to_string(folder.join("tidegate-api-key-create.1")).unwrap();
     assert!(page.contains("client"), "{page}");
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), files);
@@ -73,7 +74,7 @@ async fn every_verb_has_a_manual_page() {
     refused.failed(2, &["--dir", "tidegate.1"]);
 }
 
-/// A database with something in each list.
+/// Returns a database with an entry in each list.
 async fn furnished() -> TestDb {
     let db = support::database().await;
     let client = db.client().await;
@@ -102,7 +103,7 @@ fn with_reason(verb: &'static str, arguments: &[&str]) -> Question {
     of(verb, &[arguments, &WHY[..]].concat())
 }
 
-/// What needs no queue, or makes one.
+/// Commands that need no queue, or create one.
 fn without_a_queue(folder: &str) -> Vec<Question> {
     let project = format!("{folder}/shop-queue");
     let pages = format!("{folder}/man");
@@ -117,7 +118,7 @@ fn without_a_queue(folder: &str) -> Vec<Question> {
     ]
 }
 
-/// About events, in an order in which one finds what the other has left.
+/// Commands about events, in an order in which each one finds what an earlier one left.
 fn about_events() -> Vec<Question> {
     vec![
         of(
@@ -154,7 +155,7 @@ fn about_events() -> Vec<Question> {
     ]
 }
 
-/// About all else.
+/// Commands about everything else.
 fn about_kinds_and_the_rest() -> Vec<Question> {
     let client = "00000000-0000-4000-8000-0000000000c1";
     vec![
@@ -198,8 +199,8 @@ fn about_kinds_and_the_rest() -> Vec<Question> {
     ]
 }
 
-/// A schema as a validator reads it, and with its own eyes: schemas are open, but what a document has beyond its schema is
-/// something that the schema has forgotten.
+/// A schema with two checks: a validator's, and a stricter one. Schemas are open, so a validator accepts additional
+/// fields. The stricter check treats a field that is not in the schema as an omission.
 struct Checked {
     schema: Value,
     validator: jsonschema::Validator,
@@ -243,7 +244,7 @@ fn unknown(schema: &Value, value: &Value) -> BTreeSet<String> {
         .into_iter()
         .find_map(|name| schema[name].as_array());
     if let Some(alternatives) = alternatives {
-        // All that an alternative knows, and the fields beside them.
+        // The fields of each alternative, and the fields beside the alternatives.
         let all = alternatives
             .iter()
             .map(|one| unknown(&with_common(one, schema), value));
@@ -273,7 +274,8 @@ fn with_common(alternative: &Value, schema: &Value) -> Value {
     all
 }
 
-/// The names of all fields, but for those that are data: kinds, tables, and what handlers, clients and schemas put there.
+/// Returns the names of all fields, except those that are data: kinds, tables, and the content from handlers, clients
+/// and schemas.
 fn names(value: &Value) -> Vec<String> {
     const DATA: [&str; 10] = [
         "skipped_reasons",
@@ -305,7 +307,7 @@ fn is_odd(name: &str) -> bool {
     let is_snake = name
         .chars()
         .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    // A rate, and what Lambda charges for, are no durations.
+    // A rate, and the unit that Lambda charges for, are not durations.
     let is_seconds = name.ends_with("_s") || name.ends_with("_seconds");
     !is_snake || is_seconds && name != "gb_seconds"
 }
@@ -363,7 +365,7 @@ async fn the_document_of_what_was_served_fits_its_schema() {
         }
     })
     .await;
-    // A server that has answered a request handles signals.
+    // A server that has answered a request already handles signals.
     let mut caller = TcpStream::connect(address).await.unwrap();
     let asked = b"GET /nothing HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
     caller.write_all(asked).await.unwrap();

@@ -1,4 +1,4 @@
-//! Figures of what ended and of the drains that ran, and what keeps them exact.
+//! Figures of finished events and drains, and what keeps them exact.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use crate::probe::{ProbeApp, act, drain, number, options, probe_database, publish_acts};
 use crate::support::TestDb;
 
-/// Kinds and statuses of which the figures tell something else than the log, with attempts and latencies.
+/// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
 async fn miscounted(client: &Client) -> Vec<String> {
     let sql =
         "SELECT format('%s %s: %s in the log, %s in the figures', kind, status, l.sums, m.sums)
@@ -23,7 +23,7 @@ async fn miscounted(client: &Client) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// A third completes, a third is rejected, a third fails.
+/// An application that completes a third of the events, rejects a third and fails a third.
 fn mixed() -> std::sync::Arc<ProbeApp> {
     ProbeApp::new(|call, _| {
         Box::pin(async move {
@@ -90,7 +90,7 @@ async fn who_keeps_the_figures_locked_keeps_nobody_waiting() {
     assert_eq!(miscounted(&client).await, [""; 0]);
 }
 
-/// Puts figures of each minute of these days before now into the table, under two kinds.
+/// Adds figures for each minute of the last days to the table, under two kinds.
 async fn of_days(client: &Client, days: i32) {
     let sql = "INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
                SELECT date_trunc('minute', clock_timestamp()) - make_interval(mins => n), kind, 'COMPLETED', 50, n, 2 * n, 3 * n
@@ -124,7 +124,7 @@ async fn old_minutes_become_hours_and_days_and_no_sum_falls() {
     }
 }
 
-/// The latest run's stop reason and count of completed events, and how many are noted.
+/// Returns the stop reason and completed count of the recorded drains.
 async fn runs(db: &TestDb) -> Vec<(String, i64)> {
     let sql = "SELECT stop_reason, (report->>'completed')::bigint FROM tidegate.drain_run
                 WHERE ended_at - started_at >= '0' ORDER BY ended_at";

@@ -1,4 +1,4 @@
-//! What an OpenTelemetry collector is told: a receiver of the test decodes it by the published messages.
+//! Exports to an OpenTelemetry collector. The test's receiver decodes them with the published messages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn telling(telemetry: Telemetry) -> DrainOptions {
     }
 }
 
-/// An application whose handlers do as the event's name says.
+/// An application whose handlers act as the event's name says.
 fn obedient() -> std::sync::Arc<ProbeApp> {
     ProbeApp::new(|call, ctx| {
         Box::pin(async move {
@@ -325,7 +325,7 @@ async fn work_under_no_trace_begins_one_as_often_as_the_ratio_says() {
     }
     let publish = collector.one("publish act");
     assert!(publish.parent_span_id.is_empty());
-    // An unsampled trace stays one.
+    // An unsampled trace stays unsampled.
     let telemetry = collector.telemetry("1");
     within(TraceContext::parse(UNSAMPLED), async {
         let batch = [act("two"), pair("three")];
@@ -420,7 +420,7 @@ async fn correlation_ids_are_shown_when_they_are_asked_for() {
     assert_eq!(said(&span)["messaging.message.conversation_id"], "order-7");
 }
 
-/// The points of a metric: labels and value, or count for a histogram.
+/// Returns the points of a metric: labels and value, or the count for a histogram.
 fn points(metrics: &[Metric], name: &str) -> Vec<(BTreeMap<String, String>, i64)> {
     use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value::AsInt;
     let mut found = Vec::new();
@@ -567,12 +567,12 @@ fn variables<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, 
     [&own, further].concat()
 }
 
-/// The same for a test that waits for what arrives.
+/// The same for a test that waits for the export to arrive.
 fn patiently<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     variables(url, &[further, &[AMPLE_TIMEOUT]].concat())
 }
 
-/// The drain's line of metrics for CloudWatch, the last one.
+/// Returns the drain's last line of metrics for CloudWatch.
 fn emf(function: &Function) -> Value {
     let log = function.log();
     let mut lines = log.iter().rev();
@@ -602,7 +602,7 @@ async fn everything_has_arrived_when_the_function_answers() {
     assert_eq!(named["service.name"], "tidegate-function");
     assert_eq!(named["cloud.provider"], "aws");
     assert!(emf(&function).get("SpansDropped").is_none());
-    // What a schedule sends.
+    // The message of a schedule.
     let tick = json!({"source": "aws.scheduler", "detail-type": "Scheduled Event"});
     assert!(!function.invoke(&tick).await.is_error);
     assert_eq!(said(&collector.named("drain")[2])["faas.trigger"], "timer");
@@ -715,7 +715,7 @@ async fn a_drain_that_fails_is_told_as_failed() {
     );
 }
 
-/// Whether a request is signed with the key that [`aws_variables`] gives.
+/// Whether a request is signed with the key from [`aws_variables`].
 /// <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>
 fn verify(request: &Received, service: &str) {
     let header = |name: &str| request.headers[name].to_str().unwrap().to_owned();
@@ -782,7 +782,7 @@ async fn every_host_of_aws_takes_signed_requests() {
     let db = support::database().await;
     let collector = Collector::start(Manner::Takes).await;
     let mut command = support::command("tidegate");
-    // Such a host is reached through a proxy here, which sees the whole request.
+    // Here such a host is reached through a proxy, which sees the whole request.
     let run = command
         .args(["drain", "--json"])
         .env("DATABASE_URL", &db.url)
@@ -881,7 +881,7 @@ async fn a_request_over_http_is_recorded_under_the_trace_of_its_header() {
     assert_eq!(stored(&db).await.span_id(), hex(&publish.span_id));
 }
 
-/// The trace context of the only live event.
+/// Returns the trace context of the only live event.
 async fn stored(db: &TestDb) -> TraceContext {
     let sql = "SELECT traceparent FROM tidegate.event_queue";
     let row = db.client().await.query_one(sql, &[]).await.unwrap();

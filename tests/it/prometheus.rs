@@ -1,5 +1,5 @@
-//! What Prometheus is told: of a queue in which every state occurs, over HTTP, in a file; and that dashboards, alerts and the
-//! page about metrics speak of metrics that there are.
+//! Metrics for Prometheus: of a queue with events in every state, over HTTP, and in a file. Dashboards, alerts and the
+//! page about metrics only mention metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -22,7 +22,7 @@ use crate::probe::{ProbeApp, drain, options, probe_database, publish_acts};
 use crate::roles::as_user;
 use crate::support::{self, TestDb, project_file};
 
-/// A database with the roles, and the URL of a login that may read figures and nothing else.
+/// Returns the URL of a login that may only read figures, in a database with the roles.
 async fn readable(db: &TestDb, kinds: &[&'static str]) -> String {
     let owner = db.database();
     let migrate = tidegate::migrate::Migrate::new(&owner, kinds).tables(&[app::TABLES]);
@@ -39,7 +39,7 @@ async fn told(url: &str) -> String {
     metrics(&database, Format::Text).await.unwrap()
 }
 
-/// Samples by their names and labels.
+/// Returns the samples by name and labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -50,7 +50,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// Names of metrics by their types.
+/// Returns the metrics' names with their types.
 fn types(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     lines
@@ -61,7 +61,7 @@ fn types(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A queue in which each state, and all that belongs to no kind, occurs.
+/// A queue with events in every state, and with everything that belongs to no kind.
 const EVERYTHING: &str = "
 INSERT INTO tidegate.event_kind (kind, paused) VALUES ('idle', false), ('halted', true), ('served', false);
 SELECT tidegate.report_service('carrier', gen_random_uuid(), false, 1, 'down', 60, '{served}', false);
@@ -157,7 +157,7 @@ async fn counters_never_fall_when_the_log_is_cleaned_up() {
     let before = counters(&told(&url).await);
     let finished = r#"tidegate_finished_total{kind="act",status="completed"}"#;
     assert_eq!(before.get(finished), Some(&20.0));
-    // All is old: events leave the log, minutes are folded into hours and days.
+    // Everything is old: events leave the log, and minutes are merged into hours and days.
     let old = "UPDATE tidegate.event_log SET finished_at = finished_at - interval '400 days', expires_at = expires_at - interval '400 days';
                UPDATE tidegate.minute_stats SET minute = minute - interval '3 days 17 minutes'";
     client.batch_execute(old).await.unwrap();
@@ -180,7 +180,7 @@ async fn counters_never_fall_when_the_log_is_cleaned_up() {
     }
 }
 
-/// The most rows that any scan of the queue has met.
+/// Returns the most rows that any scan of the queue has read.
 fn met(plan: &Value) -> u64 {
     let below = plan["Plans"]
         .as_array()
@@ -224,7 +224,7 @@ async fn of_a_large_queue_a_scrape_reads_a_bounded_part_and_says_so() {
     assert!((100_000..=100_001).contains(&met), "{met} rows: {plan:#}");
 }
 
-/// The interface with metrics for these.
+/// Serves the HTTP interface with these metrics.
 async fn served(database: Database, access: Access, scrapes: Scrapes) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/metrics", listener.local_addr().unwrap());
@@ -289,7 +289,7 @@ async fn scrapes_that_follow_each_other_share_an_answer() {
             .get(r#"tidegate_events{kind="act",state="ready"}"#)
             .copied()
     };
-    // A machine that is held up for ten seconds in between looks twice, but not each time.
+    // A machine that stalls for ten seconds queries twice, but not in every round.
     for _ in 0..20 {
         let before = ready().await;
         publish_acts(&client, 1).await;
@@ -395,14 +395,14 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(project_file(path)).unwrap()
 }
 
-/// The words of a text that could be metrics.
+/// Returns the words of a text that could be metrics.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let words = words.filter(|word| word.starts_with("tidegate_"));
     words.map(str::to_owned).collect()
 }
 
-/// Every metric that there is, by the names of samples.
+/// Returns all existing metrics, by the names of samples.
 async fn known() -> (BTreeMap<String, String>, BTreeSet<String>) {
     let db = probe_database().await;
     let client = db.client().await;
@@ -469,7 +469,7 @@ fn queries(panel: &Value) -> Vec<String> {
         .collect()
 }
 
-/// As Grafana would send it.
+/// Returns the query as Grafana would send it.
 fn sent(sql: &str) -> String {
     let mut parts = sql.split("$__timeFilter(");
     let mut text = parts.next().unwrap().to_owned();

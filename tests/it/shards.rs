@@ -1,4 +1,4 @@
-//! Queues in several databases: groups have their place, and one that is down or full keeps no other waiting.
+//! Queues in several databases: each group has its database, and one that is down or full does not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn all_are_drained_and_one_that_is_down_keeps_no_other_waiting() {
         assert_eq!(live(client).await, 0);
         assert_eq!(disorder(client).await, [""; 0]);
     }
-    // Each group was in one of them alone.
+    // All events of a group are in one database.
     let mut of_groups: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for (name, client) in &clients {
         let sql = "SELECT DISTINCT group_key FROM tidegate.event_log";
@@ -106,7 +106,7 @@ async fn the_one_with_the_oldest_event_comes_first_and_a_full_one_has_its_part_o
     assert!(of(1).completed > 0 && of(1).backlog > 0, "{:?}", of(1));
 }
 
-/// A secret that leads to this database.
+/// Returns a secret that leads to this database.
 fn secret_of(db: &TestDb) -> Version {
     let config: tokio_postgres::Config = db.url.parse().unwrap();
     let secret = json!({"username": config.get_user(), "password": "none is asked for", "host": "127.0.0.1",
@@ -114,7 +114,7 @@ fn secret_of(db: &TestDb) -> Version {
     Version::Text(secret.to_string())
 }
 
-/// The report of one database in an answer for all of them.
+/// Returns the report of one database from an answer for all of them.
 fn report_of<'a>(answer: &'a Value, database: &str) -> &'a Value {
     let all = answer["databases"].as_array().unwrap();
     let found = all.iter().find(|entry| entry["database"] == database);

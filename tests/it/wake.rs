@@ -1,4 +1,5 @@
-//! Who publishes wakes a drain, if none is at work: one of many who publish, and no event is missed while a drain ends.
+//! A publish wakes a drain if none is at work. Of many publishers only one does so, and no event is missed while a
+//! drain ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +27,7 @@ async fn should_wake(client: &Client) -> bool {
     queue::should_wake(client).await.unwrap()
 }
 
-/// The time within which one wake-up is enough is over.
+/// Moves past the time in which one wake-up is enough.
 async fn later(client: &Client) {
     let sql = "UPDATE tidegate.wake SET sent_at = sent_at - interval '2 seconds'";
     client.batch_execute(sql).await.unwrap();
@@ -53,7 +54,7 @@ async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
     assert!(!should_wake(&client).await, "it goes on");
     queue::leave_slot(&client, 1, worker).await.unwrap();
     assert!(should_wake(&client).await, "it has gone");
-    // Nobody waits for who keeps the row, and who asks too early is told.
+    // No publisher waits for a session that locks the row, and a publisher that asks too early gets its answer.
     client
         .batch_execute("BEGIN; SELECT FROM tidegate.wake FOR UPDATE")
         .await
@@ -81,7 +82,7 @@ async fn drains_whom_no_publisher_wakes_say_nothing_before_they_end() {
     let long_ago = "UPDATE tidegate.wake SET asked_at = now() - interval '61 minutes'";
     client.batch_execute(long_ago).await.unwrap();
     assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
-    // That they are counted on is noted while a drain is at work, too.
+    // Publishers' requests are recorded while a drain is at work, too.
     assert!(!should_wake(&client).await);
     queue::leave_slot(&client, 1, worker).await.unwrap();
     assert_eq!(slot_of(&take(&client, worker).await), Some((1, true)));
@@ -91,7 +92,7 @@ async fn drains_whom_no_publisher_wakes_say_nothing_before_they_end() {
 async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
     let db = probe_database().await;
     let client = db.client().await;
-    // From now on drains know that they are counted on.
+    // From now on, drains know that publishers rely on them.
     should_wake(&client).await;
     later(&client).await;
     let app = ProbeApp::succeeding();
@@ -105,14 +106,14 @@ async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
                 let (database, app) = (db.database(), app.clone());
                 drains.spawn(async move {
                     let options = DrainOptions {
-                        // With one slot the second drain waits for the first one's.
+                        // With only one slot, the second drain waits for the first one's slot.
                         max_drains: if round % 2 == 0 { 1 } else { 8 },
                         ..DrainOptions::default()
                     };
                     tidegate::drain(&database, app, &options).await.unwrap()
                 });
             }
-            // The second one comes at some moment of the first one's drain.
+            // The second publish comes at a random moment of the first one's drain.
             tokio::time::sleep(Duration::from_micros(fastrand::u64(0..70_000))).await;
         }
         let reports = drains.join_all().await;
@@ -148,13 +149,13 @@ async fn a_drain_waits_for_the_slot_of_one_that_closes_and_for_no_other() {
         queue::leave_slot(&client, 1, worker).await.unwrap();
     });
     assert_eq!((report.completed, report.slot), (1, 1), "{report:?}");
-    // One that was killed while it closed keeps nobody for long.
+    // A drain that was killed while it closed does not block others for long.
     assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
     queue::close_slot(&client, (1, worker), true).await.unwrap();
     assert_eq!(drained().await.stop_reason, StopReason::NoSlot);
 }
 
-/// Counts.
+/// Counts the drains that it is asked to start.
 struct Counted(AtomicUsize);
 
 impl StartDrain for Counted {
@@ -179,7 +180,7 @@ async fn ten_thousand_publishes_at_once_wake_once() {
     while number(&client, asked).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Whatever was still to be asked finds that it was sent.
+    // Any request still to come finds that the wake-up was sent.
     assert!(!waker.wake().await.unwrap() || counted.0.load(Ordering::SeqCst) <= 2);
     later(&client).await;
     assert!(waker.wake().await.unwrap());

@@ -1,4 +1,4 @@
-//! Owns what a verb may say: an answer, or why there is none.
+//! Owns the outcome of a verb: an answer, or the reason of a failure.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate::{DrainError, DrainReport, Error};
 
-/// What a verb has to say: one document for programs, a text for people.
+/// The answer of a verb: one document for programs, and a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub(crate) document: Value,
@@ -17,7 +17,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of a verb that is done: what `--json` prints, and what people read.
+    /// Creates the answer of a verb that succeeded: the document that `--json` prints, and the text that people read.
     pub fn new(document: Value, text: impl Into<String>) -> Self {
         Self {
             document,
@@ -27,7 +27,7 @@ impl Answer {
     }
 }
 
-/// Why a verb failed, with the counts of a drain that came some way.
+/// The reason why a verb failed, with the counts so far if it was a drain.
 pub(crate) struct Failed {
     pub(crate) error: Error,
     pub(crate) report: Option<Box<DrainReport>>,
@@ -51,12 +51,12 @@ impl From<DrainError> for Failed {
     }
 }
 
-/// A report as a document.
+/// Returns a report as a document.
 pub(crate) fn document(report: &impl serde::Serialize) -> Result<Value, Error> {
     serde_json::to_value(report).map_err(|error| Error::Invalid(format!("report: {error}")))
 }
 
-/// Writes to stdout; a closed pipe (`tidegate list | head`) is no failure of ours.
+/// Writes to stdout. A closed pipe (`tidegate list | head`) is not a failure.
 pub(crate) fn print(text: &str) -> ExitCode {
     use std::io::Write;
     match writeln!(std::io::stdout(), "{text}") {
@@ -65,10 +65,10 @@ pub(crate) fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Reads a flag's JSON: as it stands, or @FILE, or - for stdin.
+/// Reads the JSON of a flag: the text itself, or @FILE, or - for stdin.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the flag and what must be.
+/// [`Error::Invalid`] names the flag and what it must be.
 pub fn json_argument(flag: &str, argument: &str) -> Result<Box<RawValue>, Error> {
     let unreadable = |error: std::io::Error| Error::Invalid(format!("{flag}: {argument}: {error}"));
     let text = if argument == "-" {

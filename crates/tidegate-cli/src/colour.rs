@@ -1,13 +1,13 @@
-//! Owns whether anything is coloured: on a terminal, unless `NO_COLOR` is set and not empty (<https://no-color.org>).
+//! Decides about colours: they are used on a terminal, unless `NO_COLOR` is set and not empty (<https://no-color.org>).
 
 use std::ffi::OsStr;
 
-/// Whether `NO_COLOR` refuses colours.
+/// Whether `NO_COLOR` turns colours off.
 pub fn is_refused() -> bool {
     refuses(std::env::var_os("NO_COLOR").as_deref())
 }
 
-/// Whether what is written to a stream is coloured.
+/// Whether the output to a stream is coloured.
 pub fn is_wanted(is_terminal: bool) -> bool {
     is_terminal && !is_refused()
 }

@@ -1,7 +1,7 @@
-//! Runs a [`Program`] as a command line: parses flags, calls the library, prints for people or, with `--json`, one JSON
-//! document on stdout. No logic of its own: `args` says what may be asked, `verbs` ask the library,
-//! `text` is how answers look to people. Exit codes: 0 done, 1 failed, 2 wrong usage,
-//! 3 the doctor found something.
+//! Runs a [`Program`] as a command line. It parses flags, calls the library, and prints text for people or, with
+//! `--json`, one JSON document on stdout. It has no logic of its own: `args` defines the arguments, `verbs` call the
+//! library, and `text` formats answers for people. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the doctor found
+//! something.
 //!
 //! A whole `main`:
 //!
@@ -51,7 +51,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use self::answer::{Failed, print};
 
-/// Runs the program as a command line with every verb, and tells how it ended.
+/// Runs the program as a command line with every verb, and returns the exit code.
 #[must_use]
 pub fn run(program: Program) -> ExitCode {
     CommandLine::new(program).run()
@@ -70,7 +70,7 @@ fn give(answer: &Answer, as_json: bool) -> ExitCode {
     }
 }
 
-/// Runs what answers a verb, on threads of its own.
+/// Runs the future of a verb on its own runtime.
 fn block_on(
     origin: &'static str,
     answer: impl Future<Output = Result<Answer, Failed>>,
@@ -90,13 +90,12 @@ fn block_on(
         .build()
         .map_err(|error| Error::Config(format!("threads: {error}")))?;
     let answered = runtime.block_on(answer);
-    // A handler that blocks its thread must not keep the process.
+    // A handler that blocks its thread must not keep the process alive.
     runtime.shutdown_background();
     answered
 }
 
-/// Help, or what is wrong with the arguments. Whether `--json` is among them is not known to a
-/// parser that has failed.
+/// Prints the help, or the error in the arguments. A parser that has failed does not know whether `--json` was given.
 fn misused(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
         let text = error.render().to_string();
@@ -123,7 +122,7 @@ fn fail(failed: &Failed, as_json: bool) -> ExitCode {
     }
 }
 
-/// A drain that failed has no reason to stop of its own, and has not looked what it leaves behind.
+/// Returns the counts of a failed drain. Such a drain has no stop reason and has not read its remaining backlog.
 fn counts(report: &DrainReport) -> Value {
     let mut counts = json!(report);
     if let Some(fields) = counts.as_object_mut() {
@@ -134,7 +133,7 @@ fn counts(report: &DrainReport) -> Value {
     counts
 }
 
-/// The report of a run of the same length that did nothing.
+/// Returns the report of a run of the same length that did nothing.
 fn untouched(report: &DrainReport) -> DrainReport {
     let mut idle = DrainReport::default();
     idle.elapsed_ms = report.elapsed_ms;

@@ -16,7 +16,7 @@ use crate::args::{Cli, New, Verb};
 use crate::verbs::describe;
 use crate::{block_on, colour, fail, give, misused, report, verbs};
 
-/// A program's command line, with verbs of its own beside those that every program has.
+/// A program's command line: the verbs of every program, and the program's own verbs.
 ///
 /// ```no_run
 /// use serde_json::json;
@@ -61,27 +61,27 @@ type AnswerOwn = dyn Fn(Ask, &ArgMatches) -> BoxFuture<'static, Result<Answer, E
 struct Own {
     command: Command,
     answer: Answers,
-    /// Of what it prints with `--json`.
+    /// The schema of the document that it prints with `--json`.
     schema: Option<Value>,
 }
 
 enum Answers {
-    /// The program, which has its settings then.
+    /// Runs with the program and its settings.
     Program(Box<AnswerOwn>),
-    /// [`verbs::new`], which asks nobody.
+    /// [`verbs::new`], which needs neither.
     New,
 }
 
-/// Who asks, and of what: what a program's own verb has at hand.
+/// The context of a program's own verb.
 pub struct Ask {
     /// The program, with its settings.
     pub service: Arc<Service>,
-    /// Whether the answer will be printed as JSON.
+    /// Whether the answer is printed as JSON.
     pub json: bool,
 }
 
 impl Ask {
-    /// Says something before the answer: to people on stdout, or beside the one document of `--json`, on stderr.
+    /// Prints a message before the answer: to stdout for people, or to stderr if stdout holds the document of `--json`.
     pub fn say(&self, text: &str) {
         if self.json {
             eprintln!("{text}");
@@ -91,14 +91,14 @@ impl Ask {
     }
 }
 
-/// What was asked for.
+/// The requested verb.
 enum Asked {
     OfAll(Verb),
     OfOwn(usize, ArgMatches),
 }
 
 impl CommandLine {
-    /// With the verbs that every program has.
+    /// Creates a command line with the verbs of every program.
     #[must_use]
     pub fn new(program: Program) -> Self {
         Self {
@@ -107,10 +107,10 @@ impl CommandLine {
         }
     }
 
-    /// With a verb of its own. Its name, help and flags are those of `A`.
+    /// Adds a verb of the program. Its name, help and flags are those of `A`.
     ///
     /// # Panics
-    /// When the program has a verb of this name already.
+    /// If the program already has a verb of this name.
     #[must_use]
     pub fn verb<A, F>(self, answer: impl Fn(Ask, A) -> F + 'static) -> Self
     where
@@ -124,10 +124,10 @@ impl CommandLine {
         self.with(A::command(), Answers::Program(Box::new(answer)))
     }
 
-    /// With the verb `new`, which writes a project to begin with and needs neither settings nor a database.
+    /// Adds the verb `new`, which writes a starter project and needs neither settings nor a database.
     ///
     /// # Panics
-    /// When the program has a verb of this name already.
+    /// If the program already has a verb of this name.
     #[must_use]
     pub fn starter(self) -> Self {
         self.with(New::command(), Answers::New)
@@ -147,10 +147,11 @@ impl CommandLine {
         self
     }
 
-    /// With the JSON Schema of what a verb of its own prints with `--json`, for `schema VERB`.
+    /// Sets the JSON Schema of the document that one of the program's own verbs prints with `--json`, for `schema
+    /// VERB`.
     ///
     /// # Panics
-    /// When the program has no verb of its own of this name.
+    /// If the program has not added a verb of this name.
     #[must_use]
     pub fn schema(mut self, verb: &str, schema: Value) -> Self {
         let mut own = self.verbs.iter_mut();
@@ -165,8 +166,8 @@ impl CommandLine {
         self
     }
 
-    /// Does what the process's arguments ask for, and tells how it ended: 0 done, 1 failed, 2 wrong usage, 3 the doctor
-    /// found something.
+    /// Runs the verb in the process's arguments and returns the exit code: 0 done, 1 failed, 2 wrong usage, 3 the
+    /// doctor found something.
     #[must_use]
     pub fn run(self) -> ExitCode {
         let (asked, json) = match self.asked() {
@@ -186,7 +187,7 @@ impl CommandLine {
         }
     }
 
-    /// All that can be asked for.
+    /// Returns the whole command line.
     fn command(&self) -> Command {
         let own = self.verbs.iter().map(|own| own.command.clone());
         let colours = if colour::is_refused() {
@@ -197,7 +198,7 @@ impl CommandLine {
         Cli::command().subcommands(own).color(colours)
     }
 
-    /// Answers what is about the command line itself.
+    /// Answers the verbs about the command line itself.
     fn describe(&self, asked: &Asked) -> Option<Result<Answer, Error>> {
         let Asked::OfAll(verb) = asked else {
             return None;
@@ -218,7 +219,7 @@ impl CommandLine {
         }
     }
 
-    /// By verb, those of all verbs that have one, and that of a failure.
+    /// Returns the schemas of all verbs that have one, by verb, and the schema of a failure.
     fn schemas(&self) -> Map<String, Value> {
         let all = Cli::command();
         let all = all.get_subcommands().map(|verb| verb.get_name().to_owned());
@@ -268,7 +269,7 @@ fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Error> {
     A::from_arg_matches(matches).map_err(|error| Error::Invalid(error.to_string()))
 }
 
-/// The name that this program was called by.
+/// Returns the name under which this program was called.
 fn program_name() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.as_deref().and_then(Path::file_stem);

@@ -1,28 +1,28 @@
-//! Owns the documents that only the command line prints, and says which schema each verb's document has.
+//! Owns the documents that only the command line prints, and maps each verb to the schema of its document.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use tidegate::schema;
 
-/// What `publish` prints.
+/// The document of `publish`.
 #[derive(Serialize, JsonSchema)]
 pub struct Published {
     /// Always `publish`.
     pub action: &'static str,
-    /// The event, new or live before.
+    /// The event: a new one, or the live one that it duplicates.
     pub id: i64,
     /// Whether it is new.
     pub created: bool,
     /// Its status.
     pub status: String,
-    /// How often it was tried.
+    /// The number of attempts so far.
     pub attempts: u32,
-    /// Whether it has taken the place of the waiting event with its deduplication key.
+    /// Whether it has replaced the waiting event with its deduplication key.
     pub replaced: bool,
 }
 
-/// What `new` prints.
+/// The document of `new`.
 #[derive(Serialize, JsonSchema)]
 pub struct Written {
     /// Always `new`.
@@ -33,7 +33,7 @@ pub struct Written {
     pub files: Vec<&'static str>,
 }
 
-/// What `completions` prints.
+/// The document of `completions`.
 #[derive(Serialize, JsonSchema)]
 pub struct Completions {
     /// Always `completions`.
@@ -44,7 +44,7 @@ pub struct Completions {
     pub script: String,
 }
 
-/// What `man` prints: the page, or the files that it wrote.
+/// The document of `man`: the page, or the names of the written files.
 #[derive(Serialize, JsonSchema)]
 pub struct Man {
     /// Always `man`.
@@ -57,7 +57,7 @@ pub struct Man {
     pub files: Option<Vec<String>>,
 }
 
-/// What `schema` prints.
+/// The document of `schema`.
 #[derive(Serialize, JsonSchema)]
 pub struct Schemas {
     /// Always `schema`.
@@ -66,7 +66,7 @@ pub struct Schemas {
     pub schemas: serde_json::Map<String, Value>,
 }
 
-/// The schema of what a verb that every program has prints with `--json`; `None` when there is no such verb.
+/// Returns the schema of a verb's document, for verbs that every program has; `None` if there is no such verb.
 pub fn schema_of(verb: &str) -> Option<Value> {
     Some(match verb {
         "publish" => schema::of::<Published>("publish"),

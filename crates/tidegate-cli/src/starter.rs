@@ -1,6 +1,6 @@
-//! Owns the project that somebody begins with: its files, which lie in `starter/`, the names it may have, and how it is
-//! written. Nothing that is there is ever overwritten: the project is made beside its place and takes it by one rename,
-//! which only an empty folder gives way to. So a failure leaves nothing behind.
+//! Owns the starter project: its files, which are in `starter/`, its allowed names, and how it is written. It never
+//! overwrites existing files. The project is created next to its place and moved there by one rename, which can only
+//! replace an empty folder. So a failure leaves nothing behind.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tidegate::Error;
 
-/// Where each file goes, and what it holds. Cargo packages no folder with a `Cargo.toml`, and git heeds every `.gitignore`,
-/// so those two lie here under other names.
+/// The path and content of each file. Cargo packages no folder that contains a `Cargo.toml`, and git applies every
+/// `.gitignore`. So these two files have other names here.
 const FILES: [(&str, &str); 14] = [
     (".gitignore", include_str!("../starter/gitignore.in")),
     ("Cargo.toml", include_str!("../starter/Cargo.toml.in")),
@@ -45,10 +45,10 @@ const FILES: [(&str, &str); 14] = [
     ),
 ];
 
-/// What a project depends on of ours.
+/// Our crates that a project depends on.
 const CRATES: [&str; 3] = ["tidegate", "tidegate-cli", "tidegate-lambda"];
 
-/// The words that Rust keeps for itself, those for later too.
+/// Rust's keywords, including the reserved ones.
 const KEYWORDS: [&str; 51] = [
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate",
     "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl",
@@ -75,14 +75,14 @@ const TAKEN: [&str; 14] = [
     "tokio",
 ];
 
-/// Its table of migrations has a longer name, and Postgres cuts names at 63 characters.
+/// The project's table of migrations has a longer name, and Postgres cuts names at 63 characters.
 const LONGEST_NAME: usize = 50;
 
-/// A name that cargo, Rust, Postgres and AWS all take, each in its own spelling.
+/// A name that cargo, Rust, Postgres and AWS all accept, each in its own spelling.
 struct Name<'a>(&'a str);
 
 impl<'a> Name<'a> {
-    /// The last part of the path to the project's folder.
+    /// Takes the last part of the path to the project's folder.
     fn of(folder: &'a Path) -> Result<Self, Error> {
         let name = folder.file_name().unwrap_or(folder.as_os_str());
         let name = name.to_str().unwrap_or_default();
@@ -121,8 +121,8 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Writes a project into the folder, which is new or empty, and tells its files. It depends on the crates of this version,
-/// or on those of a checkout.
+/// Writes a project into the folder, which must be new or empty, and returns its files. The project depends on this
+/// version's crates, or on those of a checkout.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the argument and what it must be.
@@ -142,7 +142,7 @@ pub fn write(folder: &Path, checkout: Option<&Path>) -> Result<Vec<&'static str>
     Ok(FILES.iter().map(|(path, _)| *path).collect())
 }
 
-/// How the project finds each of our crates in a checkout.
+/// Returns how the project finds each of our crates in a checkout.
 fn of_checkout(checkout: &Path) -> Result<[String; 3], Error> {
     let refused = |why: &str| {
         let checkout = checkout.display();
@@ -164,7 +164,7 @@ fn of_checkout(checkout: &Path) -> Result<[String; 3], Error> {
         let folder = folder
             .to_str()
             .ok_or_else(|| refused("its path is not UTF-8"))?;
-        // A string of JSON is one of TOML as well.
+        // A JSON string is also a TOML string.
         *dependency = format!("path = {}", serde_json::Value::from(folder));
     }
     Ok(found)
@@ -190,7 +190,7 @@ fn refuse_what_is_there(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Makes the project beside its place, and has it take that.
+/// Creates the project next to its place, then moves it there.
 fn put(folder: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
     let part = folder.with_file_name(format!(".{}-{}", name.0, std::process::id()));
     fs::create_dir(&part)?;
@@ -212,7 +212,7 @@ fn fill(part: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
     Ok(())
 }
 
-/// A path of the user's may hold anything, so the crates come last.
+/// Fills in the crates last, because the path of a checkout may contain anything.
 fn filled_in(text: &str, name: &Name<'_>, crates: &[String; 3]) -> String {
     let mut text = text
         .replace("{{name}}", name.0)

@@ -1,4 +1,4 @@
-//! Owns how answers look to people: tables, times, percentages. It asks nobody for anything.
+//! Owns the texts for people: tables, times, percentages. It queries nothing.
 
 pub mod change;
 pub mod cleanup;
@@ -15,7 +15,7 @@ use tidegate::operate::{ExpiringKind, ScheduleStatus};
 use tidegate::queue::{Lineage, RelatedEvent, Relation, Wait};
 use tidegate::{DrainReport, ServiceState, ServiceStatus, StopReason};
 
-/// What is in the queue and how it is doing: the whole, then a line for each kind.
+/// Describes the queue and its health: one line for the whole, then one per kind.
 pub fn status(stats: &StatsReport) -> String {
     let mut table = plain_table(&[
         "kind",
@@ -60,7 +60,7 @@ pub fn status(stats: &StatsReport) -> String {
     )
 }
 
-/// A line for each kind of events that will be lost.
+/// Adds a line for each kind with events that will miss their deadline.
 fn expiring(kinds: &[ExpiringKind]) -> String {
     let lines = kinds.iter().map(|kind| {
         format!(
@@ -73,7 +73,7 @@ fn expiring(kinds: &[ExpiringKind]) -> String {
     lines.collect()
 }
 
-/// A line for each service that is not called.
+/// Adds a line for each service that is not called.
 fn down(services: &[ServiceStatus]) -> String {
     let lines = services.iter().map(|service| {
         format!(
@@ -87,7 +87,7 @@ fn down(services: &[ServiceStatus]) -> String {
     lines.collect()
 }
 
-/// How much there is and how old it is.
+/// Describes the number of live events and their age.
 pub fn depth(stats: &StatsReport) -> String {
     match stats.backlog {
         0 => "the queue is empty".to_owned(),
@@ -99,7 +99,7 @@ pub fn depth(stats: &StatsReport) -> String {
     }
 }
 
-/// The figures of the whole queue in one line.
+/// Describes the figures of the whole queue in one line.
 fn overall(stats: &StatsReport) -> String {
     format!(
         "in flight {}, stuck {}, delayed {}, blocked groups {}; dead letters of the last day {}; \
@@ -114,13 +114,13 @@ fn overall(stats: &StatsReport) -> String {
     )
 }
 
-/// The word for a kind that is not handed out, else nothing.
+/// Returns the word for a paused kind, otherwise nothing.
 pub fn paused(kind: &Value) -> String {
     let word = if kind["paused"] == true { "paused" } else { "" };
     word.to_owned()
 }
 
-/// What a drain did.
+/// Describes what a drain did.
 pub fn drained(report: &DrainReport) -> String {
     let reason = match report.stop_reason {
         StopReason::QueueEmpty if !report.unhandled.is_empty() => {
@@ -161,7 +161,7 @@ pub fn drained(report: &DrainReport) -> String {
     text
 }
 
-/// What a drain did until it failed.
+/// Describes what a drain did until it failed.
 pub fn broken_off(report: &DrainReport) -> String {
     let table = counts(report);
     format!("failed after {}\n{table}", coarse(report.elapsed_ms))
@@ -196,7 +196,7 @@ fn counts(report: &DrainReport) -> Table {
     table
 }
 
-/// Everything that is stored about an event, a line for each field that has a value.
+/// Describes everything that is stored about an event, one line for each field with a value.
 pub fn event(event: &Value) -> String {
     let mut text = String::new();
     for (name, value) in event.as_object().into_iter().flatten() {
@@ -212,7 +212,7 @@ pub fn event(event: &Value) -> String {
     text
 }
 
-/// What an event waits for, or has waited for.
+/// Describes the events that an event waits for or waited for.
 pub fn wait(wait: &Wait) -> String {
     let told = match (wait.waits_for, &wait.released_at) {
         (Some(id), _) => format!(
@@ -225,7 +225,7 @@ pub fn wait(wait: &Wait) -> String {
     format!("{:22} {told}\n", "waits")
 }
 
-/// Where an event comes from and what came of it, as a tree.
+/// Draws the ancestors and descendants of an event as a tree.
 pub fn lineage(lineage: &Lineage, id: i64) -> String {
     let mut lines: Vec<String> = Vec::with_capacity(lineage.events.len());
     // Whether, at each depth, another branch follows below the line that is being drawn.
@@ -285,7 +285,7 @@ fn related_line(event: &RelatedEvent) -> String {
     )
 }
 
-/// Events, a line for each, and the command for the next page if there may be one.
+/// Lists events, one line each, and the command for the next page if there may be one.
 pub fn list(events: &[Value], next: Option<&str>) -> String {
     let mut table = plain_table(&[
         "id",
@@ -318,7 +318,7 @@ pub fn list(events: &[Value], next: Option<&str>) -> String {
     text
 }
 
-/// An event's kind, marked when the program does not have it.
+/// Returns an event's kind, with a mark if the program does not have it.
 pub fn kind_of(event: &Value) -> String {
     let mark = if is_foreign(event) { "*" } else { "" };
     format!("{}{mark}", cell(&event["kind"]))
@@ -328,7 +328,7 @@ fn is_foreign(event: &Value) -> bool {
     event["handled"] == false
 }
 
-/// Groups that wait, a line for each, and what may be done.
+/// Lists groups that wait, one line each, and the possible actions.
 pub fn blocked_groups(groups: &[Value]) -> String {
     if groups.is_empty() {
         return "no group is blocked".to_owned();
@@ -359,7 +359,7 @@ pub fn blocked_groups(groups: &[Value]) -> String {
     )
 }
 
-/// Outside services, those that are not called first.
+/// Lists outside services; those that are not called come first.
 pub fn services(services: &[ServiceStatus]) -> String {
     if services.is_empty() {
         return "no service has failed, is paused or is limited".to_owned();
@@ -390,7 +390,7 @@ pub fn services(services: &[ServiceStatus]) -> String {
     format!("{table}\nresume calls of a service: tidegate service NAME --resume --reason TEXT")
 }
 
-/// Periodic events: those that stand still first, then by their next slot.
+/// Lists periodic events: those that stand still come first, then by their next slot.
 pub fn schedules(schedules: &[ScheduleStatus]) -> String {
     if schedules.is_empty() {
         return "there are no schedules".to_owned();
@@ -436,7 +436,7 @@ fn when(schedule: &ScheduleStatus) -> String {
     }
 }
 
-/// How its calls are limited, and how many of its places drains have.
+/// Describes the limits of a service's calls, and the number of its places that drains hold.
 fn limits(service: &ServiceStatus) -> String {
     let limits = operate::limits(service.max_running, service.per_second);
     match (service.max_running, service.per_second) {
@@ -446,7 +446,7 @@ fn limits(service: &ServiceStatus) -> String {
     }
 }
 
-/// Whether a service is called.
+/// Describes whether a service is called.
 pub fn state(state: ServiceState) -> &'static str {
     match state {
         ServiceState::Closed => "called",
@@ -456,7 +456,7 @@ pub fn state(state: ServiceState) -> &'static str {
     }
 }
 
-/// Who holds what, a line for each lease.
+/// Lists leases and their workers, one line each.
 pub fn leases(leases: &[Value]) -> String {
     if leases.is_empty() {
         return "nothing is leased".to_owned();
@@ -485,7 +485,7 @@ pub fn leases(leases: &[Value]) -> String {
     format!("{table}\ntake an event from its worker: tidegate requeue --id ID --reason TEXT")
 }
 
-/// What the doctor found, a line for each check and one for each remedy.
+/// Lists the doctor's findings, one line for each check and one for each remedy.
 pub fn doctor(report: &DoctorReport) -> String {
     let mut text = String::new();
     for check in &report.checks {
@@ -520,13 +520,13 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// As much of an error as a line has room for.
+/// Cuts an error to the width of a line.
 fn short(value: &Value) -> String {
     let line = cell(value).replace('\n', " ");
     line.chars().take(80).collect()
 }
 
-/// A timestamp without its fraction of a second.
+/// Formats a timestamp without its fraction of a second.
 pub fn instant(value: &Value) -> String {
     without_fraction(&cell(value))
 }
@@ -540,7 +540,7 @@ pub fn time(milliseconds: &Value) -> String {
     milliseconds.as_u64().map(coarse).unwrap_or_default()
 }
 
-/// Above a second nobody reads the milliseconds.
+/// Formats a duration; above one second without milliseconds.
 pub fn coarse(milliseconds: u64) -> String {
     let duration = match milliseconds {
         0..1000 => Duration::from_millis(milliseconds),

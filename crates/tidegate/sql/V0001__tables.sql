@@ -1,10 +1,10 @@
--- What the queue is made of: kinds, live events, leases, the log, the audit trail.
+-- The tables of the queue: kinds, live events, leases, the log, the audit trail.
 --
--- What is in hand is a row of `lease`, not a mark on each event: an event is in hand if, and only if, a row of `lease`
--- names its id. So a lease of a thousand events writes one row, an event is written when it is published and when it ends,
--- and its only dead version is the one that its end leaves.
+-- An event is in hand if, and only if, a row of `lease` names its id. Events themselves carry no mark. Therefore a lease of a
+-- thousand events writes one row. An event is written when it is published and when it ends, and the end leaves its only dead
+-- version.
 
--- What is wrong with a field of a policy; null if it is right, or not there.
+-- What is wrong with a field of a policy. Null if the field is valid or absent.
 CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN NOT policy ? field THEN NULL
@@ -12,7 +12,7 @@ CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigi
                      OR (policy->>field)::numeric NOT BETWEEN low AND high
                 THEN format('%s: must be a whole number of %s to %s, got %s', field, low, high, left(policy->>field, 40)) END;
 
--- What is wrong with a policy of a kind; null if nothing is.
+-- What is wrong with the policy of a kind. Null if it is valid.
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields'
@@ -37,18 +37,20 @@ CREATE TABLE tidegate.event_kind (
     retention_failed    interval    NOT NULL DEFAULT '90 days' CHECK (retention_failed BETWEEN '0' AND '3660 days'),
     paused              boolean     NOT NULL DEFAULT false,
     registered_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- How its events are handled where that is not as usual: as the program declares, but for what an operator says. See set_policy().
+    -- How its events are handled if not in the default way. The program declares it, and operators can override it with
+    -- set_policy().
     declared            jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(declared) IS NULL),
     overridden          jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(overridden) IS NULL),
     policy              jsonb       NOT NULL GENERATED ALWAYS AS (declared || overridden) STORED
 );
 
--- What transactions wait for each other by: whoever publishes to a group has the slot that its key is hashed to, a replay and
--- a step of a cleanup have slot -1. The rows are locked and never written.
+-- Slots for transactions to wait on each other. A publish to a group locks the slot that the hash of the group's key selects. A
+-- replay and a step of a cleanup lock slot -1. The rows are locked and never written.
 --
--- Not advisory locks: any login may take those. Besides, each has a place in the server's lock table, and a transaction that
--- publishes to 10,000 groups would fill that for everybody. A row costs more, 4.9 ms for 1,000 groups instead of 1.6.
--- Two groups wait for each other's publishers if they share a slot, which is as likely as 1 in 65,536.
+-- Advisory locks would not do, because any login may take them. Besides, each one has an entry in the server's lock table, so a
+-- transaction that publishes to 10,000 groups would fill the table for every session. A row costs more: 4.9 ms for 1,000 groups
+-- instead of 1.6. Publishers to two groups wait for each other if the groups share a slot. The probability of that is 1 in
+-- 65,536.
 CREATE TABLE tidegate.mutex (
     slot integer PRIMARY KEY
 );
@@ -59,8 +61,8 @@ CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN hashtext(group_key) & 65535;
 
--- Waits for these slots, each named once, and has them until the transaction ends. In one order for everybody, so that two
--- batches never wait for each other.
+-- Locks these slots, each named once, until the transaction ends. Every caller takes them in the same order, so two batches never
+-- deadlock.
 CREATE FUNCTION tidegate.lock_slots(slots integer[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -76,15 +78,15 @@ BEGIN
     END IF;
 END $$;
 
--- Replaced by `tidegate migrate` when TIDEGATE_MAX_ATTEMPTS says another number, so that
--- producers in every language share one global limit.
+-- `tidegate migrate` replaces this function if TIDEGATE_MAX_ATTEMPTS sets another number. Thus producers in every language share
+-- one global limit.
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 5;
 
--- The payload is `json`: the text that was published, which is the text that will be read. (`jsonb` keeps numbers as
--- such and prints them out: a payload of 2.5 KB becomes one of a gigabyte. It also costs 2 us more at the publish and 1.4
--- at the lease.) Its size is stored beside it: what bounds a lease must not read what it is to keep out of memory.
+-- The payload is `json`: the stored text is the published text. (`jsonb` keeps numbers as values and prints them in full: a
+-- payload of 2.5 KB can become a gigabyte. It also costs 2 us more at the publish and 1.4 us at the lease.) The size is stored in
+-- its own column, because the limit on a lease's bytes must not read the payloads that it keeps out of memory.
 CREATE TABLE tidegate.event_queue (
     id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind           text        NOT NULL,
@@ -93,35 +95,36 @@ CREATE TABLE tidegate.event_queue (
     group_key      text,
     dedup_key      text,
     correlation_id text,
-    -- Attempts that have ended, by an outcome or because their worker went away.
+    -- The number of attempts that have ended, with an outcome or because their worker stopped responding.
     attempts       integer     NOT NULL DEFAULT 0,
-    -- How often its worker has gone away since it was last brought to an outcome; such an event runs alone.
+    -- How often its worker has stopped responding since the last attempt with an outcome. Such an event runs alone.
     lapses         integer     NOT NULL DEFAULT 0,
     max_attempts   integer     NOT NULL DEFAULT tidegate.default_max_attempts(),
-    -- Kept out of the index of ready rows until available_at has come; see the trigger below.
+    -- Keeps the event out of the index of ready rows until available_at. See the trigger below.
     delayed        boolean     NOT NULL DEFAULT false,
-    -- May be free behind the cursor of a walk that has passed it; see lease().
+    -- The event may be free behind the cursor of a walk that has passed it. See lease().
     stray          boolean     NOT NULL DEFAULT false,
-    -- Whoever wrote the row has seen that the kind is registered. A plain INSERT or COPY leaves it out; see require_registered().
+    -- The writer of the row has checked that the kind is registered. A plain INSERT or COPY leaves it out. See
+    -- require_registered().
     kind_known     boolean     NOT NULL DEFAULT false,
     available_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Start before this, or never.
+    -- The deadline: a handler starts before this time, or never.
     expires_at     timestamptz,
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_error     text,
     errors         jsonb       NOT NULL DEFAULT '[]',
-    -- What has already been done of this event: {"handlers": {…}, "steps": {…}}. A retry skips it.
+    -- The work that is already done: {"handlers": {…}, "steps": {…}}. A retry skips it.
     progress       jsonb,
-    -- How far the handler at work says that it has come: {"handler": …, "part": 0.4, "note": …, "at": …}. Not in `progress`, whose
-    -- megabytes of steps would be written anew each second.
+    -- The progress that the running handler reports: {"handler": …, "part": 0.4, "note": …, "at": …}. It is not in `progress`,
+    -- because a report each second would write the megabytes of steps again.
     reported       jsonb,
     parent_id      bigint,
     replay_of      bigint,
-    -- The W3C trace context that the event was published under: its handlers continue the publisher's trace.
+    -- The W3C trace context of the publish. The handlers continue the publisher's trace.
     -- <https://www.w3.org/TR/trace-context/#traceparent-header>
     traceparent    text,
-    -- What a publisher may write is looked at before, by the trigger event_queue_refuse; so is the payload's text, whose search
-    -- for NUL characters would cost as much a second time.
+    -- The trigger event_queue_refuse checks the publishers' columns first. It also checks the payload's text: a second search for
+    -- NUL characters would cost as much as the first.
     CONSTRAINT kind_is_1_to_100_characters CHECK (char_length(kind) BETWEEN 1 AND 100),
     CONSTRAINT payload_is_at_most_1_mib CHECK (payload_bytes <= 1048576),
     CONSTRAINT group_key_is_1_to_200_characters CHECK (char_length(group_key) BETWEEN 1 AND 200),
@@ -135,7 +138,7 @@ CREATE TABLE tidegate.event_queue (
     CONSTRAINT traceparent_is_w3c CHECK (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
     CONSTRAINT delayed_in_a_group_is_stray CHECK (NOT delayed OR group_key IS NULL OR stray)
 ) WITH (
-    -- A queue's table is small and turns over; waiting for a fifth of it to die costs scans.
+    -- The table is small and its rows are replaced quickly. Waiting until a fifth of it is dead makes scans expensive.
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 20000,
     autovacuum_analyze_scale_factor = 0,
@@ -147,17 +150,17 @@ CREATE INDEX event_queue_ready ON tidegate.event_queue (id) WHERE NOT delayed;
 CREATE INDEX event_queue_due ON tidegate.event_queue (available_at) WHERE delayed;
 CREATE INDEX event_queue_group ON tidegate.event_queue (group_key, id) WHERE group_key IS NOT NULL;
 CREATE INDEX event_queue_stray ON tidegate.event_queue (group_key, id) WHERE stray AND group_key IS NOT NULL;
--- What passes its deadline next, without a look at the others; most events have none.
+-- Finds the next deadline without reading other events. Most events have no deadline.
 CREATE INDEX event_queue_deadline ON tidegate.event_queue (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX event_queue_correlation ON tidegate.event_queue (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX event_queue_parent ON tidegate.event_queue (parent_id) WHERE parent_id IS NOT NULL;
--- Only live events: once the first has ended, the same key makes a new event.
+-- Covers live events only: after the first one has ended, the same key creates a new event.
 CREATE UNIQUE INDEX event_queue_dedup ON tidegate.event_queue (kind, dedup_key) WHERE dedup_key IS NOT NULL;
--- One live replay of an event at a time: of two operators who replay it at once, one wins.
+-- Allows one live replay of an event at a time. If two operators replay it concurrently, one wins.
 CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue (replay_of) WHERE replay_of IS NOT NULL;
 
--- `delayed` follows available_at by itself, whoever writes it. Both triggers are free for the hot
--- path: the first fires only for a future time, the second only when available_at is assigned.
+-- The triggers keep `delayed` in step with available_at for every writer. Both cost nothing on the hot path: the first fires only
+-- for a future time, the second only if a statement assigns available_at.
 CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -176,34 +179,35 @@ CREATE TRIGGER event_queue_delayed_update
     BEFORE UPDATE OF available_at ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
 
--- Outside services that handlers call, of which somebody has told something; see report_service() and claim_service().
+-- Outside services that handlers call and about which anything was reported. See report_service() and claim_service().
 CREATE TABLE tidegate.service (
     service     text        PRIMARY KEY CHECK (char_length(service) BETWEEN 1 AND 100),
     state       text        NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'probing', 'paused')),
     -- Since when it is closed, paused, or not closed.
     since       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Calls in a row that it has not answered.
+    -- The number of consecutive calls that it has not answered.
     failures    integer     NOT NULL DEFAULT 0,
-    -- How often in a row it was still down when it was tried.
+    -- The number of consecutive probes that found it still down.
     holds       integer     NOT NULL DEFAULT 0,
     retry_at    timestamptz CHECK (isfinite(retry_at)),
-    -- Reports that it has answered; who was put back when there were as many has not been proven wrong since.
+    -- The number of reports that it has answered. If it is the same as when an event was put back, nothing has shown since then
+    -- that the service is up.
     answers     bigint      NOT NULL DEFAULT 0,
     answered_at timestamptz,
     last_error  text,
-    -- Kinds of events that have met it while it was not to be called.
+    -- Kinds of events that have met the service while it was unavailable.
     kinds       text[]      NOT NULL DEFAULT '{}',
     prober      uuid,
-    -- The event that was tried last: the next one is tried first.
+    -- The event that probed it last. The next one in order probes it next.
     probe_id    bigint      NOT NULL DEFAULT 0,
-    -- So many events that call it run at once at most, over all drains, and so many start in a second; null is any number.
+    -- The most events that call it at once, over all drains, and the most that start per second. Null is any number.
     max_running integer     CHECK (max_running BETWEEN 1 AND 10000),
     per_second  float8      CHECK (per_second BETWEEN 0.0001 AND 10000),
-    -- When the next one may start.
+    -- The earliest start of the next call.
     next_start  timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
 
--- How many of a service's places a worker has. Those of one that has said nothing until then are free again.
+-- How many of a service's places each worker has. The places of a worker that does not renew them in time are free again.
 CREATE TABLE tidegate.service_place (
     service text        NOT NULL,
     worker  uuid        NOT NULL,
@@ -212,31 +216,31 @@ CREATE TABLE tidegate.service_place (
     PRIMARY KEY (service, worker)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
 
--- Who holds what. An expired lease still holds its events until somebody breaks it (`sweep`), so that no statement of
--- the hot path compares clocks.
+-- Leases and their workers. An expired lease holds its events until a sweep breaks it. Therefore no statement of the hot path
+-- compares clocks.
 CREATE TABLE tidegate.lease (
     token      uuid           PRIMARY KEY,
     worker     uuid           NOT NULL,
-    -- What it holds. Of that, only what is still in the queue is in hand: an end does not shrink it.
+    -- The leased ids. Only those that are still in the queue are in hand, because an end does not shrink this set.
     ids        int8multirange NOT NULL CHECK (NOT isempty(ids)),
-    -- Handlers of events up to here may have started.
+    -- Handlers of events up to this id may have started.
     started_to bigint         NOT NULL,
     -- Hashes of the groups of its events; null if none has one.
     groups     integer[],
     taken_at   timestamptz    NOT NULL,
-    -- The worker's last sign of life.
+    -- The last renewal by the worker.
     renewed_at timestamptz    NOT NULL,
     expires_at timestamptz    NOT NULL,
-    -- How often something was taken from it that its worker has not handed back itself.
+    -- How often other sessions have removed events from it.
     cuts       integer        NOT NULL DEFAULT 0,
-    -- Nothing of it is left in the queue: for everybody it is as good as gone. Its worker's next lease removes the row:
-    -- removed with the end of its last event, it would be locked while that is written, and what is leased meanwhile
-    -- could not count on it.
+    -- No event of it is left in the queue, so every session treats it as gone. Its worker's next lease removes the row. If the
+    -- end of its last event removed the row, the row would be locked until the commit, and concurrent leases could not rely on
+    -- it.
     ended      boolean        NOT NULL DEFAULT false,
-    -- The transaction that took it: who knows that all before one have ended reads only from there on, and passes no
-    -- dead version of an older lease.
+    -- The transaction that took it. A drain that knows that all earlier transactions have ended reads only from there on, and
+    -- passes no dead version of an older lease.
     born       xid8           NOT NULL DEFAULT pg_current_xact_id(),
-    -- Where the walk stood: another drain may go on from here.
+    -- The position of the walk. Another drain may continue from here.
     reached    bigint         NOT NULL,
     clear_to   bigint         NOT NULL,
     as_of      xid8           NOT NULL,
@@ -248,12 +252,12 @@ CREATE TABLE tidegate.lease (
 CREATE INDEX lease_born ON tidegate.lease (born);
 CREATE INDEX lease_worker ON tidegate.lease (worker);
 
--- Finished events: the audit and the dead-letter store. Partitioned by the day its rows expire,
--- so that retention can drop whole partitions instead of deleting row by row. The default
--- partition takes every row that no other partition wants, so a finalize never fails for want of one.
+-- Finished events: the audit and the dead-letter store. The table is partitioned by the day on which its rows expire, so
+-- retention can drop whole partitions instead of single rows. The default partition takes every row without a partition of its
+-- own, so a finalize never fails for lack of one.
 --
--- The status is one of COMPLETED, COMPLETED_WITH_ERRORS and FAILED. No CHECK says so: it would be a quarter of what an
--- end costs the server. The functions that end events do, and a trigger sees that no status changes again.
+-- The status is one of COMPLETED, COMPLETED_WITH_ERRORS and FAILED. There is no CHECK, because it would take a quarter of the
+-- server's cost of an end. The functions that end events set valid statuses, and a trigger prevents later changes.
 CREATE TABLE tidegate.event_log (
     id                    bigint      NOT NULL,
     kind                  text        NOT NULL,
@@ -272,14 +276,14 @@ CREATE TABLE tidegate.event_log (
     finished_at           timestamptz NOT NULL,
     -- The end of its retention.
     expires_at            timestamptz NOT NULL,
-    -- The lease that finished it: proof of who did when an answer was lost on the way.
+    -- The lease that finished it. It proves which worker did so if an answer was lost on the way.
     lease_token           uuid,
     parent_id             bigint,
     replay_of             bigint,
     -- The live row's expires_at.
     deadline              timestamptz,
     traceparent           text,
-    -- Since when nothing is left of what it was about; see forget().
+    -- When forget() removed its content.
     forgotten_at          timestamptz
 ) PARTITION BY RANGE (expires_at);
 
@@ -288,12 +292,12 @@ CREATE TABLE tidegate.event_log_default PARTITION OF tidegate.event_log DEFAULT;
 CREATE INDEX event_log_id ON tidegate.event_log (id);
 CREATE INDEX event_log_correlation ON tidegate.event_log (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX event_log_dead ON tidegate.event_log (finished_at) WHERE status <> 'COMPLETED';
--- Rows arrive in the order they finish, so a block range index serves the figures for next to nothing.
+-- Rows arrive in the order in which events finish, so a block range index serves the figures almost for free.
 CREATE INDEX event_log_finished ON tidegate.event_log USING brin (finished_at);
 CREATE INDEX event_log_replay ON tidegate.event_log (replay_of) WHERE replay_of IS NOT NULL;
 CREATE INDEX event_log_parent ON tidegate.event_log (parent_id) WHERE parent_id IS NOT NULL;
 
--- An event ends once: its status in the log never changes again; a replay is a new event.
+-- An event ends once: its status in the log never changes again. A replay is a new event.
 CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -307,10 +311,10 @@ CREATE TRIGGER event_log_status_is_final
     FOR EACH ROW WHEN (NEW.status IS DISTINCT FROM OLD.status)
     EXECUTE FUNCTION tidegate.refuse_status_change();
 
--- Messages from outside that were taken in, each once: its row commits with what was done for it. An event's dedup_key
--- would not do, for it counts while the event lives, and a message may ask for no event, or for several.
+-- Messages from outside, each taken in once: the row commits with the work for the message. An event's dedup_key would not do. It
+-- only counts while the event is live, and a message may lead to no event or to several.
 CREATE TABLE tidegate.received (
-    -- The way it came by, such as a queue's ARN, and what tells it apart there.
+    -- The route of the message, such as a queue's ARN, and its id there.
     source      text        NOT NULL,
     message_id  text        NOT NULL,
     received_at timestamptz NOT NULL DEFAULT clock_timestamp(),

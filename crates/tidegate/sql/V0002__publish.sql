@@ -1,25 +1,24 @@
--- The producers' interface, the same from every language. It joins the caller's transaction.
+-- The producers' interface, the same for every language. It joins the caller's transaction.
 --
--- Order inside a group is the order in which publishes commit. Ids alone do not give that: they are
--- drawn in one order and may be committed in the other. So a publish with a group takes a lock on
--- the group, held until its transaction ends, in a statement before the one that draws the id.
--- (A BEFORE INSERT trigger would be too late: the id is drawn before it runs.)
+-- The order inside a group is the order in which publishes commit. Ids alone do not give this order: transactions may commit in
+-- another order than they drew their ids. So a publish with a group locks the group until its transaction ends, in a statement
+-- before the one that draws the id. (A BEFORE INSERT trigger would be too late: the id is drawn before it runs.)
 
--- Whether JSON text holds the escape of a NUL character, which no column of text can take: a backslash that no other one
--- escapes, and u0000. Nearly every text has none, which the first look tells.
+-- Whether JSON text has the escape of a NUL character, which no text column can store: u0000 after a backslash that is not itself
+-- escaped. Nearly all texts have none, and the first condition finds that out.
 CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
 
--- Whether payloads may be stored as they are. Replaced by `tidegate migrate` when TIDEGATE_PAYLOADS says that they must be sealed
--- by who publishes them: then nobody without a key publishes one.
+-- Whether payloads may be stored without a seal. `tidegate migrate` replaces this function if TIDEGATE_PAYLOADS requires a seal.
+-- Then no publisher without a key can publish a payload.
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN true;
 
--- The first bad field of an event, as a message that names it and says what it must be, or null.
--- One expression without a SET clause, so that Postgres inlines it: called as a function for each
--- event of a batch it took twice as long as the insert itself. Its names were looked up when it was made.
+-- The first invalid field of an event, as a message that names the field and says what it must be. Null if all are valid. It is
+-- one expression without a SET clause, so that Postgres inlines it. As a function call for each event of a batch, it took twice
+-- as long as the insert itself. Names were resolved when the function was created.
 CREATE FUNCTION tidegate.refusal(
     kind text, payload json, group_key text, dedup_key text, correlation_id text,
     available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text
@@ -51,9 +50,9 @@ CREATE FUNCTION tidegate.refusal(
                  || left(traceparent, 60)
     END;
 
--- A plain INSERT or COPY is refused in the same words. Before the constraints are: their failure prints the row, the
--- beginning of its payload too, into the server's log. (As refusal() says; no function, on which whoever may insert would
--- need a right.)
+-- Refuses a plain INSERT or COPY with the same messages. It runs before the constraints, because their failure prints the row
+-- into the server's log, including the beginning of the payload. (It repeats the expression of refusal(). A function call would
+-- require a right for every login that may insert.)
 CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -77,8 +76,9 @@ CREATE TRIGGER event_queue_refuse
                        OR NEW.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$')
     EXECUTE FUNCTION tidegate.refuse_insert();
 
--- Notes a message from outside, and tells whether it is new; false: it was taken in before. Waits for another transaction
--- that takes in the same message, and goes on when that rolls back. Both names together fit into a row of an index.
+-- Records a message from outside and returns whether it is new; false means that it was taken in before. Waits for another
+-- transaction that takes in the same message, and continues if that one rolls back. The maximum lengths of both names together
+-- fit into an index row.
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -96,18 +96,18 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- What to say of a kind that nobody registered.
+-- What to say of a kind that no program has registered.
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s', kind,
                   coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
 
--- A plain INSERT or COPY of a kind that nobody registered is refused as publish() refuses it. The functions that publish have looked
--- already and say so in `kind_known`, so this does not run for them.
+-- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have already checked the
+-- kind and say so in `kind_known`, so this trigger does not run for them.
 --
--- One look for all rows of a kind in a transaction, because a look at each row doubles what a COPY costs the server: the setting
--- tidegate.registered_kind holds the kind that was found last, until the transaction ends. Anybody may set it. Who does gets an
--- event into the queue that the next drain ends as FAILED with `no_handler`, and nothing more.
+-- One look serves all rows of a kind in a transaction, because a look for each row doubles the server's cost of a COPY. The
+-- setting tidegate.registered_kind holds the last kind that was found, until the transaction ends. Any login may set it. That
+-- only lets an event into the queue that the next drain ends as FAILED with `no_handler`.
 CREATE FUNCTION tidegate.require_registered() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -119,14 +119,14 @@ BEGIN
     RETURN NEW;
 END $$;
 
--- Its name sorts behind event_queue_refuse, and so it runs after it: the kind has 1 to 100 characters.
+-- Its name sorts after event_queue_refuse, so it runs later: the kind already has 1 to 100 characters.
 CREATE TRIGGER event_queue_registered
     BEFORE INSERT ON tidegate.event_queue
     FOR EACH ROW WHEN (NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('tidegate.registered_kind', true))
     EXECUTE FUNCTION tidegate.require_registered();
 
--- A jsonb value as the text that will be read. Numbers are printed out: a small value may be a large text, even one
--- that no field of a database can hold.
+-- A jsonb value as the text that will be stored. Numbers are printed in full: a small value may become a large text, even one
+-- that no database field can hold.
 CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -137,7 +137,7 @@ EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
--- Has the order in which publishes to a group commit be the order of their ids.
+-- Makes publishes to a group commit in the order of their ids.
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -149,8 +149,8 @@ BEGIN
     END IF;
 END $$;
 
--- Refuses a batch in the words of its first event that is not allowed. Called when one was met; returns only
--- if there is none.
+-- Refuses a batch with the message of its first invalid event. It is called if an invalid event was found, and returns only if
+-- there is none.
 CREATE FUNCTION tidegate.refuse_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
@@ -179,11 +179,11 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Puts what is published in the place of the live event with its key, if that waits and no handler has seen it: what handlers
--- have done under its idempotency keys, and the attempts that it has had, are the old payload's. Tells whether it did. Id,
--- group, time of the publish, parent and place in line stay; a replay stays as its operator has put it back.
+-- Replaces the live event with the same key if it waits and no handler has seen it. The work of handlers under its idempotency
+-- keys, and its attempts, belong to the old payload. Returns whether it replaced the event. Id, group, publish time, parent and
+-- place in line stay. A replay stays as its operator created it.
 --
--- What a worker has in hand is not locked: its end would wait for our transaction.
+-- The function does not lock a leased event, because the event's end would wait for this transaction.
 CREATE FUNCTION tidegate.replace_waiting(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text
@@ -206,22 +206,22 @@ BEGIN
     END IF;
     BEGIN
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
-        -- A statement of its own: it sees a lease that was faster.
+        -- A separate statement, so that it sees a concurrent lease.
         UPDATE tidegate.event_queue AS q
            SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
-               -- One that is ready stays so with the same time, so that no index takes a new entry.
+               -- A ready event keeps its time, so that no index gets a new entry.
                available_at = CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at
                                    WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
            AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
         IF NOT FOUND THEN
-            -- What is not replaced is locked no more.
+            -- Rolls back the lock on an event that was not replaced.
             RAISE EXCEPTION USING ERRCODE = 'TG003';
         END IF;
-        -- One that waits for others goes on doing so.
+        -- An event that waits for others continues to wait.
         UPDATE tidegate.fan_in AS w SET available_at = coalesce(replace_waiting.available_at, instant)
          WHERE w.event_id = first.id AND w.released_at IS NULL;
         RETURN true;
@@ -230,8 +230,9 @@ BEGIN
     END;
 END $$;
 
--- Publishes one event, and answers with what is stored: a new event is PENDING without attempts, a duplicate is in
--- whatever state the first one is in by now, `replaced` if `on_duplicate` is replace and it could be. What publish() and the Rust interface stand on: it takes the text as it will be stored.
+-- Publishes one event and returns what is stored. A new event is PENDING without attempts. For a duplicate, it returns the
+-- current state of the first event, and `replaced` if `on_duplicate` is replace and the event could be replaced. publish() and
+-- the Rust interface use this function. It takes the text as it will be stored.
 CREATE FUNCTION tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep', after bigint[] DEFAULT NULL
@@ -265,7 +266,7 @@ BEGIN
     replaced := false;
     IF publish_one.group_key IS NOT NULL THEN
         PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
-        -- As lock_slots does, which would take longer to call.
+        -- Does the same as lock_slots, without the cost of a call.
         PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;
         IF NOT FOUND THEN
             PERFORM tidegate.lock_groups(ARRAY[publish_one.group_key]);
@@ -295,7 +296,7 @@ BEGIN
                 publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key, publish_one.correlation_id,
                 publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent);
         END IF;
-        -- As the view of events tells it.
+        -- The same states as in the view events.
         SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
                q.attempts + (q.id <= coalesce(l.started_to, 0) AND q.attempts < q.max_attempts)::int
           INTO publish_one.id, publish_one.status, publish_one.attempts
@@ -306,12 +307,12 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
-        -- The first one ended between the two statements: this one is new after all.
+        -- The first event ended between the two statements, so this one is new after all.
     END LOOP;
 END $$;
 
--- What stands ahead in a group holds up all of it. So an event of a group is planned no further ahead than this;
--- replaced by `tidegate migrate` when TIDEGATE_MAX_GROUP_DELAY says another time.
+-- The first event of a group holds up the whole group. Therefore an event of a group cannot be planned further ahead than this.
+-- `tidegate migrate` replaces the function if TIDEGATE_MAX_GROUP_DELAY sets another time.
 CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN interval '30 days';
@@ -326,7 +327,7 @@ BEGIN
     END IF;
 END $$;
 
--- What is wrong with a delay; null if nothing is. In one expression, as refusal() is.
+-- What is wrong with a delay; null if it is valid. One expression, like refusal().
 CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
     LANGUAGE sql IMMUTABLE
     RETURN CASE
@@ -337,7 +338,7 @@ CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz,
                         tidegate.max_group_delay(), delay)
     END;
 
--- The time that a delay ends, counted from now.
+-- The time at which a delay from now ends.
 CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamptz, group_key text) RETURNS timestamptz
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -374,13 +375,13 @@ CREATE FUNCTION tidegate.publish(
                                 publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate, publish.after) AS p
 $$;
 
--- How many attempts events of kinds have whose policy says so; null if there are none.
+-- The numbers of attempts of kinds that have one in their policy; null if there are none.
 CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
 
--- Inserts a batch, in the order of the arguments and with ids in that order: a drain takes events by id. Refuses it
--- whole if an event is not allowed or a deduplication key is taken.
+-- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by id. Refuses the whole
+-- batch if an event is invalid or a deduplication key is taken.
 CREATE FUNCTION tidegate.insert_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
@@ -391,7 +392,7 @@ CREATE FUNCTION tidegate.insert_batch(
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
-    -- By kind, where a kind has a policy of its own.
+    -- By kind, for kinds with a policy of their own.
     own_attempts constant jsonb := tidegate.own_attempts();
     ids bigint[];
 BEGIN
@@ -415,9 +416,9 @@ BEGIN
     RETURN ids;
 END $$;
 
--- The batch behind publish_batch and the follow-ups of a finished event, which have a parent: nobody who only publishes may
--- say that an event came of another one. One element an event; an array but the first that ends early goes on with
--- nulls. The answer has the order of the arguments.
+-- Publishes the batches of publish_batch and the follow-ups of a finished event, which have a parent. A login that may only
+-- publish cannot set a parent. Each array has one element per event. All arrays except the first may be shorter, and are filled
+-- with nulls. The answer has the order of the arguments.
 CREATE FUNCTION tidegate.publish_children(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
@@ -428,12 +429,12 @@ CREATE FUNCTION tidegate.publish_children(
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
-    -- By kind, where a kind has a policy of its own.
+    -- By kind, for kinds with a policy of their own.
     own_attempts constant jsonb := tidegate.own_attempts();
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
-    -- Of duplicates.
+    -- The statuses of duplicates.
     statuses text[];
     attempts_each integer[];
     missing record;
@@ -452,14 +453,14 @@ BEGIN
                                             expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
     END IF;
-    -- A subtransaction for a whole batch, and only for one with keys.
+    -- One subtransaction for the whole batch, and only for a batch with keys.
     BEGIN
         new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                          expires_ats, max_attempts_each, parent_ids, traceparents);
         RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
-        -- The event that is not allowed may stand behind the duplicate.
+        -- An invalid event may follow the duplicate.
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
     END;
@@ -485,8 +486,8 @@ BEGIN
         RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     END IF;
-    -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
-    -- concurrent publisher has only just committed. If that one has ended meanwhile, publish anew.
+    -- A duplicate takes the id of the live event. This is a new statement, so that it sees an event that a concurrent publisher
+    -- has just committed. If that event has ended meanwhile, the loop publishes a new one.
     FOR missing IN
         SELECT n.position FROM unnest(new_ids) WITH ORDINALITY AS n(id, position)
           LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
@@ -500,7 +501,7 @@ BEGIN
                expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
         statuses[missing.position] := publish_children.status;
         attempts_each[missing.position] := publish_children.attempts;
-        -- Negative marks "not created" until the answer is built.
+        -- A negative id marks "not created" until the answer is built.
         new_ids[missing.position] := CASE WHEN publish_children.created THEN publish_children.id ELSE -publish_children.id END;
     END LOOP;
     RETURN QUERY
@@ -508,8 +509,8 @@ BEGIN
       FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
 END $$;
 
--- The batch behind publish_many and the Rust interface: one element an event; an array but the first that ends early goes on
--- with nulls. The answer has the order of the arguments.
+-- Publishes the batches of publish_many and the Rust interface. Each array has one element per event. All arrays except the first
+-- may be shorter, and are filled with nulls. The answer has the order of the arguments.
 CREATE FUNCTION tidegate.publish_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
@@ -528,8 +529,8 @@ BEGIN
                                      max_attempts_each, '{}', traceparents) AS p;
 END $$;
 
--- When an event of publish_many() that has the key `delay` may start. The delay is a number of seconds or the text of an interval;
--- JSON's null is none.
+-- The start of an event of publish_many() that has the key `delay`. The delay is a number of seconds or the text of an interval.
+-- JSON null means no delay.
 CREATE FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamptz
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -590,7 +591,7 @@ BEGIN
     END IF;
     BEGIN
         SELECT array_agg(e.event->>'kind') AS kinds,
-               -- A JSON null and a missing payload are the same: no payload.
+               -- A JSON null means the same as a missing payload.
                array_agg(nullif(e.event->'payload', 'null')::text::json) AS payloads,
                array_agg(e.event->>'group_key') AS group_keys,
                array_agg(e.event->>'dedup_key') AS dedup_keys,
@@ -601,7 +602,7 @@ BEGIN
                array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
                array_agg(e.event->>'traceparent') AS traceparents
           INTO a
-          -- One sort for all, not one for each array.
+          -- One sort for all arrays, instead of one per array.
           FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN

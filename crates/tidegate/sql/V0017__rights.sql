@@ -1,4 +1,4 @@
--- Nobody may do anything that nobody gave them: functions are not PUBLIC's. Who may do what is granted by roles.sql, beside
--- this folder.
+-- No login has rights that it was not granted: functions are revoked from PUBLIC. roles.sql, next to this folder's migrations,
+-- grants the rights.
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tidegate FROM PUBLIC;

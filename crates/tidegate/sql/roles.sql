@@ -1,9 +1,9 @@
--- Five roles for those who work with the queue, none of which may log in itself: give each login the
--- ones it needs (`GRANT tidegate_drain TO my_function`). Optional, and safe to run again, which
--- `tidegate migrate` does by itself where the roles are in use.
+-- Five roles for the logins that work with the queue. None of them can log in itself: grant each login the roles that it needs
+-- (`GRANT tidegate_drain TO my_function`). The roles are optional. This script is safe to run again, and `tidegate migrate` does
+-- so where the roles are in use.
 --
--- Runs as the owner of the schema. Roles that are missing are created, which takes CREATEROLE; where
--- the owner may not, an administrator creates the five beforehand. No superuser is needed.
+-- Run it as the owner of the schema. It creates missing roles, which requires CREATEROLE. If the owner lacks that right, an
+-- administrator creates the five roles first. A superuser is not needed.
 --
 -- | role             | may                                                                         |
 -- |------------------|-----------------------------------------------------------------------------|
@@ -29,21 +29,21 @@ END $$;
 
 GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read, tidegate_jobs;
 
--- Jobs: one at a time, by id.
+-- Jobs: read one at a time, by id.
 GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_jobs, tidegate_drain, tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_operate, tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.lineage TO tidegate_operate, tidegate_drain, tidegate_read;
 
--- Publish. The columns are those that a producer decides on: no group, whose order needs the
--- function's lock, no deduplication, whose answer needs it, and nothing of a lease.
+-- Publish. The grant covers the columns that a producer sets. It leaves out the group, because the order needs the function's
+-- lock, the deduplication key, because the answer needs the function, and all columns of a lease.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
                           tidegate.receive, tidegate.default_max_attempts, tidegate.takes_plaintext
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
--- INSERT … RETURNING id, as every object mapper sends it. The ids of others' events tell that they are there, no more.
+-- Object mappers send INSERT … RETURNING id. The ids of other publishers' events show only that they exist.
 GRANT SELECT (id) ON tidegate.event_queue TO tidegate_publish;
 
--- Drain. What an event is, its worker cannot change.
+-- Drain. A worker cannot change the content of an event.
 GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
 GRANT UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress, reported) ON tidegate.event_queue
    TO tidegate_drain;
@@ -57,7 +57,7 @@ GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.r
                           tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
                           tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service
    TO tidegate_drain;
--- Slots: which of them are taken, and what is left to do.
+-- Slots: which ones are taken, and how much work is left.
 GRANT SELECT ON tidegate.drain_slot TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT UPDATE (worker, until, taken_at, rate, closing) ON tidegate.drain_slot TO tidegate_drain;
 GRANT SELECT, UPDATE ON tidegate.wake TO tidegate_drain;
@@ -65,18 +65,18 @@ GRANT EXECUTE ON FUNCTION tidegate.close_slot, tidegate.wal_position TO tidegate
 GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
--- Figures: what ends is counted by who ends it.
+-- Figures: the transaction that ends events counts them.
 GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.add_figures, tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;
 GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run TO tidegate_read, tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.fold_figures, tidegate.forget_runs TO tidegate_operate;
--- Events that wait for others.
+-- Events that wait for other events.
 GRANT EXECUTE ON FUNCTION tidegate.release_waiting, tidegate.members, tidegate.await_follow_ups TO tidegate_drain;
 GRANT SELECT (event_id, members, reached, waits_for, available_at, created_at, released_at) ON tidegate.fan_in
    TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT SELECT ON tidegate.waiting TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.unreleased TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;
--- Periodic events: what they publish, its definition says, and nobody who fires can change that.
+-- Periodic events: the definition sets what they publish, and a login that fires them cannot change it.
 GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since, next_at, last_at,
               last_event_id, fired_at, problem, revision) ON tidegate.schedule TO tidegate_drain, tidegate_read;
 GRANT SELECT ON tidegate.schedule TO tidegate_operate;
@@ -86,7 +86,7 @@ GRANT EXECUTE ON FUNCTION tidegate.set_schedule, tidegate.pause_schedule, tidega
 GRANT SELECT, INSERT, UPDATE ON tidegate.service TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.service_place TO tidegate_drain;
 
--- Read: every column but those that hold what an event is about, and what handlers said of it.
+-- Read: every column except those with the content of an event, and with what handlers reported about it.
 GRANT SELECT (id, kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed, stray,
               available_at, expires_at, created_at, last_error, parent_id, replay_of)
    ON tidegate.event_queue TO tidegate_read;
@@ -103,13 +103,13 @@ GRANT SELECT ON SEQUENCE tidegate.event_queue_id_seq TO tidegate_read, tidegate_
 GRANT SELECT ON tidegate.jobs TO tidegate_operate;
 GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at)
    ON tidegate.jobs TO tidegate_read;
--- How many rows found no partition, for the doctor.
+-- The number of rows in the default partition, for the doctor.
 GRANT SELECT (id) ON tidegate.event_log_default TO tidegate_read, tidegate_operate;
 
--- A view's functions run with the rights of whoever reads it.
+-- A view's functions run with the reader's rights.
 GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code, tidegate.latency_ms, tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_read, tidegate_operate;
 
--- Operate: its functions write the audit row themselves; nothing is changed without one.
+-- Operate: its functions write the audit row themselves, so every change has one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
 GRANT DELETE ON tidegate.events TO tidegate_operate;
@@ -118,7 +118,7 @@ GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.cancel, ti
                           tidegate.unblock, tidegate.unsealed, tidegate.rewrap, tidegate.forget, tidegate.find_subject, tidegate.offspring,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
    TO tidegate_operate;
--- Cleanup: its functions remove nothing that has not expired, whoever calls them.
+-- Cleanup: its functions only remove expired rows, whichever login calls them.
 GRANT EXECUTE ON FUNCTION tidegate.log_partitions, tidegate.missing_log_days, tidegate.rows_in_default, tidegate.make_log_partition,
                           tidegate.seal_log_partition, tidegate.drop_log_partition, tidegate.delete_expired,
                           tidegate.expired_rows, tidegate.sweep_events, tidegate.forget_received

@@ -1,6 +1,5 @@
-//! Owns the settings: environment → validated values, each error naming the variable and what is
-//! allowed. Command-line flags are parsed by the shell and win over these. It knows nothing of the
-//! queue or of AWS.
+//! Owns the settings: reads and validates the environment. Each error names the variable and what is allowed. The shell
+//! parses command-line flags, which win over these settings. This module knows nothing of the queue or of AWS.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
 
-/// Looks a variable up; tests bring their own.
+/// Looks up a variable. Tests pass their own.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The process's environment.
+/// Returns a lookup in the process's environment.
 #[must_use]
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -31,10 +30,10 @@ pub(crate) fn read_file(variable: &str, path: &str) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// No duration is longer: clocks and the database overflow long before a number of seconds does.
+/// The longest duration. Clocks and the database overflow long before a number of seconds does.
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
 
-/// A duration as people write it, of at most ten years.
+/// Parses a duration as people write it, of at most ten years.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -51,7 +50,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a field of an invocation whose text has a form of its own; the error names the field.
+/// Reads a field of an invocation whose text has its own format. An error names the field.
 pub(crate) fn named<'de, T, D: Deserializer<'de>>(
     field: &str,
     parse: fn(&str) -> Result<T, String>,
@@ -74,7 +73,7 @@ pub(crate) fn duration(
     })
 }
 
-/// Whether a switch is on; it is off unless something else is said.
+/// Whether a switch is on. Without a value it is off.
 ///
 /// # Errors
 /// [`Error::Config`] names the variable.
@@ -110,10 +109,10 @@ where
     }
 }
 
-/// Checks a value that was set otherwise than by a variable.
+/// Checks a value that did not come from a variable.
 ///
 /// # Errors
-/// Names it and what is allowed.
+/// The error names the value and what is allowed.
 pub(crate) fn in_range<T: Copy + PartialOrd + std::fmt::Display>(
     name: &str,
     value: T,

@@ -1,29 +1,29 @@
-//! Owns the figures of one run that no table keeps: how its events ended and how long their handlers
-//! took, by kind. Pure: it asks no clock and sends nothing anywhere ([`crate::metrics`] does).
+//! Owns the figures of one run that no table keeps: by kind, how its events ended and how long their handlers took. The
+//! module is pure: it reads no clock and sends nothing ([`crate::metrics`] does).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::outcome::Status;
 
-/// How the events of one kind fared.
+/// The figures of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KindFigures {
-    /// Ended COMPLETED.
+    /// Events that ended COMPLETED.
     pub completed: u64,
-    /// Ended `COMPLETED_WITH_ERRORS`.
+    /// Events that ended `COMPLETED_WITH_ERRORS`.
     pub completed_with_errors: u64,
-    /// Ended FAILED.
+    /// Events that ended FAILED.
     pub failed: u64,
-    /// Back in the queue for another attempt.
+    /// Events that went back to the queue for another attempt.
     pub retried: u64,
-    /// Back in the queue because its handlers said "not now".
+    /// Events that went back to the queue because their handlers said "not now".
     pub snoozed: u64,
-    /// How long all handlers of an event took together, one entry an attempt.
+    /// How long all handlers of an event took together, with one entry per attempt.
     pub took: Histogram,
 }
 
-/// The figures of a run by kind. Events that no handler saw are not among them.
+/// The figures of a run by kind, without events that no handler saw.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
     kinds: BTreeMap<String, KindFigures>,
@@ -31,7 +31,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Notes an attempt: how it ended, a retry if `None`, unless it was snoozed, and how long its handlers took.
+    /// Records an attempt: how it ended and how long its handlers took. `None` is a retry, unless the attempt was
+    /// snoozed.
     pub(crate) fn note(
         &mut self,
         kind: &str,
@@ -55,25 +56,25 @@ impl Figures {
         figures.took.add(took);
     }
 
-    /// Notes spans that could not be sent.
+    /// Counts spans that could not be sent.
     pub(crate) fn note_dropped_spans(&mut self, count: u64) {
         self.dropped_spans = count;
     }
 
-    /// Spans that could not be sent.
+    /// Returns the number of spans that could not be sent.
     #[must_use]
     pub fn dropped_spans(&self) -> u64 {
         self.dropped_spans
     }
 
-    /// Each kind that a handler saw, in alphabetical order.
+    /// Returns each kind that a handler saw, in alphabetical order.
     pub fn kinds(&self) -> impl Iterator<Item = (&str, &KindFigures)> {
         self.kinds
             .iter()
             .map(|(kind, figures)| (kind.as_str(), figures))
     }
 
-    /// How long handlers took, whatever the kind.
+    /// Returns how long handlers took, over all kinds.
     #[must_use]
     pub fn took(&self) -> Histogram {
         let mut all = Histogram::default();
@@ -84,12 +85,12 @@ impl Figures {
     }
 }
 
-/// Buckets below this hold one microsecond each; above, eight share each power of two.
+/// Each bucket below this value holds one microsecond. Above it, eight buckets share each power of two.
 const LINEAR: u64 = 16;
 const LINEAR_BITS: u32 = LINEAR.trailing_zeros();
 
-/// Durations in buckets whose width is at most an eighth of their value: quantiles are within 7 %,
-/// in at most 500 counters, whatever the number of durations.
+/// Durations in buckets whose width is at most an eighth of their value. Quantiles are within 7 %, in at most 500
+/// counters, for any number of durations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -118,13 +119,13 @@ impl Histogram {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// All durations together.
+    /// Returns the sum of all durations.
     #[cfg(feature = "otel")]
     pub(crate) fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// What stands for each bucket that is not empty, with how many durations it holds.
+    /// Returns the middle of each bucket that is not empty, and the number of durations in it.
     #[cfg(feature = "otel")]
     pub(crate) fn counted(&self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.counts.iter().enumerate();
@@ -132,20 +133,20 @@ impl Histogram {
         counts.map(|(bucket, count)| (Duration::from_micros(middle(bucket)), *count))
     }
 
-    /// How many durations it holds.
+    /// Returns the number of durations.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.total
     }
 
-    /// Whether it holds none.
+    /// Whether it holds no duration.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// The duration of the `rank`-th of `of` evenly spaced ones, shortest first, `rank` from 0; `None`
-    /// when it holds none. `quantile(94, 100)` is the 95th percentile.
+    /// Returns the duration of the `rank`-th of `of` evenly spaced durations, shortest first, with `rank` from 0.
+    /// Returns `None` if it is empty. `quantile(94, 100)` is the 95th percentile.
     #[must_use]
     pub fn quantile(&self, rank: u64, of: u64) -> Option<Duration> {
         let target = (self.total * (rank + 1)).div_ceil(of.max(1)).max(1);
@@ -159,14 +160,14 @@ impl Histogram {
         None
     }
 
-    /// At most `most` durations that stand for all of them: evenly spaced quantiles, shortest first.
+    /// Returns at most `most` durations that represent all of them: evenly spaced quantiles, shortest first.
     pub fn sample(&self, most: u64) -> impl Iterator<Item = Duration> {
         let count = self.total.min(most);
         (0..count).filter_map(move |rank| self.quantile(rank, count))
     }
 }
 
-/// The bucket of a number of microseconds.
+/// Returns the bucket of a number of microseconds.
 fn bucket(micros: u64) -> usize {
     if micros < LINEAR {
         return usize::try_from(micros).unwrap_or(0);
@@ -177,7 +178,7 @@ fn bucket(micros: u64) -> usize {
     usize::try_from(bucket).unwrap_or(usize::MAX)
 }
 
-/// The number of microseconds in the middle of a bucket.
+/// Returns the number of microseconds in the middle of a bucket.
 fn middle(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let Some(above) = bucket.checked_sub(LINEAR) else {

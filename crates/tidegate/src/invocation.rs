@@ -1,5 +1,5 @@
-//! Owns both ends of the wire: what an invocation may ask and what it answers, the same for Lambda
-//! and for `--json` on the command line. It knows no SQL and starts nothing.
+//! Owns the format of invocations: the requests that they carry and the answers to them. The format is the same for
+//! Lambda and for `--json` on the command line. This module knows no SQL and starts nothing.
 
 mod fit;
 
@@ -24,69 +24,69 @@ use crate::operate::{
 };
 use crate::retention::{Change, CleanupOptions};
 
-/// What a caller asks for, by `action`.
+/// A request, by its `action`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// Lease and handle events until the queue is empty or the budget spent.
+    /// Leases and handles events until the queue is empty or the budget is spent.
     Drain(DrainRequest),
-    /// Remove finished events whose retention has ended, and end what nobody will handle.
+    /// Removes finished events whose retention is over, and ends live events that nothing will handle.
     Cleanup(CleanupRequest),
-    /// Queue figures.
+    /// Returns the queue's figures.
     Stats(NoOptions),
-    /// Bring the schema up to date.
+    /// Brings the schema up to date.
     Migrate(MigrateRequest),
-    /// Put logged events back as new ones.
+    /// Publishes logged events again as new events.
     Replay(ReplayRequest),
-    /// Run live events again.
+    /// Runs live events again.
     Requeue(RequeueRequest),
-    /// End live events.
+    /// Ends live events.
     Cancel(CancelRequest),
-    /// Have waiting events start at another time.
+    /// Changes the start time of waiting events.
     Reschedule(RescheduleRequest),
-    /// Everything about one event.
+    /// Shows everything about one event.
     Show(ShowRequest),
-    /// Events, newest first.
+    /// Lists events, newest first.
     List(ListRequest),
-    /// Groups that wait for their first event.
+    /// Lists the groups that wait for their first event.
     BlockedGroups(FirstRequest),
-    /// Who holds what.
+    /// Lists the leases and their workers.
     Leases(FirstRequest),
-    /// Outside services that have failed.
+    /// Lists the outside services that have failed.
     Services(NoOptions),
-    /// Keep an outside service from being called, or let it be called again.
+    /// Blocks calls to an outside service, or allows them again.
     Service(ServiceRequest),
-    /// Keep a kind from being taken.
+    /// Pauses a kind: its events are not leased.
     Pause(KindRequest),
-    /// Let a paused kind be taken again.
+    /// Resumes a paused kind.
     Resume(KindRequest),
-    /// Take a kind off the list of those that can be published.
+    /// Retires a kind: it can no longer be published.
     Retire(KindRequest),
-    /// Say how events of a kind are handled, or tell it.
+    /// Shows or changes how events of a kind are handled.
     Policy(PolicyRequest),
-    /// Act on the first event of a group.
+    /// Acts on the first event of a group.
     Unblock(UnblockRequest),
-    /// Take away what is held of a person.
+    /// Erases the stored data of a person.
     Forget(ForgetRequest),
-    /// Seal payloads with the current key.
+    /// Seals payloads with the current key.
     Rewrap(RewrapRequest),
-    /// What is published again and again.
+    /// Lists the schedules of periodic events.
     Schedules(FirstRequest),
-    /// Change a schedule, or publish its event now.
+    /// Changes a schedule, or publishes its event now.
     Schedule(ScheduleRequest),
-    /// How long finished events are kept.
+    /// Shows or changes how long finished events are kept.
     Retention(RetentionRequest),
-    /// What is wrong with database, schema and queue.
+    /// Reports problems of the database, the schema and the queue.
     Doctor(NoOptions),
-    /// An action of the program's own.
+    /// An action that the program adds.
     Further {
         /// Its name.
         action: String,
-        /// All fields of the request but `action`.
+        /// All fields of the request except `action`.
         fields: Value,
     },
 }
 
-/// What every program answers.
+/// The actions of every program.
 pub(crate) const ACTIONS: [&str; 25] = [
     "drain",
     "cleanup",
@@ -115,27 +115,27 @@ pub(crate) const ACTIONS: [&str; 25] = [
     "doctor",
 ];
 
-/// What a program with an intake does with the messages that come in an envelope of AWS's.
+/// The action for messages in AWS envelopes, of a program with an intake.
 const RECEIVE: &str = "receive";
 
-/// What may be asked for: the actions that there are, and which of them are allowed here by `TIDEGATE_ACTIONS`, a list such as
-/// `drain, cleanup`. A function that a schedule wakes need not be one that replays.
+/// The actions that exist, and the ones that `TIDEGATE_ACTIONS` allows here, as a list such as `drain, cleanup`. For
+/// example, a function that a schedule starts need not be allowed to replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actions {
-    /// The program's own.
+    /// The actions that the program adds.
     further: Vec<&'static str>,
-    /// Whether there is an intake for messages, which come in envelopes of their own.
+    /// Whether the program has an intake for messages, which come in their own envelopes.
     receives: bool,
-    /// All of them if `None`.
+    /// The allowed actions. `None` allows all.
     allowed: Option<Vec<String>>,
 }
 
 impl Actions {
-    /// Reads `TIDEGATE_ACTIONS`; unset, all actions are allowed. `further` are the program's own; `receives`: it takes in
-    /// messages from outside.
+    /// Reads `TIDEGATE_ACTIONS`. If it is unset, all actions are allowed. `further` are the actions that the program
+    /// adds. `receives` says whether the program takes in messages from outside.
     ///
     /// # Errors
-    /// [`Error::Config`] when it names no action, or one that there is not.
+    /// [`Error::Config`] if it names no action, or an unknown one.
     pub fn from_setting(
         lookup: Lookup<'_>,
         further: Vec<&'static str>,
@@ -170,16 +170,16 @@ impl Actions {
         self.all().any(|known| known == name)
     }
 
-    /// As an error message lists them.
+    /// Returns the actions as an error message lists them.
     fn list(&self) -> String {
         self.all().collect::<Vec<_>>().join(", ")
     }
 
-    /// Decodes an invocation's payload. `EventBridge`'s own scheduled-event envelope, which carries no action, is a drain
-    /// (F1).
+    /// Decodes an invocation's payload. `EventBridge`'s own scheduled-event envelope has no action and counts as a
+    /// drain (F1).
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field and what is allowed.
+    /// [`Error::Invalid`] names the field and what it must be.
     pub fn request(&self, payload: Value) -> Result<Request, Error> {
         let is_tick = is_scheduled_event(&payload);
         let Value::Object(mut fields) = payload else {
@@ -216,7 +216,7 @@ impl Actions {
         Error::Invalid(format!("action: must be one of {list}; {what}"))
     }
 
-    /// Whether an invocation is a tick of a schedule.
+    /// Whether a schedule sent this invocation.
     #[must_use]
     pub fn is_tick(payload: &Value) -> bool {
         is_scheduled_event(payload)
@@ -225,7 +225,7 @@ impl Actions {
     /// Refuses an action that is not allowed here.
     ///
     /// # Errors
-    /// [`Error::Invalid`] tells those that are.
+    /// [`Error::Invalid`] lists the allowed actions.
     pub fn check(&self, action: &str) -> Result<(), Error> {
         match &self.allowed {
             Some(allowed) if !allowed.iter().any(|name| name == action) => {
@@ -239,7 +239,7 @@ impl Actions {
     }
 }
 
-/// What is asked of an action that there is.
+/// Decodes the fields of a known action.
 fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
     Ok(match action {
         "drain" => Request::Drain(decode(fields)?),
@@ -274,8 +274,8 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
     })
 }
 
-/// Reads the options of an action. What is wrong with them is told by the field's name: `serde` tells it of fields that are
-/// unknown or missing, and of the others it is the one that was being read.
+/// Reads the options of an action. An error names the field: `serde` names unknown and missing fields itself. For other
+/// errors it is the field that was read at that time.
 fn decode<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Error> {
     let reading = RefCell::new(None);
     let noted = fields.into_iter().inspect(|(name, _)| {
@@ -299,7 +299,7 @@ fn decode<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Error> {
     })
 }
 
-/// What a field must be, for people who do not know Rust's types.
+/// Says what a field must be, for readers who do not know Rust's types.
 fn in_words(error: &str) -> String {
     let mistyped = ["invalid type: ", "invalid value: "];
     let mut mistyped = mistyped
@@ -321,7 +321,7 @@ fn in_words(error: &str) -> String {
     format!("must be {expected}, got {got}")
 }
 
-/// An action without options; it refuses every field.
+/// The options of an action without options. Every field is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
@@ -330,31 +330,31 @@ pub struct NoOptions {}
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MigrateRequest {
-    /// Create the database roles and grant them what is theirs.
+    /// Creates the database roles and grants their rights.
     #[serde(default)]
     pub roles: bool,
-    /// Also where only other programs' kinds are registered: both use the queue from then on.
+    /// Migrates even if only other programs' kinds are registered. Both programs share the queue from then on.
     #[serde(default)]
     pub share: bool,
 }
 
-/// Options of a drain; what is not given comes from the environment.
+/// Options of a drain. The environment supplies the ones that are missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
-    /// At most this long; the invocation's own deadline is a limit too.
+    /// The longest run. The invocation's own deadline also limits it.
     #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
-    /// Most events leased at once.
+    /// The most events in one lease call.
     pub batch: Option<u32>,
-    /// Handlers at once.
+    /// The number of handlers that run at the same time.
     pub concurrency: Option<usize>,
-    /// Keep polling an empty queue for this long.
+    /// How long to keep polling an empty queue.
     #[serde(default, deserialize_with = "linger")]
     pub linger: Option<Duration>,
-    /// Lease at most this many.
+    /// The most events to lease in this run.
     pub max_events: Option<u64>,
-    /// Where it stands in a chain of drains that start each other; what starts it says so.
+    /// The drain's place in a chain of drains that start each other. The drain that starts it sets this field.
     pub chain: Option<Chain>,
 }
 
@@ -362,23 +362,24 @@ pub struct DrainRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CleanupRequest {
-    /// Change nothing and tell what would be done.
+    /// Changes nothing and reports what would be done.
     #[serde(default)]
     pub dry_run: bool,
-    /// At most this long; the invocation's own deadline is a limit too.
+    /// The longest run. The invocation's own deadline also limits it.
     #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
-    /// End live events only if they were published at least this long ago.
+    /// Ends only live events that were published at least this long ago.
     #[serde(default, deserialize_with = "older_than")]
     pub older_than: Option<Duration>,
-    /// Rows looked at or deleted in one step.
+    /// The number of rows that one step reads or deletes.
     pub batch: Option<u32>,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The name of the requester, for the audit; 1 to 200 characters.
     pub actor: Option<String>,
 }
 
 impl CleanupRequest {
-    /// The options of this run: the request's over the configured budget and actor, and the defaults.
+    /// Returns the options of this run. The request wins over the configured budget and actor, and these win over the
+    /// defaults.
     #[must_use]
     pub fn over(&self, budget: Duration, actor: Option<String>) -> CleanupOptions {
         let default = CleanupOptions::default();
@@ -393,35 +394,35 @@ impl CleanupRequest {
     }
 }
 
-/// How long finished events are kept; with `completed`, `failed` or `apply` a change of that.
+/// Shows how long finished events are kept. With `completed`, `failed` or `apply`, changes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetentionRequest {
-    /// Only this kind. A change needs one.
+    /// Only this kind. Required for a change.
     pub kind: Option<String>,
-    /// Keep COMPLETED events of this kind for so long.
+    /// How long to keep COMPLETED events of this kind.
     #[serde(default, deserialize_with = "completed")]
     pub completed: Option<Duration>,
-    /// Keep FAILED and `COMPLETED_WITH_ERRORS` events of this kind for so long.
+    /// How long to keep FAILED and `COMPLETED_WITH_ERRORS` events of this kind.
     #[serde(default, deserialize_with = "failed")]
     pub failed: Option<Duration>,
-    /// Also for events of this kind that have finished already.
+    /// Applies the change to finished events of this kind as well.
     #[serde(default)]
     pub apply: bool,
-    /// How long applying may take; the invocation's own deadline is a limit too.
+    /// How long applying the change may take. The invocation's own deadline also limits it.
     #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
-    /// For the audit; not blank, at most 1,000 characters. A change needs one.
+    /// The reason, for the audit; not blank, at most 1,000 characters. Required for a change.
     pub reason: Option<String>,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The name of the requester, for the audit; 1 to 200 characters.
     pub actor: Option<String>,
 }
 
 impl RetentionRequest {
-    /// The change that is asked for, if it is one, with the configured budget unless the request has its own.
+    /// Returns the requested change, if there is one. The configured budget applies unless the request has its own.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names what a change lacks.
+    /// [`Error::Invalid`] names the field that a change lacks.
     pub(crate) fn change(&self, budget: Duration) -> Result<Option<Change>, Error> {
         if self.completed.is_none() && self.failed.is_none() && !self.apply {
             return Ok(None);
@@ -463,7 +464,7 @@ fn older_than<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Durat
 }
 
 impl DrainRequest {
-    /// The options of this run: the request's over the configured.
+    /// Returns the options of this run. The request wins over the configured values.
     #[must_use]
     pub fn over(&self, configured: &DrainOptions) -> DrainOptions {
         DrainOptions {
@@ -477,7 +478,7 @@ impl DrainRequest {
     }
 }
 
-/// Whether this is what a schedule of `EventBridge` sends:
+/// Whether this is a message from a schedule of `EventBridge`:
 /// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>.
 #[must_use]
 pub fn is_scheduled_event(payload: &Value) -> bool {
@@ -496,29 +497,29 @@ pub fn is_scheduled_event(payload: &Value) -> bool {
 pub struct StatsReport {
     /// Live events.
     pub backlog: u64,
-    /// Age of the oldest of them.
+    /// Age of the oldest live event.
     pub oldest_age_ms: u64,
     /// Leased events.
     pub in_flight: u64,
     /// Events that wait for a planned time or for another attempt.
     pub delayed: u64,
-    /// Leased events whose lease has run out: their worker died, or froze.
+    /// Leased events whose lease has run out because their worker died or froze.
     pub stuck: u64,
-    /// Groups whose first event waits while others wait behind it.
+    /// Groups whose first event waits while other events wait behind it.
     pub blocked_groups: u64,
     /// Events that ended `COMPLETED_WITH_ERRORS` or FAILED in the last day.
     pub dead_letters_last_day: u64,
     /// Events that ended in the last hour.
     pub finished_last_hour: u64,
-    /// Events that ended in the last minute, by second.
+    /// Events that ended in the last minute, per second.
     pub throughput_per_second: f64,
-    /// Events that will pass their deadline before they are started (B13), the soonest first.
+    /// Events that will pass their start-before deadline before they start (B13), soonest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expiring: Vec<ExpiringKind>,
-    /// Services that are not called, with what waits for each.
+    /// Services that are not called, with the events that wait for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
-    /// One object each, as the view `tidegate.stats` has them.
+    /// One object per kind, with the columns of the view `tidegate.stats`.
     #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::KindStats>"))]
     pub kinds: Vec<Value>,
 }

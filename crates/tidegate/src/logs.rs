@@ -1,4 +1,5 @@
-//! Owns what a shell logs: how much, and nothing that could be a secret. With the feature `logging`.
+//! Owns the log filter of the shells: how much they log, and that they log nothing that could be a secret. With the
+//! feature `logging`.
 
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -8,16 +9,16 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::config::Lookup;
 use crate::error::Error;
 
-/// What is logged: `TIDEGATE_LOG`, a level, or levels by the place that a line comes from.
+/// Reads `TIDEGATE_LOG`, which sets what is logged: a level, or levels by the source of a line.
 ///
 /// # Errors
-/// [`Error::Config`] when it is malformed.
+/// [`Error::Config`] if it is malformed.
 pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, Error> {
     let Some(text) = lookup("TIDEGATE_LOG") else {
         return Ok(Targets::new().with_default(default));
     };
-    // The parser takes an empty place for all places, an empty level for all levels and a level that it does not know
-    // for a place, which silences all others.
+    // The parser has three surprises. An empty source means all sources, and an empty level means all levels. An
+    // unknown level counts as a source, which silences all others.
     let is_whole = |part: &str| match part.trim().split_once('=') {
         Some((place, level)) => !place.is_empty() && !level.is_empty(),
         None => !part.trim().is_empty() && part.trim().parse::<LevelFilter>().is_ok(),
@@ -30,11 +31,11 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
     }
 }
 
-/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says: below `info` the HTTP client
-/// and the Lambda runtime show whole messages, payloads among them, and the AWS SDK shows answers, which
-/// may be a secret, even in its warnings (I9). What fails there is told by our own errors.
+/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says. Below `info`, the HTTP client and the
+/// Lambda runtime log whole messages, including payloads. The AWS SDK logs answers, which may be a secret, even in its
+/// warnings (I9). Tidegate's own errors report what fails there.
 ///
-/// The program's own crate may show what it likes: `ours` is its name, as [`crate::Program::origin`] has it.
+/// The program's own crate may log anything. `ours` is its name, as in [`crate::Program::origin`].
 #[must_use]
 pub fn details_of_ours_alone(
     ours: &'static str,
@@ -42,8 +43,8 @@ pub fn details_of_ours_alone(
     filter_fn(move |line| shows(ours, line.target(), *line.level()))
 }
 
-/// Records the spans that the program's own crate makes in handlers, for OpenTelemetry: their names and times, no fields.
-/// Without the feature `otel` it does nothing.
+/// Records the spans that the program's own crate creates in handlers, for OpenTelemetry: their names and times, but no
+/// fields. Does nothing without the feature `otel`.
 #[must_use]
 pub fn own_spans<S>(ours: &'static str) -> impl Layer<S>
 where

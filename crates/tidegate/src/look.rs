@@ -1,5 +1,5 @@
-//! Owns what people may look at and what they are answered: one event, lists of events, groups, leases and services. It
-//! knows no SQL and changes nothing.
+//! Owns the requests and answers of people who look at the queue: one event, and lists of events, groups, leases and
+//! services. This module knows no SQL and changes nothing.
 
 use std::ops::RangeInclusive;
 
@@ -12,13 +12,13 @@ use crate::operate::{Moment, ScheduleStatus, ServiceStatus, since, until};
 use crate::queue::{Lineage, ListFilter, Wait};
 use crate::survey::Content;
 
-/// How much a list may hold.
+/// The allowed lengths of a list.
 pub const LIMIT: RangeInclusive<u32> = 1..=10_000;
 
-/// How much it holds unless more or less is asked for.
+/// The length of a list if the request does not set one.
 pub const LISTED: u32 = 50;
 
-/// The states of live events and of finished ones.
+/// The states of live and finished events.
 const STATUSES: [&str; 5] = [
     "PENDING",
     "PROCESSING",
@@ -35,7 +35,7 @@ pub struct ShowRequest {
     pub id: i64,
 }
 
-/// Which events to list, newest first; without a filter all of them, live and finished.
+/// Which events to list, newest first. Without a filter, all live and finished events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListRequest {
@@ -45,25 +45,25 @@ pub struct ListRequest {
     pub kind: Option<String>,
     /// Only this group.
     pub group: Option<String>,
-    /// Only what belongs to this business object.
+    /// Only events of this business object.
     pub correlation: Option<String>,
-    /// Created then or later.
+    /// Only events that were created at this time or later.
     #[serde(default, deserialize_with = "since")]
     pub since: Option<Moment>,
-    /// Created earlier.
+    /// Only events that were created earlier than this.
     #[serde(default, deserialize_with = "until")]
     pub until: Option<Moment>,
-    /// Only lower ids: the `next` of the page before.
+    /// Only lower ids. Set it to the `next` of the previous page.
     pub before: Option<i64>,
-    /// At most this many: [`LIMIT`], by default [`LISTED`].
+    /// The most events: [`LIMIT`], by default [`LISTED`].
     pub limit: Option<u32>,
 }
 
 impl ListRequest {
-    /// The status as the queue writes it.
+    /// Returns the status as the queue writes it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is no such status.
+    /// [`Error::Invalid`] if there is no such status.
     pub(crate) fn status(&self) -> Result<Option<&'static str>, Error> {
         let Some(asked) = &self.status else {
             return Ok(None);
@@ -89,18 +89,18 @@ impl ListRequest {
     }
 }
 
-/// How much to list of what has no filters, the oldest first.
+/// How many entries to list, oldest first, for lists without filters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FirstRequest {
-    /// At most this many: [`LIMIT`], by default [`LISTED`].
+    /// The most entries: [`LIMIT`], by default [`LISTED`].
     pub limit: Option<u32>,
 }
 
-/// How much a list shall hold.
+/// Returns the length of a list.
 ///
 /// # Errors
-/// [`Error::Invalid`] when that is none of [`LIMIT`].
+/// [`Error::Invalid`] if the length is not in [`LIMIT`].
 pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Error> {
     let limit = asked.unwrap_or(LISTED);
     in_range("limit", limit, &LIMIT).map_err(Error::Invalid)?;
@@ -113,14 +113,14 @@ pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Error> {
 #[serde(tag = "action", rename = "show")]
 #[non_exhaustive]
 pub struct ShowReport {
-    /// All its columns; `in` tells its table.
+    /// All its columns. `in` is the name of its table.
     #[serde(flatten)]
     #[cfg_attr(feature = "schema", schemars(with = "crate::rows::StoredEvent"))]
     pub event: Value,
-    /// Where it comes from and what came of it. `None` if it has just ended and been cleaned up.
+    /// Its ancestors and descendants. `None` if the event has just ended and was cleaned up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
-    /// That it waits for others, or did.
+    /// The events that it waits for or waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<Wait>,
 }
@@ -134,49 +134,49 @@ pub struct ListReport {
     /// Newest first.
     #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::ListedEvent>"))]
     pub events: Vec<Value>,
-    /// The last one's id, the `before` of the next page; `None` when there is none.
+    /// The id of the last event, to be used as the `before` of the next page. `None` if there is no next page.
     pub next: Option<i64>,
 }
 
-/// Groups whose first event holds back others.
+/// Groups whose first event holds back other events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "blocked_groups")]
 #[non_exhaustive]
 pub struct BlockedGroupsReport {
-    /// As the view `tidegate.blocked_groups` has them, the oldest first.
+    /// With the columns of the view `tidegate.blocked_groups`, oldest first.
     #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::BlockedGroup>"))]
     pub groups: Vec<Value>,
 }
 
-/// Who holds what.
+/// The leases and their workers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "leases")]
 #[non_exhaustive]
 pub struct LeasesReport {
-    /// As the view `tidegate.leases` has them, the oldest first.
+    /// With the columns of the view `tidegate.leases`, oldest first.
     #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::Lease>"))]
     pub leases: Vec<Value>,
 }
 
-/// Outside services of which anything was told.
+/// Outside services about which anything was reported.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "services")]
 #[non_exhaustive]
 pub struct ServicesReport {
-    /// Those that are not called first.
+    /// Services that are not called come first.
     pub services: Vec<ServiceStatus>,
 }
 
-/// What is published again and again.
+/// The schedules of periodic events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "schedules")]
 #[non_exhaustive]
 pub struct SchedulesReport {
-    /// Those that stand still first, then by their next slot.
+    /// Schedules that stand still come first, then in the order of their next slot.
     pub schedules: Vec<ScheduleStatus>,
 }
 
@@ -184,13 +184,13 @@ pub struct SchedulesReport {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Dossier {
-    /// Its columns; `in` tells its table.
+    /// Its columns. `in` is the name of its table.
     pub event: Value,
     /// Payload, results, progress and errors. `None` if they were not requested.
     pub content: Option<Content>,
     /// Its ancestors and descendants.
     pub lineage: Option<Lineage>,
-    /// That it waits for others, or did.
+    /// The events that it waits for or waited for.
     pub wait: Option<Wait>,
     /// The progress that the running handler reports.
     pub work: Option<Value>,

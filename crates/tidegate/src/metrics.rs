@@ -1,8 +1,8 @@
-//! Owns what CloudWatch is told of a drain: one line in its embedded metric format, which a Lambda
-//! function writes to its log, so that no call, no sidecar and no further permission is needed.
+//! Owns the metrics of a drain for CloudWatch: one line in its embedded metric format. A Lambda function writes this
+//! line to its log, so no call, no sidecar and no further permission is needed.
 //!
-//! A metric by kind would cost its price for each kind, so kinds stand in the same line as plain
-//! fields, which Logs Insights can query, unless metrics by kind are asked for.
+//! Every metric costs money, so a metric for each kind would multiply the price. Therefore the same line has the
+//! figures of each kind as plain fields, which Logs Insights can query, unless the settings ask for metrics by kind.
 //!
 //! The format: <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html>.
 //! It is small enough that a crate for it would bring more code than it replaces.
@@ -20,21 +20,21 @@ use crate::operate::ServiceState;
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "Tidegate";
 
-/// The format takes no longer array.
+/// The format allows no longer array.
 const MOST_VALUES: u64 = 100;
 
-/// What to tell CloudWatch, and under which name.
+/// What to report to CloudWatch, and under which name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// Whether each kind has metrics of its own, under the dimensions `Queue` and `Kind`.
+    /// Whether each kind has its own metrics, under the dimensions `Queue` and `Kind`.
     pub by_kind: bool,
 }
 
 impl Metrics {
-    /// Reads `TIDEGATE_METRICS`: `off` (the default), `emf` or `emf-by-kind`; and
-    /// `TIDEGATE_METRICS_QUEUE`, by default the function's name, else `tidegate`.
+    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`, and `TIDEGATE_METRICS_QUEUE`,
+    /// which defaults to the function's name, or else to `tidegate`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -55,8 +55,8 @@ impl Metrics {
         Ok(Some(Self { queue, by_kind }))
     }
 
-    /// The lines of one drain. `succeeded` is false when the infrastructure ended it: what is left in
-    /// the queue is unknown then, and no successful drain is counted (B9).
+    /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then the rest
+    /// of the queue is unknown, and no successful drain is counted (B9).
     #[must_use]
     pub fn of_drain(
         &self,
@@ -134,7 +134,8 @@ fn counts(report: &DrainReport) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// Services that do not answer; one that an operator has paused may well.
+/// Counts the services that do not answer. Services that an operator has paused do not count, because they may well
+/// answer.
 fn services_down(report: &DrainReport) -> usize {
     let down = report.services_down.iter();
     down.filter(|service| service.state != ServiceState::Paused)
@@ -145,7 +146,7 @@ fn budget_used(report: &DrainReport) -> u64 {
     report.elapsed_ms * 100 / report.budget_ms.max(1)
 }
 
-/// A kind's figures as plain fields.
+/// Returns a kind's figures as plain fields.
 fn fields(figures: &KindFigures) -> Value {
     let percentile = |rank| figures.took.quantile(rank, 100).map(millis);
     json!({
@@ -159,7 +160,7 @@ fn fields(figures: &KindFigures) -> Value {
     })
 }
 
-/// Milliseconds with their fraction: handlers may take microseconds.
+/// Returns milliseconds with their fraction, because handlers may take microseconds.
 fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
@@ -195,7 +196,7 @@ impl Document {
         self.field(name, value);
     }
 
-    /// Evenly spaced quantiles stand for all durations: CloudWatch's percentiles of them are theirs.
+    /// Adds evenly spaced quantiles in place of all durations. CloudWatch computes the same percentiles from them.
     fn latency(&mut self, took: &Histogram) {
         if !took.is_empty() {
             let values: Vec<f64> = took.sample(MOST_VALUES).map(millis).collect();

@@ -30,7 +30,7 @@ use crate::config::{named, parse_duration};
 pub enum Moment {
     /// This instant.
     At(SystemTime),
-    /// This long before now, by the database's clock.
+    /// This long before the database's current time.
     Ago(Duration),
 }
 
@@ -70,7 +70,7 @@ pub fn parse_time(text: &str) -> Result<SystemTime, String> {
     })
 }
 
-/// Accepts any offset; the library reads only UTC.
+/// Parses an RFC 3339 time with any offset, because the library reads only UTC.
 fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     if text.ends_with('Z') {
         return humantime::parse_rfc3339(text).ok();
@@ -90,7 +90,7 @@ fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     }
 }
 
-/// Which logged events to put back as new ones, and why. Either `ids` or a filter with `since`.
+/// A request to replay logged events as new ones. It has either `ids` or a filter with `since`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
@@ -130,7 +130,7 @@ pub struct ReplayRequest {
     pub digest: Option<String>,
 }
 
-/// Which live events to run again, and why.
+/// A request to run live events again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequeueRequest {
@@ -142,7 +142,7 @@ pub struct RequeueRequest {
     pub actor: Option<String>,
 }
 
-/// Which kind to pause, resume or retire.
+/// A request to pause, resume or retire a kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindRequest {
@@ -154,7 +154,7 @@ pub struct KindRequest {
     pub actor: Option<String>,
 }
 
-/// What to do with the first event of a group.
+/// The action on the first event of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -179,7 +179,7 @@ impl UnblockAction {
     }
 }
 
-/// Which group to unblock, and why. As JSON it has the command line's options: `group`, and `retry`, `skip` or `cancel`.
+/// A request to unblock a group. As JSON it has the command line's options: `group`, and `retry`, `skip` or `cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "UnblockOptions")]
 pub struct UnblockRequest {
@@ -227,7 +227,7 @@ impl TryFrom<UnblockOptions> for UnblockRequest {
     }
 }
 
-/// What a replay did or, as a dry run, would do.
+/// The report of a replay. For a dry run, what the replay would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "replay")]
@@ -299,7 +299,7 @@ pub struct PassedDeadlines {
     pub ids: Vec<i64>,
 }
 
-/// Where a replay would come at another place in its group than the original did.
+/// The changes of order in groups: replays run later in their group than the originals did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OrderRisks {
@@ -340,7 +340,7 @@ pub struct OvertakenGroup {
     pub last_finished_at: String,
 }
 
-/// What a requeue did.
+/// The report of a requeue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "requeue")]
@@ -358,7 +358,7 @@ pub struct RequeueReport {
     pub skipped: Vec<Skipped>,
 }
 
-/// What a pause or a resume did.
+/// The report of a pause or a resume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -369,11 +369,11 @@ pub struct PauseReport {
     pub kind: String,
     /// Whether it is paused now.
     pub paused: bool,
-    /// False if it was so before.
+    /// False if the kind was already in this state.
     pub changed: bool,
 }
 
-/// What is known of a service.
+/// The state of a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -440,8 +440,8 @@ pub struct ExpiringKind {
     pub first_deadline: String,
 }
 
-/// Which service to pause, to resume or to limit. As JSON it has the command line's options: `name`, and `pause`, `resume`, or
-/// `limit` and `per_second`.
+/// A request to pause, resume or limit a service. As JSON it has the command line's options: `name`, and `pause`,
+/// `resume`, or `limit` and `per_second`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "ServiceOptions")]
 pub struct ServiceRequest {
@@ -455,7 +455,7 @@ pub struct ServiceRequest {
     pub actor: Option<String>,
 }
 
-/// What to do with a service.
+/// The action on a service.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ServiceAction {
     /// Stop all calls; events that need the service wait.
@@ -510,7 +510,7 @@ impl TryFrom<ServiceOptions> for ServiceRequest {
     }
 }
 
-/// What a change of a service did.
+/// The report of a change of a service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -521,7 +521,7 @@ pub struct ServiceChange {
     pub service: String,
     /// Whether it is called now.
     pub state: ServiceState,
-    /// False if it was so before.
+    /// False if the service was already in this state.
     pub changed: bool,
     /// Whether a service of this name was known before. If not, the name may be misspelled.
     pub known: bool,
@@ -533,7 +533,7 @@ pub struct ServiceChange {
     pub per_second: Option<f64>,
 }
 
-/// What a retirement did.
+/// The report of a retirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "retire")]
@@ -543,7 +543,7 @@ pub struct RetireReport {
     pub kind: String,
 }
 
-/// What an unblock did.
+/// The report of an unblock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "unblock")]
@@ -553,9 +553,9 @@ pub struct UnblockReport {
     pub group_key: String,
     /// The requested action.
     pub how: UnblockAction,
-    /// The event that was changed; `None` when nothing was done.
+    /// The event that was changed; `None` if nothing was done.
     pub id: Option<i64>,
-    /// The new event after the others; only for `skip`.
+    /// The new event after the group's other events; only for `skip`.
     pub new_id: Option<i64>,
     /// Why nothing was done.
     pub refused: Option<String>,

@@ -1,8 +1,8 @@
-//! Owns what Prometheus is told of a queue: which metrics there are and how they are written, in the text format 0.0.4 or as
-//! `OpenMetrics`. All figures come from the database, so any process may be asked, and asking twice gives the same answer.
+//! Owns the metrics of a queue for Prometheus, in the text format 0.0.4 or as `OpenMetrics`. All figures come from the
+//! database. Therefore any process can answer, and repeated scrapes give the same answer.
 //!
-//! No metric has a label per event, group or worker. Kinds that nobody has registered share the name `other`, so that publishers
-//! cannot create time series without bound.
+//! No metric has a label per event, group or worker. Kinds that no program has registered share the name `other`, so
+//! publishers cannot create time series without bound.
 //!
 //! ```no_run
 //! # async fn told(database: &tidegate::Database) -> Result<(), tidegate::Error> {
@@ -24,7 +24,7 @@ use crate::connect::Database;
 use crate::error::Error;
 use crate::queue::prometheus::{Ended, Figures, MOST_EVENTS, figures};
 
-/// How what is told is written.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Prometheus's text format, 0.0.4.
@@ -34,7 +34,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The one that a request's header `Accept` asks for: `OpenMetrics` if it names that, else the text format.
+    /// Returns the format that a request's `Accept` header asks for: `OpenMetrics` if the header names it, otherwise
+    /// the text format.
     #[must_use]
     pub fn accepted(accept: Option<&str>) -> Self {
         match accept {
@@ -43,7 +44,7 @@ impl Format {
         }
     }
 
-    /// The header `Content-Type` of an answer.
+    /// Returns the `Content-Type` header of an answer.
     #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
@@ -53,7 +54,7 @@ impl Format {
     }
 }
 
-/// Bounds of the latency's buckets, as `tidegate.minute_stats` has them: milliseconds, and as `le` says them.
+/// Bounds of the latency buckets, as in `tidegate.minute_stats`: in milliseconds, and as the text of `le`.
 const BOUNDS: [(i64, &str); 8] = [
     (50, "0.05"),
     (250, "0.25"),
@@ -80,15 +81,15 @@ const STATUSES: [(&str, &str); 3] = [
     ("FAILED", "failed"),
 ];
 
-/// What Prometheus is told of the queue in this database.
+/// Returns the metrics of the queue in this database.
 ///
 /// # Errors
-/// When the database cannot be reached, fails, or takes too long.
+/// If the database cannot be reached, fails, or takes too long.
 pub async fn metrics(database: &Database, format: Format) -> Result<String, Error> {
     Ok(written(&read(database).await?, format))
 }
 
-/// What Prometheus is told when the database does not tell anything: `tidegate_up 0`.
+/// Returns the metrics for a database that does not answer: `tidegate_up 0`.
 #[must_use]
 pub fn down(format: Format) -> String {
     let mut page = Page::new(format);
@@ -97,36 +98,37 @@ pub fn down(format: Format) -> String {
 }
 
 async fn read(database: &Database) -> Result<Figures, Error> {
-    // Its own connection: one of the pool may have died, and a scrape that is given up must leave nothing behind in it.
+    // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing behind in
+    // the pool.
     let mut client = database.connect().await?;
     figures(&mut client).await
 }
 
-/// Answers scrapes: those that come within ten seconds share one look at the database, and a database that does not answer
-/// is told as `tidegate_up 0`.
+/// Answers scrapes. Scrapes within ten seconds share one query of the database. If the database does not answer, they
+/// get `tidegate_up 0`.
 pub struct Exporter {
     database: Database,
-    /// The last look, and when it was; `None` in it when the database did not answer.
+    /// The last figures and the time when they were read. The figures are `None` if the database did not answer.
     last: Mutex<Option<(Instant, Option<Figures>)>>,
 }
 
-/// How long an answer is shared.
+/// How long scrapes share an answer.
 const GOOD_FOR: Duration = Duration::from_secs(10);
 
-/// No look takes longer: Prometheus itself waits ten seconds by default.
+/// The longest time that one query of the database may take. Prometheus itself waits ten seconds by default.
 const LIMIT: Duration = Duration::from_secs(8);
 
 impl Exporter {
-    /// Of the queue in this database.
+    /// Creates an exporter of the queue in this database.
     #[must_use]
     pub fn new(database: Database) -> Self {
         let last = Mutex::new(None);
         Self { database, last }
     }
 
-    /// What is told now.
+    /// Returns the current metrics.
     pub async fn answer(&self, format: Format) -> String {
-        // A scrape that arrives while another one looks waits for its answer.
+        // A scrape that arrives while another one queries the database waits for that answer.
         let mut last = self.last.lock().await;
         if let Some((at, figures)) = &*last
             && at.elapsed() < GOOD_FOR
@@ -154,7 +156,7 @@ fn told(figures: Option<&Figures>, format: Format) -> String {
     figures.map_or_else(|| down(format), |figures| written(figures, format))
 }
 
-/// A page of metrics while it is written.
+/// A page of metrics that is being written.
 struct Page {
     format: Format,
     text: String,
@@ -166,7 +168,7 @@ impl Page {
         Self { format, text }
     }
 
-    /// Begins a metric. `OpenMetrics` names a counter without `_total`, which its samples have.
+    /// Begins a metric. `OpenMetrics` names a counter without `_total`, but its samples have that suffix.
     fn metric(&mut self, name: &str, kind: &str, help: &str) {
         let name = match self.format {
             Format::OpenMetrics => name.strip_suffix("_total").unwrap_or(name),
@@ -188,7 +190,7 @@ impl Page {
         let _ = writeln!(self.text, " {value}");
     }
 
-    /// A gauge without labels.
+    /// Writes a gauge without labels.
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.metric(name, "gauge", help);
         self.sample(name, &[], value);
@@ -265,7 +267,7 @@ fn live(page: &mut Page, figures: &Figures) {
     }
 }
 
-/// What has ended of each kind, also of those of which nothing has: a counter that begins at 0 misses nothing.
+/// Returns the finished events of each kind, including kinds without any. A counter that begins at 0 misses nothing.
 fn by_kind(figures: &Figures) -> BTreeMap<&str, Vec<&Ended>> {
     let kinds = figures.kinds.iter();
     let mut all: BTreeMap<&str, Vec<&Ended>> =
@@ -329,7 +331,7 @@ fn latency(page: &mut Page, figures: &Figures) {
     }
 }
 
-/// What belongs to no kind.
+/// Writes the metrics that belong to no kind.
 fn whole(page: &mut Page, figures: &Figures) {
     let help = "Events in the hands of workers that have not renewed their leases, 10,000 at most.";
     page.gauge("tidegate_stuck_events", help, figures.stuck);

@@ -1,4 +1,5 @@
-//! Owns the shapes of rows that reports pass on as the database writes them, for their JSON Schemas alone: nobody makes one.
+//! Owns the shapes of the rows that reports pass on as the database writes them. They exist only for the JSON Schemas;
+//! no code creates one.
 
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
@@ -29,15 +30,15 @@ impl JsonSchema for Time {
 pub(crate) struct KindStats {
     /// The kind.
     kind: String,
-    /// Live events that wait, but for those that are delayed.
+    /// Live events that wait, without the delayed ones.
     pending: u64,
-    /// Live events in a worker's hands.
+    /// Leased events.
     processing: u64,
     /// Live events that wait for a planned time or for another attempt.
     delayed: u64,
     /// The most attempts of a live event.
     max_attempts_used: u64,
-    /// Age of the oldest live event; null when there is none.
+    /// Age of the oldest live event; null if there is none.
     oldest_age_ms: Option<u64>,
     /// Events that ended COMPLETED in the last hour.
     completed: u64,
@@ -45,19 +46,19 @@ pub(crate) struct KindStats {
     completed_with_errors: u64,
     /// Events that ended FAILED in the last hour.
     failed: u64,
-    /// Their attempts on average; null when none ended.
+    /// The average number of attempts of these events; null if none ended.
     attempts_per_event: Option<f64>,
-    /// Half of them took no longer from publish to end.
+    /// The median latency from publish to end.
     latency_p50_ms: Option<i64>,
-    /// 95 of 100 took no longer.
+    /// The 95th percentile of this latency.
     latency_p95_ms: Option<i64>,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile of this latency.
     latency_p99_ms: Option<i64>,
     /// The share that did not end COMPLETED, 0 to 1.
     failure_rate: Option<f64>,
     /// All live events.
     events: u64,
-    /// Live events whose worker has not renewed its lease.
+    /// Live events whose worker no longer renews its lease.
     stuck: u64,
     /// Whether the kind is paused.
     paused: bool,
@@ -76,68 +77,68 @@ pub(crate) struct ListedEvent {
     kind: String,
     /// PENDING, PROCESSING, COMPLETED, `COMPLETED_WITH_ERRORS` or FAILED.
     status: String,
-    /// How often it was tried.
+    /// The number of attempts so far.
     attempts: u64,
     /// Its group.
     group_key: Option<String>,
-    /// The business object it belongs to.
+    /// The business object that it belongs to.
     correlation_id: Option<String>,
     /// When it was published.
     created_at: Time,
-    /// When it ended; null while it is live.
+    /// When it ended; null if it is live.
     finished_at: Option<Time>,
     /// Its last error.
     last_error: Option<String>,
-    /// False when the program that was asked does not have this kind; left out when it does.
+    /// False if the queried program does not have this kind; absent otherwise.
     #[schemars(extend("const" = false), skip_serializing_if = "Option::is_none")]
     handled: Option<bool>,
 }
 
-/// Everything stored about an event. Which fields there are depends on the table it is in.
+/// Everything stored about an event. The fields depend on the table that holds it.
 #[derive(JsonSchema)]
 #[expect(
     dead_code,
     reason = "it has the shape of a row that is passed on as it is"
 )]
 pub(crate) struct StoredEvent {
-    /// Its table: `event_queue` for a live event, `event_log` for one that has ended.
+    /// Its table: `event_queue` for a live event, `event_log` for a finished one.
     #[schemars(extend("enum" = ["event_queue", "event_log"]))]
     r#in: String,
     /// Its id.
     id: i64,
     /// Its kind.
     kind: String,
-    /// As it was published, or sealed.
+    /// The payload as published, or sealed.
     payload: Value,
     /// Its group.
     group_key: Option<String>,
     /// Its deduplication key.
     dedup_key: Option<String>,
-    /// The business object it belongs to.
+    /// The business object that it belongs to.
     correlation_id: Option<String>,
     /// PENDING, PROCESSING, COMPLETED, `COMPLETED_WITH_ERRORS` or FAILED.
     status: String,
-    /// How often it was tried.
+    /// The number of attempts so far.
     attempts: u64,
-    /// Attempts before it is given up.
+    /// The number of attempts after which it fails.
     max_attempts: u64,
-    /// Every error so far, the last one last.
+    /// All errors so far, latest last.
     errors: Vec<Value>,
-    /// What has been done of it so far.
+    /// The handlers that have finished so far, and saved progress.
     progress: Value,
     /// When it was published.
     created_at: Time,
-    /// Since when a worker has it, or when the last attempt began.
+    /// When the current attempt began, or else the last one.
     processing_started_at: Option<Time>,
-    /// The lease that holds it, or that ended it.
+    /// The lease that holds it or has ended it.
     lease_token: Option<String>,
-    /// Of a live event, its deadline; of one that has ended, the end of its retention.
+    /// The start-before deadline of a live event; the end of the retention of a finished one.
     expires_at: Option<Time>,
     /// The event whose handler emitted it.
     parent_id: Option<i64>,
-    /// The event that it is a replay of.
+    /// The original event, if this one is a replay.
     replay_of: Option<i64>,
-    /// The W3C trace context that it was published under.
+    /// The W3C trace context of its publish.
     traceparent: Option<String>,
     /// When it may start.
     #[schemars(skip_serializing_if = "Option::is_none")]
@@ -154,7 +155,7 @@ pub(crate) struct StoredEvent {
     /// Whether it waits for a planned time or for another attempt.
     #[schemars(skip_serializing_if = "Option::is_none")]
     delayed: bool,
-    /// How far the handler at work says that it has come.
+    /// The progress that the running handler reports.
     #[schemars(skip_serializing_if = "Option::is_none")]
     reported: Value,
     /// Results by handler.
@@ -163,15 +164,15 @@ pub(crate) struct StoredEvent {
     /// When it ended.
     #[schemars(skip_serializing_if = "Option::is_none")]
     finished_at: Time,
-    /// Its deadline while it was live.
+    /// The start-before deadline that it had while it was live.
     #[schemars(skip_serializing_if = "Option::is_none")]
     deadline: Option<Time>,
-    /// When what it was about was taken away.
+    /// When its personal data was erased.
     #[schemars(skip_serializing_if = "Option::is_none")]
     forgotten_at: Option<Time>,
 }
 
-/// A group whose first event holds back others.
+/// A group whose first event holds back other events.
 #[derive(JsonSchema)]
 #[expect(
     dead_code,
@@ -184,21 +185,21 @@ pub(crate) struct BlockedGroup {
     head_id: i64,
     /// That event's kind.
     head_kind: String,
-    /// How often it was tried.
+    /// The number of attempts of this event so far.
     attempts: u64,
-    /// Attempts before it is given up.
+    /// The number of attempts after which it fails.
     max_attempts: u64,
-    /// When it is tried next.
+    /// When its next attempt may start.
     available_at: Time,
     /// Its last error.
     last_error: Option<String>,
     /// When it was published.
     created_at: Time,
-    /// How many events wait behind it.
+    /// The number of events that wait behind it.
     waiting: u64,
 }
 
-/// What one worker holds.
+/// A lease and its worker.
 #[derive(JsonSchema)]
 #[expect(
     dead_code,
@@ -209,7 +210,7 @@ pub(crate) struct Lease {
     token: String,
     /// The worker.
     worker: Option<String>,
-    /// Since when.
+    /// When it was taken.
     taken_at: Time,
     /// When it was last renewed.
     renewed_at: Time,
@@ -217,14 +218,14 @@ pub(crate) struct Lease {
     expires_at: Time,
     /// Whether it has run out.
     expired: bool,
-    /// How many of its events are still in hand.
+    /// The number of its events that have not been finalized yet.
     events: u64,
-    /// How many of these may have started.
+    /// The number of these events that may have started.
     started: u64,
-    /// The lowest id of them.
+    /// The lowest id of these events.
     first_id: Option<i64>,
-    /// The highest id of them.
+    /// The highest id of these events.
     last_id: Option<i64>,
-    /// How often operators have taken events out of it.
+    /// The number of times that operators have removed events from it.
     cuts: u64,
 }

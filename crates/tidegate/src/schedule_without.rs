@@ -1,10 +1,10 @@
-//! What is left of periodic events where they are not built in: a drain leaves them to programs that have a calendar.
+//! Replaces periodic events in builds without them: a drain leaves them to programs that have a calendar.
 
 use crate::error::Error;
 use crate::operate::{Periodic, ScheduleStatus};
 use crate::queue::{DueSchedule, Firing};
 
-/// Whether schedules are fired here.
+/// Whether this build fires schedules.
 pub(crate) const BUILT_IN: bool = false;
 
 fn refused<T>() -> Result<T, Error> {

@@ -1,5 +1,5 @@
-//! JSON Schemas (draft 2020-12) of the documents that actions and verbs answer with. Each is derived from
-//! the report itself, or, for rows that the library passes on as the database writes them, from their shapes in `rows`.
+//! JSON Schemas (draft 2020-12) of the documents that actions and verbs answer with. Each schema is derived from the
+//! report itself. Rows that the library passes on as the database writes them have their shapes in `rows`.
 //!
 //! Schemas are open: a later version may add fields.
 
@@ -21,16 +21,16 @@ use crate::operate::{
 use crate::program::{Migrated, Retention};
 use crate::retention::CleanupReport;
 
-/// What `--json` prints, and a function answers, when a request fails.
+/// The answer of `--json` and of a function if a request fails.
 #[derive(Serialize, JsonSchema)]
 pub struct Failed {
-    /// What went wrong. It names the field, where a field is wrong.
+    /// The error. It names the field if a field is wrong.
     pub error: String,
-    /// The counts of a drain that had come some way; else null.
+    /// The counts so far, if a drain failed in the middle; otherwise null.
     pub report: Option<Value>,
 }
 
-/// The schema of what the library answers to an action, such as `drain`; `None` when it has no such action.
+/// Returns the schema of the library's answer to an action, such as `drain`; `None` if there is no such action.
 #[must_use]
 pub fn of_action(action: &str) -> Option<Value> {
     Some(match action {
@@ -63,7 +63,7 @@ pub fn of_action(action: &str) -> Option<Value> {
     })
 }
 
-/// The schema of a report whose document has this `action`.
+/// Returns the schema of a report whose document has this `action`.
 #[must_use]
 pub fn of<T: JsonSchema>(action: &str) -> Value {
     one_of::<T>(&[action])
@@ -89,7 +89,7 @@ fn one_of<T: JsonSchema>(actions: &[&str]) -> Value {
     schema
 }
 
-/// Schemas stand alone: all that they refer to is in them.
+/// Returns a schema that stands alone: it contains everything that it refers to.
 fn plain<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.inline_subschemas = true;

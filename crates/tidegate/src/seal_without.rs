@@ -1,5 +1,5 @@
-//! What is left of the seal on payloads where it is not built in: a sealed payload is noticed, and its event waits for a
-//! program that has the keys.
+//! Replaces the seal on payloads in builds without it: detects a sealed payload, so that its event waits for a program
+//! that has the keys.
 
 use std::borrow::Cow;
 

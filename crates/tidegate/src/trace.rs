@@ -1,7 +1,6 @@
-//! Owns the W3C trace context that crosses the queue: an event keeps the one it was published under,
-//! its handlers continue that trace, and what they publish and call carries it on. It exports
-//! nothing: the ids stand in the log, on the span `event`, for whatever collects it, and
-//! `otel` sends what is sampled to a collector.
+//! Owns the W3C trace context that crosses the queue. An event keeps the context that it was published under. Its
+//! handlers continue that trace, and their publishes and calls carry it on. This module exports nothing: the ids appear
+//! in the log, on the span `event`, for any log collector. The module `otel` sends sampled traces to a collector.
 //!
 //! The format: <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
@@ -21,8 +20,8 @@ tokio::task_local! {
 }
 
 impl TraceContext {
-    /// The position that a `traceparent` header tells; `None` when it is malformed, which means that
-    /// there is no trace to continue.
+    /// Parses a `traceparent` header. Returns `None` if the header is malformed, which means that there is no trace to
+    /// continue.
     #[must_use]
     pub fn parse(header: &str) -> Option<Self> {
         let mut parts = header.split('-');
@@ -34,7 +33,7 @@ impl TraceContext {
                     .bytes()
                     .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         };
-        // Version ff is forbidden, an id of zeros is none, and nothing stands behind the flags.
+        // Version ff is forbidden, an id of zeros is invalid, and nothing may follow the flags.
         let well_formed = hex(version, 2)
             && version != "ff"
             && [(trace_id, 32), (span_id, 16)]
@@ -50,16 +49,16 @@ impl TraceContext {
         })
     }
 
-    /// The beginning of a new trace.
+    /// Begins a new trace.
     #[must_use]
     pub fn root(is_sampled: bool) -> Self {
         Self::at(fastrand::u128(1..), fastrand::u64(1..), is_sampled)
     }
 
-    /// The beginning of a trace with these ids.
+    /// Begins a trace with these ids.
     pub(crate) fn at(trace_id: u128, span_id: u64, is_sampled: bool) -> Self {
         Self {
-            // An id of zeros is none.
+            // An id of zeros is invalid.
             trace_id: format!("{:032x}", trace_id.max(1)),
             parent_span_id: None,
             span_id: format!("{:016x}", span_id.max(1)),
@@ -67,7 +66,7 @@ impl TraceContext {
         }
     }
 
-    /// A new position below this one in the same trace.
+    /// Returns a new position below this one in the same trace.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -78,7 +77,7 @@ impl TraceContext {
         }
     }
 
-    /// This position, seen as one right below another.
+    /// Returns this position as a direct child of another one.
     #[cfg(feature = "otel")]
     pub(crate) fn below(self, above: &Self) -> Self {
         Self {
@@ -87,25 +86,25 @@ impl TraceContext {
         }
     }
 
-    /// 32 hex digits, the same for the whole trace.
+    /// Returns the trace id: 32 hex digits, the same for the whole trace.
     #[must_use]
     pub fn trace_id(&self) -> &str {
         &self.trace_id
     }
 
-    /// 16 hex digits: this position.
+    /// Returns the span id of this position: 16 hex digits.
     #[must_use]
     pub fn span_id(&self) -> &str {
         &self.span_id
     }
 
-    /// Whether whoever began the trace wants it recorded: the lowest bit of the flags.
+    /// Whether the service that began the trace wants it recorded: the lowest bit of the flags.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         u8::from_str_radix(&self.flags, 16).is_ok_and(|flags| flags & 1 == 1)
     }
 
-    /// 16 hex digits: the position above, if it is known.
+    /// Returns the span id of the position above, if it is known: 16 hex digits.
     #[must_use]
     pub fn parent_span_id(&self) -> Option<&str> {
         self.parent_span_id.as_deref()
@@ -119,19 +118,20 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// The position of the work that is running, such as a handler's, for the header of a call that it
-/// makes; `None` outside of [`within`], and in a handler whose event was published under no trace.
+/// Returns the position of the running work, such as a handler, for the header of a call. Returns `None` outside of
+/// [`within`], and in a handler whose event was published under no trace.
 #[must_use]
 pub fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// The trace's id in a header that was stored, and so is well-formed.
+/// Returns the trace id of a stored header, which is therefore well-formed.
 pub(crate) fn id_of(header: &str) -> Option<&str> {
     header.split('-').nth(1)
 }
 
-/// Runs `work` at a position: what it publishes, unless it says another, is published under it.
+/// Runs `work` at a position. An event that the work publishes is published under this position, unless the event names
+/// another.
 pub async fn within<T>(position: Option<TraceContext>, work: impl Future<Output = T>) -> T {
     match position {
         Some(position) => CURRENT.scope(position, work).await,

@@ -1,4 +1,4 @@
-//! The third page: all about one event, as `show` tells it.
+//! The third page: everything about one event, as `show` prints it.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use super::{Key, walked};
 
-/// A payload may have a megabyte, which nobody reads here.
+/// The longest text. A payload may have a megabyte, which is too long to read here.
 const MOST_BYTES: usize = 64 * 1024;
 
 pub struct Detail {
     event: Value,
     text: String,
-    /// The text in lines of this width.
+    /// The text, wrapped to this width.
     wrapped: (u16, Vec<String>),
-    /// The line at the top.
+    /// The first visible line.
     top: usize,
     height: usize,
 }
@@ -46,7 +46,7 @@ impl Detail {
     }
 
     pub fn walk(&mut self, key: Key) {
-        // The last page is a full one.
+        // The last page is a full page.
         let tops = (self.wrapped.1.len() + 1).saturating_sub(self.height);
         self.top = walked(self.top, key, tops, self.height);
     }
@@ -64,7 +64,7 @@ impl Detail {
     }
 }
 
-/// Each line cut where the terminal ends.
+/// Cuts each line at the width of the terminal.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! The second page: events of one kind, newest first, one of which is chosen. More are asked for at the end of the list.
+//! The second page: the events of one kind, newest first, one of them selected. The end of the list loads more.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -9,10 +9,10 @@ use super::style::Style;
 use super::{Key, Wish, walked};
 use crate::text;
 
-/// So many are asked for at once.
+/// The number of events in one query.
 pub const PAGE: u32 = 200;
 
-/// More are not held.
+/// The most events that the list holds.
 const MOST: usize = 10_000;
 
 /// Which events of a kind.
@@ -24,7 +24,7 @@ pub enum View {
 }
 
 impl View {
-    /// The states of its events; of all, when there are none.
+    /// Returns the states of the filter's events. An empty list means all states.
     pub fn statuses(self) -> &'static [&'static str] {
         match self {
             Self::All => &[],
@@ -37,7 +37,7 @@ impl View {
 pub struct Events {
     kind: String,
     view: View,
-    /// `None` before any were told.
+    /// `None` before the first answer.
     found: Option<Vec<Value>>,
     has_more: bool,
     pub is_loading: bool,
@@ -77,7 +77,7 @@ impl Events {
         }
     }
 
-    /// Asks for the newest events, unless some are being asked for, or somebody reads further down.
+    /// Requests the newest events, unless a request is under way or the person reads further down.
     pub fn refresh(&mut self) -> Option<Wish> {
         let reads_on = self
             .found
@@ -98,7 +98,7 @@ impl Events {
         }
     }
 
-    /// What was asked for is here: the first page, or the one that follows.
+    /// Takes the answer: the first page, or the page that follows.
     pub fn fill(&mut self, before: Option<i64>, events: Vec<Value>) {
         self.is_loading = false;
         self.has_more = events.len() >= PAGE as usize;
@@ -112,20 +112,20 @@ impl Events {
         self.found.as_deref().unwrap_or_default()
     }
 
-    /// The line of the event that is chosen. It stays chosen while others come before it.
+    /// Returns the line of the selected event. It stays selected while other events appear before it.
     fn line(&self) -> usize {
         let chosen = self.chosen;
         let line = chosen.and_then(|id| self.all().iter().position(|event| event["id"] == id));
         line.unwrap_or(0)
     }
 
-    /// The event that is chosen, and whether it is live.
+    /// Returns the selected event, and whether it is live.
     pub fn selected(&self) -> Option<(i64, bool)> {
         let event = self.all().get(self.line())?;
         Some((event["id"].as_i64()?, event["finished_at"].is_null()))
     }
 
-    /// Walks through the list; at its end, asks for more.
+    /// Moves through the list, and requests more events at its end.
     pub fn walk(&mut self, key: Key) -> Option<Wish> {
         let count = self.all().len();
         let line = walked(self.line(), key, count, self.height);
@@ -181,7 +181,7 @@ impl Events {
     }
 }
 
-/// The status, shortened to the width of its column.
+/// Returns the status, shortened to the width of its column.
 fn status(event: &Value) -> String {
     match event["status"].as_str() {
         Some("COMPLETED_WITH_ERRORS") => "WITH_ERRORS".to_owned(),
@@ -189,7 +189,7 @@ fn status(event: &Value) -> String {
     }
 }
 
-/// When it was published; where there is little room, the time of day alone.
+/// Formats the time of the publish. In a narrow column, only the time of day.
 fn created(event: &Value, is_wide: bool) -> String {
     let time = text::instant(&event["created_at"]);
     if is_wide {

@@ -1,8 +1,8 @@
-//! Owns the live view: what was seen so far, which page is open, what keys do there, and the picture. It asks nobody for
-//! anything and knows no terminal: what it wants to know or to have done, it hands out as a [`Wish`].
+//! Owns the live view: what it has seen so far, which page is open, what keys do there, and the picture. It queries
+//! nothing and knows no terminal. It returns its requests as a [`Wish`].
 //!
-//! Pages: the kinds ([`overview`]), the events of one kind ([`events`]), one event ([`detail`]). Above them, a question for a
-//! reason ([`prompt`]) or the list of keys.
+//! Pages: the kinds ([`overview`]), the events of one kind ([`events`]), one event ([`detail`]). On top of them, a
+//! prompt for a reason ([`prompt`]) or the list of keys.
 
 mod detail;
 mod events;
@@ -28,19 +28,19 @@ use self::overview::Overview;
 use self::prompt::{Prompt, Typed};
 use self::style::Style;
 
-/// What one look saw.
+/// The result of one query.
 pub struct Look {
     /// Age of the oldest live event.
     pub oldest_age_ms: u64,
-    /// Events that ended each second since the look before; `None` of the first.
+    /// Events that ended per second since the query before; `None` for the first one.
     pub rate: Option<f64>,
-    /// All figures; `None` when they cost too much for every look.
+    /// All figures; `None` if they cost too much for every query.
     pub stats: Option<StatsReport>,
-    /// How far handlers say that they have come.
+    /// The progress that running handlers report.
     pub at_work: Vec<Value>,
 }
 
-/// What a person pressed.
+/// A key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     Up,
@@ -55,22 +55,22 @@ pub enum Key {
     Char(char),
 }
 
-/// What the view wants to know, or to have done.
+/// A request of the view: a query or an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
-    /// Events of a kind, those before an id if there is one.
+    /// A page of events of a kind, before an id if one is set.
     Events {
         kind: String,
         view: View,
         before: Option<i64>,
     },
-    /// All about one event.
+    /// Everything about one event.
     Show(i64),
-    /// An operator's action, for a reason.
+    /// An operator's action, with its reason.
     Act { action: Action, reason: String },
 }
 
-/// What an operator may do here.
+/// An action that an operator may run here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     Pause(String),
@@ -80,7 +80,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// As a question's title.
+    /// Returns the title of the prompt.
     fn title(&self) -> String {
         match self {
             Self::Pause(kind) => format!("pause {kind}"),
@@ -91,7 +91,7 @@ impl Action {
     }
 }
 
-/// What a wish has come to.
+/// The result of a request.
 pub enum Told {
     /// A page of events.
     Events {
@@ -100,15 +100,15 @@ pub enum Told {
         before: Option<i64>,
         events: Vec<Value>,
     },
-    /// All about an event: its document, and as people read it.
+    /// Everything about an event: its document, and the text for people.
     Shown { event: Value, text: String },
-    /// An action was done; what it says of itself.
+    /// An action succeeded, with its message.
     Done(String),
-    /// It could not be.
+    /// It failed.
     Failed(String),
 }
 
-/// What follows from a key.
+/// The effect of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     Stay,
@@ -116,7 +116,7 @@ pub enum Step {
     End,
 }
 
-/// All that was seen so far, and what is open.
+/// Everything seen so far, and the open page.
 pub struct Screen {
     interval: Duration,
     style: Style,
@@ -126,12 +126,12 @@ pub struct Screen {
     prompt: Option<Prompt>,
     is_helping: bool,
     fault: Option<String>,
-    /// What the last action has come to, and whether that is bad.
+    /// The message of the last action, and whether it is an error.
     said: Option<(String, bool)>,
 }
 
 impl Screen {
-    /// A screen on which nothing was seen yet.
+    /// Creates a screen that has seen nothing yet.
     pub fn new(interval: Duration, is_coloured: bool) -> Self {
         Self {
             interval,
@@ -146,7 +146,7 @@ impl Screen {
         }
     }
 
-    /// What there was to see, or why there was nothing.
+    /// Takes the result of a query, or the reason of its failure.
     pub fn take(&mut self, look: Result<Look, String>) {
         match look {
             Ok(look) => {
@@ -160,12 +160,12 @@ impl Screen {
         }
     }
 
-    /// The last figures seen.
+    /// Returns the latest figures.
     pub fn stats(&self) -> Option<&StatsReport> {
         self.overview.stats()
     }
 
-    /// What the page that is open should ask for again, if it is one whose content grows old.
+    /// Returns the request that renews the open page, if its content becomes outdated.
     pub fn refresh(&mut self) -> Option<Wish> {
         if self.detail.is_some() || self.prompt.is_some() {
             return None;
@@ -173,7 +173,7 @@ impl Screen {
         self.events.as_mut().and_then(Events::refresh)
     }
 
-    /// What a wish has come to. What follows is another wish, if there is one.
+    /// Takes the result of a request. Returns the next request, if there is one.
     pub fn told(&mut self, told: Told) -> Option<Wish> {
         match told {
             Told::Events {
@@ -188,7 +188,7 @@ impl Screen {
                 None
             }
             Told::Shown { event, text } => {
-                // A person who has gone back meanwhile does not want to see it any more.
+                // If the person has gone back in the meantime, the result is not shown.
                 if self.events.is_some() {
                     self.detail = Some(Detail::new(event, &text));
                 }
@@ -216,7 +216,7 @@ impl Screen {
         self.said = Some((line.to_owned(), is_bad));
     }
 
-    /// What a key does.
+    /// Handles a key.
     pub fn press(&mut self, key: Key) -> Step {
         if let Some(prompt) = &mut self.prompt {
             return match prompt.press(key) {
@@ -315,7 +315,7 @@ impl Screen {
         }
     }
 
-    /// An event that has ended can be replayed, a live one requeued.
+    /// Opens the prompt for an event: a finished event can be replayed, a live one requeued.
     fn ask_about(&mut self, key: Key, id: i64, is_live: bool) -> Step {
         match (key, is_live) {
             (Key::Char('r'), false) => self.ask(Action::Replay(id)),
@@ -350,7 +350,7 @@ impl Screen {
         }
     }
 
-    /// Draws it all.
+    /// Draws the whole screen.
     pub fn draw(&mut self, frame: &mut Frame) {
         let [head, page, foot] = Layout::vertical([
             Constraint::Length(1),
@@ -388,7 +388,7 @@ impl Screen {
         }
     }
 
-    /// Where in the view one is.
+    /// Returns the name of the open page.
     fn place(&self) -> String {
         match (&self.detail, &self.events) {
             (Some(detail), _) => format!(" › event {}", detail.id()),
@@ -405,7 +405,7 @@ impl Screen {
         }
     }
 
-    /// The keys that matter most here.
+    /// Returns the most important keys of the open page.
     fn keys(&self) -> &'static str {
         match (&self.detail, &self.events) {
             (Some(detail), _) if detail.is_live() => "↑↓ scroll  u requeue  q back  ? keys",
@@ -416,7 +416,7 @@ impl Screen {
     }
 }
 
-/// What every key does.
+/// The help text of all keys.
 const KEYS: [&str; 11] = [
     "↑ ↓ j k         one line up or down",
     "PageUp PageDown a page up or down",
@@ -444,7 +444,7 @@ fn help(frame: &mut Frame, within: Rect) {
     );
 }
 
-/// A box in the middle, as large as there is room for.
+/// Returns a box in the middle, at most as large as the screen.
 fn centred(within: Rect, width: u16, height: u16) -> Rect {
     let (width, height) = (width.min(within.width), height.min(within.height));
     Rect {
@@ -455,7 +455,7 @@ fn centred(within: Rect, width: u16, height: u16) -> Rect {
     }
 }
 
-/// The line that a key leads to, of `count`, with `height` lines on a page.
+/// Returns the line that a key moves to, of `count` lines, with `height` lines on a page.
 fn walked(from: usize, key: Key, count: usize, height: usize) -> usize {
     let last = count.saturating_sub(1);
     let page = height.max(1);
@@ -471,5 +471,5 @@ fn walked(from: usize, key: Key, count: usize, height: usize) -> usize {
     .min(last)
 }
 
-/// How many events one page of them holds.
+/// The number of events in one query.
 pub const EVENTS: u32 = PAGE;

@@ -1,4 +1,4 @@
-//! The first page: the whole queue's figures, how they went, and the kinds, one of which is chosen.
+//! The first page: the figures of the whole queue, their history, and the kinds, one of them selected.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -15,10 +15,10 @@ use super::style::Style;
 use super::{Key, Look, walked};
 use crate::text;
 
-/// More looks than a terminal has columns are forgotten.
+/// The longest history, which is more than a terminal has columns.
 const LONGEST_HISTORY: usize = 500;
 
-/// What was seen of the queue.
+/// The results of the queries so far.
 #[derive(Default)]
 pub struct Overview {
     stats: Option<StatsReport>,
@@ -26,7 +26,7 @@ pub struct Overview {
     at_work: Vec<Value>,
     depths: VecDeque<u64>,
     rates: VecDeque<u64>,
-    /// The kinds that are shown, in their order.
+    /// The visible kinds, in their order.
     shown: Vec<String>,
     chosen: Option<String>,
     table: TableState,
@@ -50,7 +50,7 @@ impl Overview {
         }
     }
 
-    /// The rate is unknown while the database is away.
+    /// Marks the rate as unknown while the database is unavailable.
     pub fn lose_rate(&mut self) {
         self.rate = None;
     }
@@ -68,14 +68,14 @@ impl Overview {
         kinds.iter().find(|one| one["kind"] == kind)
     }
 
-    /// The line of the kind that is chosen. It stays chosen while the order changes around it.
+    /// Returns the line of the selected kind. It stays selected while the order changes around it.
     fn line(&self) -> usize {
         let chosen = self.chosen.as_ref();
         let line = chosen.and_then(|chosen| self.shown.iter().position(|kind| kind == chosen));
         line.unwrap_or(0)
     }
 
-    /// The kind that is chosen.
+    /// Returns the selected kind.
     pub fn selected(&self) -> Option<String> {
         self.shown.get(self.line()).cloned()
     }
@@ -108,7 +108,7 @@ impl Overview {
         self.draw_kinds(frame, kinds, style);
     }
 
-    /// The figures of the whole queue, as text. A line that says nothing is left out.
+    /// Returns the figures of the whole queue as text. Lines without content are left out.
     fn figures(&self, style: Style) -> Vec<Line<'static>> {
         let Some(stats) = &self.stats else {
             return Vec::new();
@@ -184,7 +184,7 @@ impl Overview {
     }
 }
 
-/// The kinds in which something happens, the fullest first; the others are not worth a line.
+/// Returns the active kinds, largest backlog first. Idle kinds get no line.
 fn order(stats: &StatsReport) -> Vec<String> {
     let events = |kind: &Value| kind["events"].as_u64().unwrap_or(0);
     let mut kinds: Vec<&Value> = stats
@@ -201,7 +201,7 @@ fn finished(kind: &Value) -> u64 {
     count("completed") + count("completed_with_errors") + count("failed")
 }
 
-/// How many events of a kind will pass their deadline.
+/// Returns how many events of a kind will miss their deadline.
 fn expiring(stats: &StatsReport, kind: &Value) -> u64 {
     let of_kind = stats
         .expiring
@@ -210,7 +210,7 @@ fn expiring(stats: &StatsReport, kind: &Value) -> u64 {
     of_kind.map(|one| one.events).sum()
 }
 
-/// A figure of a kind.
+/// A column with a figure of a kind.
 #[derive(Clone, Copy)]
 enum Column {
     Kind,
@@ -225,7 +225,7 @@ enum Column {
     Paused,
 }
 
-/// Those there is room for; with the gaps between them, all fit into 80 columns.
+/// Returns the columns that fit. With the gaps between them, all columns fit into 80 characters.
 fn columns(width: u16) -> Vec<Column> {
     use Column::{
         Delayed, Expiring, Failed, Finished, Kind, Oldest, P95, Paused, Pending, Running,
@@ -292,7 +292,7 @@ fn remember(history: &mut VecDeque<u64>, value: u64) {
     }
 }
 
-/// Rates are drawn in whole events; a slow one is not none.
+/// Rates are drawn in whole events, but a low rate must not disappear.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -308,7 +308,7 @@ fn draw_line(frame: &mut Frame, area: Rect, title: String, history: &VecDeque<u6
         .title(title)
         .title_bottom(Line::from(format!(" peak {peak} ")).right_aligned());
     let width = usize::from(block.inner(area).width);
-    // The newest at the right edge, also while there are few.
+    // The newest value is at the right edge, even if there are few.
     let shown = history.len().min(width);
     let mut data = vec![0; width - shown];
     data.extend(history.iter().skip(history.len() - shown));
@@ -316,7 +316,7 @@ fn draw_line(frame: &mut Frame, area: Rect, title: String, history: &VecDeque<u6
     frame.render_widget(line, area);
 }
 
-/// How far a handler has come with an event.
+/// Draws the progress of a handler.
 fn progress(event: &Value) -> Line<'_> {
     let word = |field: &str| text::cell(&event[field]);
     let line = format!(
@@ -330,7 +330,7 @@ fn progress(event: &Value) -> Line<'_> {
     Line::from(line)
 }
 
-/// The two largest units of a time, together, where there is room for them: `23h59m`, `2months`.
+/// Formats the two largest units of a duration without a space, to save room: `23h59m`, `2months`.
 fn shortly(milliseconds: &Value) -> String {
     let time = text::time(milliseconds);
     let of = |units: usize| time.split(' ').take(units).collect::<String>();

@@ -1,4 +1,4 @@
-//! A question for the reason of an action, without which nothing is done.
+//! A prompt for the reason of an action. Without a reason, nothing is done.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::{Action, Key, centred};
 
-/// The database takes no longer reasons.
+/// The longest reason that the database accepts.
 const LONGEST: usize = 1000;
 
 pub struct Prompt {
@@ -16,7 +16,7 @@ pub struct Prompt {
     is_missing: bool,
 }
 
-/// What has become of the question.
+/// The state of the prompt after a key.
 pub enum Typed {
     Goes,
     Cancelled,
@@ -66,7 +66,7 @@ impl Prompt {
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
 
-    /// As much of the end of what was typed as there is room for.
+    /// Returns the end of the typed text, as much as fits.
     fn tail(&self, room: usize) -> String {
         let mut line = format!("reason: {}▏", self.reason);
         while Span::raw(line.as_str()).width() > room && !line.is_empty() {

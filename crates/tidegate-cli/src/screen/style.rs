@@ -1,8 +1,8 @@
-//! Owns colours and weights. Where colours are refused, weight alone makes the difference.
+//! Owns colours and weights. Without colours, the weight alone shows the difference.
 
 use ratatui::style::{Color, Modifier, Style as Drawn};
 
-/// Whether there are colours.
+/// Whether colours are used.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
     pub is_coloured: bool,
@@ -17,37 +17,37 @@ impl Style {
         }
     }
 
-    /// Something that needs an operator.
+    /// For a problem that needs an operator.
     pub fn alarm(self) -> Drawn {
         self.of(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// Something that will need one.
+    /// For a problem that will need an operator.
     pub fn warning(self) -> Drawn {
         self.of(Color::Yellow).add_modifier(Modifier::BOLD)
     }
 
-    /// Something that went well.
+    /// For a success.
     pub fn good(self) -> Drawn {
         self.of(Color::Green)
     }
 
-    /// The line of what is there.
+    /// For the graph of the backlog.
     pub fn depth(self) -> Drawn {
         self.of(Color::Yellow)
     }
 
-    /// The headings of a table.
+    /// For the headings of a table.
     pub fn heading() -> Drawn {
         Drawn::new().add_modifier(Modifier::BOLD)
     }
 
-    /// The chosen line.
+    /// For the selected line.
     pub fn chosen() -> Drawn {
         Drawn::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// Text of little importance.
+    /// For unimportant text.
     pub fn dim() -> Drawn {
         Drawn::new().add_modifier(Modifier::DIM)
     }

@@ -1,4 +1,4 @@
-//! The live view's pictures, on a terminal that is not one.
+//! The live view's pictures, on a simulated terminal.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -13,7 +13,7 @@ fn screen() -> Screen {
 }
 
 fn stats(backlog: u64) -> StatsReport {
-    // It may grow, and so cannot be written out.
+    // The type may grow, so it cannot be written as a literal.
     let mut stats = StatsReport::default();
     stats.backlog = backlog;
     stats.in_flight = 3;
@@ -145,7 +145,7 @@ fn figures_that_were_not_looked_for_stay_as_they_were() {
     );
 }
 
-/// Sees a kind with events, one of which is opened; `finished` of it.
+/// Opens a kind with events and one of the events. `finished` is the end of that event.
 fn opened(finished: Option<&str>) -> Screen {
     let mut screen = screen();
     screen.take(seen(80, Some(1.0)));
@@ -232,7 +232,7 @@ fn kinds_events_and_one_event_fit_into_usual_and_small_terminals() {
             shown.contains("requeue the event") && shown.contains("any key closes it"),
             "{shown}"
         );
-        // Closes the keys, the event, the events, the view.
+        // Closes the keys, then the event, then the list, then the view.
         for step in [Step::Stay, Step::Stay, Step::Stay, Step::End] {
             assert_eq!(screen.press(Key::Char('q')), step);
         }
@@ -304,7 +304,7 @@ fn an_action_asks_for_a_reason_first_and_tells_what_it_has_done() {
         assert!(picture(&mut screen, width, height).contains("requeue event 29"));
         assert_eq!(screen.press(Key::Enter), Step::Stay);
         assert!(picture(&mut screen, width, height).contains("a reason is needed"));
-        // Keys are letters here.
+        // In a prompt, keys are letters.
         typed(&mut screen, "it hangsq");
         screen.press(Key::Erase);
         assert!(picture(&mut screen, width, height).contains("reason: it hangs"));

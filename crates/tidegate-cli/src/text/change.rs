@@ -1,4 +1,4 @@
-//! What was done to many live events, for people.
+//! The texts for people about changes of many live events.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tidegate::operate::{CancelReport, RescheduleReport, Skipped};
 
 use super::operate::{SHOWN, events, ids, skipped};
 
-/// What was cancelled.
+/// Describes what was cancelled.
 pub fn cancelled(report: &CancelReport) -> String {
     let mut lines = vec![if report.dry_run {
         format!("dry run: {} would be cancelled", events(report.cancelled))
@@ -29,7 +29,7 @@ pub fn cancelled(report: &CancelReport) -> String {
     lines.join("\n")
 }
 
-/// What was rescheduled.
+/// Describes what was rescheduled.
 pub fn rescheduled(report: &RescheduleReport) -> String {
     let mut lines = vec![if report.dry_run {
         format!(

@@ -1,11 +1,11 @@
-//! How a cleanup and the retention of kinds look to people.
+//! The texts for people about a cleanup and the retention of kinds.
 
 use tidegate::queue::KindRetention;
 use tidegate::retention::{CleanupReport, CleanupStop, RetentionReport};
 
 use super::{coarse, plain_table};
 
-/// What a cleanup did, or would do.
+/// Describes what a cleanup did, or would do.
 pub fn cleaned(report: &CleanupReport) -> String {
     let mut table = plain_table(&["what", "count"]);
     for (what, count) in [
@@ -41,7 +41,7 @@ pub fn cleaned(report: &CleanupReport) -> String {
     format!("{done} ({took}, {})\n{table}", reason(report.stop_reason))
 }
 
-/// How long finished events of each kind are kept.
+/// Describes how long finished events of each kind are kept.
 pub fn kinds(kinds: &[KindRetention]) -> String {
     let mut table = plain_table(&["kind", "completed", "failed"]);
     for kind in kinds {
@@ -54,7 +54,7 @@ pub fn kinds(kinds: &[KindRetention]) -> String {
     table.to_string()
 }
 
-/// What a change of retention did.
+/// Describes the result of a change of retention.
 pub fn changed(report: &RetentionReport) -> String {
     let table = kinds(&report.kinds);
     let Some(redated) = &report.redated else {

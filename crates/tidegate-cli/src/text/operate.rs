@@ -1,4 +1,4 @@
-//! What operators' actions have done, for people.
+//! The texts for people about the results of operators' actions.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tidegate::operate::{
     ScheduleChange, ServiceChange, ServiceState, Skipped, UnblockAction, UnblockReport,
 };
 
-/// Ids and lines are told up to this many; `--json` tells more.
+/// The most ids and lines that a text shows; `--json` has more.
 pub(super) const SHOWN: usize = 10;
 
-/// What a replay did or would do.
+/// Describes what a replay did, or would do.
 pub fn replayed(report: &ReplayReport) -> String {
     let mut lines = vec![match (report.dry_run, &report.refused) {
         (true, _) => format!(
@@ -77,7 +77,7 @@ fn order_risks(lines: &mut Vec<String>, risks: &OrderRisks) {
     }
 }
 
-/// What a requeue did.
+/// Describes what a requeue did.
 pub fn requeued(report: &RequeueReport) -> String {
     let mut lines = vec![match report.requeued {
         0 => "nothing was requeued".to_owned(),
@@ -100,7 +100,7 @@ pub fn requeued(report: &RequeueReport) -> String {
     lines.join("\n")
 }
 
-/// Whether a service is called now, and how often.
+/// Describes whether a service is called now, and its limits.
 pub fn service(change: &ServiceChange) -> String {
     let name = &change.service;
     if change.action == "limit_service" {
@@ -123,7 +123,7 @@ pub fn service(change: &ServiceChange) -> String {
     }
 }
 
-/// How a service is limited.
+/// Describes the limits of a service.
 pub fn limits(max_running: Option<u32>, per_second: Option<f64>) -> String {
     let running = max_running.map(|count| format!("at most {count} at once"));
     let starts = per_second.map(|count| format!("at most {count} a second"));
@@ -134,7 +134,7 @@ pub fn limits(max_running: Option<u32>, per_second: Option<f64>) -> String {
     limits.join(", ")
 }
 
-/// Whether a kind is paused now.
+/// Describes whether a kind is paused now.
 pub fn paused(report: &PauseReport) -> String {
     match (report.paused, report.changed) {
         (true, true) => format!(
@@ -147,7 +147,7 @@ pub fn paused(report: &PauseReport) -> String {
     }
 }
 
-/// What was done to the first event of a group.
+/// Describes what was done to the first event of a group.
 pub fn unblocked(report: &UnblockReport) -> String {
     let (Some(id), group) = (report.id, &report.group_key) else {
         let refused = report.refused.as_deref().unwrap_or_default();
@@ -168,7 +168,7 @@ pub fn unblocked(report: &UnblockReport) -> String {
     }
 }
 
-/// What is left of nobody.
+/// Describes which data was removed.
 pub fn forgotten(report: &ForgetReport) -> String {
     let would = if report.dry_run {
         "dry run; to be forgotten: "
@@ -203,7 +203,7 @@ pub fn forgotten(report: &ForgetReport) -> String {
     lines.join("\n")
 }
 
-/// Which payloads have the current key's seal now.
+/// Describes which payloads now have the current key's seal.
 pub fn rewrapped(report: &RewrapReport) -> String {
     let would = if report.dry_run {
         "dry run; to be sealed"
@@ -227,7 +227,7 @@ pub fn rewrapped(report: &RewrapReport) -> String {
     lines.join("\n")
 }
 
-/// What has become of a schedule.
+/// Describes the result of a change of a schedule.
 pub fn schedule(change: &ScheduleChange) -> String {
     let name = &change.name;
     match (change.change.as_str(), change.changed) {
@@ -256,7 +256,7 @@ pub(super) fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) 
     more(lines, count);
 }
 
-/// That a list of `count` was cut.
+/// Adds a line if a list of `count` entries was cut.
 fn more(lines: &mut Vec<String>, count: u64) {
     let shown = u64::try_from(SHOWN).unwrap_or(u64::MAX);
     if count > shown {
@@ -279,7 +279,7 @@ pub(super) fn events(count: u64) -> String {
     }
 }
 
-/// How events of a kind are handled, and who says so.
+/// Describes how events of a kind are handled, and where each setting comes from.
 pub fn policy(report: &PolicyReport) -> String {
     if report.policy.is_empty() {
         return format!("{} is handled with the default policy", report.kind);

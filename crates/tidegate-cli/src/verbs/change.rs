@@ -1,4 +1,4 @@
-//! What operators do to many live events: cancel, reschedule.
+//! Operators' changes of many live events: cancel, reschedule.
 
 use tidegate::operate::{CancelRequest, RescheduleRequest};
 use tidegate::program::Service;
@@ -11,7 +11,7 @@ fn named(ids: Vec<i64>) -> Option<Vec<i64>> {
     (!ids.is_empty()).then_some(ids)
 }
 
-/// Fails when ids were asked for and not one of them could be cancelled.
+/// Fails if the request names ids and none of these events could be cancelled.
 pub async fn cancel(service: &Service, args: CancelArgs) -> Result<Answer, Failed> {
     let select = args.select;
     let by_id = !select.ids.is_empty();
@@ -37,7 +37,7 @@ pub async fn cancel(service: &Service, args: CancelArgs) -> Result<Answer, Faile
     })
 }
 
-/// Fails when ids were asked for and not one of them could be rescheduled.
+/// Fails if the request names ids and none of these events could be rescheduled.
 pub async fn reschedule(service: &Service, args: RescheduleArgs) -> Result<Answer, Failed> {
     let (select, start) = (args.select, args.start);
     let by_id = !select.ids.is_empty();

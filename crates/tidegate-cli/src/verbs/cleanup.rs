@@ -1,4 +1,4 @@
-//! Retention: a cleanup, with a line that follows it on a terminal, and how long each kind is kept.
+//! Runs a cleanup, with a progress line on a terminal, and shows or changes the retention of kinds.
 
 use std::io::IsTerminal;
 
@@ -35,7 +35,7 @@ pub async fn cleanup(service: &Service, args: CleanupArgs, json: bool) -> Result
     Ok(Answer::new(document(&report)?, text))
 }
 
-/// How much there is to remove is only known when it is removed, so there is no end to run towards.
+/// Shows a spinner without an end, because the number of rows to remove is only known when they are removed.
 fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
     let bar = ProgressBar::no_length();
     if let Ok(style) = ProgressStyle::with_template("{elapsed} {pos} rows removed, {msg}") {

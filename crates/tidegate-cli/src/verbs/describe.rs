@@ -1,5 +1,5 @@
-//! What a command line tells of itself: scripts that complete its words, manual pages, the schemas of its documents. None of
-//! these verbs needs settings or a database.
+//! Describes the command line itself: completion scripts, manual pages, and the schemas of its documents. None of these
+//! verbs needs settings or a database.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use tidegate::Error;
 use crate::answer::{Answer, document};
 use crate::report::{Completions, Man, Schemas};
 
-/// The script by which a shell completes this command line's words.
+/// Prints the script that completes this command line in a shell.
 pub fn completions(mut command: Command, name: &str, shell: Shell) -> Result<Answer, Error> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
@@ -23,7 +23,7 @@ pub fn completions(mut command: Command, name: &str, shell: Shell) -> Result<Ans
     Ok(Answer::new(document(&report)?, report.script.clone()))
 }
 
-/// The manual page of the command line, or, in a folder, that and a page for each verb.
+/// Prints the manual page of the command line or, if a folder is given, writes it and a page for each verb.
 pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer, Error> {
     let mut command = command.display_name(name).bin_name(name);
     let Some(folder) = folder else {
@@ -39,7 +39,7 @@ pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer
         Error::Config(format!("--dir: {}: {error}", path.display()))
     };
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
-    // Names each verb in full, as `tidegate drain`.
+    // Gives each verb its full name, such as `tidegate drain`.
     command.build();
     let mut files = Vec::new();
     for (name, command) in pages(&command, name) {
@@ -57,7 +57,8 @@ pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer
     Ok(Answer::new(document(&report)?, text))
 }
 
-/// The command line and its verbs, with theirs, each by the name of its page. A page of `help` would say nothing.
+/// Returns the command line and its verbs, with their own verbs, each with the name of its page. `help` is left out,
+/// because its page would say nothing.
 fn pages(command: &Command, name: &str) -> Vec<(String, Command)> {
     let mut pages = vec![(name.to_owned(), command.clone())];
     let verbs = command
@@ -77,7 +78,8 @@ fn page(command: &Command) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The schema of one verb's document, or those of all verbs. For people it is the bare schema, for a validator to read.
+/// Prints the schema of one verb's document, or of all verbs. The text for people is the bare schema, so that a
+/// validator can read it.
 pub fn schema(schemas: Map<String, Value>, verb: Option<&str>) -> Result<Answer, Error> {
     let (text, schemas) = match verb {
         None => (pretty(&Value::Object(schemas.clone()))?, schemas),

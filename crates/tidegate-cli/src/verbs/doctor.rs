@@ -1,11 +1,11 @@
-//! The examination of database, schema and queue.
+//! Checks the database, the schema and the queue.
 
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed, document};
 use crate::text;
 
-/// The exit code when a check is not ok.
+/// The exit code if a check is not ok.
 const FOUND_SOMETHING: u8 = 3;
 
 pub async fn doctor(service: &Service) -> Result<Answer, Failed> {

@@ -1,4 +1,4 @@
-//! A drain, with a bar that follows it on a terminal.
+//! Runs a drain, with a progress bar on a terminal.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -23,7 +23,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
         chain: None,
     };
     let options = asked.over(&service.options);
-    // A runtime of their own: handlers that block all of its threads keep nobody from stopping this.
+    // Handlers have their own runtime. If they block all its threads, this process can still be stopped.
     let handlers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -63,7 +63,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     Ok(Answer::new(document(&report)?, text))
 }
 
-/// A bar that follows the run's counts: done of what is there, rate, time left.
+/// Shows a bar that follows the run's counts: finished events out of all events, the rate, the time left.
 async fn progress_bar(
     service: &Service,
 ) -> Result<(ProgressBar, watch::Sender<DrainReport>), Failed> {
@@ -73,7 +73,7 @@ async fn progress_bar(
     if let Ok(style) =
         ProgressStyle::with_template("{bar:30} {pos}/{len} events, {rate}/s, {eta} left")
     {
-        // Of its own rate the bar tells four digits behind the point.
+        // The bar's own rate would have four decimal places.
         bar.set_style(
             style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
                 let _ = write!(text, "{:.0}", state.per_sec());
@@ -83,7 +83,7 @@ async fn progress_bar(
     let (sender, mut progress) = watch::channel(DrainReport::default());
     let shown = bar.clone();
     tokio::spawn(async move {
-        // Of the runs that have ended, one behind the other.
+        // The sum of the runs that have ended, when one follows the other.
         let mut before = DrainReport::default();
         let mut last = DrainReport::default();
         while progress.changed().await.is_ok() {

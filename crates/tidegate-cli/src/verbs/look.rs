@@ -1,4 +1,4 @@
-//! Looking without touching: status, one event, lists, blocked groups.
+//! Read-only verbs: status, one event, lists, blocked groups.
 
 use std::fmt::Write;
 
@@ -44,8 +44,8 @@ pub async fn list(service: &Service, args: ListArgs) -> Result<Answer, Failed> {
     Ok(Answer::new(document(&report)?, text))
 }
 
-/// The command as it was given, for what follows this id. A time ago stays a time ago: the page may
-/// lose events that have meanwhile become too old.
+/// Returns the command line of the next page, after this id. A relative time such as "2h" stays relative. Therefore the
+/// page may lose events that have become too old in the meantime.
 fn next_page(last: i64) -> String {
     let mut command = "tidegate".to_owned();
     let mut arguments = std::env::args().skip(1);
@@ -60,7 +60,7 @@ fn next_page(last: i64) -> String {
     format!("{command} --before {last}")
 }
 
-/// As a shell reads it back.
+/// Quotes an argument for a shell.
 fn quoted(argument: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=:.,/+@".contains(c);
     if !argument.is_empty() && argument.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! The schema's way forward.
+//! Brings the schema up to date.
 
 use tidegate::invocation::MigrateRequest;
 use tidegate::program::{Migrated, Service};

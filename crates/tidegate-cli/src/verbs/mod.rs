@@ -1,4 +1,4 @@
-//! What each verb does: calls the library and turns its report into an answer.
+//! The verbs: each calls the library and turns its report into an answer.
 
 mod change;
 mod cleanup;
@@ -64,7 +64,7 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Schedules { limit } => look::schedules(service, limit).await,
         Verb::Schedule(args) => operate::schedule(service, *args).await,
         Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => {
-            // Answered before there is a service.
+            // Answered earlier, before a service exists.
             Err(Error::Invalid("this verb does not use the program".to_owned()).into())
         }
     }

@@ -1,4 +1,4 @@
-//! A project to begin with. The only verb without a program's settings: it is asked before there are any.
+//! Writes a starter project. It is the only verb without a program's settings, because it runs before there are any.
 
 use tidegate::Error;
 

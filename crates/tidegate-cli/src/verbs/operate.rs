@@ -15,7 +15,7 @@ use crate::args::{
 };
 use crate::text;
 
-/// Fails when it was refused, or when ids were asked for and not one of them can be replayed.
+/// Fails if the replay was refused, or if the request names ids and none of these events can be replayed.
 pub async fn replay(service: &Service, args: ReplayArgs) -> Result<Answer, Failed> {
     let ids = (!args.ids.is_empty()).then_some(args.ids);
     let by_id = ids.is_some();
@@ -49,7 +49,7 @@ pub async fn replay(service: &Service, args: ReplayArgs) -> Result<Answer, Faile
     })
 }
 
-/// Fails when not one of the ids could be requeued.
+/// Fails if none of the ids could be requeued.
 pub async fn requeue(service: &Service, args: RequeueArgs) -> Result<Answer, Failed> {
     let report = service
         .requeue(&RequeueRequest {
@@ -153,7 +153,7 @@ pub async fn policy(service: &Service, args: PolicyArgs) -> Result<Answer, Faile
     ))
 }
 
-/// Fails when nothing was done.
+/// Fails if nothing was done.
 pub async fn unblock(service: &Service, args: UnblockArgs) -> Result<Answer, Failed> {
     let how = if args.how.retry {
         UnblockAction::Retry
@@ -176,7 +176,7 @@ pub async fn unblock(service: &Service, args: UnblockArgs) -> Result<Answer, Fai
     })
 }
 
-/// Fails when there was nothing to forget.
+/// Fails if there was nothing to forget.
 pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Failed> {
     let whom = args.whom;
     let report = service
@@ -199,7 +199,7 @@ pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Faile
     })
 }
 
-/// Fails when a payload could not be sealed anew.
+/// Fails if a payload could not be sealed again.
 pub async fn rewrap(service: &Service, args: RewrapArgs) -> Result<Answer, Failed> {
     let report = service
         .rewrap(&RewrapRequest {

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: on stdout, or in a file of `node_exporter`'s textfile collector.
+//! Writes metrics for Prometheus: to stdout, or to a file for `node_exporter`'s textfile collector.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,10 +13,10 @@ use tidegate::prometheus::{Format, down, metrics};
 
 use crate::answer::{Answer, Failed};
 
-/// The collector usually runs as another user.
+/// The file is readable for everyone, because the collector usually runs as another user.
 const MODE: u32 = 0o644;
 
-/// Fails when the database does not answer; what is told then is that.
+/// Fails if the database does not answer. The metrics then say so.
 pub async fn status(service: &Service, output: Option<&Path>) -> Result<Answer, Failed> {
     if let Some(path) = output {
         check(path)?;
@@ -49,14 +49,14 @@ fn check(path: &Path) -> Result<(), Error> {
     Err(Error::Invalid(text))
 }
 
-/// Replaces the file in one step, so that nobody reads half of it. The temporary file is in the same folder, because a rename
-/// does not cross file systems, and its name does not end in .prom, so the collector ignores it.
+/// Replaces the file in one step, so that no reader sees half of it. The temporary file is in the same folder, because
+/// a rename does not cross file systems. Its name does not end in .prom, so the collector ignores it.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let written = write(&part, text).and_then(|()| fs::rename(&part, path));
     if written.is_err() {
-        // It may not even be there.
+        // The file may not exist.
         let _ = fs::remove_file(&part);
     }
     written
@@ -64,7 +64,7 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = File::create(path)?;
-    // Whatever the process's umask is.
+    // Independent of the process's umask.
     file.set_permissions(fs::Permissions::from_mode(MODE))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()

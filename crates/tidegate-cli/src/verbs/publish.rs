@@ -1,4 +1,4 @@
-//! Storing events.
+//! Publishes events.
 
 use tidegate::program::Service;
 use tidegate::{NewEvent, queue};

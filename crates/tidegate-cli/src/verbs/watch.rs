@@ -1,5 +1,5 @@
-//! The live view: looks at intervals, draws what it saw, does what is asked for by keys. What the picture is and what keys
-//! mean, [`crate::screen`] says; the terminal is given back however it ends.
+//! The live view. It queries the database at intervals, draws the result, and runs the actions of keys.
+//! [`crate::screen`] defines the picture and the keys. The terminal is restored however the view ends.
 
 use std::cmp::Reverse;
 use std::io::IsTerminal;
@@ -22,19 +22,20 @@ use crate::args::{AuditArgs, PauseArgs, ReplayArgs, RequeueArgs};
 use crate::screen::{Action, EVENTS, Key, Look, Screen, Step, Told, View, Wish};
 use crate::{colour, text};
 
-/// A database that takes longer for a look is away.
+/// A database that takes longer for a query counts as unavailable.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
-/// An action may wait for locks.
+/// The time limit of an action, which may wait for locks.
 const ACT_LIMIT: Duration = Duration::from_secs(30);
 
-/// A list is read anew no more often.
+/// The shortest interval between two queries of an open list.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Counting a queue of millions takes a second. It is done so seldom that it takes a tenth of the time.
+/// Counting a queue of millions takes a second. This pause, a multiple of the time of the last count, limits counting
+/// to a tenth of the time.
 const REST_AFTER_COUNTING: u32 = 9;
 
-/// How soon the reader of keys notices that the view has ended.
+/// The interval at which the reader of keys checks whether the view has ended.
 const KEY_WAIT: Duration = Duration::from_millis(100);
 
 pub async fn watch(service: &Service, interval: Duration, json: bool) -> Result<Answer, Failed> {
@@ -52,14 +53,14 @@ pub async fn watch(service: &Service, interval: Duration, json: bool) -> Result<
     Ok(Answer::new(document(stats)?, text::depth(stats)))
 }
 
-/// The terminal while it is ours.
+/// The terminal while the view owns it.
 struct Screenful(DefaultTerminal);
 
 impl Screenful {
-    /// Takes the terminal over. A panic gives it back as well: ratatui sees to that.
+    /// Takes over the terminal. ratatui also restores it after a panic.
     fn open() -> Result<Self, Error> {
         ratatui::try_init().map(Self).map_err(|error| {
-            // It may have been taken over half.
+            // Part of the setup may have succeeded.
             let _ = ratatui::try_restore();
             broken(&error)
         })
@@ -76,17 +77,17 @@ fn broken(error: &std::io::Error) -> Error {
     Error::Config(format!("terminal: {error}"))
 }
 
-/// Work that was asked for on the screen, and how long it took.
+/// Requested work, each with the time that it took.
 type Asked<'a> = FuturesUnordered<BoxFuture<'a, (Told, Duration)>>;
 
-/// The view while it is open.
+/// The state of the open view.
 struct Open<'a> {
     service: &'a Service,
     screen: Screen,
     asked: Asked<'a>,
-    /// Actions that are under way.
+    /// The number of actions under way.
     acting: usize,
-    /// When the page that is open may be asked for again.
+    /// The earliest time to query the open page again.
     refresh_at: Instant,
 }
 
@@ -151,7 +152,7 @@ impl<'a> Open<'a> {
         true
     }
 
-    /// False when the view is to end.
+    /// Handles a key. Returns false if the view is to end.
     fn press(&mut self, key: Key) -> bool {
         match self.screen.press(key) {
             Step::Stay => true,
@@ -171,7 +172,7 @@ impl<'a> Open<'a> {
         self.asked.push(work.boxed());
     }
 
-    /// Waits for actions that are under way, so that quitting does not interrupt them.
+    /// Waits for actions under way, so that quitting does not interrupt them.
     async fn finish(&mut self) {
         while self.acting > 0
             && let Some((told, took)) = self.asked.next().await
@@ -181,7 +182,7 @@ impl<'a> Open<'a> {
     }
 }
 
-/// Does what was asked for on the screen, by the functions of the verbs.
+/// Runs a requested query or action with the functions of the verbs.
 async fn grant(service: &Service, wish: Wish) -> Told {
     let limit = match wish {
         Wish::Act { .. } => ACT_LIMIT,
@@ -209,7 +210,7 @@ async fn grant(service: &Service, wish: Wish) -> Told {
     }
 }
 
-/// Newest first. A view of two states is two lists.
+/// Returns a page of events, newest first. A view of two states merges two lists.
 async fn events(
     service: &Service,
     kind: String,
@@ -276,14 +277,14 @@ async fn act(service: &Service, action: Action, reason: String) -> Result<Told, 
     })
 }
 
-/// What a person or the window did.
+/// An input from the keyboard or the window.
 enum Pressed {
     Key(Key),
     Stop,
     Resized,
 }
 
-/// Reads keys on a thread of its own, since reading blocks; it ends soon after its receiver is gone.
+/// Reads keys on its own thread, because reading blocks. The thread ends soon after its receiver is dropped.
 fn keys() -> mpsc::Receiver<std::io::Result<Pressed>> {
     let (sink, keys) = mpsc::channel(16);
     std::thread::spawn(move || {
@@ -330,7 +331,7 @@ fn meaning(event: &Event) -> Option<Pressed> {
     }))
 }
 
-/// Looks at every interval, on one connection for as long as it holds.
+/// Queries the database at every interval, on one connection for as long as it works.
 async fn follow(database: Database, interval: Duration, sink: mpsc::Sender<Result<Look, String>>) {
     let mut eye = Eye {
         database,
@@ -358,9 +359,9 @@ async fn follow(database: Database, interval: Duration, sink: mpsc::Sender<Resul
 struct Eye {
     database: Database,
     client: Option<Client>,
-    /// Up to when finished events are counted.
+    /// The time up to which finished events were counted.
     since: Option<SystemTime>,
-    /// When all figures may be asked for again.
+    /// The earliest time to query all figures again.
     count_at: Instant,
 }
 

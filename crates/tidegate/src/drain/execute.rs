@@ -1,5 +1,5 @@
-//! Runs the handlers of one event: in order, each within its time limit, panics caught, those that
-//! an earlier attempt finished skipped. It writes nothing down; the ends stay in the [`Context`].
+//! Runs the handlers of one event in order, each within its time limit, and catches panics. It skips handlers that an
+//! earlier attempt finished. It writes nothing to the database; the ends stay in the [`Context`].
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::handler::{HandlerError, HandlerResult};
 use crate::otel::Spool;
 use crate::trace;
 
-/// The time that handlers have.
+/// The time limits of handlers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Each of them.
+    /// The limit of each handler.
     pub handler: Duration,
-    /// All of them: the run's own end.
+    /// The end of the run, which limits all of them.
     pub cut: Instant,
 }
 
-/// The handlers of one event, and where they run: in its place in a trace, and in a span of the log.
+/// The handlers of one event, with the runtime, the position in the trace and the log span that they run in.
 pub(super) struct EventRun<D: Dispatch> {
     pub app: Arc<D>,
     pub ctx: Arc<Context>,
@@ -35,7 +35,7 @@ pub(super) struct EventRun<D: Dispatch> {
     pub limits: Limits,
     pub services: Arc<Services>,
     pub span: Span,
-    /// Where spans for OpenTelemetry are kept.
+    /// The list for OpenTelemetry spans.
     pub spool: Option<Spool>,
 }
 
@@ -57,8 +57,8 @@ impl<D: Dispatch> Run for EventRun<D> {
     }
 }
 
-/// Runs what is left to do for an event. Afterwards every handler has an end in `ctx`. Tells whether the next event of
-/// its group may start at once.
+/// Runs the handlers of an event that have not finished yet. Afterwards every handler has an end in `ctx`. Returns
+/// whether the next event of its group may start at once.
 pub(crate) async fn execute<D: Dispatch>(
     app: &D,
     ctx: &Context,
@@ -98,7 +98,7 @@ pub(crate) async fn execute<D: Dispatch>(
     ctx.went_well()
 }
 
-/// Takes the ends that earlier attempts have left, and returns the handlers that must run.
+/// Records the ends that earlier attempts left, and returns the handlers that must run.
 fn skip_finished<'a>(ctx: &Context, handlers: Vec<Handler<'a>>) -> Vec<Handler<'a>> {
     let Some(progress) = &ctx.event().progress else {
         return handlers;

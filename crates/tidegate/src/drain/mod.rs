@@ -1,16 +1,16 @@
-//! Owns the one loop: lease ahead, start handlers, write down what became of events, until the queue
-//! is empty or the budget spent; then give back the rest and report. It holds no SQL and knows no kind.
+//! Owns the one loop. It leases ahead, starts handlers and writes down the ends of events, until the queue is empty or
+//! the budget is spent. Then it releases the remaining events and reports. It holds no SQL and knows no kind.
 //!
-//! Everything the loop decides on lives in one task, on a thread of its own with its two connections: a handler that
-//! blocks its thread stops neither renewals nor the deadline. Handlers run in tasks of the caller's runtime, the `lanes`.
-//! Leasing and writing go over two connections, so that the next batch is taken while the last one is written
-//! (99,000 events/s against 73,000 on one).
+//! All decisions of the loop are made in one task, on its own thread with its two connections. Therefore a handler that
+//! blocks its thread stops neither lease renewals nor the deadline. Handlers run in tasks of the caller's runtime, the
+//! `lanes`. Leases and writes go over two connections, so the loop leases the next batch while it writes the last one
+//! (99,000 events/s against 73,000 on one connection).
 //!
-//! Order inside a group survives the overlap by two rules. A drain may lease further events of a
-//! group it holds, because they queue up behind in `hand`. And while something goes back to the queue no lease is under
-//! way, so that both sides always agree on what is in hand.
+//! Two rules keep the order inside a group despite this overlap. First, a drain may lease further events of a group
+//! that it holds, because they queue up behind in `hand`. Second, no lease is under way while an event goes back to the
+//! queue, so both sides always agree on which events are in hand.
 //!
-//! This file holds the loop and its state; what it does is in `leasing`, `limiting`, `running` and `writing`.
+//! This file holds the loop and its state. The work is in `leasing`, `limiting`, `running` and `writing`.
 
 mod clocks;
 mod execute;
@@ -86,32 +86,32 @@ use crate::policy::Policies;
 use crate::queue;
 use crate::seal;
 
-/// A drain that the infrastructure ended, with what it had done by then.
+/// A drain that an infrastructure error ended, with its counts so far.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}; until then: {} leased, {} completed, {} failed, {} retried", .report.leased, .report.completed, .report.failed, .report.retried)]
 pub struct DrainError {
-    /// Counts so far; what was in hand is missing from them and lapses with its leases.
+    /// Counts so far, without the events in hand. Their leases run out.
     pub report: Box<DrainReport>,
-    /// Why it ended.
+    /// The error that ended it.
     pub source: Error,
 }
 
-/// What a drain listens to and tells while it runs.
+/// The signals that a drain listens to and sends while it runs.
 #[derive(Default)]
 pub struct Hooks {
     /// Turns true to end the run as if the budget were spent.
     pub stop: Option<watch::Receiver<bool>>,
-    /// Counts so far, told after every write.
+    /// Receives the counts so far after every write.
     pub progress: Option<watch::Sender<DrainReport>>,
-    /// Where handlers run; the caller's runtime when `None`. Handlers that block every thread of it keep it from everything
-    /// else: who must answer in time whatever they do gives them one of their own.
+    /// The runtime of the handlers; the caller's runtime if `None`. Handlers that block all its threads also block
+    /// everything else on it. A caller that must answer in time gives the handlers a runtime of their own.
     pub handlers: Option<Handle>,
-    /// Where it stands in a chain of drains that start each other; `None` begins one.
+    /// The drain's place in a chain of drains that start each other. `None` begins a chain.
     pub chain: Option<Chain>,
-    /// Starts further drains: beside this one while there is more to do than it can in time, and behind it when its budget
-    /// is spent and something is left. `None` leaves that to the schedule.
+    /// Starts further drains: beside this one while there is more to do than it can finish in time, and behind it if
+    /// its budget is spent and events are left. `None` leaves that to the schedule.
     pub starter: Option<Arc<dyn StartDrain>>,
-    /// The function's invocation that it runs in, for its trace. With the feature `otel`.
+    /// The invocation of the function that runs the drain, for its trace. With the feature `otel`.
     #[cfg(feature = "otel")]
     pub invocation: Option<Invocation>,
 }
@@ -119,8 +119,8 @@ pub struct Hooks {
 /// Drains the queue with `app`'s handlers.
 ///
 /// # Errors
-/// When options are out of range or the database stays away; events in hand come back when their
-/// leases end.
+/// If options are out of range or the database stays unavailable. Events in hand become available again when their
+/// leases run out.
 pub async fn drain<D: Dispatch>(
     database: &Database,
     app: Arc<D>,
@@ -129,10 +129,10 @@ pub async fn drain<D: Dispatch>(
     drain_with(database, app, options, Hooks::default()).await
 }
 
-/// As [`drain`], with a stop signal and a view of the progress.
+/// Like [`drain`], with hooks such as a stop signal and progress reports.
 ///
 /// # Errors
-/// As [`drain`].
+/// The same as for [`drain`].
 pub async fn drain_with<D: Dispatch>(
     database: &Database,
     app: Arc<D>,
@@ -142,7 +142,7 @@ pub async fn drain_with<D: Dispatch>(
     drain_measured(database, app, options, hooks, None).await
 }
 
-/// As [`drain_with`]; `figures` takes the run's figures by kind when it ends, also when it fails.
+/// Like [`drain_with`]. `figures` receives the run's figures by kind when it ends, even if it fails.
 pub(crate) async fn drain_measured<D: Dispatch>(
     database: &Database,
     app: Arc<D>,
@@ -172,7 +172,7 @@ pub(crate) async fn drain_measured<D: Dispatch>(
     })
 }
 
-/// Runs a future on a thread of its own, which ends with this one. A panic there is one here.
+/// Runs a future on its own thread, which ends with the future. A panic there continues here.
 async fn on_own_thread<T, F>(make: impl FnOnce() -> F + Send + 'static) -> Option<T>
 where
     T: Send + 'static,
@@ -209,8 +209,8 @@ where
     }
 }
 
-/// The run ends this long after its budget at the latest, whatever the database does. The same for every budget:
-/// what a caller keeps of an invocation for the answer does not grow with it either.
+/// The longest time that a run may take after its budget, whatever the database does. It is the same for every budget,
+/// so the time that a caller reserves for its answer does not grow with the budget either.
 pub const OVERRUN: Duration = Duration::from_secs(1);
 
 struct Drain<D: Dispatch> {
@@ -222,12 +222,12 @@ struct Drain<D: Dispatch> {
     watchers: Watchers,
     budget: Budget,
     report: DrainReport,
-    /// Names this run in the leases that it takes.
+    /// The name of this run in its leases.
     worker: Uuid,
     slots: Slots,
     walk: Cursor,
     hand: Hand,
-    /// What was handed to the lanes and has not ended.
+    /// Events that were handed to the lanes and have not ended.
     running: BTreeMap<Lease, Arc<Context>>,
     lanes: Lanes<EventRun<D>>,
     services: Arc<Services>,
@@ -236,27 +236,27 @@ struct Drain<D: Dispatch> {
     scheduling: Scheduling,
     waiting: Waiting,
     outbox: Outbox,
-    /// Either the idle session or the work it is busy with.
+    /// Either the idle session or the work that it does.
     leasing: Slot<Arrival>,
     writing: Slot<Round>,
-    /// When the write that is under way was sent.
+    /// When the current write was sent.
     write_sent: Instant,
-    /// How long the sessions were waited for so far.
+    /// The total time spent waiting for the sessions so far.
     database_time: Duration,
     between: Between,
     empty: Empty,
-    /// Why the run will end as failed.
+    /// The error that makes the run fail.
     failed: Option<Error>,
 }
 
-/// What the leasing and the writing session must know of each other.
+/// The state that the leasing and the writing session share.
 #[derive(Default)]
 struct Between {
-    /// What is being written leaves our hands without an end, or is read again.
+    /// The current write releases events without an end, or reads them again.
     writes_back: bool,
-    /// The lease that is under way brings events that may start at once.
+    /// The current lease brings events that may start at once.
     brings_window: bool,
-    /// Something was taken from us: nothing starts until it was read again what is in hand.
+    /// Events were taken from this drain. No handler starts until the events in hand have been read again.
     rereads: bool,
 }
 
@@ -307,7 +307,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// The whole run, with its report.
+    /// Runs the whole loop and returns the report.
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
         let ended = self.run_in_time().await;
         self.close_lanes().await;
@@ -331,8 +331,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// The database has had its time when the limit is over: the caller's own deadline comes first. Nothing
-    /// that the run waits for is outside of this.
+    /// Runs within the limit. When the limit is over, the run ends without waiting for the database: the caller's own
+    /// deadline comes first. The limit covers everything that the run waits for.
     async fn run_in_time(&mut self) -> Result<(), Error> {
         let limit = self.limit();
         let left = limit.saturating_sub(self.budget.elapsed());
@@ -345,13 +345,13 @@ impl<D: Dispatch> Drain<D> {
         })
     }
 
-    /// How long the run may take, but for what is told at its end.
+    /// Returns how long the run may take, without the time reserved for the final reports.
     fn limit(&self) -> Duration {
         (self.budget.total() + OVERRUN).saturating_sub(self.watchers.reserve())
     }
 
-    /// No handler goes on when the run is over, but those that keep their threads. They are told: what they do from now on,
-    /// they do after the answer.
+    /// Ends all handlers with the run, except those that block their threads. The report counts these: whatever they do
+    /// from now on happens after the answer.
     async fn close_lanes(&mut self) {
         let still_running = self.lanes.close().await;
         if still_running > 0 {
@@ -363,7 +363,7 @@ impl<D: Dispatch> Drain<D> {
         self.report.still_running = u64::try_from(still_running).unwrap_or(u64::MAX);
     }
 
-    /// What a run that was cut would have gone on with.
+    /// Names what a run that was cut was waiting for.
     fn waits_for(&self) -> &'static str {
         if self.slots.is_waiting() {
             "slot"
@@ -378,7 +378,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// The loop. Each pass starts what can start, then waits for the next thing to happen.
+    /// Runs the loop. Each pass starts the handlers that can start, then waits for the next thing to happen.
     async fn run(&mut self) -> Result<(), Error> {
         if let Some(reason) = self.take_slot().await? {
             self.report.stop_reason = reason;
@@ -410,14 +410,14 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// The run will end as failed: nothing new is leased or started, what has ended is written down as far as that
-    /// goes, and the rest is given back.
+    /// Makes the run end as failed. Nothing new is leased or started, ends are written as far as possible, and the rest
+    /// is released.
     fn fail(&mut self, error: Error) {
         self.budget.stop();
         self.failed.get_or_insert(error);
     }
 
-    /// Nothing in hand, nothing to write.
+    /// Whether no event is in hand and nothing is waiting to be written.
     fn is_idle(&self) -> bool {
         self.running.is_empty()
             && self.hand.waiting() == 0
@@ -429,13 +429,12 @@ impl<D: Dispatch> Drain<D> {
             && self.writing.is_idle()
     }
 
-    /// No handler starts while more waits to be written than this: what is slow is the database, and it must not be
-    /// memory that pays for it.
+    /// No handler starts while more ends than this wait to be written. Otherwise a slow database would fill the memory.
     fn most_unwritten(&self) -> usize {
         (self.options.batch as usize * 2).max(self.options.concurrency * 2)
     }
 
-    /// Whether the run is over, and why.
+    /// Returns why the run is over, or `None` if it is not.
     fn stop_reason(&mut self) -> Option<StopReason> {
         if !self.is_idle() || !self.leasing.is_idle() {
             return None;
@@ -453,7 +452,7 @@ impl<D: Dispatch> Drain<D> {
         {
             return Some(StopReason::LimitReached);
         }
-        // Kinds that there was no time for may still wait.
+        // There may be events of kinds for which the time was too short.
         let reason = if self.empty.kinds_left_out {
             StopReason::BudgetSpent
         } else {
@@ -462,7 +461,7 @@ impl<D: Dispatch> Drain<D> {
         (self.is_settled_empty() && self.may_end_empty()).then_some(reason)
     }
 
-    /// Whether there is time for no kind of event any more.
+    /// Whether the time that is left is too short for every kind.
     fn is_spent(&self) -> bool {
         let now = Instant::now();
         !D::Event::KINDS
@@ -470,7 +469,7 @@ impl<D: Dispatch> Drain<D> {
             .any(|kind| self.budget.allows(kind, now))
     }
 
-    /// When something must be done even if nothing happens.
+    /// Returns when the loop must act even if nothing happens.
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
         let mut wake = now + Duration::from_millis(250);
@@ -491,11 +490,11 @@ impl<D: Dispatch> Drain<D> {
         if let Some(open_at) = self.lanes.open_at() {
             wake = wake.min(open_at);
         }
-        // Never a busy loop: what is due and cannot be done yet waits for an answer, not for time.
+        // Prevents a busy loop: work that is due but blocked waits for an answer, not for time.
         wake.max(now + Duration::from_millis(1))
     }
 
-    /// The last question to the database, and the last of our leases.
+    /// Asks the database for the backlog, in the last query, and releases the last leases.
     async fn count_backlog(&mut self) -> Result<(), Error> {
         let ended = self.hand.leases.take_ended();
         let Some(session) = self.leasing.idle() else {
@@ -522,7 +521,7 @@ impl<D: Dispatch> Drain<D> {
             if backlog.events > 0 {
                 left = queue::others(client, &[]).await?;
             }
-            // A gauge that is not told any more keeps its last value.
+            // A gauge that is no longer reported keeps its last value.
             for kind in D::Event::KINDS {
                 left.entry((*kind).to_owned()).or_default();
             }
@@ -532,7 +531,7 @@ impl<D: Dispatch> Drain<D> {
             let kinds = queue::expiring(client).await?;
             self.report.expiring = kinds.iter().map(|kind| kind.events).sum();
         }
-        // Not at the end of a spent budget: the caller's deadline comes first.
+        // Not at the end of a spent budget, because the caller's deadline comes first.
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {
             self.report.unhandled = queue::others(client, D::Event::KINDS).await?;
         }
@@ -580,7 +579,7 @@ mod tests {
         }
     }
 
-    /// A server that says nothing: not even hello, or nothing more once it has let somebody in.
+    /// Starts a server that says nothing: it either never answers, or falls silent after the login.
     async fn silent_server(lets_in: bool) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -604,7 +603,7 @@ mod tests {
         }
     }
 
-    /// In virtual time: it jumps ahead whenever nothing is under way in this process.
+    /// In virtual time, which jumps ahead whenever nothing is under way in this process.
     #[tokio::test(start_paused = true)]
     async fn i8_no_run_outlives_its_budget_by_more_than_a_second_under_a_server_that_says_nothing()
     {

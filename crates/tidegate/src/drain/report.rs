@@ -1,4 +1,4 @@
-//! What a drain answers.
+//! Owns the report of a drain.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,60 +13,61 @@ use crate::operate::ServiceStatus;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopReason {
-    /// Nothing ready was left.
+    /// No ready event was left.
     #[default]
     QueueEmpty,
     /// Time was up, or a stop signal came.
     BudgetSpent,
-    /// `max_events` were leased.
+    /// `max_events` events were leased.
     LimitReached,
-    /// As many drains as may be were at work, or this one has lost its place among them.
+    /// All slots were taken, or this drain has lost its slot.
     NoSlot,
-    /// Another drain has started it twice, and it has run.
+    /// Another drain has started this one twice, and it has already run.
     AlreadyRun,
 }
 
-/// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
-/// deferred + snoozed + released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
+/// The report of a drain. Always `leased = completed + completed_with_errors + failed + retried + deferred + snoozed +
+/// released + lease_lost`. Events that a sweep ended as expired or abandoned were never leased to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "drain")]
 #[non_exhaustive]
 pub struct DrainReport {
-    /// Events taken to be handled.
+    /// Events leased to be handled.
     pub leased: u64,
     /// Ended COMPLETED.
     pub completed: u64,
     /// Ended `COMPLETED_WITH_ERRORS`: a handler rejected them.
     pub completed_with_errors: u64,
-    /// Ended FAILED: attempts spent, no handler, undecodable.
+    /// Ended FAILED: no attempt left, no handler, or undecodable.
     pub failed: u64,
     /// Back in the queue for another attempt.
     pub retried: u64,
-    /// Back in the queue with their attempt: a service that they need does not answer.
+    /// Back in the queue, with their attempt restored: a service that they need does not answer.
     #[serde(default, skip_serializing_if = "is_none")]
     pub deferred: u64,
-    /// Back in the queue with their attempt: their handlers said "not now".
+    /// Back in the queue, with their attempt restored: their handlers said "not now".
     #[serde(default, skip_serializing_if = "is_none")]
     pub snoozed: u64,
-    /// Back in the queue unstarted, with their attempt.
+    /// Back in the queue before they started, with their attempt restored.
     pub released: u64,
-    /// Not ours any more when we were done: requeued, or taken over after the lease had run out.
+    /// No longer held by this drain when their handlers finished: requeued, or leased by another worker after the lease
+    /// had run out.
     pub lease_lost: u64,
-    /// Ended FAILED unhandled: their start-before deadline had passed.
+    /// Ended FAILED without a handler: their start-before deadline had passed.
     pub expired: u64,
-    /// Ended FAILED unhandled: their last attempt had been abandoned by a worker.
+    /// Ended FAILED without a handler: a worker had abandoned their last attempt.
     pub abandoned: u64,
     /// Follow-ups published.
     pub published: u64,
-    /// Periodic events published for slots that had come.
+    /// Periodic events published for schedule slots that were due.
     #[serde(default, skip_serializing_if = "is_none")]
     pub scheduled: u64,
-    /// Handlers that were given up on and cannot be ended, because they keep their threads to themselves: they go on
-    /// when the run is over, while their events have gone back. Whoever drains again should do so in a new process.
+    /// Handlers that were given up on and cannot be ended, because they block their threads. They continue after the
+    /// run is over, while their events are back in the queue. Run the next drain in a new process.
     #[serde(default, skip_serializing_if = "is_none")]
     pub still_running: u64,
-    /// Leases that brought something.
+    /// Lease calls that returned events.
     pub batches: u64,
     /// How long the run took.
     pub elapsed_ms: u64,
@@ -74,60 +75,62 @@ pub struct DrainReport {
     pub budget_ms: u64,
     /// Why it ended.
     pub stop_reason: StopReason,
-    /// The slot of this drain, one of [`DrainOptions::max_drains`](crate::DrainOptions::max_drains); 0 when it had none.
+    /// The slot of this drain, one of [`DrainOptions::max_drains`](crate::DrainOptions::max_drains); 0 if it had none.
     #[serde(default)]
     pub slot: u16,
-    /// Live events left, whatever their state.
+    /// Live events left, in any state.
     pub backlog: u64,
-    /// Of them, those that a drain of this program could take now: not planned, retried, held back by their group, a pause or an
-    /// outside service, nor in another drain's hands. 10,000 at most.
+    /// The part of the backlog that a drain of this program could lease now. Excludes events that are planned, wait for
+    /// a retry, are leased by another drain, or are held back by their group, a pause or an outside service. 10,000 at
+    /// most.
     #[serde(default)]
     pub ready_left: u64,
     /// Further drains that it has started, beside it and behind it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub started_drains: u64,
-    /// When there will be more to do next, if that is known, by a plan, a retry, a schedule or a service's next try; RFC 3339, now if
-    /// it is overdue.
+    /// The next time when a plan, a retry, a schedule or a service's next try makes work available, if it is known; RFC
+    /// 3339. If it is overdue, the current time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub next_due_at: Option<String>,
-    /// Age of the oldest of them.
+    /// Age of the oldest live event.
     pub oldest_age_ms: u64,
-    /// Of them, those that will pass their deadline before they are started (B13).
+    /// Live events that will pass their start-before deadline before they start (B13).
     #[serde(default, skip_serializing_if = "is_none")]
     pub expiring: u64,
-    /// Services that are not called now, with what waits for each. Told only of a run that met one.
+    /// Services that are not called now, with the events that wait for each. Only in the report of a run that met one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
-    /// What the run has cost.
+    /// The cost of the run.
     #[serde(default)]
     pub cost: Cost,
-    /// Of them, those of kinds that this program does not handle, by kind; of twenty kinds at most.
+    /// Live events of kinds that this program does not handle, by kind; at most twenty kinds.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unhandled: BTreeMap<String, u64>,
 }
 
-/// What a run has cost, but for its handlers' own connections and the start of its process.
+/// The cost of a run, without the handlers' own connections and the start of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Cost {
-    /// How long the run's two sessions with the database were waited for, together: its work, the way there and back, and its
-    /// own waiting. The database is busy for less than that.
+    /// The total time that the run waited for its two database sessions: the database's work, the round trips, and its
+    /// own waits. The database is busy for less than that.
     pub database_ms: u64,
-    /// What the whole server has written to its log ahead meanwhile, others' work among it. `None` where it does not tell.
+    /// Bytes that the whole server wrote to its write-ahead log meanwhile, including other sessions' writes. `None` if
+    /// the server does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_wal_bytes: Option<u64>,
-    /// Memory times time, as Lambda charges for it. `None` where the memory is not known.
+    /// Memory times time, as Lambda charges for it. `None` if the memory size is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gb_seconds: Option<f64>,
-    /// Events that have ended, for each of those.
+    /// Events ended per GB-second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events_per_gb_second: Option<f64>,
 }
 
 impl Cost {
-    /// With what Lambda charges for a run of so long in so much memory, that has ended so many events.
+    /// Adds what Lambda charges for a run of this length and memory size that ended this number of events.
     pub(super) fn charged(&mut self, elapsed: Duration, memory_mb: Option<u32>, ended: u64) {
         let memory = memory_mb.map(|mb| f64::from(mb) / 1024.0);
         self.gb_seconds = memory.map(|gb| gb * elapsed.as_secs_f64());
@@ -140,7 +143,7 @@ impl Cost {
         self.events_per_gb_second = charged.map(|charged| ended / charged);
     }
 
-    /// Of two runs together, which have ended so many events.
+    /// Adds up the cost of two runs that together ended this number of events.
     fn and(self, next: Self, ended: u64) -> Self {
         fn both<T: std::ops::Add<Output = T>>(one: Option<T>, next: Option<T>) -> Option<T> {
             one.zip(next).map(|(one, next)| one + next)
@@ -162,19 +165,20 @@ fn is_none(count: &u64) -> bool {
 }
 
 impl DrainReport {
-    /// Events that have ended.
+    /// Returns the number of events that have ended.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.completed + self.completed_with_errors + self.failed
     }
 
-    /// Whether another run would get on with what is left now: this one had no time for it, and has ended something.
+    /// Whether another run would make progress now: this one ran out of time, and it has ended events.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         self.stop_reason == StopReason::BudgetSpent && self.ready_left > 0 && self.ended() > 0
     }
 
-    /// The report of this run and the next one behind it: what both have done, and what the next one has left.
+    /// Combines the reports of this run and the next one behind it: the sums of their counts, and the backlog that the
+    /// next one has left.
     #[must_use]
     pub fn followed_by(self, next: Self) -> Self {
         let ended = self.ended() + next.ended();

@@ -1,5 +1,5 @@
-//! The part of the loop that deals with handlers: starts them, takes up how they ended, cuts those
-//! that will not end, and decides what goes back to the queue.
+//! The part of the loop that deals with handlers: starts them, collects their ends, cuts those that do not end, and
+//! decides which events go back to the queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,24 +26,25 @@ use crate::queue::{Finalization, Retried, ending};
 use crate::seal;
 use crate::trace::TraceContext;
 
-/// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
+/// A handler that does not react when its time is up blocks its thread. The loop gives up on it after this time.
 const OVERDUE: Duration = Duration::from_millis(500);
 
-/// So many events of a group are handed over behind its head at most: the loop is asked once for all of them.
+/// The most events of a group that are handed over behind its first event. The handler task asks the loop once for all
+/// of them.
 const MOST_CHAINED: usize = 31;
 
-/// An event that waits for a program that has its key, or knows its version, is looked at again after this, at first and at
-/// last.
+/// An event may wait for a program that has its key or knows its version. This is the shortest and the longest delay
+/// before the next try.
 const PUT_OFF: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
 
 impl<D: Dispatch> Drain<D> {
-    /// Starts handlers while there are events, free places and time, and while it is certain what is in hand.
+    /// Starts handlers while there are events, free places and time, and while the events in hand are certain.
     pub(super) fn start_handlers(&mut self) {
         if self.between.rereads {
             return self.take_back_waiting(|_| true);
         }
         self.follow_limits();
-        // What stands behind others takes no place of its own.
+        // Events chained behind others take no place of their own.
         let taken = self.running.len().saturating_sub(self.lanes.chained());
         let taken = (taken * PLACE).saturating_sub(self.spared());
         let mut places = (self.lanes.room() * PLACE).saturating_sub(taken);
@@ -73,20 +74,20 @@ impl<D: Dispatch> Drain<D> {
         self.lanes.open();
     }
 
-    /// Whether there is time for the event, and its lease cannot have run out yet: after this process was frozen, or its
-    /// machine suspended, somebody else may be running it.
+    /// Whether there is time for the event and its lease is certainly still valid. If this process was frozen or its
+    /// machine suspended, another worker may be running the event.
     fn may_start(&self, event: &LeasedEvent, now: Instant) -> bool {
         !self.start_by(event).is_over(now) && self.budget.allows(&event.kind, now)
     }
 
-    /// Until when an event's lease is to be trusted.
+    /// Returns the time until which an event's lease can be trusted.
     fn start_by(&self, event: &LeasedEvent) -> Reading {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
         let renewed = self.hand.leases.renewed(event.lease.token);
         renewed.map_or_else(Reading::now, |renewed| renewed + trusted)
     }
 
-    /// An unstarted event goes back, and keeps its attempt.
+    /// Releases an event that has not started, with its attempt restored.
     pub(super) fn give_back(&mut self, event: LeasedEvent) {
         self.services.note_left(event.lease);
         if let Some(group) = &event.group_key {
@@ -95,7 +96,7 @@ impl<D: Dispatch> Drain<D> {
         self.outbox.note().releases.push(event);
     }
 
-    /// What was handed over and has not started goes back, of the events that are asked for.
+    /// Releases the selected events that were handed over and have not started.
     pub(super) fn take_back_waiting(&mut self, asked: impl Fn(&LeasedEvent) -> bool) {
         let running = &self.running;
         let waiting = |lease| running.get(&lease).is_some_and(|ctx| asked(ctx.event()));
@@ -145,7 +146,7 @@ impl<D: Dispatch> Drain<D> {
                 }
                 self.lanes.push(work);
             }
-            // Another program's, as a kind is that this one does not know.
+            // It belongs to another program, like an event of an unknown kind.
             Err(error) if error.is_newer() => {
                 let waits = HandlerError::retry("newer_version", error).blameless();
                 self.put_off(&leased, waits);
@@ -177,8 +178,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Puts back an event that no handler here can be given, as an attempt of its own would: for longer the older it is, lest
-    /// many such events, which nothing ends, keep drains busy for ever.
+    /// Puts back an event that no handler here can take. The delay grows with the age of the event, like the backoff of
+    /// its own attempts. Otherwise many such events, which nothing ends, would keep drains busy for ever.
     fn put_off(&mut self, event: &LeasedEvent, error: HandlerError) {
         let age = event.created_at.elapsed().unwrap_or_default();
         let error = error.after((age / 4).clamp(PUT_OFF.0, PUT_OFF.1));
@@ -207,7 +208,7 @@ impl<D: Dispatch> Drain<D> {
         });
     }
 
-    /// Hands over with the head of a group what stands behind it.
+    /// Hands over the events of a group that follow its first event, together with it.
     fn chain(&mut self, work: &mut Work<EventRun<D>>, group: &str, now: Instant) {
         let mut ahead = self.running.get(&work.lease).cloned();
         while work.then.len() < MOST_CHAINED {
@@ -219,7 +220,7 @@ impl<D: Dispatch> Drain<D> {
             else {
                 return;
             };
-            // What cannot be decoded ends without a handler, when it is its turn.
+            // An event that cannot be decoded ends without a handler, when it is its turn.
             let Ok(payload) = seal::opened(&next.kind, next.payload.as_deref()) else {
                 return;
             };
@@ -235,8 +236,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Makes an event's work, behind the one `ahead` of it in its group if that was not done with before. Then it keeps its
-    /// payload: it may be put back.
+    /// Creates an event's work, chained behind the event `ahead` in its group if that one has not ended yet. A chained
+    /// event keeps its payload, because it may be put back.
     fn prepare(
         &mut self,
         event: D::Event,
@@ -300,7 +301,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// With how many others an event shares its calls. With none where the order of all is to be kept.
+    /// Returns how many events share a call with this one. None do if the order of all events must be kept.
     pub(super) fn sharing(&self, event: &LeasedEvent) -> Sharing {
         if self.options.concurrency == 1 {
             return Sharing::NONE;
@@ -314,7 +315,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What the running events leave of places because they share them.
+    /// Returns the number of places that running events leave free because they share them.
     fn spared(&self) -> usize {
         if self.policies.most_shared() == 1 {
             return 0;
@@ -323,7 +324,7 @@ impl<D: Dispatch> Drain<D> {
         sharing.map(|most| PLACE - PLACE / most).sum()
     }
 
-    /// Takes up the events whose handlers have ended.
+    /// Collects the events whose handlers have ended.
     pub(super) fn handlers_ended(&mut self, ended: Vec<Ended>) {
         for Ended { lease, came } in ended {
             let Some(ctx) = self.running.remove(&lease) else {
@@ -340,7 +341,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Decides what becomes of an event that ran.
+    /// Decides the end of an event whose handlers ran.
     fn settle(&mut self, ctx: &Context, ends: Vec<HandlerEnd>, published: u64, took: Duration) {
         let event = ctx.event();
         self.services.note_left(event.lease);
@@ -365,7 +366,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Notes an event's end, to be written with the next round.
+    /// Records an event's end, to be written in the next round.
     fn finish(
         &mut self,
         event: &LeasedEvent,
@@ -373,8 +374,8 @@ impl<D: Dispatch> Drain<D> {
         class: Class,
         work: Vec<HandlerEnd>,
     ) {
-        // Whoever is started behind an end that is then refused loses an attempt. So that happens once: what has been
-        // refused before comes with what its handlers have done.
+        // An event that starts behind an end which is then refused loses an attempt. This happens at most once: an
+        // event whose end was refused before comes back with the results of its handlers.
         let holds_group = event.progress.is_some() || end.status != Status::Completed;
         self.outbox.note().ends.push(End {
             finalization: end,
@@ -399,7 +400,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// When nothing may start any more, what has not started goes back with its attempt (F2).
+    /// Releases all events that have not started, with their attempts restored, when no handler may start any more
+    /// (F2).
     pub(super) fn give_back_rest(&mut self) {
         if self.is_idle() || !self.is_spent() {
             return;
@@ -411,7 +413,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Handlers that ignore their limit, or that a stop signal overtook, are cut from here.
+    /// Cuts handlers that ignore their limit, or that a stop signal overtook.
     pub(super) fn cut_overdue(&mut self) {
         let now = Instant::now();
         let cut = self.budget.cut();

@@ -1,4 +1,5 @@
-//! Owns who is told of a run beside its caller: of its progress, its figures by kind, and what it records for OpenTelemetry.
+//! Owns the receivers of a run's reports beside its caller: its progress, its figures by kind, and its OpenTelemetry
+//! records.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::outcome::HandlerEnd;
 pub(super) struct Watchers {
     progress: Option<watch::Sender<DrainReport>>,
     asked: Option<oneshot::Sender<Figures>>,
-    /// Kept only if somebody takes them.
+    /// Kept only if a receiver wants them.
     figures: Option<Figures>,
     pub(super) recording: Option<Recording>,
 }
@@ -35,7 +36,7 @@ impl Watchers {
         }
     }
 
-    /// An attempt has ended.
+    /// Records the end of an attempt.
     pub(super) fn attempted(
         &mut self,
         ctx: &Context,
@@ -52,7 +53,7 @@ impl Watchers {
         }
     }
 
-    /// Something was written.
+    /// Reports the progress after a write.
     pub(super) fn progress(&self, report: &DrainReport, elapsed_ms: u64) {
         if let Some(progress) = &self.progress {
             progress.send_replace(DrainReport {
@@ -62,13 +63,13 @@ impl Watchers {
         }
     }
 
-    /// Kept of the run's time for what is told at its end.
+    /// Returns the part of the run's time that is reserved for reports at its end.
     pub(super) fn reserve(&self) -> Duration {
         let recording = self.recording.as_ref();
         recording.map_or(Duration::ZERO, |_| Recording::reserve())
     }
 
-    /// The run is over. What it has recorded is sent, within `left` at most.
+    /// Ends the reports of a run. Sends its records, within `left` at most.
     pub(super) async fn ended(
         &mut self,
         report: &DrainReport,
@@ -81,7 +82,7 @@ impl Watchers {
             figures.note_dropped_spans(lost);
         }
         if let Some(asked) = self.asked.take() {
-            // Who asked may have gone.
+            // The receiver may be gone.
             let _ = asked.send(figures);
         }
     }

@@ -9,7 +9,7 @@ use super::{Moment, Skipped, expires_in, parse_time, since, until};
 use crate::config::{named, parse_duration};
 use crate::error::Error;
 
-/// Which live events to cancel, and why: `ids`, or a filter with at least one of `kind`, `correlation_id` and `group`.
+/// A request to cancel live events: `ids`, or a filter with at least one of `kind`, `correlation_id` and `group`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
@@ -42,8 +42,9 @@ pub struct CancelRequest {
     pub dry_run: bool,
 }
 
-/// Which waiting events to reschedule, to when, and why. They are chosen as by a [`CancelRequest`]; of `now`, `delay`,
-/// `available_at`, and of `expires_in`, `expires_at`, `no_deadline`, one each at most, and one at least.
+/// A request to reschedule waiting events. It selects events like a [`CancelRequest`]. At most one of `now`, `delay`
+/// and `available_at` and at most one of `expires_in`, `expires_at` and `no_deadline` may be set, and at least one of
+/// the six must be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RescheduleRequest {
@@ -95,7 +96,7 @@ pub struct RescheduleRequest {
 }
 
 impl RescheduleRequest {
-    /// Returns when the events are to start: a time, or seconds from now.
+    /// Returns the new start of the events: a time, or seconds from now.
     pub(crate) fn start(&self) -> (Option<SystemTime>, Option<f64>) {
         let delay = self.delay.map(|delay| delay.as_secs_f64());
         (self.available_at, delay.or(self.now.then_some(0.0)))
@@ -132,7 +133,7 @@ pub(crate) enum Change<'a> {
     Reschedule(&'a RescheduleRequest),
 }
 
-/// Which events a request selects, the same for both requests.
+/// The events that a request selects, in the same form for both requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Selection<'a> {
     pub ids: Option<&'a [i64]>,
@@ -167,7 +168,7 @@ macro_rules! selection {
 }
 
 impl<'a> Selection<'a> {
-    /// Selects these events, for the same reason.
+    /// Returns a selection of these ids with the same reason.
     pub(crate) fn of<'b>(&self, ids: &'b [i64]) -> Selection<'b>
     where
         'a: 'b,
@@ -194,7 +195,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Returns the most events to change.
+    /// Returns the largest number of events to change.
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request.
@@ -215,7 +216,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// What was cancelled or, as a dry run, would be.
+/// The report of a cancel. For a dry run, what it would cancel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "cancel")]
@@ -240,7 +241,7 @@ pub struct CancelReport {
     pub limit_reached: bool,
 }
 
-/// What was rescheduled or, as a dry run, would be.
+/// The report of a reschedule. For a dry run, what it would reschedule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "reschedule")]

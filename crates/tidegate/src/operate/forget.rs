@@ -43,7 +43,7 @@ pub struct SubjectKeys {
     pub correlation_ids: Vec<String>,
 }
 
-/// Whom to forget, and why. At least one of `group`, `correlation_id`, `ids` and `subject`.
+/// A request to forget a person. It has at least one of `group`, `correlation_id`, `ids` and `subject`.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForgetRequest {
@@ -79,7 +79,7 @@ fn subject<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Subject>
         .map_err(serde::de::Error::custom)
 }
 
-/// What was forgotten or, as a dry run, would be.
+/// The report of a forget. For a dry run, what it would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "forget")]
@@ -87,7 +87,7 @@ fn subject<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Subject>
 pub struct ForgetReport {
     /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Events, live and finished, whose content was removed. Only what happened to them is left.
+    /// Events, live and finished, whose content was removed. Only the record of their processing remains.
     pub forgotten: u64,
     /// How many of them were live, and ended as FAILED with the code `cancelled`.
     pub cancelled: u64,
@@ -108,7 +108,7 @@ pub struct ForgetReport {
     pub incomplete: bool,
 }
 
-/// Why payloads are to be sealed with the current key.
+/// A request to seal payloads with the current key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RewrapRequest {
@@ -121,7 +121,7 @@ pub struct RewrapRequest {
     pub dry_run: bool,
 }
 
-/// What was sealed anew or, as a dry run, would be.
+/// The report of a rewrap. For a dry run, what it would seal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "rewrap")]
@@ -129,11 +129,11 @@ pub struct RewrapRequest {
 pub struct RewrapReport {
     /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// The name of the key that seals.
+    /// The name of the current key.
     pub key: String,
     /// How many payloads had another key.
     pub rewrapped: u64,
-    /// How many payloads were not sealed before.
+    /// How many payloads had no seal before.
     pub sealed: u64,
     /// How many payloads have a key that this program lacks, by the key's name.
     pub no_key: BTreeMap<String, u64>,

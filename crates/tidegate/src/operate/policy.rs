@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use crate::config::{named, parse_duration};
 use crate::error::Error;
 
-/// What to say of a kind, field by field; without any, nothing is changed and the answer tells what holds.
+/// A request to change the policy of a kind, field by field. Without any field, it changes nothing and returns the
+/// current policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRequest {
@@ -96,7 +97,7 @@ impl PolicyRequest {
     }
 }
 
-/// What holds of a kind, after a change or without one. Times in milliseconds.
+/// The policy of a kind, after a change or without one. Times are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "policy")]
@@ -106,7 +107,7 @@ pub struct PolicyReport {
     pub kind: String,
     /// Whether anything was changed.
     pub changed: bool,
-    /// What the program declares.
+    /// The fields that the program declares.
     pub declared: Map<String, Value>,
     /// The values that operators have set instead.
     pub overridden: Map<String, Value>,

@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::config::{named, parse_duration};
 
-/// What becomes of slots that no drain was there for.
+/// The treatment of slots that passed while no drain ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CatchUp {
-    /// They are skipped. A slot that a drain meets at most 15 minutes late counts as met.
+    /// They are skipped. A slot that a drain handles at most 15 minutes late is not missed.
     None,
     /// Only the last of them is published.
     #[default]
@@ -43,7 +43,7 @@ pub fn parse_catch_up(text: &str) -> Result<CatchUp, String> {
         .ok_or_else(|| format!("must be none, last or all, got {text:?}"))
 }
 
-/// What is published, and when.
+/// The definition of a schedule: its events and its slots.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Periodic {
     /// The kind of its events, which must be registered.
@@ -58,14 +58,14 @@ pub struct Periodic {
     pub time_zone: Option<String>,
     /// The events' group.
     pub group: Option<String>,
-    /// How long after its slot an event may start. Later it is not started.
+    /// How long after its slot an event may start. Later, it no longer starts.
     pub start_within: Option<Duration>,
     /// What happens to slots that passed while no drain ran.
     pub catch_up: CatchUp,
 }
 
-/// Which schedule to change, and how. As JSON it has the command line's options: `name`, and `pause`, `resume`, `remove`, `run`,
-/// or `kind` with `cron` or `every`.
+/// A request to change a schedule. As JSON it has the command line's options: `name`, and `pause`, `resume`, `remove`,
+/// `run`, or `kind` with `cron` or `every`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "ScheduleOptions")]
 pub struct ScheduleRequest {
@@ -79,7 +79,7 @@ pub struct ScheduleRequest {
     pub actor: Option<String>,
 }
 
-/// What to do with a schedule.
+/// The action on a schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ScheduleAction {
     /// Create it or, if operators keep it, change it.
@@ -175,7 +175,7 @@ fn start_within<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Dur
     named("start_within", parse_duration, deserializer)
 }
 
-/// What a change of a schedule did.
+/// The report of a change of a schedule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "schedule")]
@@ -185,7 +185,7 @@ pub struct ScheduleChange {
     pub name: String,
     /// `set`, `paused`, `resumed`, `removed` or `run`.
     pub change: String,
-    /// False if it was so before.
+    /// False if the schedule was already in this state.
     pub changed: bool,
     /// Whether it is paused now.
     pub paused: bool,

@@ -1,5 +1,5 @@
-//! The metrics of one run, as they are sent. They are deltas: what has happened since the run began. Many short runs that each
-//! counted from zero on would tell a backend of nothing but restarts.
+//! The metrics of one run, in the form in which they are sent. They are deltas: they count what has happened since the
+//! run began. If many short runs each sent cumulative counts from zero, a backend would only see restarts.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,8 @@ use opentelemetry_proto::tonic::metrics::v1::{
 
 use super::{nanos, text};
 
-/// The upper bounds of the buckets of durations, in seconds, as the conventions advise; and some beyond, for slow services.
+/// The upper bounds of the buckets of durations, in seconds. The conventions advise most of them; the highest ones are
+/// for slow services.
 pub(crate) const BOUNDS: [f64; 16] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
 ];
@@ -28,7 +29,7 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// So many of about this duration.
+    /// Counts a number of events of about this duration.
     pub(crate) fn add(&mut self, duration: Duration, count: u64) {
         let seconds = duration.as_secs_f64();
         self.counts[BOUNDS.partition_point(|bound| *bound < seconds)] += count;
@@ -36,7 +37,7 @@ impl Buckets {
     }
 }
 
-/// Metrics that are being made.
+/// Metrics under construction.
 pub(crate) struct Metrics {
     began: u64,
     now: u64,
@@ -52,7 +53,7 @@ impl Metrics {
         }
     }
 
-    /// Counts what has happened. A count of zero is left out.
+    /// Adds counters. Counts of zero are left out.
     pub(crate) fn sum(&mut self, name: &str, unit: &str, points: &[(Labels<'_>, u64)]) {
         let counted = points.iter().filter(|(_, count)| *count > 0);
         let data_points: Vec<_> = counted
@@ -68,7 +69,7 @@ impl Metrics {
         }
     }
 
-    /// Tells what is so at the end of the run.
+    /// Adds the values at the end of the run.
     pub(crate) fn gauge(&mut self, name: &str, unit: &str, points: &[(Labels<'_>, u64)]) {
         let data_points = points
             .iter()
@@ -77,7 +78,7 @@ impl Metrics {
         self.add(name, unit, Data::Gauge(Gauge { data_points }));
     }
 
-    /// Tells how long things took.
+    /// Adds durations.
     pub(crate) fn histogram(&mut self, name: &str, points: &[(Labels<'_>, Buckets)]) {
         let point = |(labels, buckets): &(Labels<'_>, Buckets)| HistogramDataPoint {
             attributes: attributes(labels),

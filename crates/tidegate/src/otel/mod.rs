@@ -1,12 +1,13 @@
-//! Owns the way to an OpenTelemetry collector: what is recorded as spans, how many of them are kept, and how they and a
-//! drain's metrics are sent. What a drain records is [`mod@crate::drain`]'s business. With the feature `otel` alone.
+//! Owns the export to an OpenTelemetry collector: which spans are recorded, how many are kept, and how they and a
+//! drain's metrics are sent. [`mod@crate::drain`] decides what a drain records. With the feature `otel` only.
 //!
-//! The published messages are built and posted here, without the OpenTelemetry SDK. The SDK exports on threads of its own, by
-//! timers, and blocks on them; a function is frozen between two invocations, with whatever those threads had in hand. Here
-//! spans are kept in a bounded list, and one request sends them all at the end of the work that they are of, on the runtime
-//! that did the work and within [`FLUSH`]. What cannot be sent by then is dropped and counted, and no event waits for it.
+//! This module builds and posts the published messages itself, without the OpenTelemetry SDK. The SDK exports on its
+//! own threads, by timers, and blocks on them. A function is frozen between two invocations, along with the spans that
+//! those threads hold. Here, spans are kept in a bounded list. One request sends them all at the end of the work that
+//! recorded them, on the same runtime and within [`FLUSH`]. Spans that cannot be sent by then are dropped and counted,
+//! and no event waits for them.
 //!
-//! No span holds a payload, a group, or the text of an error, any of which may name a person (I9).
+//! No span holds a payload, a group, or the text of an error, because each of these may name a person (I9).
 //!
 //! The protocol: <https://opentelemetry.io/docs/specs/otlp/#otlphttp>. The names of the attributes:
 //! <https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>, version 1.44.0.
@@ -35,19 +36,19 @@ use crate::config::Lookup;
 use crate::error::Error;
 use crate::trace::{self, TraceContext};
 
-/// Sending takes no longer, however slow the collector is.
+/// The time limit for sending, however slow the collector is.
 pub(crate) const FLUSH: Duration = Duration::from_millis(500);
 
-/// So many spans are kept until they are sent.
+/// The number of spans that are kept until they are sent.
 const MOST_SPANS: usize = 2048;
 
-/// Of them, so many places are kept for what went wrong.
+/// The part of these places that is reserved for failures.
 const FOR_FAILURES: usize = 256;
 
-/// The conventions that names follow.
+/// The semantic conventions that the names follow.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
 
-/// Where traces and metrics go. Cheap to clone.
+/// The destination of traces and metrics. Cheap to clone.
 #[derive(Clone)]
 pub struct Telemetry(Arc<Inner>);
 
@@ -58,10 +59,10 @@ struct Inner {
 
 impl Telemetry {
     /// Reads the standard variables: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` and
-    /// `_METRICS_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_EXPORTER_OTLP_CERTIFICATE`, `OTEL_EXPORTER_OTLP_TIMEOUT`, `OTEL_SERVICE_NAME`,
-    /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and `_ARG`, `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER`,
-    /// `OTEL_SDK_DISABLED`; and `TIDEGATE_TRACE_RATIO`, `TIDEGATE_TRACE_CORRELATION`, `TIDEGATE_XRAY`. `None` when no endpoint
-    /// is set.
+    /// `_METRICS_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_EXPORTER_OTLP_CERTIFICATE`,
+    /// `OTEL_EXPORTER_OTLP_TIMEOUT`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and `_ARG`,
+    /// `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER`, `OTEL_SDK_DISABLED`. Also reads `TIDEGATE_TRACE_RATIO`,
+    /// `TIDEGATE_TRACE_CORRELATION` and `TIDEGATE_XRAY`. Returns `None` if no endpoint is set.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -73,9 +74,9 @@ impl Telemetry {
         Ok(Some(Self(Arc::new(Inner { settings, way }))))
     }
 
-    /// Does some work, such as a request that publishes, and sends what it has recorded: a span for each publish under a
-    /// sampled trace. Work under no trace begins one, in as many cases as the ratio says. Sending takes half a second at most;
-    /// what cannot be sent is dropped, and a line in the log counts it.
+    /// Runs some work, such as a request that publishes, and sends the spans that it has recorded: one for each publish
+    /// under a sampled trace. Work under no trace begins a new one, as often as the ratio says. Sending takes half a
+    /// second at most. Spans that cannot be sent are dropped, and a log line counts them.
     pub async fn recorded<T>(&self, work: impl Future<Output = T>) -> T {
         let begins = trace::current().is_none() && fastrand::f64() < self.ratio();
         let spool = self.spool(begins);
@@ -86,7 +87,7 @@ impl Telemetry {
         done
     }
 
-    /// What spans are kept in; `None` when only metrics are sent. `begins`: what is published under no trace begins one.
+    /// Returns the list for spans; `None` if only metrics are sent. With `begins`, a publish under no trace begins one.
     pub(crate) fn spool(&self, begins: bool) -> Option<Spool> {
         self.0.settings.traces.as_ref().map(|_| {
             Spool(Arc::new(Shared {
@@ -97,7 +98,7 @@ impl Telemetry {
         })
     }
 
-    /// Of so many drains one is recorded although no publisher asked for it.
+    /// Returns the share of drains that are recorded although no publisher requested it.
     pub(crate) fn ratio(&self) -> f64 {
         self.0.settings.ratio
     }
@@ -107,10 +108,10 @@ impl Telemetry {
         self.0.settings.shows_correlation
     }
 
-    /// How long sending may take, if there is so much time left.
+    /// Returns how long sending may take, given the time that is left.
     pub(crate) fn patience(&self, left: Duration) -> Duration {
         let limit = self.0.settings.limit;
-        // A test on a slow machine wants everything to arrive.
+        // A test on a slow machine needs everything to arrive.
         #[cfg(feature = "internals")]
         if limit > FLUSH {
             return limit;
@@ -122,7 +123,7 @@ impl Telemetry {
         self.0.settings.metrics.is_some()
     }
 
-    /// Sends spans, and metrics if there are any, and tells how many spans were lost, here or before.
+    /// Sends spans, and metrics if there are any. Returns the number of spans that were lost, here or earlier.
     pub(crate) async fn flush(
         &self,
         spool: &Spool,
@@ -145,7 +146,7 @@ impl Telemetry {
     }
 }
 
-/// The same one, not just one with the same settings.
+/// Only clones of the same value are equal. Equal settings do not count.
 impl PartialEq for Telemetry {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -154,7 +155,7 @@ impl PartialEq for Telemetry {
 
 impl Eq for Telemetry {}
 
-/// Without headers, which may hold a password.
+/// Without headers, because they may hold a password.
 impl fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Telemetry")
@@ -165,7 +166,7 @@ impl fmt::Debug for Telemetry {
     }
 }
 
-/// Spans that wait to be sent. Clones share them.
+/// Spans that wait to be sent. Clones share one list.
 #[derive(Clone)]
 pub(crate) struct Spool(Arc<Shared>);
 
@@ -176,7 +177,7 @@ struct Shared {
 }
 
 impl Spool {
-    /// One that only metrics are sent beside.
+    /// Creates a list for runs that only send metrics.
     pub(crate) fn unused() -> Self {
         Self(Arc::new(Shared {
             begins: false,
@@ -185,7 +186,7 @@ impl Spool {
         }))
     }
 
-    /// Keeps a span, or counts it if there is no room.
+    /// Keeps a span. If there is no room, only counts it.
     pub(crate) fn push(&self, span: Span) {
         let room = if span.has_failed() {
             MOST_SPANS - 1
@@ -195,7 +196,7 @@ impl Spool {
         self.keep(span, room);
     }
 
-    /// Keeps the span of a whole run, for which there is always room.
+    /// Keeps the span of a whole run. There is always room for it.
     pub(crate) fn push_last(&self, span: Span) {
         self.keep(span, MOST_SPANS);
     }
@@ -225,7 +226,7 @@ tokio::task_local! {
     static HERE: Spool;
 }
 
-/// Runs `work`, and keeps the spans of what it publishes.
+/// Runs `work` and keeps the spans of its publishes.
 pub(crate) async fn within<T>(spool: Option<Spool>, work: impl Future<Output = T>) -> T {
     match spool {
         Some(spool) => HERE.scope(spool, work).await,
@@ -233,12 +234,13 @@ pub(crate) async fn within<T>(spool: Option<Spool>, work: impl Future<Output = T
     }
 }
 
-/// Where spans of the work that is running are kept.
+/// Returns the list for the spans of the running work.
 pub(crate) fn here() -> Option<Spool> {
     HERE.try_with(Clone::clone).ok()
 }
 
-/// The trace context of a follow-up that a handler at `above` emits: a place of its own if that is recorded.
+/// Returns the trace context of a follow-up that a handler at `above` emits. It is a new position if the trace is
+/// recorded.
 pub(crate) fn follow_up(above: &TraceContext) -> String {
     if above.is_sampled() && here().is_some() {
         above.child().to_string()
@@ -255,7 +257,7 @@ pub(crate) struct Publishing {
 }
 
 impl Publishing {
-    /// Begins to record a publish, if it is under a sampled trace: the one that it names, or that of the work that is running.
+    /// Begins to record a publish if its trace is sampled: the trace that it names, or that of the running work.
     pub(crate) fn begin(named: Option<&str>) -> Option<Self> {
         let spool = here()?;
         let above = match named {
@@ -274,12 +276,12 @@ impl Publishing {
         })
     }
 
-    /// What is stored with the event.
+    /// Returns the trace context to store with the event.
     pub(crate) fn header(&self) -> String {
         self.position.to_string()
     }
 
-    /// So many events of this kind were published; of one, this is the id.
+    /// Records the number of published events of this kind. `id` is set if it was a single event.
     pub(crate) fn done(self, kind: &str, count: usize, id: Option<i64>) {
         let span = published(&self.position, kind, self.began);
         let count = u64::try_from(count).unwrap_or(u64::MAX);
@@ -290,7 +292,7 @@ impl Publishing {
     }
 }
 
-/// The span of a publish.
+/// Returns the span of a publish.
 pub(crate) fn published(position: &TraceContext, kind: &str, began: SystemTime) -> Span {
     Span::new(position, Kind::Producer, format!("publish {kind}"))
         .lasting(began, SystemTime::now())
@@ -317,7 +319,7 @@ fn text(key: &str, value: impl Into<String>) -> KeyValue {
     attribute(key, any_value::Value::StringValue(value.into()))
 }
 
-/// Nanoseconds since 1970.
+/// Returns nanoseconds since 1970.
 fn nanos(at: SystemTime) -> u64 {
     let since = at
         .duration_since(SystemTime::UNIX_EPOCH)

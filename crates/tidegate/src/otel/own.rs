@@ -1,5 +1,5 @@
-//! The program's own spans, of the crate `tracing`, below the handlers that make them. Of their fields nothing is sent:
-//! `#[instrument]` puts every argument into them, payloads among them (I9).
+//! Records the program's own spans, of the crate `tracing`, below the handlers that create them. Their fields are never
+//! sent: `#[instrument]` puts every argument into them, including payloads (I9).
 
 use std::time::SystemTime;
 
@@ -17,7 +17,7 @@ pub(crate) struct OwnSpans {
     pub ours: &'static str,
 }
 
-/// A span that is open.
+/// An open span.
 struct Open {
     position: TraceContext,
     began: SystemTime,
@@ -41,7 +41,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for OwnSpans {
             let open = extensions.get::<Open>()?;
             Some((open.position.clone(), open.spool.clone()))
         });
-        // The first one stands below its handler.
+        // The outermost span is a child of its handler.
         let above = above.or_else(|| trace::current().zip(here()));
         if let Some((above, spool)) = above.filter(|(above, _)| above.is_sampled()) {
             span.extensions_mut().insert(Open {

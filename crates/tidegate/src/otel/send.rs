@@ -1,4 +1,4 @@
-//! One request with all spans, one with all metrics, at once, within a limit that both share.
+//! Sends one request with all spans and one with all metrics, concurrently, within a limit that both share.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use crate::connect::Signer;
 use crate::connect::Trust;
 use crate::error::Error;
 
-/// No more is read of an answer.
+/// The longest answer that is read, in bytes.
 const MOST_READ: u64 = 65_536;
 
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 
-/// How requests are made.
+/// The client and its settings.
 pub(super) struct Way {
     trust: Trust,
     client: OnceCell<Client>,
@@ -36,20 +36,20 @@ pub(super) struct Way {
     signer: Signer,
 }
 
-/// What was not sent.
+/// The data that was not sent.
 #[derive(Default)]
 pub(super) struct Lost {
     pub spans: u64,
     pub metrics: bool,
-    /// The first reason.
+    /// The first error.
     pub why: Option<String>,
 }
 
 impl Way {
     /// # Errors
-    /// [`Error::Config`] when `OTEL_EXPORTER_OTLP_CERTIFICATE` names no certificates.
+    /// [`Error::Config`] if `OTEL_EXPORTER_OTLP_CERTIFICATE` names no certificates.
     pub(super) fn new(lookup: Lookup<'_>) -> Result<Self, Error> {
-        // AWS's own variable, which its other calls follow, is for whoever has no other collector.
+        // AWS's own variable, which its SDK also follows, is the fallback for setups without another collector.
         let named = ["OTEL_EXPORTER_OTLP_CERTIFICATE", "AWS_CA_BUNDLE"];
         let named = named.iter().find_map(|name| Some((*name, lookup(name)?)));
         let trust = match named {
@@ -64,7 +64,7 @@ impl Way {
         })
     }
 
-    /// The client. It keeps no connection: a function may be frozen for longer than sockets live.
+    /// Returns the client. It keeps no connection open, because a function may be frozen for longer than sockets live.
     async fn client(&self) -> Result<&Client, Error> {
         let make = async || {
             Client::builder()
@@ -77,7 +77,7 @@ impl Way {
         self.client.get_or_try_init(make).await
     }
 
-    /// Posts a message, and tells the answer.
+    /// Posts a message and returns the answer.
     async fn post(&self, to: &Endpoint, body: Vec<u8>) -> Result<Vec<u8>, String> {
         let client = self.client().await.map_err(|error| error.to_string())?;
         let request = self.request(to, body).await?;
@@ -86,7 +86,7 @@ impl Way {
         if !status.is_success() {
             return Err(format!("the collector answered {status}"));
         }
-        // What is longer, or of unknown length, tells nothing that is needed.
+        // A longer answer, or one of unknown length, contains nothing that is needed.
         let is_short = answer
             .content_length()
             .is_some_and(|length| length <= MOST_READ);
@@ -121,7 +121,7 @@ impl Way {
     }
 }
 
-/// Sends all, each kind within the limit.
+/// Sends spans and metrics, each within the limit.
 pub(super) async fn all(
     to: &Inner,
     spans: Vec<Sent>,
@@ -155,7 +155,7 @@ async fn in_time<T>(
     done.unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
 }
 
-/// Sends spans, and tells how many were refused.
+/// Sends spans and returns how many were refused.
 async fn send_spans(to: &Inner, spans: Vec<Sent>) -> Result<u64, String> {
     let Some(endpoint) = to.settings.traces.as_ref().filter(|_| !spans.is_empty()) else {
         return Ok(0);
@@ -198,7 +198,7 @@ async fn send_metrics(to: &Inner, metrics: Option<Metrics>) -> Result<(), String
         .map(drop)
 }
 
-/// Why, to the last cause, without the address: it may hold a password.
+/// Returns all causes of an error, without the address, which may hold a password.
 fn failed(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

@@ -1,4 +1,5 @@
-//! What the environment says of traces and metrics: where they go, how many, and of whom they are.
+//! Reads the settings of traces and metrics from the environment: their destination, the ratio, and the resource that
+//! they describe.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use super::{FLUSH, text};
 use crate::config::{Lookup, is_on};
 use crate::error::Error;
 
-/// Of so many drains one is recorded, unless something else is said.
+/// The default share of drains that are recorded.
 const RATIO: f64 = 0.01;
 
-/// Hosts of AWS take signed requests.
+/// The suffix of AWS hosts, which require signed requests.
 const AWS: &str = ".amazonaws.com";
 
 pub(super) struct Settings {
@@ -22,16 +23,16 @@ pub(super) struct Settings {
     pub metrics: Option<Endpoint>,
     pub ratio: f64,
     pub shows_correlation: bool,
-    /// Sending takes no longer.
+    /// The time limit for sending.
     pub limit: Duration,
     pub resource: Resource,
 }
 
-/// Where one signal goes.
+/// The destination of one signal.
 pub(super) struct Endpoint {
     pub url: Url,
     pub headers: HeaderMap,
-    /// For AWS.
+    /// The AWS service and region that requests are signed for.
     #[cfg_attr(
         not(feature = "aws"),
         expect(dead_code, reason = "nothing can be signed")
@@ -39,7 +40,7 @@ pub(super) struct Endpoint {
     pub signing: Option<Place>,
 }
 
-/// What a signature is for.
+/// The service and region of a signature.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub service: String,
@@ -47,7 +48,7 @@ pub(super) struct Place {
 }
 
 impl Settings {
-    /// `None` when nothing is to be sent.
+    /// Reads the settings. Returns `None` if nothing is to be sent.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -78,7 +79,7 @@ impl Settings {
     }
 }
 
-/// X-Ray takes spans itself, in every region:
+/// Returns the endpoint of X-Ray, which accepts spans directly in every region:
 /// <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch-OTLPEndpoint.html>.
 fn xray(lookup: Lookup<'_>) -> Result<Endpoint, Error> {
     let name = "TIDEGATE_XRAY";
@@ -100,7 +101,7 @@ fn xray(lookup: Lookup<'_>) -> Result<Endpoint, Error> {
     })
 }
 
-/// Where a signal goes; `None` when nobody says.
+/// Returns the destination of a signal; `None` if no variable sets it.
 fn endpoint(lookup: Lookup<'_>, signal: &str) -> Result<Option<Endpoint>, Error> {
     let exporter = format!("OTEL_{signal}_EXPORTER");
     match lookup(&exporter).as_deref() {
@@ -152,14 +153,15 @@ fn endpoint(lookup: Lookup<'_>, signal: &str) -> Result<Option<Endpoint>, Error>
     }))
 }
 
-/// It is not quoted: it may hold a password.
+/// Parses an address. The error does not quote it, because it may hold a password.
 fn url(name: &str, text: &str) -> Result<Url, Error> {
     let url = Url::parse(text).ok();
     let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     url.ok_or_else(|| refused(name, "must be an address such as http://127.0.0.1:4318"))
 }
 
-/// What a host of AWS is: `xray.eu-central-1.amazonaws.com`, or `vpce-1-2.xray.eu-central-1.vpce.amazonaws.com`.
+/// Returns the service and region of an AWS host: `xray.eu-central-1.amazonaws.com`, or
+/// `vpce-1-2.xray.eu-central-1.vpce.amazonaws.com`.
 fn place(host: &str) -> Option<Place> {
     let labels = host.strip_suffix(AWS)?;
     let labels = labels.strip_suffix(".vpce").unwrap_or(labels);
@@ -179,7 +181,7 @@ fn signed(name: &str, place: Place) -> Result<Place, Error> {
     Err(refused(name, &format!("{}: {why}", place.service)))
 }
 
-/// `name=value` pairs with commas between them; values are percent-encoded.
+/// Parses `name=value` pairs, separated by commas. Values are percent-encoded.
 fn pairs(name: &str, text: &str) -> Result<Vec<(String, String)>, Error> {
     let form = || refused(name, "must be name=value pairs with commas between them");
     let pair = |pair: &str| {
@@ -222,7 +224,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// `TIDEGATE_TRACE_RATIO`, or what the standard variables say.
+/// Reads `TIDEGATE_TRACE_RATIO`, or else the standard variables.
 fn ratio(lookup: Lookup<'_>) -> Result<f64, Error> {
     let read = |name: &str| {
         let Some(text) = lookup(name) else {
@@ -241,7 +243,7 @@ fn ratio(lookup: Lookup<'_>) -> Result<f64, Error> {
     }
     let name = "OTEL_TRACES_SAMPLER";
     let sampler = lookup(name);
-    // Whoever publishes under a trace decides, whatever the sampler is called.
+    // The publisher of a trace decides whether it is sampled, whatever the sampler's name is.
     match sampler
         .as_deref()
         .map(|name| name.trim_start_matches("parentbased_"))
@@ -260,7 +262,8 @@ fn ratio(lookup: Lookup<'_>) -> Result<f64, Error> {
     }
 }
 
-/// The standard's variable, in milliseconds. It cannot be more than [`FLUSH`], which a drain keeps of its time.
+/// Reads the standard's variable, in milliseconds. The limit cannot exceed [`FLUSH`], which a drain reserves of its
+/// time.
 fn limit(lookup: Lookup<'_>) -> Result<Duration, Error> {
     let name = "OTEL_EXPORTER_OTLP_TIMEOUT";
     let Some(text) = lookup(name) else {
@@ -270,7 +273,7 @@ fn limit(lookup: Lookup<'_>) -> Result<Duration, Error> {
     limit.map_err(|_| refused(name, &format!("must be milliseconds, got {text:?}")))
 }
 
-/// Whom the spans are of.
+/// Returns the resource that the spans describe.
 fn resource(lookup: Lookup<'_>) -> Result<Resource, Error> {
     let name = "OTEL_RESOURCE_ATTRIBUTES";
     let mut known = pairs(name, &lookup(name).unwrap_or_default())?;

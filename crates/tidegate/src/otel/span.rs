@@ -1,4 +1,4 @@
-//! One span, as it is sent.
+//! One span, in the form in which it is sent.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::trace::v1::{Span as Sent, Status};
 use super::{attribute, nanos, text};
 use crate::trace::TraceContext;
 
-/// What a span is to others.
+/// The role of a span in its trace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Internal,
@@ -19,11 +19,11 @@ pub(crate) enum Kind {
     Consumer,
 }
 
-/// A span that is being made.
+/// A span under construction.
 pub(crate) struct Span(Sent);
 
 impl Span {
-    /// A span at this position of its trace, of no length.
+    /// Creates a span at this position of its trace, with no length.
     pub(crate) fn new(position: &TraceContext, kind: Kind, name: String) -> Self {
         let kind = match kind {
             Kind::Internal => SpanKind::Internal,
@@ -51,7 +51,7 @@ impl Span {
         self
     }
 
-    /// What every span of an event says; `kind` is the event's.
+    /// Adds the attributes that every span of an event has. `kind` is the event's kind.
     pub(crate) fn messaging(self, operation_type: &str, operation: &str, kind: &str) -> Self {
         self.text("messaging.system", "tidegate")
             .text("messaging.operation.type", operation_type)
@@ -79,7 +79,7 @@ impl Span {
         self
     }
 
-    /// It belongs to this one, too, which is of another trace.
+    /// Adds a link to a position of another trace.
     pub(crate) fn linked(mut self, to: &TraceContext) -> Self {
         self.0.links.push(Link {
             trace_id: bytes(to.trace_id()),
@@ -90,7 +90,7 @@ impl Span {
         self
     }
 
-    /// It went wrong, in the way that this code says.
+    /// Marks the span as failed, with this error code.
     pub(crate) fn failed(mut self, code: &str) -> Self {
         self.0.status = Some(Status {
             code: StatusCode::Error.into(),
@@ -108,7 +108,7 @@ impl Span {
     }
 }
 
-/// The bytes of an id in hex, which a [`TraceContext`] has checked.
+/// Returns the bytes of an id in hex, which a [`TraceContext`] has checked.
 fn bytes(hex: &str) -> Vec<u8> {
     let pairs = hex.as_bytes().chunks_exact(2);
     let byte = |pair| {

@@ -1,4 +1,4 @@
-//! The figures of a drain as metrics. Their names are a promise: dashboards are made of them.
+//! The figures of a drain as metrics. Dashboards depend on their names, which therefore must not change.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use crate::otel::metric::{Buckets, Metrics};
 const OUTCOME: &str = "tidegate.outcome";
 const KIND: &str = "messaging.destination.name";
 
-/// How events have left the run's hands, with how many did so.
+/// Returns how events left the run's hands, with the number of each.
 pub(super) fn outcomes(report: &DrainReport) -> [(&'static str, u64); 10] {
     [
         ("completed", report.completed),
@@ -36,7 +36,7 @@ pub(super) fn stop_reason(report: &DrainReport) -> &'static str {
     }
 }
 
-/// All of a drain. Of one that the infrastructure has ended it is not known what it has left.
+/// Returns all metrics of a drain. After an infrastructure error, the remaining backlog is unknown.
 pub(super) fn of_drain(
     report: &DrainReport,
     succeeded: bool,
@@ -131,7 +131,7 @@ fn buckets(took: &Histogram) -> Buckets {
     for (duration, count) in took.counted() {
         buckets.add(duration, count);
     }
-    // Each bucket of ours stands for a range; the sum is known.
+    // Each of our buckets stands for a range, but the exact sum is known.
     buckets.sum = took.sum();
     buckets
 }

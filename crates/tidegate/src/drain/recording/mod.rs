@@ -1,12 +1,13 @@
-//! Owns what a drain records for OpenTelemetry: itself, its leases and writes, each attempt at an event and each handler, as
-//! spans; and its figures, as metrics. How they are kept and sent is [`crate::otel`]'s business.
+//! Owns what a drain records for OpenTelemetry. Its spans are the drain itself, its leases and writes, each attempt at
+//! an event and each handler. Its figures become metrics. [`crate::otel`] keeps and sends them.
 //!
-//! Who decides what is recorded is who published: an event's attempt is, if the trace that it was published under is sampled. Of
-//! events that were published under none a share of the drains decides, for all of them. An attempt that is not recorded and
-//! ends otherwise than well is, all the same, as one span.
+//! Publishers decide what is recorded: an attempt is recorded if its event was published under a sampled trace. For
+//! events that were published under no trace, a share of the drains records all of them. An attempt that is not
+//! recorded and does not end well still gets one span.
 //!
-//! The surprise is where attempts stand. The first one stands below its publish. Later ones, and replays, may come hours later:
-//! each begins a trace of its own, with a link to the publish, lest one trace stretch over all of them.
+//! The position of attempts is surprising. The first attempt is a child of its publish. Later attempts, and replays,
+//! may come hours later. Each of them begins its own trace, with a link to the publish, because otherwise one trace
+//! would stretch over all of them.
 
 mod metrics;
 
@@ -30,36 +31,37 @@ use crate::outcome::{HandlerEnd, Status};
 use crate::queue::Retried;
 use crate::trace::{self, TraceContext};
 
-/// The invocation of a function that a drain runs in.
+/// The invocation of a function that runs a drain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// The request's id.
     pub id: String,
-    /// It is the first one of its process.
+    /// Whether it is the first one of its process.
     pub is_cold: bool,
-    /// A schedule has caused it.
+    /// Whether a schedule caused it.
     pub is_timed: bool,
 }
 
-/// What one drain records.
+/// The recorder of one drain.
 pub(super) struct Recording {
     telemetry: Telemetry,
     spool: Spool,
     /// Whether spans are sent anywhere.
     has_spans: bool,
     position: TraceContext,
-    /// The drain that has started this one.
+    /// The drain that started this one.
     before: Option<TraceContext>,
     began: SystemTime,
     invocation: Option<Invocation>,
-    /// What is left in the queue, by kind, if that was looked at.
+    /// The remaining backlog by kind, if it was read.
     pub(super) left: Option<BTreeMap<String, u64>>,
 }
 
-/// Where a drain stands: its ids are those of its hop, so that the next hop can name this one without having been told.
+/// Returns the position of a drain. Its ids follow from its hop, so the next hop can link to this one without receiving
+/// the ids.
 fn position(chain: Chain, ratio: f64) -> TraceContext {
     let id = chain.id.as_u128();
-    // The first digits of a random UUID are random; the same for all hops, so that a chain is recorded as a whole.
+    // The first digits of a random UUID are random. All hops have the same ones, so a chain is recorded as a whole.
     let share = f64::from(chain.id.as_fields().0) / (f64::from(u32::MAX) + 1.0);
     let low = u64::try_from(id >> 64).unwrap_or_default();
     let hop = chain.hop;
@@ -67,7 +69,7 @@ fn position(chain: Chain, ratio: f64) -> TraceContext {
 }
 
 impl Recording {
-    /// `None` when nothing is sent anywhere.
+    /// Begins the recording. Returns `None` if nothing is sent anywhere.
     pub(super) fn begin(options: &DrainOptions, hooks: &mut Hooks) -> Option<Self> {
         let telemetry = options.telemetry.clone()?;
         let chain = hooks.chain.unwrap_or_else(Chain::begin);
@@ -86,7 +88,7 @@ impl Recording {
         })
     }
 
-    /// Kept of the run's time for sending.
+    /// Returns the part of the run's time that is reserved for sending.
     pub(super) fn reserve() -> Duration {
         FLUSH
     }
@@ -99,12 +101,12 @@ impl Recording {
         self.has_spans.then(|| self.spool.clone())
     }
 
-    /// Whether everything is recorded that nobody else decides on.
+    /// Whether this drain records everything for which no publisher decides.
     fn is_sampled(&self) -> bool {
         self.has_spans && self.position.is_sampled()
     }
 
-    /// Where an attempt stands.
+    /// Sets the position of an attempt.
     pub(super) fn placed(&self, ctx: Context) -> Context {
         let event = ctx.event();
         let position = match producer(event) {
@@ -115,12 +117,12 @@ impl Recording {
         ctx.placed(position)
     }
 
-    /// A lease has brought so many events.
+    /// Records a lease of this number of events.
     pub(super) fn leased(&self, sent: Instant, count: usize) {
         self.with_database("receive", sent, count);
     }
 
-    /// So many ends were written.
+    /// Records a write of this number of ends.
     pub(super) fn written(&self, sent: Instant, count: usize) {
         self.with_database("settle", sent, count);
     }
@@ -139,7 +141,7 @@ impl Recording {
         self.spool.push(span);
     }
 
-    /// An attempt has ended.
+    /// Records the end of an attempt.
     pub(super) fn attempted(
         &self,
         ctx: &Context,
@@ -170,7 +172,7 @@ impl Recording {
         }
     }
 
-    /// An event was ended that no handler has seen.
+    /// Records the end of an event that no handler has seen.
     pub(super) fn given_up(&self, event: &LeasedEvent, code: &str) {
         if !self.has_spans {
             return;
@@ -181,7 +183,7 @@ impl Recording {
         self.spool.push(span.failed(code));
     }
 
-    /// The span of an attempt, still without its length.
+    /// Returns the span of an attempt, still with no length.
     fn process(&self, event: &LeasedEvent, position: &TraceContext, outcome: &str) -> Span {
         let kind = event.kind.as_str();
         let mut span = Span::new(position, Kind::Consumer, format!("process {kind}"))
@@ -201,13 +203,13 @@ impl Recording {
         }
     }
 
-    /// What handlers have published by their end.
+    /// Records the events that handlers published with their end.
     fn published(&self, position: &TraceContext, ends: &[HandlerEnd]) {
         let now = SystemTime::now();
         let ends = ends.iter().filter(|end| !end.earlier && end.result.is_ok());
         for event in ends.flat_map(|end| &end.emitted) {
             let below = event.traceparent.as_deref().and_then(TraceContext::parse);
-            // What names a trace of its own is not published under this one.
+            // A publish that names its own trace is not published under this one.
             let own = |below: &TraceContext| {
                 below.trace_id() == position.trace_id() && below.span_id() != position.span_id()
             };
@@ -218,7 +220,7 @@ impl Recording {
         }
     }
 
-    /// The run is over: sends everything, and tells how many spans were lost.
+    /// Ends the recording: sends everything and returns how many spans were lost.
     pub(super) async fn ended(
         self,
         report: &DrainReport,
@@ -226,7 +228,7 @@ impl Recording {
         figures: &Figures,
         left: Duration,
     ) -> u64 {
-        // Of what was started twice, the other one has the ids.
+        // If a drain was started twice, the first one already used these ids.
         let repeated = report.stop_reason == StopReason::AlreadyRun;
         if self.has_spans && !repeated && (self.is_sampled() || !self.spool.is_empty()) {
             self.spool.push_last(self.whole(report, failed));
@@ -239,7 +241,7 @@ impl Recording {
         self.telemetry.flush(&self.spool, metrics, limit).await
     }
 
-    /// The span of the whole run.
+    /// Returns the span of the whole run.
     fn whole(&self, report: &DrainReport, failed: Option<&Error>) -> Span {
         let mut span = Span::new(&self.position, Kind::Internal, "drain".to_owned())
             .lasting(self.began, SystemTime::now())
@@ -272,17 +274,18 @@ impl Recording {
     }
 }
 
-/// The publish of an event.
+/// Returns the position of an event's publish.
 fn producer(event: &LeasedEvent) -> Option<TraceContext> {
     event.traceparent.as_deref().and_then(TraceContext::parse)
 }
 
-/// Whether this is the first attempt at what was published. One that was put off without being charged stays the first.
+/// Whether this is the first attempt at a published event. After an attempt that was put off without a charge, the next
+/// one still counts as the first.
 fn is_first(event: &LeasedEvent) -> bool {
     event.attempts <= 1 && !event.is_replay && event.progress.is_none()
 }
 
-/// How an attempt has ended, and whether all is well.
+/// Returns how an attempt ended, and whether it ended well.
 fn outcome(settled: &Settled) -> (&'static str, bool) {
     match settled.status() {
         Some(Status::Completed) => ("completed", true),
@@ -298,7 +301,7 @@ fn is_deferred(settled: &Settled) -> bool {
     matches!(settled, Settled::Retry(Retried { deferred, .. }) if !deferred.is_empty())
 }
 
-/// Runs the handlers of an event, and keeps the spans of what they do.
+/// Runs the handlers of an event and keeps their spans.
 pub(super) async fn ran<T>(
     spool: Option<Spool>,
     ctx: &Context,
@@ -310,7 +313,7 @@ pub(super) async fn ran<T>(
     otel::within(spool, work).await
 }
 
-/// Runs one handler, as a span below its event's. What it publishes and whom it calls stand below that.
+/// Runs one handler in a span below its event's. The handler's publishes and calls are children of that span.
 pub(super) async fn handled(
     ctx: &Context,
     (name, service): (&str, Option<&str>),

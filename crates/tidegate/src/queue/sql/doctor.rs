@@ -1,19 +1,19 @@
-//! What the doctor asks: facts about the schema, the queue, its upkeep and the server. Judging them is
-//! [`crate::doctor`]'s work; limits come from there, in seconds. Times are compared with
-//! `statement_timestamp()`, which an index can be searched for.
+//! Statements of the doctor: facts about the schema, the queue, its upkeep and the server. [`crate::doctor`] judges
+//! them and supplies the limits, in seconds. Times are compared with `statement_timestamp()`, because an index search
+//! can use it.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Whether there is a queue at all.
+/// Whether a queue exists.
 pub static IS_MIGRATED: Statement = Statement {
     name: "is_migrated",
     params: &[],
     text: "SELECT to_regclass('tidegate.event_queue') IS NOT NULL",
 };
 
-/// Settings that change how the catalog words itself, for the rest of a transaction.
+/// Fixes the settings that change the catalog's wording, for the rest of a transaction.
 pub static PLAIN_WORDING: Statement = Statement {
     name: "plain_wording",
     params: &[],
@@ -23,11 +23,12 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('Inter
        set_config('quote_all_identifiers', 'off', true)",
 };
 
-/// The schema as lines, one for each thing that a migration makes, worded alike by Postgres 15 to 18.
+/// The schema as lines, one for each object that a migration creates, with the same wording in Postgres 15 to 18.
 ///
-/// Left out: what a version words in its own way (NOT NULL as a constraint, bodies in standard SQL),
-/// what is not the same in every database (the log's partitions by day, the body of
-/// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, the migrations' histories), and what a partition has from its parent.
+/// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and bodies in
+/// standard SQL. Second, what differs between databases: the log's partitions by day, the bodies of
+/// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, and the migrations' histories. Third, what a
+/// partition inherits from its parent.
 pub static CATALOG: Statement = Statement {
     name: "catalog",
     params: &[],
@@ -84,7 +85,7 @@ WITH relation AS (
 SELECT line.what, line.definition FROM line ORDER BY line.what COLLATE \"C\", line.definition COLLATE \"C\"",
 };
 
-/// Schemas in which everybody may make things, of those in which names are looked up, and the queue's own.
+/// Schemas in which every login may create objects, among those on the search path and the queue's own.
 pub static OPEN_SCHEMAS: Statement = Statement {
     name: "open_schemas",
     params: &[],
@@ -95,7 +96,7 @@ SELECT quote_ident(n.nspname) FROM pg_catalog.pg_namespace AS n
  ORDER BY 1",
 };
 
-/// The last id that was drawn, and the highest one that is stored.
+/// The last id that the sequence returned, and the highest stored id.
 pub static IDS: Statement = Statement {
     name: "ids",
     params: &[],
@@ -104,8 +105,8 @@ SELECT (SELECT last_value FROM tidegate.event_queue_id_seq),
        coalesce(greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)), 0)",
 };
 
-/// Days, as the names of the log's partitions have them, for which events end soon but no partition
-/// is there: for each retention, from now on the next `$1` days.
+/// Days without a partition of the log on which events will soon expire, in the form of the partitions' names. For each
+/// retention, the days from now to `$1` days ahead.
 pub static MISSING_PARTITIONS: Statement = Statement {
     name: "missing_partitions",
     params: &[Type::INT4],
@@ -122,7 +123,7 @@ SELECT DISTINCT to_char(wanted.day, 'YYYYMMDD')
  ORDER BY 1",
 };
 
-/// Partitions of the log all of whose rows expired more than `$1` days ago.
+/// Partitions of the log whose rows all expired more than `$1` days ago.
 pub static EXPIRED_PARTITIONS: Statement = Statement {
     name: "expired_partitions",
     params: &[Type::INT4],
@@ -135,15 +136,15 @@ SELECT c.relname::text
  ORDER BY 1",
 };
 
-/// How many rows, up to `$1`, found no partition for their day.
+/// The number of rows in the default partition, counted up to `$1`.
 pub static STRAY_ROWS: Statement = Statement {
     name: "stray_rows",
     params: &[Type::INT8],
     text: "SELECT count(*) FROM (SELECT FROM tidegate.event_log_default LIMIT $1) AS stray",
 };
 
-/// Leased events: how many whose lease ran out more than `$1` seconds ago; the one that has been
-/// worked on longest, and for how many seconds.
+/// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been worked on longest,
+/// and for how many seconds.
 pub static LEASES: Statement = Statement {
     name: "leases",
     params: &[Type::FLOAT8],
@@ -161,8 +162,8 @@ SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - 
               ORDER BY taken_at, id LIMIT 1) AS longest ON true",
 };
 
-/// What must never be (see `sql/`): an event that is leased ahead of its group, or one with a group that a walk
-/// has passed unmarked. Up to `$1` of each.
+/// Violations of the order (see `sql/`): events that are leased ahead of their group, and events with a group that a
+/// walk has passed unmarked. Up to `$1` of each.
 pub static DISORDER: Statement = Statement {
     name: "disorder",
     params: &[Type::INT8],
@@ -172,9 +173,8 @@ UNION ALL
 SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m",
 };
 
-/// An event that a drain of this program (kinds `$2`) could have taken more than `$1` seconds ago, for
-/// how many seconds, and whether anything at all has ended since. A delayed one counts too: bringing
-/// it back is a drain's work.
+/// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the number of
+/// seconds, and whether any event has ended since. Delayed events count too, because a drain must bring them back.
 pub static UNTOUCHED: Statement = Statement {
     name: "untouched",
     params: &[Type::FLOAT8, Type::TEXT_ARRAY],
@@ -207,8 +207,8 @@ SELECT first.id, extract(epoch FROM statement_timestamp() - first.available_at):
  ORDER BY first.available_at LIMIT 1",
 };
 
-/// Groups whose first event has held back others and is older than `$1` seconds: how many, and the
-/// oldest one's group.
+/// Groups whose first event holds back other events and is older than `$1` seconds: their number, and the oldest one's
+/// group.
 pub static LONG_BLOCKED: Statement = Statement {
     name: "long_blocked",
     params: &[Type::FLOAT8],
@@ -218,7 +218,7 @@ SELECT count(*), (array_agg(b.group_key ORDER BY b.head_id))[1]
  WHERE b.created_at <= statement_timestamp() - make_interval(secs => $1)",
 };
 
-/// Paused kinds with the number of their events.
+/// Paused kinds with their number of events.
 pub static PAUSED: Statement = Statement {
     name: "paused",
     params: &[],
@@ -229,7 +229,7 @@ SELECT k.kind, count(*)
  GROUP BY k.kind ORDER BY k.kind",
 };
 
-/// Services that are not called: since how many seconds, how many events wait, the last failure's code.
+/// Services that are not called: for how many seconds, how many events wait, and the code of the last failure.
 pub static SERVICES_DOWN: Statement = Statement {
     name: "services_down",
     params: &[],
@@ -240,7 +240,7 @@ SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::floa
  ORDER BY s.since, s.service",
 };
 
-/// Kinds of live events that nobody registered, or that are not among `$1`, with the number of events.
+/// Kinds of live events that no program has registered, or that are not among `$1`, with the number of events.
 pub static STRANGE_KINDS: Statement = Statement {
     name: "strange_kinds",
     params: &[Type::TEXT_ARRAY],
@@ -252,8 +252,8 @@ SELECT live.kind, k.kind IS NOT NULL, live.events
  ORDER BY live.kind",
 };
 
-/// What the statistics say of the queue's table: live and dead rows, its size without what is stored
-/// aside, and when autovacuum came last.
+/// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of the last
+/// autovacuum.
 pub static BLOAT: Statement = Statement {
     name: "bloat",
     params: &[],
@@ -264,7 +264,7 @@ SELECT s.n_live_tup, s.n_dead_tup, pg_relation_size(s.relid),
  WHERE s.relid = 'tidegate.event_queue'::regclass",
 };
 
-/// The queue's tables that autovacuum is told to leave alone, with the option that says so.
+/// The queue's tables that have an option which turns autovacuum off, with that option.
 pub static UNVACUUMED: Statement = Statement {
     name: "unvacuumed",
     params: &[],
@@ -280,8 +280,8 @@ SELECT c.oid::regclass::text, told.option
  ORDER BY 1, 2",
 };
 
-/// What has kept vacuum from its work for more than `$1` seconds or, of a replication slot, `$2`
-/// transactions: what it is, and how to end it.
+/// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a replication slot, `$2`
+/// transactions: what each one is, and how to end it.
 pub static HOLDERS: Statement = Statement {
     name: "holders",
     params: &[Type::FLOAT8, Type::INT8],
@@ -308,14 +308,14 @@ SELECT format('replication slot %s, %s, is %s transactions behind', s.slot_name,
  WHERE greatest(age(s.xmin), age(s.catalog_xmin)) > $2",
 };
 
-/// Whether this role sees what other roles' sessions do, and its name.
+/// Whether this role can see other roles' sessions, and its name.
 pub static SIGHT: Statement = Statement {
     name: "sight",
     params: &[],
     text: "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), quote_ident(current_user)",
 };
 
-/// Settings `$1`, each with where its value comes from; the database's and the role's name.
+/// Settings `$1` with the source of each value, and the names of the database and the role.
 pub static SETTINGS: Statement = Statement {
     name: "settings",
     params: &[Type::TEXT_ARRAY],
@@ -326,8 +326,8 @@ SELECT s.name, s.setting, s.source, quote_ident(current_database()), quote_ident
  ORDER BY s.name",
 };
 
-/// How many relations a query of the whole log locks, how many locks the server has room for, and for how many sessions it
-/// counts that room.
+/// The number of relations that a query of the whole log locks, the number of locks that the server has room for, and
+/// the number of sessions for which it reserves that room.
 pub static LOCKS: Statement = Statement {
     name: "locks",
     params: &[],
@@ -339,14 +339,14 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') 
        current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint",
 };
 
-/// Whether the server only repeats what another one does.
+/// Whether the server is a standby.
 pub static IS_STANDBY: Statement = Statement {
     name: "is_standby",
     params: &[],
     text: "SELECT pg_is_in_recovery()",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &IS_MIGRATED,

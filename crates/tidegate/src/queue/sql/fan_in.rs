@@ -1,24 +1,24 @@
-//! Events that wait for others.
+//! Statements about events that wait for other events.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Releases those of `$2` waiting events behind id `$1` whose members have all ended.
+/// Releases those of the next `$2` waiting events after id `$1` whose members have all ended.
 pub static RELEASE_WAITING: Statement = Statement {
     name: "release_waiting",
     params: &[Type::INT8, Type::INT4],
     text: "SELECT r.looked_to, r.lowest FROM tidegate.release_waiting($1, $2) AS r",
 };
 
-/// What event `$1` waited for, and how that ended.
+/// The members that event `$1` waited for, and how each ended.
 pub static MEMBERS: Statement = Statement {
     name: "members",
     params: &[Type::INT8],
     text: "SELECT tidegate.members($1)::text",
 };
 
-/// What is known of the wait of event `$1`.
+/// The wait of event `$1`.
 pub static WAIT_OF: Statement = Statement {
     name: "wait_of",
     params: &[Type::INT8],
@@ -28,6 +28,6 @@ SELECT json_build_object('members', cardinality(w.members), 'ended_at_least', w.
   FROM tidegate.fan_in AS w WHERE w.event_id = $1",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[&RELEASE_WAITING, &MEMBERS, &WAIT_OF];

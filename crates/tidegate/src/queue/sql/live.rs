@@ -1,19 +1,20 @@
-//! What producers and drains do: publish, lease, renew, complete, finalize, retry, give back. Nearly all are functions in
-//! the database (`sql/`): a session keeps their plans, though a drain prepares nothing.
+//! Statements of producers and drains: publish, lease, renew, complete, finalize, retry, release. Nearly all of them
+//! call functions in the database (`sql/`). A session keeps the plans of these functions, although a drain prepares no
+//! statements.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 use crate::lease::Lease;
 
-/// Notes a message from outside; false, if it was taken in before.
+/// Records a message from outside. Returns false if it was taken in before.
 pub static RECEIVE: Statement = Statement {
     name: "receive",
     params: &[Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.receive($1, $2)",
 };
 
-/// Takes ready events; the function says how. There is always one row, which carries how far the scan came.
+/// Leases ready events; see the function for how. It always returns one row, which says how far the scan came.
 pub static LEASE: Statement = Statement {
     name: "lease",
     params: &[
@@ -40,14 +41,14 @@ SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken,
   FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text::xid8, $16::text::xid8) AS l",
 };
 
-/// Removes the leases of `$1` that are marked as ended.
+/// Removes the leases of worker `$1` that are marked as ended.
 pub static REMOVE_ENDED: Statement = Statement {
     name: "remove_ended",
     params: &[Type::UUID_ARRAY],
     text: "SELECT tidegate.remove_ended($1)",
 };
 
-/// The events of lease `$1` behind id `$2`, up to `$3` of them.
+/// The events of lease `$1` after id `$2`, at most `$3`.
 pub static READ_LEASED: Statement = Statement {
     name: "read_leased",
     params: &[Type::UUID, Type::INT8, Type::INT8],
@@ -57,7 +58,7 @@ SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts
   FROM tidegate.read_leased($1, $2, $3)",
 };
 
-/// Where [`READ_LEASED`] has what.
+/// The column positions of [`READ_LEASED`].
 pub(crate) mod leased {
     pub(crate) const ID: usize = 0;
     pub(crate) const FATE: usize = 1;
@@ -75,43 +76,44 @@ pub(crate) mod leased {
     pub(crate) const REPLAYED: usize = 13;
 }
 
-/// What is in hand under these tokens, all of one moment.
+/// The events in hand under these lease tokens, in one snapshot.
 pub static IN_HAND: Statement = Statement {
     name: "in_hand",
     params: &[Type::UUID_ARRAY],
     text: "SELECT * FROM tidegate.in_hand($1)",
 };
 
-/// Brings delayed events whose time has come back among the ready; up to `$1` at a time, earliest
-/// first. Tells the lowest id, from which the next scan must start.
+/// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the lowest id, from
+/// which the next scan must start.
 pub static PROMOTE: Statement = Statement {
     name: "promote",
     params: &[Type::INT8],
     text: "SELECT * FROM tidegate.promote($1)",
 };
 
-/// Breaks the leases of workers that have gone away, and those of worker `$1` that are not among `$2`.
+/// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among `$2`.
 pub static SWEEP: Statement = Statement {
     name: "sweep",
     params: &[Type::UUID, Type::UUID_ARRAY],
     text: "SELECT s.broken, s.lowest, s.low::text::bigint FROM tidegate.sweep($1, $2) AS s",
 };
 
-/// Prolongs leases still held. What does not come back is lost.
+/// Renews leases that are still held. A lease that is not returned is lost.
 pub static RENEW: Statement = Statement {
     name: "renew",
     params: &[Type::UUID, Type::UUID_ARRAY, Type::FLOAT8],
     text: "SELECT * FROM tidegate.renew($1, $2, $3)",
 };
 
-/// Gives back events that were never started, with their attempt.
+/// Releases events that have not started, with their attempts restored.
 pub static HAND_BACK: Statement = Statement {
     name: "hand_back",
     params: &[Type::UUID, Type::INT8_ARRAY, Type::UUID_ARRAY],
     text: "SELECT tidegate.hand_back($1, $2, $3)",
 };
 
-/// Moves completed events that leave nothing but their rows to the log: most events. The ranges travel as text.
+/// Moves completed events to the log if nothing else must be written for them, which is true of most events. The ranges
+/// are passed as text.
 pub static COMPLETE: Statement = Statement {
     name: "complete",
     params: &[
@@ -123,11 +125,11 @@ pub static COMPLETE: Statement = Statement {
     text: "SELECT c.ended, c.cuts FROM tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c",
 };
 
-/// The SQLSTATE of [`complete_and_commit`] for a lease that is not held.
+/// The SQLSTATE of [`complete_and_commit`] if the lease is not held.
 pub(crate) const NOT_HELD: &str = "TG001";
 
-/// Ends one event in its handler's transaction and commits that, in one round trip. The database comes to
-/// the commit only if the lease was held.
+/// Ends one event in its handler's transaction and commits, in one round trip. The commit runs only if the lease was
+/// held.
 pub(crate) fn complete_and_commit(lease: Lease) -> String {
     format!(
         "SELECT tidegate.complete_held({}, '{}'); COMMIT",
@@ -135,8 +137,8 @@ pub(crate) fn complete_and_commit(lease: Lease) -> String {
     )
 }
 
-/// Moves finished events of a lease to the log and publishes their follow-ups. What does not come back was not ours any
-/// more, or is busy.
+/// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not returned was no
+/// longer held by this drain, or is busy.
 pub static FINALIZE: Statement = Statement {
     name: "finalize",
     params: &[
@@ -167,14 +169,14 @@ SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
   FROM tidegate.finalize($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS f",
 };
 
-/// Ends event `$2` of lease `$1` without its payload.
+/// Ends event `$2` of lease `$1` without reading its payload.
 pub static END_UNREADABLE: Statement = Statement {
     name: "end_unreadable",
     params: &[Type::UUID, Type::INT8, Type::TEXT],
     text: "SELECT tidegate.end_unreadable($1, $2, $3)",
 };
 
-/// Puts events back for another attempt after a delay, with what they have done so far.
+/// Puts events back for another attempt after a delay, with the progress so far.
 pub static RETRY: Statement = Statement {
     name: "retry",
     params: &[
@@ -191,21 +193,21 @@ pub static RETRY: Statement = Statement {
     text: "SELECT tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 };
 
-/// Keeps a step's result or a handler's end with an event that is still held.
+/// Saves a step's result or a handler's end for an event that is still held.
 pub static SAVE_PROGRESS: Statement = Statement {
     name: "save_progress",
     params: &[Type::INT8, Type::UUID, Type::TEXT],
     text: "SELECT tidegate.save_progress($1, $2, $3)",
 };
 
-/// Notes how far a handler has come with an event that is still held.
+/// Records the progress that a handler reports for an event that is still held.
 pub static REPORT_PROGRESS: Statement = Statement {
     name: "report_progress",
     params: &[Type::INT8, Type::UUID, Type::TEXT, Type::FLOAT8, Type::TEXT],
     text: "SELECT tidegate.report_progress($1, $2, $3, $4, $5)",
 };
 
-/// Which of these leases finished their event: settles a finalize whose answer was lost.
+/// The leases of this list that finished their event. This settles a finalize whose answer was lost.
 pub static LOGGED_UNDER: Statement = Statement {
     name: "logged_under",
     params: &[Type::INT8_ARRAY, Type::UUID_ARRAY],
@@ -249,7 +251,7 @@ SELECT p.id, p.created, p.status, p.attempts, false AS replaced
        $8, $10) AS p",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &RECEIVE,

@@ -1,12 +1,12 @@
-//! Looking without touching, and the registry of kinds.
+//! Read-only views of the queue, and the registry of kinds.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// How much is left and how old the oldest is. Counts exactly up to 100,000 and falls back on the
-/// planner's estimate beyond, because counting millions costs more than a whole tick. The count has also met the
-/// lowest id: looking for it in the index would pass every dead entry once more (0.28 s behind 200,000, without 0.18 s).
+/// The number of live events and the age of the oldest. Counts exactly up to 100,000. Beyond that it returns the
+/// planner's estimate, because counting millions takes longer than a whole tick. The count also finds the lowest id. A
+/// search in the index would pass every dead entry once more (with 200,000 of them 0.28 s, without 0.18 s).
 pub static BACKLOG: Statement = Statement {
     name: "backlog",
     params: &[],
@@ -21,8 +21,8 @@ SELECT CASE WHEN counted.n < 100000 THEN counted.n
           FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted",
 };
 
-/// Live events of other kinds than these, of the first 100,000 that are met. Where nobody has registered another kind,
-/// which is usual, none is looked at.
+/// Live events of kinds that are not in this list, among the first 100,000 rows. If no other kind is registered, which
+/// is usual, the statement reads no event.
 pub static OTHERS: Statement = Statement {
     name: "others",
     params: &[Type::TEXT_ARRAY],
@@ -40,8 +40,8 @@ pub static STATS: Statement = Statement {
     text: "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind",
 };
 
-/// Everything stored about one event, live or logged. `row_to_json` leaves the payload's text alone: of `1e131071`,
-/// `to_jsonb` would make 131,072 digits, and of a payload of 2.5 KB a gigabyte.
+/// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb` would print
+/// `1e131071` as 131,072 digits, and turn a payload of 2.5 KB into a gigabyte.
 pub static SHOW: Statement = Statement {
     name: "show",
     params: &[Type::INT8],
@@ -51,8 +51,8 @@ UNION ALL
 SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\" FROM tidegate.logged($1)) AS l",
 };
 
-/// One event as a job. A pending one is expected to end when the drain is woken next, every `$2`
-/// seconds from its publish on, so that the time told never lies in the past.
+/// One event as a job. A pending event is expected to end when a drain is next woken, every `$2` seconds from its
+/// publish on. Therefore the reported time is never in the past.
 pub static JOB: Statement = Statement {
     name: "job",
     params: &[Type::INT8, Type::FLOAT8],
@@ -65,8 +65,8 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
   FROM tidegate.job($1) AS j",
 };
 
-/// What the whole queue's figures have beside the sums of their kinds. Times of the log are compared
-/// with `statement_timestamp()`: `clock_timestamp()` may change from row to row, so no index serves it.
+/// The figures of the whole queue that are not sums over its kinds. Times of the log are compared with
+/// `statement_timestamp()`: `clock_timestamp()` may change from row to row, so it cannot use an index.
 pub static OVERVIEW: Statement = Statement {
     name: "overview",
     params: &[],
@@ -80,18 +80,19 @@ SELECT (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 
          WHERE finished_at > statement_timestamp() - interval '1 minute')",
 };
 
-/// Events that will pass their deadline before they are started (B13), by kind, the soonest first; of the `$2` events whose
-/// deadlines come first. `$1` is a window in seconds. An event is one of them
+/// Events that will pass their start-before deadline before they start (B13), by kind, soonest first, among the `$2`
+/// events with the earliest deadlines. `$1` is a window in seconds. An event counts in three cases:
 ///
-/// - if its deadline comes within the window;
-/// - if it is put off until after its deadline;
-/// - if its turn comes after its deadline: if there are more of its kind before it, by their deadlines, than are finished by
-///   then at the rate of the last window. That is asked only of an event that has been ready for a whole window: for as long
-///   there has been more to do than was done, so what was done is what can be. The rate of a queue that was empty at times
-///   tells how much was published, and nothing of how much it can do.
+/// - Its deadline is within the window.
+/// - It is delayed until after its deadline.
+/// - Its turn comes after its deadline: more events of its kind have earlier deadlines than can finish by then at the
+///   rate of the last window. This test applies only to an event that has been ready for a whole window. During that time
+///   there was always more to do than was done, so the rate is the capacity. The rate of a queue that was empty at times
+///   shows how much was published, not how much it can do.
 ///
-/// What has started is none of them, and what is past its deadline is lost already. The index is walked as far as `$2`, with
-/// a million rows as with a thousand; the log is asked only where there is a rate to be known.
+/// Events that have started do not count, and neither do events past their deadline, which are already lost. The
+/// statement walks the index up to `$2` rows, with a million rows as with a thousand. It reads the log only if it needs
+/// a rate.
 pub static EXPIRING: Statement = Statement {
     name: "expiring",
     params: &[Type::FLOAT8, Type::INT8],
@@ -119,9 +120,9 @@ SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', 
  ORDER BY min(p.expires_at), p.kind",
 };
 
-/// What a live view asks at every tick: how old the oldest event is, and how many finished between
-/// `$1` and a moment ago. That moment, which is the next tick's `$1`, is half a second back, so
-/// that a finalize under way now is counted then.
+/// The query of a live view at every tick: the age of the oldest event, and the number of events that finished between
+/// `$1` and half a second ago. That second time is the next tick's `$1`. The half second lets a finalize that is under
+/// way now be counted at the next tick.
 pub static PULSE: Statement = Statement {
     name: "pulse",
     params: &[Type::TIMESTAMPTZ],
@@ -134,20 +135,19 @@ SELECT clock.settled,
   FROM (SELECT statement_timestamp() - interval '500 ms' AS settled) AS clock",
 };
 
-/// How far handlers say that they have come.
+/// The progress that running handlers report.
 pub static AT_WORK: Statement = Statement {
     name: "at_work",
     params: &[Type::INT8],
     text: "SELECT to_jsonb(w)::text FROM (SELECT id, kind, handler, part, note FROM tidegate.at_work ORDER BY id LIMIT $1) AS w",
 };
 
-/// Newest events first, live and logged; each filter that is null lets everything pass. They are
-/// constants to the planner, for nothing is prepared: those that are null cost nothing, the others
-/// find their index. What was created since a time has also finished since, which the log's block
-/// range index tells.
+/// Events, live and logged, newest first. A filter that is null matches all events. Nothing is prepared, so the planner
+/// sees the filters as constants: null filters cost nothing, and the others use their index. An event that was created
+/// after a time also finished after it, so the log's block range index applies.
 ///
-/// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation, `$6` before this id, `$7` or
-/// `$8` seconds ago: created since, `$9` or `$10` seconds ago: created before.
+/// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8` seconds ago:
+/// created at or after, `$9` or `$10` seconds ago: created before.
 pub static LIST: Statement = Statement {
     name: "list",
     params: &[
@@ -189,29 +189,29 @@ SELECT to_jsonb(e)::text
          ORDER BY id DESC LIMIT $3) AS e",
 };
 
-/// An event's kin, each as an object: its ancestors, nearest first, then what came of it, then the rest of the family, at
-/// most `$2` in all.
+/// The family of an event, each member as an object: its ancestors, nearest first, then its descendants, then the rest
+/// of the family; at most `$2` in all.
 pub static LINEAGE: Statement = Statement {
     name: "lineage",
     params: &[Type::INT8, Type::INT8],
     text: "SELECT l::text FROM tidegate.lineage($1, $2) AS l",
 };
 
-/// Groups whose first event holds the others back, the one that has waited longest first.
+/// Groups whose first event holds back other events, longest wait first.
 pub static BLOCKED_GROUPS: Statement = Statement {
     name: "blocked_groups",
     params: &[Type::INT8],
     text: "SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1",
 };
 
-/// Who holds what, the one that has held something longest first.
+/// Leases and their workers, oldest first.
 pub static LEASES: Statement = Statement {
     name: "leases",
     params: &[Type::INT8],
     text: "SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1",
 };
 
-/// Registers the kinds of a program; what an operator edited stays.
+/// Registers the kinds of a program. Operators' changes stay.
 pub static REGISTER_KINDS: Statement = Statement {
     name: "register_kinds",
     params: &[Type::TEXT_ARRAY],
@@ -219,14 +219,14 @@ pub static REGISTER_KINDS: Statement = Statement {
 INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING",
 };
 
-/// What a program says of its kinds.
+/// Stores the policies that a program declares.
 pub static DECLARE_POLICIES: Statement = Statement {
     name: "declare_policies",
     params: &[Type::TEXT_ARRAY, Type::TEXT_ARRAY],
     text: "SELECT tidegate.declare_policies($1, $2)",
 };
 
-/// Those of some kinds that are not registered.
+/// The kinds of this list that are not registered.
 pub static UNREGISTERED: Statement = Statement {
     name: "unregistered",
     params: &[Type::TEXT_ARRAY],
@@ -242,7 +242,7 @@ pub static REGISTERED: Statement = Statement {
     text: "SELECT k.kind FROM tidegate.event_kind AS k ORDER BY k.kind",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &BACKLOG,

@@ -1,6 +1,5 @@
-//! Every statement on the live queue and its log, by name. A test prepares each against a migrated
-//! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
-//! whole transaction.
+//! Every statement on the live queue and its log, by name. A test prepares each one against a migrated database. All
+//! times come from the database: `clock_timestamp()`, because `now()` does not advance within a transaction.
 
 pub mod doctor;
 pub mod fan_in;
@@ -17,18 +16,18 @@ pub mod survey;
 
 use tokio_postgres::types::Type;
 
-/// A statement with the types of its parameters, which travel with it: nothing is prepared.
+/// A statement with the types of its parameters. The types are sent with it, because nothing is prepared.
 #[derive(Debug)]
 pub struct Statement {
-    /// For error messages.
+    /// The name in error messages.
     pub name: &'static str,
     /// Types of `$1`, `$2` and so on.
     pub params: &'static [Type],
-    /// The text.
+    /// The SQL text.
     pub text: &'static str,
 }
 
-/// All of them, for the test that prepares each.
+/// All statements, for the test that prepares each one.
 #[cfg(feature = "internals")]
 pub static ALL: &[&[&Statement]] = &[
     live::ALL,

@@ -1,10 +1,10 @@
-//! Operators' verbs: each is a function of the schema, which writes the audit row with what it did.
+//! Operators' actions. Each calls a function of the schema, which also writes the audit row.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Puts logged events back as new ones. Times are given as such or as seconds ago.
+/// Publishes logged events again as new ones. A time is either an instant or a number of seconds ago.
 pub static REPLAY: Statement = Statement {
     name: "replay",
     params: &[
@@ -34,14 +34,14 @@ SELECT tidegate.replay(ids => $1, kind => $2, status => $3,
                        code => $15, digest => $16)::text",
 };
 
-/// Ends leases, so that their events run again at the next drain.
+/// Breaks leases, so that their events run again at the next drain.
 pub static REQUEUE: Statement = Statement {
     name: "requeue",
     params: &[Type::INT8_ARRAY, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.requeue($1, $2, $3)::text",
 };
 
-/// Ends live events, a page of them.
+/// Ends one page of live events.
 pub static CANCEL: Statement = Statement {
     name: "cancel",
     params: &[
@@ -68,7 +68,7 @@ SELECT tidegate.cancel(ids => $1, kind => $2, dedup_key => $3, correlation_id =>
                        reason => $11, actor => $12, \"limit\" => $13, after => $14, dry_run => $15)::text",
 };
 
-/// Has waiting events start at another time, a page of them. Times are given as such or as seconds from now.
+/// Changes the start time of one page of waiting events. A time is either an instant or a number of seconds from now.
 pub static RESCHEDULE: Statement = Statement {
     name: "reschedule",
     params: &[
@@ -103,28 +103,28 @@ SELECT tidegate.reschedule(ids => $1, kind => $2, dedup_key => $3, correlation_i
                            no_deadline => $20)::text",
 };
 
-/// Keeps a kind from being leased.
+/// Pauses a kind.
 pub static PAUSE: Statement = Statement {
     name: "pause",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.pause($1, $2, $3)::text",
 };
 
-/// Lets a kind be leased again.
+/// Resumes a kind.
 pub static RESUME: Statement = Statement {
     name: "resume",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.resume($1, $2, $3)::text",
 };
 
-/// Takes a kind off the list.
+/// Retires a kind.
 pub static RETIRE: Statement = Statement {
     name: "retire",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.retire($1, $2, $3)::text",
 };
 
-/// How events of a kind are handled.
+/// Sets how events of a kind are handled.
 pub static SET_POLICY: Statement = Statement {
     name: "set_policy",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT],
@@ -138,35 +138,35 @@ pub static UNBLOCK: Statement = Statement {
     text: "SELECT tidegate.unblock($1, $2, $3, $4)::text",
 };
 
-/// Events of groups or with correlation ids, in the queue or in one partition of the log.
+/// Events of these groups or with these correlation ids, in the queue or in one partition of the log.
 pub static FIND_SUBJECT: Statement = Statement {
     name: "find_subject",
     params: &[Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY],
     text: "SELECT tidegate.find_subject($1, $2, $3)",
 };
 
-/// What came of events, by id.
+/// The follow-ups and replays of events, by id.
 pub static OFFSPRING: Statement = Statement {
     name: "offspring",
     params: &[Type::INT8_ARRAY, Type::INT8, Type::INT4],
     text: "SELECT tidegate.offspring($1, $2, $3)",
 };
 
-/// Takes away what events hold, and cancels those that are live.
+/// Removes the content of events, and cancels the live ones.
 pub static FORGET: Statement = Statement {
     name: "forget",
     params: &[Type::INT8_ARRAY, Type::TEXT, Type::TEXT, Type::BOOL],
     text: "SELECT tidegate.forget($1, $2, $3, $4)::text",
 };
 
-/// Payloads that are not sealed with a key, in the queue or in one partition of the log.
+/// Payloads that are not sealed with this key, in the queue or in one partition of the log.
 pub static UNSEALED: Statement = Statement {
     name: "unsealed",
     params: &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT4],
     text: "SELECT id, kind, payload FROM tidegate.unsealed($1, $2, $3, $4)",
 };
 
-/// Puts other seals on payloads.
+/// Replaces the seals of payloads.
 pub static REWRAP: Statement = Statement {
     name: "rewrap",
     params: &[
@@ -179,7 +179,7 @@ pub static REWRAP: Statement = Statement {
     text: "SELECT tidegate.rewrap($1, $2, $3, $4, $5)",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &REPLAY,

@@ -1,22 +1,23 @@
-//! What Prometheus is told. Each statement looks at a bounded number of rows of the queue, whatever its size, and none at
-//! the log. All of them may be asked by `tidegate_read`.
+//! Statements for Prometheus. Each reads a bounded number of rows of the queue, whatever its size, and none reads the
+//! log. `tidegate_read` may run all of them.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Before [`EVENTS`]: of a queue little larger than what is looked at, the planner would rather read and sort all of it, and it
-/// may not know yet how large the queue is.
+/// Runs before [`EVENTS`]. If a queue is only a little larger than the sample, the planner prefers to read and sort all
+/// of it. It may also not know yet how large the queue is.
 pub const WALK: &str = "SET LOCAL enable_seqscan = off";
 
-/// Behind it.
+/// Runs after [`EVENTS`].
 pub const AS_USUAL: &str = "SET LOCAL enable_seqscan TO DEFAULT";
 
-/// Live events by kind and state, of the first `$1` by their ids, and how long the oldest ready one has been ready. The
-/// order costs little, and so the oldest are among them.
+/// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been ready. Reading
+/// by id costs little and includes the oldest events.
 ///
-/// An event is `running` in a worker's hands; else `paused` if its kind is; else `waiting_for_service` if its kind needs one
-/// that is not called; else, until its time has come, `planned` or, after an attempt, `retrying`; else `ready`.
+/// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its kind is paused;
+/// `waiting_for_service` if its kind needs a service that is not called; `retrying` or `planned` if its time has not
+/// come, after an attempt or without one; otherwise `ready`.
 pub static EVENTS: Statement = Statement {
     name: "prometheus_events",
     params: &[Type::INT8],
@@ -43,7 +44,8 @@ SELECT s.kind, s.state, count(*),
   FROM stated AS s GROUP BY s.kind, s.state",
 };
 
-/// All that has ever ended, by kind, status and the bound of its latency. Kinds that nobody has registered are one, null.
+/// All events that have ever ended, by kind, status and latency bucket. All kinds that no program has registered have
+/// the kind null.
 pub static ENDED: Statement = Statement {
     name: "prometheus_ended",
     params: &[],
@@ -53,7 +55,7 @@ SELECT k.kind, m.status, m.within_ms, sum(m.events)::bigint, sum(m.attempts)::bi
  GROUP BY k.kind, m.status, m.within_ms",
 };
 
-/// What belongs to no kind; of each sort `$1` events are looked at.
+/// Figures that belong to no kind, from at most `$1` events of each sort.
 pub static STATE: Statement = Statement {
     name: "prometheus_state",
     params: &[Type::INT8],
@@ -76,13 +78,13 @@ SELECT (SELECT count(*) FROM (SELECT FROM tidegate.stuck_events LIMIT $1) AS stu
        (SELECT max(m.version) FROM tidegate.queue_migrations AS m)",
 };
 
-/// Outside services, and whether each is not called.
+/// Outside services, and whether each one is unavailable.
 pub static SERVICES: Statement = Statement {
     name: "prometheus_services",
     params: &[],
     text: "SELECT s.service, s.state <> 'closed' FROM tidegate.service AS s ORDER BY s.service LIMIT 1000",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[&EVENTS, &ENDED, &STATE, &SERVICES];

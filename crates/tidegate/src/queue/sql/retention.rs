@@ -1,18 +1,17 @@
-//! Steps of a cleanup and the retention of kinds. What each step does, and which locks it takes, stands
-//! with its function in the migration.
+//! The steps of a cleanup and the retention of kinds. The migration describes each function's work and locks.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// The database's time.
+/// The database's current time.
 pub static CLOCK: Statement = Statement {
     name: "clock",
     params: &[],
     text: "SELECT clock_timestamp()",
 };
 
-/// Days that want a partition.
+/// Days that need a partition.
 pub static MISSING_DAYS: Statement = Statement {
     name: "missing_log_days",
     params: &[Type::TIMESTAMPTZ],
@@ -20,22 +19,21 @@ pub static MISSING_DAYS: Statement = Statement {
 SELECT day::text FROM tidegate.missing_log_days($1) AS day ORDER BY day",
 };
 
-/// How many rows of a day wait in the default partition, as far as it matters.
+/// The number of a day's rows in the default partition, as far as it matters.
 pub static ROWS_IN_DEFAULT: Statement = Statement {
     name: "rows_in_default",
     params: &[Type::TEXT],
     text: "SELECT tidegate.rows_in_default($1::date)",
 };
 
-/// Makes the partition of one day.
+/// Creates the partition of one day.
 pub static MAKE_PARTITION: Statement = Statement {
     name: "make_log_partition",
     params: &[Type::TEXT],
     text: "SELECT m.outcome, m.moved FROM tidegate.make_log_partition($1::date) AS m",
 };
 
-/// The log's partitions, the soonest to expire first; `over`: all of it has expired; `due`: it may hold
-/// expired rows.
+/// The log's partitions, soonest to expire first. `over`: all its rows have expired. `due`: it may hold expired rows.
 pub static PARTITIONS: Statement = Statement {
     name: "log_partitions",
     params: &[Type::TIMESTAMPTZ],
@@ -46,14 +44,14 @@ SELECT p.partition, coalesce(p.upper_bound <= $1, false) AS over, coalesce(p.low
  ORDER BY p.upper_bound, p.partition",
 };
 
-/// How many expired rows each partition holds.
+/// The number of expired rows in each partition.
 pub static EXPIRED_ROWS: Statement = Statement {
     name: "expired_rows",
     params: &[Type::TIMESTAMPTZ],
     text: "SELECT e.partition, e.events FROM tidegate.expired_rows($1) AS e",
 };
 
-/// Ends what no drain would hand to a handler any more, in one page of the live queue.
+/// Ends the events of one page of the live queue that no drain would hand to a handler any more.
 pub static SWEEP: Statement = Statement {
     name: "sweep_events",
     params: &[
@@ -69,14 +67,14 @@ SELECT s.expired, s.abandoned, s.last_id
   FROM tidegate.sweep_events($1, $2, make_interval(secs => $3), $4, $5, $6) AS s",
 };
 
-/// Counts a step of a partition that no event can finish into any more.
+/// Counts one step of a partition that no event can finish into any more.
 pub static SEAL: Statement = Statement {
     name: "seal_log_partition",
     params: &[Type::TEXT, Type::TIMESTAMPTZ],
     text: "SELECT tidegate.seal_log_partition($1, $2)",
 };
 
-/// Drops a sealed partition that is over.
+/// Drops a sealed partition whose rows have all expired.
 pub static DROP: Statement = Statement {
     name: "drop_log_partition",
     params: &[Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ],
@@ -96,21 +94,21 @@ pub static DELETE: Statement = Statement {
     text: "SELECT d.deleted, d.next FROM tidegate.delete_expired($1, $2, $3, $4, $5) AS d",
 };
 
-/// Forgets messages that were taken in long ago.
+/// Removes old records of messages from outside.
 pub static FORGET: Statement = Statement {
     name: "forget_received",
     params: &[Type::INT4, Type::BOOL, Type::TEXT, Type::TIMESTAMPTZ],
     text: "SELECT tidegate.forget_received($1, $2, $3, $4)",
 };
 
-/// Folds figures of minutes that are long over, and forgets drains that ended long ago.
+/// Merges the figures of old minutes, and removes old records of drains.
 pub static FOLD_FIGURES: Statement = Statement {
     name: "fold_figures",
     params: &[Type::INT4],
     text: "SELECT greatest(tidegate.fold_figures($1), tidegate.forget_runs($1))",
 };
 
-/// Retention of all kinds, or of one.
+/// The retention of all kinds, or of one.
 pub static RETENTIONS: Statement = Statement {
     name: "retentions",
     params: &[Type::TEXT],
@@ -120,7 +118,7 @@ SELECT k.kind, k.retention_completed::text, k.retention_failed::text,
   FROM tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind",
 };
 
-/// Sets the retention of one kind, in days and seconds; null leaves it.
+/// Sets the retention of one kind, in days and seconds. Null leaves it unchanged.
 pub static SET_RETENTION: Statement = Statement {
     name: "set_retention",
     params: &[
@@ -139,14 +137,14 @@ SELECT $1, r.retention_completed::text, r.retention_failed::text,
                               $6, $7) AS r",
 };
 
-/// Days that rows of a kind in one partition would move to and that have no partition yet.
+/// Days without a partition to which rows of a kind in one partition would move.
 pub static MISSING_RETENTION_DAYS: Statement = Statement {
     name: "missing_retention_days",
     params: &[Type::TEXT, Type::TEXT],
     text: "SELECT day::text FROM tidegate.missing_retention_days($1, $2) AS day ORDER BY day",
 };
 
-/// Dates a batch of a kind's finished events anew.
+/// Sets a new expiry for a batch of a kind's finished events.
 pub static APPLY_RETENTION: Statement = Statement {
     name: "apply_retention",
     params: &[
@@ -160,7 +158,7 @@ pub static APPLY_RETENTION: Statement = Statement {
     text: "SELECT a.redated, a.next FROM tidegate.apply_retention($1, $2, $3, $4, $5, $6) AS a",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &CLOCK,

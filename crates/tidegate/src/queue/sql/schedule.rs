@@ -1,11 +1,11 @@
-//! Statements about schedules. Their slots travel as whole seconds since 1970.
+//! Statements about schedules. Slots are passed as whole seconds since 1970.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Schedules of kinds `$1` whose slot has come, or is still to be computed, past the id `$2`: at most `$3`, by the database's
-/// clock or, in tests, at the second `$4`. A paused kind's schedules wait as its events do.
+/// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most `$3`. The time
+/// is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait like its events.
 pub static DUE_SCHEDULES: Statement = Statement {
     name: "due_schedules",
     params: &[Type::TEXT_ARRAY, Type::INT8, Type::INT4, Type::FLOAT8],
@@ -21,14 +21,14 @@ SELECT s.id, s.name, s.revision, s.cron, extract(epoch FROM s.every)::int8, s.ti
  ORDER BY s.id + 0 LIMIT $3",
 };
 
-/// Publishes for slots, and moves on to the next ones.
+/// Publishes the events of slots, and advances the schedules to their next slots.
 pub static FIRE_SCHEDULES: Statement = Statement {
     name: "fire_schedules",
     params: &[Type::TEXT],
     text: "SELECT f.id, f.published, f.refused FROM tidegate.fire_schedules($1::jsonb) AS f",
 };
 
-/// Schedules, at most `$1`: those that stand still first, then by their next slot.
+/// At most `$1` schedules: those that stand still first, then by their next slot.
 pub static SCHEDULES: Statement = Statement {
     name: "schedules",
     params: &[Type::INT4],
@@ -50,7 +50,7 @@ SELECT jsonb_build_object(
  ORDER BY s.problem IS NULL, s.next_at, s.name LIMIT $1",
 };
 
-/// Makes or changes a schedule of the operators'.
+/// Creates or changes a schedule that operators keep.
 pub static SET_SCHEDULE: Statement = Statement {
     name: "set_schedule",
     params: &[
@@ -69,21 +69,21 @@ pub static SET_SCHEDULE: Statement = Statement {
     text: "SELECT tidegate.set_schedule($1, $2, $3::json, $4, make_interval(secs => $5), $6, $7, make_interval(secs => $8), $9, $10, $11)::text",
 };
 
-/// Keeps a schedule from being fired.
+/// Pauses a schedule.
 pub static PAUSE_SCHEDULE: Statement = Statement {
     name: "pause_schedule",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.pause_schedule($1, $2, $3)::text",
 };
 
-/// Lets a schedule be fired again.
+/// Resumes a schedule.
 pub static RESUME_SCHEDULE: Statement = Statement {
     name: "resume_schedule",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.resume_schedule($1, $2, $3)::text",
 };
 
-/// Removes a schedule of the operators'.
+/// Removes a schedule that operators keep.
 pub static REMOVE_SCHEDULE: Statement = Statement {
     name: "remove_schedule",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
@@ -97,7 +97,7 @@ pub static RUN_SCHEDULE: Statement = Statement {
     text: "SELECT tidegate.run_schedule($1, $2, $3)::text",
 };
 
-/// What the program `$1` declares, as it is stored.
+/// The schedules that program `$1` declares, as stored.
 pub static DECLARED_SCHEDULES: Statement = Statement {
     name: "declared_schedules",
     params: &[Type::TEXT],
@@ -107,7 +107,7 @@ SELECT s.name, s.kind, s.payload::text, s.cron, extract(epoch FROM s.every)::int
   FROM tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name",
 };
 
-/// Makes or changes a schedule that the program `$1` declares.
+/// Creates or changes a schedule that program `$1` declares.
 pub static PUT_SCHEDULE: Statement = Statement {
     name: "put_schedule",
     params: &[
@@ -126,7 +126,7 @@ pub static PUT_SCHEDULE: Statement = Statement {
     text: "SELECT tidegate.put_schedule($1, $2, $3, $4::json, $5, make_interval(secs => $6), $7, $8, make_interval(secs => $9), $10, $11, NULL)::text",
 };
 
-/// Removes a schedule that the program `$1` declares no longer.
+/// Removes a schedule that program `$1` no longer declares.
 pub static DROP_SCHEDULE: Statement = Statement {
     name: "drop_schedule",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
@@ -140,8 +140,8 @@ pub static FORGET_SCHEDULES: Statement = Statement {
     text: "SELECT tidegate.forget_schedules($1, $2, $3, $4)",
 };
 
-/// Schedules that something is wrong with: of no registered kind, standing still, ahead of the clock, or not fired for `$1`
-/// seconds after their slot.
+/// Schedules with a problem: their kind is not registered, they stand still, they are ahead of the clock, or they have
+/// not fired for `$1` seconds after their slot.
 pub static TROUBLED_SCHEDULES: Statement = Statement {
     name: "troubled_schedules",
     params: &[Type::FLOAT8],
@@ -158,7 +158,7 @@ SELECT s.name, CASE WHEN s.problem IS NOT NULL THEN s.problem
  ORDER BY s.name LIMIT 10",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &DUE_SCHEDULES,

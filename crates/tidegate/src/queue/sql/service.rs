@@ -4,7 +4,7 @@ use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Tells what a worker has learnt of a service.
+/// Reports the results of a worker's calls of a service.
 pub static REPORT_SERVICE: Statement = Statement {
     name: "report_service",
     params: &[
@@ -20,7 +20,7 @@ pub static REPORT_SERVICE: Statement = Statement {
     text: "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8)::text",
 };
 
-/// Asks for places and starts.
+/// Requests places and starts at a limited service.
 pub static CLAIM_SERVICE: Statement = Statement {
     name: "claim_service",
     params: &[
@@ -41,28 +41,28 @@ pub static LIMIT_SERVICE: Statement = Statement {
     text: "SELECT tidegate.limit_service($1, $2, $3, $4, $5)::text",
 };
 
-/// Keeps a service from being called.
+/// Pauses a service.
 pub static PAUSE_SERVICE: Statement = Statement {
     name: "pause_service",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.pause_service($1, $2, $3)::text",
 };
 
-/// Lets a service be called again.
+/// Resumes a service.
 pub static RESUME_SERVICE: Statement = Statement {
     name: "resume_service",
     params: &[Type::TEXT, Type::TEXT, Type::TEXT],
     text: "SELECT tidegate.resume_service($1, $2, $3)::text",
 };
 
-/// All services that somebody has told something of.
+/// All services about which anything was reported.
 pub static SERVICES: Statement = Statement {
     name: "services",
     params: &[],
     text: "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &REPORT_SERVICE,

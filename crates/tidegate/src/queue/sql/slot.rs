@@ -1,52 +1,53 @@
-//! Slots of drains, and what is left to do.
+//! Statements about the slots of drains, and about the work that is left.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Takes one of the first `$2` slots for `$3` seconds, as the hop `$5` of the chain `$4`.
+/// Takes one of the first `$2` slots for `$3` seconds, as hop `$5` of chain `$4`.
 pub static TAKE_SLOT: Statement = Statement {
     name: "take_slot",
     params: &[Type::UUID, Type::INT4, Type::FLOAT8, Type::UUID, Type::INT4],
     text: "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position(), t.soon FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
 };
 
-/// Keeps a slot for `$3` seconds more, and tells the drain's rate.
+/// Keeps a slot for another `$3` seconds, and reports the drain's rate.
 pub static KEEP_SLOT: Statement = Statement {
     name: "keep_slot",
     params: &[Type::INT4, Type::UUID, Type::FLOAT8, Type::FLOAT8],
     text: "SELECT k.ours, k.first FROM tidegate.keep_slot($1, $2, $3, $4) AS k",
 };
 
-/// Tells that the drain looks a last time, or that it goes on after all.
+/// Reports that the drain looks for events one last time, or that it continues after all.
 pub static CLOSE_SLOT: Statement = Statement {
     name: "close_slot",
     params: &[Type::INT4, Type::UUID, Type::BOOL],
     text: "SELECT tidegate.close_slot($1, $2, $3)",
 };
 
-/// Whether who has just published should start a drain.
+/// Whether a producer that has just published should start a drain.
 pub static SHOULD_WAKE: Statement = Statement {
     name: "should_wake",
     params: &[],
     text: "SELECT tidegate.should_wake()",
 };
 
-/// Gives a slot back.
+/// Frees a slot.
 pub static LEAVE_SLOT: Statement = Statement {
     name: "leave_slot",
     params: &[Type::INT4, Type::UUID],
     text: "SELECT tidegate.leave_slot($1, $2)",
 };
 
-/// Notes a drain that ends, with its report.
+/// Records a drain that ends, with its report.
 pub static NOTE_RUN: Statement = Statement {
     name: "note_run",
     params: &[Type::UUID, Type::TEXT],
     text: "SELECT tidegate.note_run($1, $2::json)",
 };
 
-/// What a drain could take now, up to `$2`, and when there will be more. What is overdue is due now.
+/// The number of events that a drain could lease now, counted up to `$2`, and the next time when there will be more. A
+/// time that is overdue counts as now.
 pub static LEFT_TO_DO: Statement = Statement {
     name: "left_to_do",
     params: &[Type::TEXT_ARRAY, Type::INT8],
@@ -57,14 +58,14 @@ SELECT l.ready, CASE WHEN l.next_due_at < 'infinity' THEN
   FROM tidegate.left_to_do($1, $2) AS l",
 };
 
-/// How far the server has written its log ahead.
+/// The server's current position in the write-ahead log.
 pub static WAL_POSITION: Statement = Statement {
     name: "wal_position",
     params: &[],
     text: "SELECT tidegate.wal_position()",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &TAKE_SLOT,

@@ -1,4 +1,5 @@
-//! Views for people who watch a queue of any size. Each statement reads a bounded number of rows. Only [`CONTENT`] reads payloads.
+//! Views for people who watch a queue of any size. Each statement reads a bounded number of rows. Only [`CONTENT`]
+//! reads payloads.
 
 use tokio_postgres::types::Type;
 
@@ -33,8 +34,8 @@ SELECT jsonb_build_object('kind', q.kind, 'events', count(*),
  GROUP BY q.kind ORDER BY q.kind",
 };
 
-/// Groups whose first event blocks the others, at most `$1`. Only the first `$2` delayed events of groups are checked. Waiting events
-/// are counted up to 1,000.
+/// Groups whose first event holds back other events, at most `$1`. Only the first `$2` delayed events of groups are
+/// checked. Waiting events are counted up to 1,000.
 pub static BLOCKED: Statement = Statement {
     name: "blocked",
     params: &[Type::INT8, Type::INT8],
@@ -204,7 +205,7 @@ SELECT jsonb_build_object('worker', r.worker, 'started_at', r.started_at, 'ended
   FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT $1",
 };
 
-/// All of this file.
+/// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &RIGHTS,
