@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 
 /// Each verb of the program's own, with the schema of its document.
 #[must_use]
-pub fn of_own_verbs() -> [(&'static str, Value); 5] {
+pub fn of_own_verbs() -> [(&'static str, Value); 6] {
     [
         ("receive-issuing", receive_issuing()),
         ("submit", submit()),
         ("serve", serve()),
+        ("console", console()),
         ("api-key", api_key()),
         ("link-key", link_key()),
     ]
@@ -54,6 +55,16 @@ fn submit() -> Value {
 fn serve() -> Value {
     let fields = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the HTTP interface."}});
     document("Serve", "serve", fields)
+}
+
+fn console() -> Value {
+    let served = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the console."}});
+    let hashed = json!({"hash": {"type": "string", "description": "The hash of the password, for the file of users."}});
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Console",
+        "oneOf": [document("Served", "console", served), document("HashPassword", "hash_password", hashed)],
+    })
 }
 
 fn link_key() -> Value {

@@ -43,7 +43,7 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp w
     LANGUAGE sql STABLE
     RETURN CASE WHEN (added IS NULL) THEN errors ELSE (errors || (SELECT COALESCE(jsonb_agg((e.value || jsonb_build_object('at', append_errors.at))), '[]'::jsonb) AS "coalesce" FROM jsonb_array_elements(append_errors.added) e(value))) END;
 
-COMMENT ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) IS 'Errors with new ones behind them.';
+COMMENT ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) IS 'Appends new errors to errors.';
 
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -106,7 +106,7 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) IS 'Gives ended events of a kind in one partition of the log the expiry that its retention says now, a step at a time. kind: a registered kind. partition: its name. since: where the last step stopped; null begins. batch: how many rows at most. reason: why. actor: who. Returns how many were redated and the next since, null at the end.';
+COMMENT ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) IS 'Applies the current retention of a kind to its finished events in one partition of the log, one step at a time. kind: a registered kind. partition: its name. since: where the last step stopped; null begins. batch: the most rows. reason: the reason, required. actor: the operator''s name. Returns how many rows have a new expiry and the next since, null at the end.';
 
 CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) RETURNS timestamp with time zone
     LANGUAGE plpgsql
@@ -121,7 +121,7 @@ BEGIN
     RETURN clock_timestamp() + delay;
 END $$;
 
-COMMENT ON FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) IS 'The time that a delay ends, or an error.';
+COMMENT ON FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) IS 'The time at which a delay ends, or an error.';
 
 CREATE FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamp with time zone
     LANGUAGE plpgsql
@@ -166,7 +166,7 @@ CREATE FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets 
       FROM unnest(ids, created, waits) AS w(id, created, set) WHERE w.created AND w.set IS NOT NULL
 $$;
 
-COMMENT ON FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) IS 'Has follow-ups wait for others of the same event.';
+COMMENT ON FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) IS 'Makes follow-ups wait for other follow-ups of the same event.';
 
 CREATE FUNCTION tidegate.await_members(id bigint, members bigint[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -183,7 +183,7 @@ BEGIN
     UPDATE tidegate.event_queue AS q SET available_at = tidegate.unreleased() WHERE q.id = await_members.id;
 END $$;
 
-COMMENT ON FUNCTION tidegate.await_members(id bigint, members bigint[]) IS 'Has a new event wait for others.';
+COMMENT ON FUNCTION tidegate.await_members(id bigint, members bigint[]) IS 'Makes a new event wait for other events.';
 
 CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -203,7 +203,7 @@ CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RET
      WHERE w.released_at IS NULL AND w.members && ARRAY(SELECT p.original FROM pair AS p)
 $$;
 
-COMMENT ON FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) IS 'Has events that wait for others wait for the replays of these.';
+COMMENT ON FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) IS 'Makes events that wait for these events wait for their replays.';
 
 CREATE FUNCTION tidegate.begin_step() RETURNS void
     LANGUAGE plpgsql
@@ -232,7 +232,7 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
 
-COMMENT ON FUNCTION tidegate.busy_groups(group_keys text[]) IS 'Those of some groups that another transaction is publishing to.';
+COMMENT ON FUNCTION tidegate.busy_groups(group_keys text[]) IS 'The groups of a list to which another transaction is publishing.';
 
 CREATE FUNCTION tidegate.cancel(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, group_key text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" integer DEFAULT 1000, after bigint DEFAULT 0, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -269,7 +269,7 @@ BEGIN
                                         'begun', cardinality(begun), 'missed', missed);
 END $$;
 
-COMMENT ON FUNCTION tidegate.cancel(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Ends live events FAILED with the code cancelled, also while a worker has them. Which: ids (1 to 10000), or kind, correlation_id or group_key, or a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), since and until (when they were published). reason: why, required. actor: who. limit: how many at most in this call. after: only ids above this; the answer''s next is where to go on. dry_run: true only tells what would be done. Returns a report as an object.';
+COMMENT ON FUNCTION tidegate.cancel(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Ends live events FAILED with the code cancelled, even while a worker holds them. Selects them by ids (1 to 10000), or by kind, correlation_id or group_key, or by a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), since and until (the time of the publish). reason: the reason, required. actor: the operator''s name. limit: the most events in this call. after: only ids above this; the report''s next is the value for the next call. dry_run: true reports what would be done and changes nothing. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql STABLE
@@ -298,7 +298,7 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION tidegate.check_ids(ids bigint[]) IS 'Refuses bad ids.';
+COMMENT ON FUNCTION tidegate.check_ids(ids bigint[]) IS 'Refuses invalid ids.';
 
 CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
     LANGUAGE plpgsql
@@ -320,7 +320,7 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) IS 'Refuses a bad reason or actor.';
+COMMENT ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) IS 'Refuses an invalid reason or actor.';
 
 CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) RETURNS void
     LANGUAGE plpgsql
@@ -352,7 +352,7 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) IS 'Refuses bad arguments of replay().';
+COMMENT ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) IS 'Refuses invalid arguments of replay().';
 
 CREATE FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) RETURNS void
     LANGUAGE plpgsql
@@ -380,7 +380,7 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) IS 'Refuses bad arguments of cancel() and reschedule().';
+COMMENT ON FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) IS 'Refuses invalid arguments of cancel() and reschedule().';
 
 CREATE FUNCTION tidegate.check_service(service text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
@@ -393,7 +393,7 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION tidegate.check_service(service text) IS 'Refuses a name that no service may have.';
+COMMENT ON FUNCTION tidegate.check_service(service text) IS 'Refuses an invalid name of a service.';
 
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer, seconds double precision, OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision) RETURNS record
     LANGUAGE plpgsql
@@ -459,7 +459,7 @@ BEGIN
     RETURN true;
 END $$;
 
-COMMENT ON FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) IS 'Notes that a drain looks a last time.';
+COMMENT ON FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) IS 'Records that a drain looks for events one last time.';
 
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) RETURNS record
     LANGUAGE plpgsql
@@ -597,13 +597,13 @@ BEGIN
     END LOOP;
 END $$;
 
-COMMENT ON FUNCTION tidegate.declare_policies(kinds text[], policies text[]) IS 'Notes the policies that a program declares.';
+COMMENT ON FUNCTION tidegate.declare_policies(kinds text[], policies text[]) IS 'Stores the policies that a program declares.';
 
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 5;
 
-COMMENT ON FUNCTION tidegate.default_max_attempts() IS 'How many attempts an event has that says nothing else. Set by `tidegate migrate` from TIDEGATE_MAX_ATTEMPTS.';
+COMMENT ON FUNCTION tidegate.default_max_attempts() IS 'The default number of attempts of an event. Set by `tidegate migrate` from TIDEGATE_MAX_ATTEMPTS.';
 
 CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -697,7 +697,7 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.delete_expired(partition text, since text, batch integer, actor text, now timestamp with time zone) IS 'Deletes expired rows of one partition, a step at a time. partition: its name. since: where the last step stopped; null begins. batch: how many rows at most. actor: who. now: as in log_partitions(). Returns how many were deleted and the next since, null at the end.';
+COMMENT ON FUNCTION tidegate.delete_expired(partition text, since text, batch integer, actor text, now timestamp with time zone) IS 'Deletes expired rows of one partition, one step at a time. partition: its name. since: where the last step stopped; null begins. batch: the most rows. actor: the operator''s name. now: as in log_partitions(). Returns how many rows were deleted and the next since, null at the end.';
 
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -714,7 +714,7 @@ CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) 
                         THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
 $$;
 
-COMMENT ON FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) IS 'What a replay of failed handlers need not do again.';
+COMMENT ON FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) IS 'The work that a replay of failed handlers can skip.';
 
 CREATE FUNCTION tidegate.drop_log_partition(partition text, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(dropped bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -755,7 +755,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
-COMMENT ON FUNCTION tidegate.drop_log_partition(partition text, actor text, now timestamp with time zone) IS 'Drops a counted partition whose rows have all expired. partition: its name. actor: who. now: as in log_partitions(). Returns how many rows went; null if none did.';
+COMMENT ON FUNCTION tidegate.drop_log_partition(partition text, actor text, now timestamp with time zone) IS 'Drops a counted partition whose rows have all expired. partition: its name. actor: the operator''s name. now: as in log_partitions(). Returns how many rows were removed; null if the partition was not dropped.';
 
 CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -812,7 +812,7 @@ BEGIN
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
 
-COMMENT ON FUNCTION tidegate.end_leases(event_ids bigint[]) IS 'Takes events out of whatever leases they are in, for a requeue.';
+COMMENT ON FUNCTION tidegate.end_leases(event_ids bigint[]) IS 'Removes events from all leases, for a requeue.';
 
 CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) RETURNS record
     LANGUAGE plpgsql
@@ -1015,7 +1015,7 @@ BEGIN
     END IF;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) IS 'Ids of events that are about somebody, in the queue or in one partition of the log. partition: its name; null for the queue. groups: group keys. correlation_ids: correlation ids.';
+COMMENT ON FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) IS 'Ids of events about a person, in the queue or in one partition of the log. partition: its name; null for the queue. groups: group keys. correlation_ids: correlation ids.';
 
 CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE(id bigint, published bigint, refused text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1079,7 +1079,7 @@ BEGIN
     END LOOP;
 END $$;
 
-COMMENT ON FUNCTION tidegate.fire_schedules(firings jsonb) IS 'Publishes what schedules have due.';
+COMMENT ON FUNCTION tidegate.fire_schedules(firings jsonb) IS 'Publishes the due events of schedules.';
 
 CREATE FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -1096,7 +1096,7 @@ BEGIN
     now_reached := cardinality(members);
 END $$;
 
-COMMENT ON FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) IS 'The first live one of a waiting event''s members.';
+COMMENT ON FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) IS 'The first member of a waiting event that is live.';
 
 CREATE FUNCTION tidegate.fold_figures(most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1129,7 +1129,7 @@ BEGIN
     RETURN total;
 END $$;
 
-COMMENT ON FUNCTION tidegate.fold_figures(most integer) IS 'Merges up to most old rows of minute_stats into hours and days, and returns how many. A cleanup calls it.';
+COMMENT ON FUNCTION tidegate.fold_figures(most integer) IS 'Merges up to most old rows of minute_stats into hours and days, and returns their number. A cleanup calls it.';
 
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1185,7 +1185,7 @@ BEGIN
         'offspring', further);
 END $$;
 
-COMMENT ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) IS 'Removes what events hold about a person; live ones are cancelled first. ids: at most 1000 events. reason: why, required. actor: who. dry_run: true only tells what would be done. Returns a report; offspring are events that came of these and are not forgotten yet.';
+COMMENT ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) IS 'Removes the content of events about a person; live events are cancelled first. ids: at most 1000 events. reason: the reason, required. actor: the operator''s name. dry_run: true reports what would be done and changes nothing. Returns a report; its offspring are follow-ups and replays of these events that are not forgotten yet.';
 
 CREATE FUNCTION tidegate.forget_received(batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1215,7 +1215,7 @@ BEGIN
     RETURN forgotten;
 END $$;
 
-COMMENT ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) IS 'Removes messages that receive() noted more than 15 days ago. batch: how many at most. dry_run: true counts them. actor: who. now: as in log_partitions().';
+COMMENT ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) IS 'Removes messages that receive() recorded more than 15 days ago. batch: the most messages. dry_run: true only counts them. actor: the operator''s name. now: as in log_partitions().';
 
 CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
@@ -1229,7 +1229,7 @@ CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
     SELECT count(*) FROM gone
 $$;
 
-COMMENT ON FUNCTION tidegate.forget_runs(most integer) IS 'Deletes up to most rows of drain_run that are older than a week, and returns how many. A cleanup calls it.';
+COMMENT ON FUNCTION tidegate.forget_runs(most integer) IS 'Deletes up to most rows of drain_run that are older than a week, and returns their number. A cleanup calls it.';
 
 CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1251,7 +1251,7 @@ BEGIN
     RETURN removed;
 END $$;
 
-COMMENT ON FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text, dry_run boolean) IS 'Removes operators'' schedules of groups. groups: the group keys. reason: why, required. actor: who. dry_run: true only counts. Returns how many there are.';
+COMMENT ON FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text, dry_run boolean) IS 'Removes operators'' schedules of groups. groups: the group keys. reason: the reason, required. actor: the operator''s name. dry_run: true only counts them. Returns the number of schedules.';
 
 CREATE FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) RETURNS json
     LANGUAGE plpgsql STABLE
@@ -1270,7 +1270,7 @@ EXCEPTION
         RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) IS 'What a query finds in one table.';
+COMMENT ON FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) IS 'The result of a query on one table.';
 
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
     LANGUAGE plpgsql
@@ -1325,13 +1325,13 @@ BEGIN
     RETURN leaving;
 END $$;
 
-COMMENT ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) IS 'Takes events out of a worker''s leases without an end.';
+COMMENT ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) IS 'Removes events from a worker''s leases without ending them.';
 
 CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((POSITION(('\u0000'::text) IN ((payload)::text)) > 0) AND ((payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text));
 
-COMMENT ON FUNCTION tidegate.has_nul(payload json) IS 'Whether JSON text has a NUL character in it.';
+COMMENT ON FUNCTION tidegate.has_nul(payload json) IS 'Whether JSON text contains a NUL character.';
 
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE(token uuid, cuts integer, started_to bigint, id bigint)
     LANGUAGE sql STABLE
@@ -1345,7 +1345,7 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE(token uuid, cuts i
      WHERE l.token = ANY (in_hand.tokens)
 $$;
 
-COMMENT ON FUNCTION tidegate.in_hand(tokens uuid[]) IS 'Which events are in hand under these leases, all of one moment.';
+COMMENT ON FUNCTION tidegate.in_hand(tokens uuid[]) IS 'The events in hand under these leases, in one snapshot.';
 
 CREATE FUNCTION tidegate.insert_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS bigint[]
     LANGUAGE plpgsql
@@ -1354,7 +1354,7 @@ CREATE FUNCTION tidegate.insert_batch(kinds text[], payloads json[], group_keys 
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
-    -- By kind, where a kind has a policy of its own.
+    -- By kind, for kinds with a policy of their own.
     own_attempts constant jsonb := tidegate.own_attempts();
     ids bigint[];
 BEGIN
@@ -1442,35 +1442,35 @@ WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_thr
 
 COMMENT ON TABLE tidegate.service IS 'Outside services that handlers call and that have failed, are limited, or were paused. Read the view services instead.';
 
-COMMENT ON COLUMN tidegate.service.service IS 'The name of the service, 1 to 100 characters. kind:NAME stands for the limit of a kind.';
+COMMENT ON COLUMN tidegate.service.service IS 'The name of the service, 1 to 100 characters. kind:NAME is the limit of a kind.';
 
 COMMENT ON COLUMN tidegate.service.state IS 'closed: it is called. open: it does not answer, and its events wait. probing: one event tries it. paused: an operator has stopped the calls.';
 
 COMMENT ON COLUMN tidegate.service.since IS 'Since when it is in this state.';
 
-COMMENT ON COLUMN tidegate.service.failures IS 'How many calls in a row it has not answered.';
+COMMENT ON COLUMN tidegate.service.failures IS 'The number of consecutive calls that it has not answered.';
 
-COMMENT ON COLUMN tidegate.service.holds IS 'How often in a row it was still down when it was tried.';
+COMMENT ON COLUMN tidegate.service.holds IS 'The number of consecutive probes that found it still down.';
 
-COMMENT ON COLUMN tidegate.service.retry_at IS 'When it is tried next. Null: it is not waited for.';
+COMMENT ON COLUMN tidegate.service.retry_at IS 'When it is tried next. Null: no try is planned.';
 
-COMMENT ON COLUMN tidegate.service.answers IS 'How many reports said that it had answered.';
+COMMENT ON COLUMN tidegate.service.answers IS 'The number of reports that it has answered.';
 
 COMMENT ON COLUMN tidegate.service.answered_at IS 'When it last answered.';
 
 COMMENT ON COLUMN tidegate.service.last_error IS 'The code of the latest failure.';
 
-COMMENT ON COLUMN tidegate.service.kinds IS 'The kinds of events that call it, as far as they have met a failure.';
+COMMENT ON COLUMN tidegate.service.kinds IS 'The kinds of events that have met a failure of the service.';
 
 COMMENT ON COLUMN tidegate.service.prober IS 'The worker that tries it.';
 
 COMMENT ON COLUMN tidegate.service.probe_id IS 'The event that tried it last.';
 
-COMMENT ON COLUMN tidegate.service.max_running IS 'How many events that call it run at once, over all drains. Null: any number.';
+COMMENT ON COLUMN tidegate.service.max_running IS 'The most events that call it at once, over all drains. Null: any number.';
 
-COMMENT ON COLUMN tidegate.service.per_second IS 'How many events that call it start in a second, over all drains. Null: any number.';
+COMMENT ON COLUMN tidegate.service.per_second IS 'The most events that call it that start per second, over all drains. Null: any number.';
 
-COMMENT ON COLUMN tidegate.service.next_start IS 'When the next one may start.';
+COMMENT ON COLUMN tidegate.service.next_start IS 'The earliest start of the next event that calls it.';
 
 CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -1482,7 +1482,7 @@ CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (((s).state <> 'closed'::text) OR ((s).failures > 0));
 
-COMMENT ON FUNCTION tidegate.is_troubled(s tidegate.service) IS 'Whether a service has failed of late.';
+COMMENT ON FUNCTION tidegate.is_troubled(s tidegate.service) IS 'Whether a service has failed recently.';
 
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -1534,7 +1534,7 @@ CREATE TABLE tidegate.event_log (
 )
 PARTITION BY RANGE (expires_at);
 
-COMMENT ON TABLE tidegate.event_log IS 'Events that have ended, kept until their retention is over. One partition a day of expiry. An ended event never changes its status; a replay is a new event.';
+COMMENT ON TABLE tidegate.event_log IS 'Finished events, kept until their retention is over, in one partition per day of expiry. A finished event never changes its status; a replay is a new event.';
 
 COMMENT ON COLUMN tidegate.event_log.id IS 'The id that the event had in event_queue.';
 
@@ -1548,21 +1548,21 @@ COMMENT ON COLUMN tidegate.event_log.dedup_key IS 'The deduplication key of the 
 
 COMMENT ON COLUMN tidegate.event_log.correlation_id IS 'The correlation id of the event. Null: none, or forgotten.';
 
-COMMENT ON COLUMN tidegate.event_log.status IS 'COMPLETED: all handlers succeeded. COMPLETED_WITH_ERRORS: a handler rejected the event; errors says why. FAILED: attempts were spent, the deadline passed, an operator cancelled it, or no handler was there.';
+COMMENT ON COLUMN tidegate.event_log.status IS 'COMPLETED: all handlers succeeded. COMPLETED_WITH_ERRORS: a handler rejected the event; errors says why. FAILED: attempts were spent, the deadline passed, an operator cancelled it, or there was no handler.';
 
 COMMENT ON COLUMN tidegate.event_log.attempts IS 'How many attempts the event had.';
 
-COMMENT ON COLUMN tidegate.event_log.max_attempts IS 'How many attempts it was allowed.';
+COMMENT ON COLUMN tidegate.event_log.max_attempts IS 'The most attempts that it was allowed.';
 
 COMMENT ON COLUMN tidegate.event_log.errors IS 'All its errors, oldest first: an array of objects with handler, code, message, attempt and at.';
 
-COMMENT ON COLUMN tidegate.event_log.result IS 'What the handlers returned, if they returned anything. Null: nothing.';
+COMMENT ON COLUMN tidegate.event_log.result IS 'The results of the handlers. Null: none.';
 
-COMMENT ON COLUMN tidegate.event_log.progress IS 'What handlers had finished, for a replay of only those that failed.';
+COMMENT ON COLUMN tidegate.event_log.progress IS 'The handlers that had finished, for a replay of only the failed ones.';
 
 COMMENT ON COLUMN tidegate.event_log.created_at IS 'When the event was published.';
 
-COMMENT ON COLUMN tidegate.event_log.processing_started_at IS 'When the lease that ended it was taken. Null: no worker had it in hand.';
+COMMENT ON COLUMN tidegate.event_log.processing_started_at IS 'When the lease that ended it was taken. Null: it was not leased.';
 
 COMMENT ON COLUMN tidegate.event_log.finished_at IS 'When the event ended.';
 
@@ -1572,13 +1572,13 @@ COMMENT ON COLUMN tidegate.event_log.lease_token IS 'The lease under which a wor
 
 COMMENT ON COLUMN tidegate.event_log.parent_id IS 'The id of the event whose handler published this one. Null: a producer published it.';
 
-COMMENT ON COLUMN tidegate.event_log.replay_of IS 'The id of the ended event that this one repeated. Null: it was no replay.';
+COMMENT ON COLUMN tidegate.event_log.replay_of IS 'The id of the finished event that this one replayed. Null: it was not a replay.';
 
 COMMENT ON COLUMN tidegate.event_log.deadline IS 'The deadline that the event had in event_queue.expires_at. Null: none.';
 
 COMMENT ON COLUMN tidegate.event_log.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
 
-COMMENT ON COLUMN tidegate.event_log.forgotten_at IS 'When forget() removed what the event was about. Null: it is complete.';
+COMMENT ON COLUMN tidegate.event_log.forgotten_at IS 'When forget() removed the event''s content. Null: the content is complete.';
 
 CREATE TABLE tidegate.event_queue (
     id bigint NOT NULL,
@@ -1619,33 +1619,33 @@ CREATE TABLE tidegate.event_queue (
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000', autovacuum_vacuum_cost_delay='0');
 
-COMMENT ON TABLE tidegate.event_queue IS 'Live events: published and not ended yet. A plain INSERT of kind and payload publishes an event without a group. An event that ends moves to event_log. Who has an event in hand is in the table lease, not here; the view events shows both together.';
+COMMENT ON TABLE tidegate.event_queue IS 'Live events: published and not finished yet. A plain INSERT of kind and payload publishes an event without a group. A finished event moves to event_log. The table lease says which worker holds an event; the view events shows both together.';
 
-COMMENT ON COLUMN tidegate.event_queue.id IS 'The event''s number, drawn from a sequence. Later events have higher ids; ids of one group follow the order of their commits.';
+COMMENT ON COLUMN tidegate.event_queue.id IS 'The event''s id, drawn from a sequence. Later events have higher ids. The ids of one group follow the order of the commits.';
 
 COMMENT ON COLUMN tidegate.event_queue.kind IS 'The kind of the event, which must be registered in event_kind. 1 to 100 characters.';
 
-COMMENT ON COLUMN tidegate.event_queue.payload IS 'What the event says, as JSON text exactly as it was published, at most 1048576 bytes and without \u0000. Null: no payload.';
+COMMENT ON COLUMN tidegate.event_queue.payload IS 'The payload, as JSON text exactly as it was published, at most 1048576 bytes and without \u0000. Null: no payload.';
 
-COMMENT ON COLUMN tidegate.event_queue.payload_bytes IS 'The length of the payload in bytes, computed by the database. Drains bound what they lease by it.';
+COMMENT ON COLUMN tidegate.event_queue.payload_bytes IS 'The length of the payload in bytes, computed by the database. Drains use it to limit the size of a lease.';
 
-COMMENT ON COLUMN tidegate.event_queue.group_key IS 'Events with the same key run one after the other, in the order in which they were published. 1 to 200 characters. Null: no order. Set only by the functions that publish, because the order needs their lock.';
+COMMENT ON COLUMN tidegate.event_queue.group_key IS 'Events with the same key run one after the other, in the order in which they were published. 1 to 200 characters. Null: no order. Only the functions that publish can set it, because the order needs their lock.';
 
-COMMENT ON COLUMN tidegate.event_queue.dedup_key IS 'While an event is live, another one of the same kind and key is not stored. 1 to 200 characters. Null: no deduplication.';
+COMMENT ON COLUMN tidegate.event_queue.dedup_key IS 'While an event is live, no other event of the same kind and key is stored. 1 to 200 characters. Null: no deduplication.';
 
-COMMENT ON COLUMN tidegate.event_queue.correlation_id IS 'A text of the publisher''s that goes along to the log, to follow-ups and into traces, to find events that belong together. 1 to 200 characters, or null.';
+COMMENT ON COLUMN tidegate.event_queue.correlation_id IS 'A text of the publisher, to find related events. It is copied to the log, to follow-ups and into traces. 1 to 200 characters, or null.';
 
-COMMENT ON COLUMN tidegate.event_queue.attempts IS 'How many attempts have ended, by an outcome or because the worker went away.';
+COMMENT ON COLUMN tidegate.event_queue.attempts IS 'How many attempts have ended, with an outcome or because the worker stopped responding.';
 
-COMMENT ON COLUMN tidegate.event_queue.lapses IS 'How often the event''s worker went away since the event last came to an outcome. An event with lapses runs alone.';
+COMMENT ON COLUMN tidegate.event_queue.lapses IS 'How often the event''s worker has stopped responding since the last attempt with an outcome. An event with lapses runs alone.';
 
 COMMENT ON COLUMN tidegate.event_queue.max_attempts IS 'How many attempts the event has before it ends FAILED, 1 to 1000.';
 
-COMMENT ON COLUMN tidegate.event_queue.delayed IS 'True while available_at is in the future. Maintained by triggers; keeps planned events out of the index of ready ones.';
+COMMENT ON COLUMN tidegate.event_queue.delayed IS 'True while available_at is in the future. Maintained by triggers; keeps delayed events out of the index of ready events.';
 
-COMMENT ON COLUMN tidegate.event_queue.stray IS 'True if a drain may find the event free behind the place that its walk has reached. Internal.';
+COMMENT ON COLUMN tidegate.event_queue.stray IS 'True if the event may be free behind the position of a drain''s walk. Internal.';
 
-COMMENT ON COLUMN tidegate.event_queue.kind_known IS 'True if the function that wrote the row had looked up the kind. A plain INSERT leaves it false, and a trigger looks. Internal.';
+COMMENT ON COLUMN tidegate.event_queue.kind_known IS 'True if the function that wrote the row has checked the kind. A plain INSERT leaves it false, and a trigger checks. Internal.';
 
 COMMENT ON COLUMN tidegate.event_queue.available_at IS 'The event starts no earlier than this. A retry moves it. Default: now.';
 
@@ -1657,13 +1657,13 @@ COMMENT ON COLUMN tidegate.event_queue.last_error IS 'Code and message of the la
 
 COMMENT ON COLUMN tidegate.event_queue.errors IS 'All errors so far, oldest first: an array of objects with handler, code, message, attempt and at.';
 
-COMMENT ON COLUMN tidegate.event_queue.progress IS 'What handlers have finished and the results of their steps, so that a retry skips it. Null: nothing yet.';
+COMMENT ON COLUMN tidegate.event_queue.progress IS 'The handlers that have finished and the results of their steps. A retry skips these. Null: nothing yet.';
 
-COMMENT ON COLUMN tidegate.event_queue.reported IS 'How far the running handler says it has come: an object with handler, part (0 to 1), note and at. Null: it has said nothing.';
+COMMENT ON COLUMN tidegate.event_queue.reported IS 'The progress that the running handler reports: an object with handler, part (0 to 1), note and at. Null: it has reported nothing.';
 
 COMMENT ON COLUMN tidegate.event_queue.parent_id IS 'The id of the event whose handler published this one. Null: a producer published it.';
 
-COMMENT ON COLUMN tidegate.event_queue.replay_of IS 'The id of the ended event that this one repeats. Null: it is no replay.';
+COMMENT ON COLUMN tidegate.event_queue.replay_of IS 'The id of the finished event that this one replays. Null: it is not a replay.';
 
 COMMENT ON COLUMN tidegate.event_queue.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
 
@@ -1694,9 +1694,9 @@ UNION ALL
     event_log.finished_at
    FROM tidegate.event_log;
 
-COMMENT ON VIEW tidegate.jobs IS 'Live and ended events as a client of an HTTP interface sees them. Ask job() for one by its id; a scan reads the whole log.';
+COMMENT ON VIEW tidegate.jobs IS 'Live and finished events, in the form for clients of an HTTP interface. Use job() to read one event by its id, because a scan of the view reads the whole log.';
 
-COMMENT ON COLUMN tidegate.jobs.id IS 'The event''s number.';
+COMMENT ON COLUMN tidegate.jobs.id IS 'The event''s id.';
 
 COMMENT ON COLUMN tidegate.jobs.kind IS 'The kind of the event.';
 
@@ -1712,7 +1712,7 @@ COMMENT ON COLUMN tidegate.jobs.group_key IS 'The group of the event. Null: none
 
 COMMENT ON COLUMN tidegate.jobs.errors IS 'All errors so far, oldest first.';
 
-COMMENT ON COLUMN tidegate.jobs.result IS 'What the handlers returned. Null: nothing, or not yet.';
+COMMENT ON COLUMN tidegate.jobs.result IS 'The results of the handlers. Null: none, or not yet.';
 
 COMMENT ON COLUMN tidegate.jobs.created_at IS 'When it was published.';
 
@@ -1734,7 +1734,7 @@ CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
       FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
 $$;
 
-COMMENT ON FUNCTION tidegate.job(id bigint) IS 'What has become of one event: a row of the view jobs, or none if nobody knows the event. id: the event''s number.';
+COMMENT ON FUNCTION tidegate.job(id bigint) IS 'The state of one event: a row of the view jobs, or no row if there is no such event. id: the event''s id.';
 
 CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) RETURNS record
     LANGUAGE plpgsql
@@ -1750,7 +1750,7 @@ BEGIN
                                    WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
 
-COMMENT ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) IS 'Prolongs a drain''s slot.';
+COMMENT ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) IS 'Renews a drain''s slot.';
 
 CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -1802,7 +1802,7 @@ CREATE FUNCTION tidegate.latency_bounds(instant timestamp with time zone) RETURN
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN ARRAY[(instant - '01:00:00'::interval), (instant - '00:10:00'::interval), (instant - '00:02:00'::interval), (instant - '00:00:30'::interval), (instant - '00:00:05'::interval), (instant - '00:00:01'::interval), (instant - '00:00:00.25'::interval), (instant - '00:00:00.05'::interval)];
 
-COMMENT ON FUNCTION tidegate.latency_bounds(instant timestamp with time zone) IS 'Internal: the publish times at which the latency bucket of an event that ends at the instant changes.';
+COMMENT ON FUNCTION tidegate.latency_bounds(instant timestamp with time zone) IS 'Internal: the publish times at which the latency bucket changes, for an event that ends at the instant.';
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2061,7 +2061,7 @@ BEGIN
             CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
 END $$;
 
-COMMENT ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) IS 'Takes the next free events for a worker. The protocol is described at its definition.';
+COMMENT ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) IS 'Leases the next ready events to a worker. The definition describes the protocol.';
 
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql
@@ -2119,7 +2119,7 @@ BEGIN
             SELECT s.retry_at FROM tidegate.service AS s WHERE s.state IN ('open', 'probing') AND s.kinds && left_to_do.kinds) AS d;
 END $$;
 
-COMMENT ON FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone, OUT at_work integer, OUT unrated integer, OUT rate double precision) IS 'What a drain could do now. kinds: the kinds that it handles. most: where counting stops. Returns ready (events), next_due_at, at_work (drains), unrated and rate (events in a second that those drains end).';
+COMMENT ON FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone, OUT at_work integer, OUT unrated integer, OUT rate double precision) IS 'The work that a drain could do now. kinds: the kinds that it handles. most: where counting stops. Returns ready (events), next_due_at, at_work (drains), unrated and rate (events per second that those drains end).';
 
 CREATE FUNCTION tidegate.limit_kind(kind text) RETURNS void
     LANGUAGE plpgsql
@@ -2141,7 +2141,7 @@ BEGIN
     ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
 END $$;
 
-COMMENT ON FUNCTION tidegate.limit_kind(kind text) IS 'Makes the limit of a kind what its policy says.';
+COMMENT ON FUNCTION tidegate.limit_kind(kind text) IS 'Sets the limit of a kind to that of its policy.';
 
 CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2185,7 +2185,7 @@ BEGIN
                               'max_running', made.max_running, 'per_second', made.per_second);
 END $$;
 
-COMMENT ON FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text) IS 'Limits the calls of an outside service over all drains. service: its name. max_running: events at once, 1 to 10000; 0 for any number, null leaves it as it is. per_second: starts in a second, 0.0001 to 10000; 0 and null likewise. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text) IS 'Limits the calls of an outside service, over all drains. service: its name. max_running: the most events at once, 1 to 10000; 0 removes the limit, null leaves it unchanged. per_second: the most starts per second, 0.0001 to 10000; 0 and null as for max_running. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2224,13 +2224,13 @@ BEGIN
          ORDER BY array_position(kin, e.id);
 END $_$;
 
-COMMENT ON FUNCTION tidegate.lineage(id bigint, most bigint) IS 'The family of an event: what it came of, nearest first, then what came of it, each as a JSON object. id: the event''s number. most: how many rows at most.';
+COMMENT ON FUNCTION tidegate.lineage(id bigint, most bigint) IS 'The family of an event: its ancestors, nearest first, then its descendants, each as a JSON object. id: the event''s id. most: the most rows.';
 
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 100;
 
-COMMENT ON FUNCTION tidegate.listed_at_most() IS 'How many skipped events a report lists.';
+COMMENT ON FUNCTION tidegate.listed_at_most() IS 'The most skipped events that a report lists.';
 
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql
@@ -2258,7 +2258,7 @@ BEGIN
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
 
-COMMENT ON FUNCTION tidegate.lock_replays() IS 'Lets one replay run at a time.';
+COMMENT ON FUNCTION tidegate.lock_replays() IS 'Makes concurrent replays wait for each other.';
 
 CREATE FUNCTION tidegate.lock_slots(slots integer[]) RETURNS void
     LANGUAGE plpgsql
@@ -2323,7 +2323,7 @@ CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NUL
                                     WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
 $$;
 
-COMMENT ON FUNCTION tidegate.log_partitions(now timestamp with time zone) IS 'The partitions of the log, with their bounds and how far they are counted. now: counts as the present, if it is earlier than the database''s clock.';
+COMMENT ON FUNCTION tidegate.log_partitions(now timestamp with time zone) IS 'The partitions of the log, with their bounds and how far they are counted. now: the time to use as the present, if it is earlier than the database''s clock.';
 
 CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
     LANGUAGE sql STABLE
@@ -2355,7 +2355,7 @@ BEGIN
     END LOOP;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.logged(id bigint) IS 'An ended event, as a row of event_log; no row if it is not in the log. id: the event''s number. Reads one partition at a time.';
+COMMENT ON FUNCTION tidegate.logged(id bigint) IS 'A finished event, as a row of event_log; no row if it is not in the log. id: the event''s id. Reads one partition at a time.';
 
 CREATE TABLE tidegate.audit (
     id bigint NOT NULL,
@@ -2369,25 +2369,25 @@ CREATE TABLE tidegate.audit (
     reason text
 );
 
-COMMENT ON TABLE tidegate.audit IS 'What operators and cleanups have done. Rows are only added.';
+COMMENT ON TABLE tidegate.audit IS 'The actions of operators and cleanups. Rows are only added.';
 
-COMMENT ON COLUMN tidegate.audit.id IS 'The number of the entry.';
+COMMENT ON COLUMN tidegate.audit.id IS 'The id of the entry.';
 
-COMMENT ON COLUMN tidegate.audit.at IS 'When it was done.';
+COMMENT ON COLUMN tidegate.audit.at IS 'When the action ran.';
 
-COMMENT ON COLUMN tidegate.audit.session_user_name IS 'The database login that did it.';
+COMMENT ON COLUMN tidegate.audit.session_user_name IS 'The database login that ran it.';
 
-COMMENT ON COLUMN tidegate.audit.actor IS 'Who did it, as the caller said, 1 to 200 characters. Null: not said.';
+COMMENT ON COLUMN tidegate.audit.actor IS 'The operator''s name, as the caller gave it, 1 to 200 characters. Null: not given.';
 
-COMMENT ON COLUMN tidegate.audit.action IS 'What was done, such as replay, requeue, cancel, pause, cleanup.';
+COMMENT ON COLUMN tidegate.audit.action IS 'The action, such as replay, requeue, cancel, pause, cleanup.';
 
 COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object.';
 
-COMMENT ON COLUMN tidegate.audit.ids IS 'The events that were changed. Null or empty: none, or they are not kept one by one.';
+COMMENT ON COLUMN tidegate.audit.ids IS 'The ids of the changed events. Null or empty: no event was changed, or the ids are not recorded.';
 
-COMMENT ON COLUMN tidegate.audit.count IS 'How many were changed.';
+COMMENT ON COLUMN tidegate.audit.count IS 'How many events or rows were changed.';
 
-COMMENT ON COLUMN tidegate.audit.reason IS 'Why, as the caller said.';
+COMMENT ON COLUMN tidegate.audit.reason IS 'The reason, as the caller gave it.';
 
 CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
     LANGUAGE sql IMMUTABLE
@@ -2439,7 +2439,7 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.make_log_partition(day date) IS 'Makes the partition of a day. day: the UTC day on which its rows expire. Returns the outcome and how many rows moved.';
+COMMENT ON FUNCTION tidegate.make_log_partition(day date) IS 'Creates the partition of a day. day: the UTC day on which its rows expire. Returns the outcome and how many rows moved.';
 
 CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
     LANGUAGE plpgsql
@@ -2474,7 +2474,7 @@ BEGIN
     RETURN '[]';
 END $$;
 
-COMMENT ON FUNCTION tidegate.members(id bigint) IS 'What an event waited for, and how that ended.';
+COMMENT ON FUNCTION tidegate.members(id bigint) IS 'The events that an event waited for, and how each ended.';
 
 CREATE FUNCTION tidegate.members_refusal(members bigint[]) RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2499,13 +2499,13 @@ BEGIN
                CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more that are not', cardinality(unknown) - 1) ELSE '' END) END;
 END $$;
 
-COMMENT ON FUNCTION tidegate.members_refusal(members bigint[]) IS 'What is wrong with the ids that an event is to wait for.';
+COMMENT ON FUNCTION tidegate.members_refusal(members bigint[]) IS 'What is wrong with the ids of the events to wait for.';
 
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE (((jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'snoozed'::text) OR (added ? 'snoozed'::text)) THEN jsonb_build_object('snoozed', COALESCE((added -> 'snoozed'::text), (progress -> 'snoozed'::text))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'together'::text) OR (added ? 'together'::text)) THEN jsonb_build_object('together', COALESCE((added -> 'together'::text), (progress -> 'together'::text))) ELSE '{}'::jsonb END) END;
 
-COMMENT ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) IS 'Progress with more of it.';
+COMMENT ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) IS 'Merges new progress into progress.';
 
 CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -2529,7 +2529,7 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT N
      ORDER BY 1
 $$;
 
-COMMENT ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) IS 'Days that need a partition of the log and have none. now: as in log_partitions().';
+COMMENT ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) IS 'Days that need a partition of the log but have none. now: as in log_partitions().';
 
 CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2557,13 +2557,13 @@ BEGIN
     END IF;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.missing_retention_days(kind text, partition text) IS 'Days for which apply_retention() would need a partition. kind: the kind. partition: the partition that its rows are in.';
+COMMENT ON FUNCTION tidegate.missing_retention_days(kind text, partition text) IS 'Days for which apply_retention() needs a partition. kind: the kind. partition: the partition that holds its rows.';
 
 CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (hashtext(group_key) & 65535);
 
-COMMENT ON FUNCTION tidegate.mutex_slot(group_key text) IS 'The row of mutex that stands for a group.';
+COMMENT ON FUNCTION tidegate.mutex_slot(group_key text) IS 'The row of mutex for a group.';
 
 CREATE FUNCTION tidegate.note_run(worker uuid, report json) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2594,13 +2594,13 @@ CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RET
      ORDER BY c.id LIMIT offspring.most
 $$;
 
-COMMENT ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) IS 'Ids of follow-ups and replays of events that are not forgotten yet. ids: the events. after: only ids above this. most: how many at most.';
+COMMENT ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) IS 'Ids of follow-ups and replays of these events that are not forgotten yet. ids: the events. after: only ids above this. most: the most ids.';
 
 CREATE FUNCTION tidegate.open_after() RETURNS integer
     LANGUAGE sql IMMUTABLE
     RETURN 5;
 
-COMMENT ON FUNCTION tidegate.open_after() IS 'How many unanswered calls in a row open a service.';
+COMMENT ON FUNCTION tidegate.open_after() IS 'The number of consecutive unanswered calls that opens a service.';
 
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -2628,7 +2628,7 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
                       (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
 $$;
 
-COMMENT ON FUNCTION tidegate.order_risks(chosen bigint[]) IS 'What a replay may do to the order of groups.';
+COMMENT ON FUNCTION tidegate.order_risks(chosen bigint[]) IS 'The changes of order in groups that a replay may cause.';
 
 CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2658,7 +2658,7 @@ CREATE TABLE tidegate.event_kind (
     CONSTRAINT event_kind_retention_failed_check CHECK (((retention_failed >= '00:00:00'::interval) AND (retention_failed <= '3660 days'::interval)))
 );
 
-COMMENT ON TABLE tidegate.event_kind IS 'The kinds of events that may be published, one row each. `tidegate migrate` registers those that the program handles.';
+COMMENT ON TABLE tidegate.event_kind IS 'The kinds of events that may be published, one row per kind. `tidegate migrate` registers the kinds that the program handles.';
 
 COMMENT ON COLUMN tidegate.event_kind.kind IS 'The name of the kind, 1 to 100 characters.';
 
@@ -2666,21 +2666,21 @@ COMMENT ON COLUMN tidegate.event_kind.retention_completed IS 'How long events th
 
 COMMENT ON COLUMN tidegate.event_kind.retention_failed IS 'How long events that ended COMPLETED_WITH_ERRORS or FAILED stay in the log, 0 to 3660 days. Set by set_retention().';
 
-COMMENT ON COLUMN tidegate.event_kind.paused IS 'True: drains leave events of this kind alone, and publishing goes on. Set by pause() and resume().';
+COMMENT ON COLUMN tidegate.event_kind.paused IS 'True: drains do not lease events of this kind, but they can still be published. Set by pause() and resume().';
 
 COMMENT ON COLUMN tidegate.event_kind.registered_at IS 'When the kind was registered.';
 
-COMMENT ON COLUMN tidegate.event_kind.declared IS 'What the program says about how events of this kind are handled: an object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms.';
+COMMENT ON COLUMN tidegate.event_kind.declared IS 'The policy that the program declares for this kind: an object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms.';
 
-COMMENT ON COLUMN tidegate.event_kind.overridden IS 'The fields of the policy that an operator has set with set_policy(). They win over declared.';
+COMMENT ON COLUMN tidegate.event_kind.overridden IS 'The fields of the policy that an operator has set with set_policy(). They override declared.';
 
-COMMENT ON COLUMN tidegate.event_kind.policy IS 'The policy that is in force: declared, with the fields of overridden in place of its own.';
+COMMENT ON COLUMN tidegate.event_kind.policy IS 'The policy in effect: the fields of declared, overridden by those of overridden.';
 
 CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN (SELECT jsonb_object_agg(k.kind, (k.policy -> 'max_attempts'::text)) AS jsonb_object_agg FROM tidegate.event_kind k WHERE (k.policy ? 'max_attempts'::text));
 
-COMMENT ON FUNCTION tidegate.own_attempts() IS 'The numbers of attempts that kinds have by policy.';
+COMMENT ON FUNCTION tidegate.own_attempts() IS 'The numbers of attempts in the policies of kinds.';
 
 CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2691,7 +2691,7 @@ BEGIN
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
 END $$;
 
-COMMENT ON FUNCTION tidegate.pause(kind text, reason text, actor text) IS 'Has drains leave events of a kind alone; publishing goes on. kind: a registered kind. reason: why. actor: who. Returns a report as an object.';
+COMMENT ON FUNCTION tidegate.pause(kind text, reason text, actor text) IS 'Pauses a kind: drains no longer lease its events, but they can still be published. kind: a registered kind. reason: the reason, optional. actor: the operator''s name. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER
@@ -2700,7 +2700,7 @@ CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAU
     SELECT tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor)
 $$;
 
-COMMENT ON FUNCTION tidegate.pause_schedule(name text, reason text, actor text) IS 'Has a periodic event publish nothing. name: the schedule. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.pause_schedule(name text, reason text, actor text) IS 'Pauses a periodic event. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2711,7 +2711,7 @@ BEGIN
     RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
 END $$;
 
-COMMENT ON FUNCTION tidegate.pause_service(service text, reason text, actor text) IS 'Has handlers make no calls to an outside service; their events wait. service: its name, 1 to 100 characters. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.pause_service(service text, reason text, actor text) IS 'Stops all calls of an outside service; its events wait. service: its name, 1 to 100 characters. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
@@ -2740,7 +2740,7 @@ CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bi
     SELECT count(*), min(id) FROM ready
 $$;
 
-COMMENT ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) IS 'Makes delayed events ready whose time has come.';
+COMMENT ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) IS 'Makes delayed events ready when their time has come.';
 
 CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[], delay interval DEFAULT NULL::interval) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER
@@ -2754,7 +2754,7 @@ CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAUL
                                 publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate, publish.after) AS p
 $$;
 
-COMMENT ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[], delay interval) IS 'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most 1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after the other, and the call waits for other transactions that publish to the group. dedup_key: 1 to 200 characters; while an event of the kind with this key is live, nothing new is stored and that event is returned. correlation_id: 1 to 200 characters, goes along to the log. available_at: the event starts no earlier. expires_at: the deadline to start by; later it ends FAILED with the code expired. max_attempts: 1 to 1000; null for the kind''s own or the queue''s usual number. traceparent: a W3C trace context. on_duplicate: keep, or replace, which puts payload and times of a waiting event with the dedup_key into its place. after: ids of up to 10000 committed events; this one starts when all have ended. delay: the event starts no earlier than so long from now, 0 to 36500 days; not together with available_at. With a group_key both are bounded by max_group_delay(). Returns id, created (false: a duplicate), status and attempts of what is stored, and replaced. A bad argument raises SQLSTATE 22023 and names the field.';
+COMMENT ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[], delay interval) IS 'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most 1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after the other, and the call waits for other transactions that publish to the group. dedup_key: 1 to 200 characters; while an event of the kind with this key is live, no new event is stored and that event is returned. correlation_id: 1 to 200 characters; it is copied to the log. available_at: the earliest start. expires_at: the deadline for the start; after it, the event ends FAILED with the code expired. max_attempts: 1 to 1000; null for the kind''s number, or else the queue''s default. traceparent: a W3C trace context. on_duplicate: keep, or replace, which overwrites payload and times of a waiting event with the dedup_key. after: ids of up to 10000 committed events; this event starts when all of them have ended. delay: the earliest start as a time from now, 0 to 36500 days; not together with available_at. With a group_key, max_group_delay() limits both. Returns id, created (false: a duplicate), status and attempts of the stored event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
 
 CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2772,7 +2772,7 @@ BEGIN
                                      max_attempts_each, '{}', traceparents) AS p;
 END $$;
 
-COMMENT ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) IS 'What publish_many() and the Rust library use: one array for each field, one element for each event; all but the first may be shorter, the rest is null. kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents mean what the fields of publish() mean.';
+COMMENT ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) IS 'Publishes a batch for publish_many() and the Rust library, with one array per field and one element per event. All arrays except the first may be shorter; missing elements are null. kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents have the same meaning as the fields of publish().';
 
 CREATE FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2781,12 +2781,12 @@ CREATE FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_k
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
-    -- By kind, where a kind has a policy of its own.
+    -- By kind, for kinds with a policy of their own.
     own_attempts constant jsonb := tidegate.own_attempts();
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
-    -- Of duplicates.
+    -- The statuses of duplicates.
     statuses text[];
     attempts_each integer[];
     missing record;
@@ -2805,14 +2805,14 @@ BEGIN
                                             expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
     END IF;
-    -- A subtransaction for a whole batch, and only for one with keys.
+    -- One subtransaction for the whole batch, and only for a batch with keys.
     BEGIN
         new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                          expires_ats, max_attempts_each, parent_ids, traceparents);
         RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
-        -- The event that is not allowed may stand behind the duplicate.
+        -- An invalid event may follow the duplicate.
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
     END;
@@ -2838,8 +2838,8 @@ BEGIN
         RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     END IF;
-    -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
-    -- concurrent publisher has only just committed. If that one has ended meanwhile, publish anew.
+    -- A duplicate takes the id of the live event. This is a new statement, so that it sees an event that a concurrent publisher
+    -- has just committed. If that event has ended meanwhile, the loop publishes a new one.
     FOR missing IN
         SELECT n.position FROM unnest(new_ids) WITH ORDINALITY AS n(id, position)
           LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
@@ -2853,7 +2853,7 @@ BEGIN
                expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
         statuses[missing.position] := publish_children.status;
         attempts_each[missing.position] := publish_children.attempts;
-        -- Negative marks "not created" until the answer is built.
+        -- A negative id marks "not created" until the answer is built.
         new_ids[missing.position] := CASE WHEN publish_children.created THEN publish_children.id ELSE -publish_children.id END;
     END LOOP;
     RETURN QUERY
@@ -2892,7 +2892,7 @@ BEGIN
     END IF;
     BEGIN
         SELECT array_agg(e.event->>'kind') AS kinds,
-               -- A JSON null and a missing payload are the same: no payload.
+               -- A JSON null means the same as a missing payload.
                array_agg(nullif(e.event->'payload', 'null')::text::json) AS payloads,
                array_agg(e.event->>'group_key') AS group_keys,
                array_agg(e.event->>'dedup_key') AS dedup_keys,
@@ -2903,7 +2903,7 @@ BEGIN
                array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
                array_agg(e.event->>'traceparent') AS traceparents
           INTO a
-          -- One sort for all, not one for each array.
+          -- One sort for all arrays, instead of one per array.
           FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
@@ -2916,7 +2916,7 @@ BEGIN
                                   a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;
 
-COMMENT ON FUNCTION tidegate.publish_many(events jsonb) IS 'Publishes a batch in the caller''s transaction, all or none, and returns one row for each event in the order of the array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, available_at, delay, expires_at, max_attempts and traceparent, which mean what they mean in publish(); a key that is missing or null is not given. delay is a number of seconds or the text of an interval. Returns id, created, status and attempts. A bad event raises SQLSTATE 22023 and names its place in the array, from 1, and the field.';
+COMMENT ON FUNCTION tidegate.publish_many(events jsonb) IS 'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, available_at, delay, expires_at, max_attempts and traceparent, with the same meaning as in publish(). A key that is missing or null is not set. delay is a number of seconds or the text of an interval. Returns id, created, status and attempts. An invalid event raises SQLSTATE 22023 and names its position in the array, from 1, and the field.';
 
 CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2949,7 +2949,7 @@ BEGIN
     replaced := false;
     IF publish_one.group_key IS NOT NULL THEN
         PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
-        -- As lock_slots does, which would take longer to call.
+        -- Does the same as lock_slots, without the cost of a call.
         PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;
         IF NOT FOUND THEN
             PERFORM tidegate.lock_groups(ARRAY[publish_one.group_key]);
@@ -2979,7 +2979,7 @@ BEGIN
                 publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key, publish_one.correlation_id,
                 publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent);
         END IF;
-        -- As the view of events tells it.
+        -- The same states as in the view events.
         SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
                q.attempts + (q.id <= coalesce(l.started_to, 0) AND q.attempts < q.max_attempts)::int
           INTO publish_one.id, publish_one.status, publish_one.attempts
@@ -2990,11 +2990,11 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
-        -- The first one ended between the two statements: this one is new after all.
+        -- The first event ended between the two statements, so this one is new after all.
     END LOOP;
 END $$;
 
-COMMENT ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) IS 'What publish() and the Rust library use. kind, payload (as json, stored as it is), group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent, on_duplicate and after as in publish().';
+COMMENT ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) IS 'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent, on_duplicate and after as in publish().';
 
 CREATE FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -3059,7 +3059,7 @@ BEGIN
      LIMIT most;
 END $$;
 
-COMMENT ON FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) IS 'The events of a lease behind an id.';
+COMMENT ON FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) IS 'The events of a lease after an id.';
 
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3079,7 +3079,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
-COMMENT ON FUNCTION tidegate.receive(source text, message_id text) IS 'Notes a message from outside in the caller''s transaction, so that it is taken in once. source: where it comes from, 1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was noted within the last 15 days. Waits for another transaction that notes the same message.';
+COMMENT ON FUNCTION tidegate.receive(source text, message_id text) IS 'Records a message from outside in the caller''s transaction, so that it is taken in once. source: where it comes from, 1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was recorded within the last 15 days. Waits for another transaction that records the same message.';
 
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
     LANGUAGE sql
@@ -3102,7 +3102,7 @@ CREATE FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_
     LANGUAGE sql STABLE
     RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((payload)::text, '{"tidegate_sealed":'::text))) THEN 'payload: must be sealed with a key of the program''s, for this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
-COMMENT ON FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) IS 'What is wrong with an event that is to be published.';
+COMMENT ON FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) IS 'What is wrong with an event to publish.';
 
 CREATE FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -3130,7 +3130,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) IS 'Refuses a batch in the words of its first bad event.';
+COMMENT ON FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) IS 'Refuses a batch with the message of its first invalid event.';
 
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -3153,7 +3153,7 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
-COMMENT ON FUNCTION tidegate.refuse_insert() IS 'Trigger of event_queue: refuses a bad row of a plain INSERT in the words of publish().';
+COMMENT ON FUNCTION tidegate.refuse_insert() IS 'Trigger of event_queue: refuses an invalid row of a plain INSERT with the messages of publish().';
 
 CREATE FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) RETURNS void
     LANGUAGE plpgsql STABLE
@@ -3194,7 +3194,7 @@ BEGIN
     END IF;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) IS 'Refuses a bad schedule.';
+COMMENT ON FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) IS 'Refuses an invalid schedule.';
 
 CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -3205,7 +3205,7 @@ BEGIN
         USING ERRCODE = 'check_violation';
 END $$;
 
-COMMENT ON FUNCTION tidegate.refuse_status_change() IS 'Trigger of event_log: a status does not change.';
+COMMENT ON FUNCTION tidegate.refuse_status_change() IS 'Trigger of event_log: refuses changes of a status.';
 
 CREATE FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3307,7 +3307,7 @@ CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFA
     SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
 $$;
 
-COMMENT ON FUNCTION tidegate.remove_schedule(name text, reason text, actor text) IS 'Removes a periodic event that operators keep. name: the schedule. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.remove_schedule(name text, reason text, actor text) IS 'Removes a periodic event that operators keep. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE(token uuid, cuts integer)
     LANGUAGE sql
@@ -3319,7 +3319,7 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
     RETURNING l.token, l.cuts
 $$;
 
-COMMENT ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) IS 'Prolongs a worker''s leases.';
+COMMENT ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) IS 'Renews a worker''s leases.';
 
 CREATE FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS boolean
     LANGUAGE plpgsql
@@ -3341,22 +3341,22 @@ BEGIN
     END IF;
     BEGIN
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
-        -- A statement of its own: it sees a lease that was faster.
+        -- A separate statement, so that it sees a concurrent lease.
         UPDATE tidegate.event_queue AS q
            SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
-               -- One that is ready stays so with the same time, so that no index takes a new entry.
+               -- A ready event keeps its time, so that no index gets a new entry.
                available_at = CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at
                                    WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
            AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
         IF NOT FOUND THEN
-            -- What is not replaced is locked no more.
+            -- Rolls back the lock on an event that was not replaced.
             RAISE EXCEPTION USING ERRCODE = 'TG003';
         END IF;
-        -- One that waits for others goes on doing so.
+        -- An event that waits for others continues to wait.
         UPDATE tidegate.fan_in AS w SET available_at = coalesce(replace_waiting.available_at, instant)
          WHERE w.event_id = first.id AND w.released_at IS NULL;
         RETURN true;
@@ -3455,7 +3455,7 @@ BEGIN
         || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
 END $$;
 
-COMMENT ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval, code text, digest text) IS 'Publishes ended events again, as new events with replay_of. Either ids (1 to 10000), or a filter: since (ended from then on; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or FAILED). reason: why, up to 1000 characters, required. actor: who, up to 200 characters. limit: how many at most, 1 to 100000. dry_run: true only tells what would be done. again: also what was replayed before. failed_handlers_only: skips handlers that had succeeded. expires_in: a new deadline, counted from now, for events whose own has passed; at most 3660 days. code: only events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
+COMMENT ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval, code text, digest text) IS 'Publishes finished events again, as new events with replay_of. Selects them by ids (1 to 10000), or by a filter: since (ended at this time or later; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or FAILED). reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to 200 characters. limit: the most events, 1 to 100000. dry_run: true reports what would be done and changes nothing. again: includes events that were replayed before. failed_handlers_only: skips handlers that had succeeded. expires_in: a new deadline, counted from now, for events whose own deadline has passed; at most 3660 days. code: only events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
 
 CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) RETURNS TABLE(id bigint, event_kind text, group_key text, deadline timestamp with time zone, finished_at timestamp with time zone, in_log boolean, obstacle text, obstructed_by bigint)
     LANGUAGE sql
@@ -3530,7 +3530,7 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
 $$;
 
-COMMENT ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) IS 'What a replay would take, and what is in the way of the rest.';
+COMMENT ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) IS 'The events that a replay would publish, and the reasons against the others.';
 
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql
@@ -3550,7 +3550,7 @@ BEGIN
     RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;
 
-COMMENT ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) IS 'Notes how far a handler says it has come.';
+COMMENT ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) IS 'Records the progress that a handler reports.';
 
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
     LANGUAGE plpgsql
@@ -3606,7 +3606,7 @@ BEGIN
     RETURN tidegate.watched_services();
 END $$;
 
-COMMENT ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) IS 'Notes how calls of a service went.';
+COMMENT ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) IS 'Records the results of calls of a service.';
 
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3649,7 +3649,7 @@ BEGIN
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
 
-COMMENT ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) IS 'Takes live events out of their workers'' hands and makes them ready now, with at least one attempt left. ids: 1 to 10000 events. reason: why, up to 1000 characters, required. actor: who, up to 200 characters. Returns a report as an object.';
+COMMENT ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) IS 'Breaks the leases of live events and makes them ready now, with at least one attempt left. ids: 1 to 10000 events. reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to 200 characters. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.require_registered() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3742,7 +3742,7 @@ BEGIN
         'past_deadline', cardinality(past), 'past_deadline_ids', past[1:tidegate.listed_at_most()]);
 END $$;
 
-COMMENT ON FUNCTION tidegate.reschedule(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, available_at timestamp with time zone, expires_at timestamp with time zone, no_deadline boolean, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Gives waiting events another start or deadline. Which: ids, kind, dedup_key, correlation_id, group_key, status, since and until as in cancel(). available_at: the new start; in the past means now. expires_at: the new deadline. no_deadline: true removes it. reason: why, required. actor: who. limit, after and dry_run as in cancel(). What a worker has in hand is left alone and counted as in_hand. Returns a report as an object.';
+COMMENT ON FUNCTION tidegate.reschedule(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, available_at timestamp with time zone, expires_at timestamp with time zone, no_deadline boolean, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Sets another start or deadline for waiting events. Selects them by ids, kind, dedup_key, correlation_id, group_key, status, since and until as in cancel(). available_at: the new start; a time in the past means now. expires_at: the new deadline. no_deadline: true removes it. reason: the reason, required. actor: the operator''s name. limit, after and dry_run as in cancel(). Leased events are not changed and are counted as in_hand. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3753,7 +3753,7 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
-COMMENT ON FUNCTION tidegate.resume(kind text, reason text, actor text) IS 'Ends a pause(). kind: a registered kind. reason: why. actor: who. Returns a report as an object.';
+COMMENT ON FUNCTION tidegate.resume(kind text, reason text, actor text) IS 'Resumes a kind after pause(). kind: a registered kind. reason: the reason, optional. actor: the operator''s name. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER
@@ -3762,7 +3762,7 @@ CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFA
     SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
 $$;
 
-COMMENT ON FUNCTION tidegate.resume_schedule(name text, reason text, actor text) IS 'Ends a pause_schedule(); slots that were missed meanwhile are passed. name: the schedule. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.resume_schedule(name text, reason text, actor text) IS 'Resumes a periodic event after pause_schedule(). Slots that were missed are skipped. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3773,7 +3773,7 @@ BEGIN
     RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
 END $$;
 
-COMMENT ON FUNCTION tidegate.resume_service(service text, reason text, actor text) IS 'Ends a pause_service(), and tries a service at once that does not answer. service: its name. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.resume_service(service text, reason text, actor text) IS 'Resumes a service after pause_service(). If the service does not answer, it is tried again at once. service: its name. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3801,7 +3801,7 @@ BEGIN
     RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
 END $$;
 
-COMMENT ON FUNCTION tidegate.retire(kind text, reason text, actor text) IS 'Unregisters a kind that no program handles any more; refused while it has live events. kind: a registered kind. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.retire(kind text, reason text, actor text) IS 'Unregisters a kind that no program handles any more; refused while the kind has live events. kind: a registered kind. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
@@ -3860,7 +3860,7 @@ BEGIN
     RETURN changed;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) IS 'Seals payloads anew. partition: as in unsealed(). ids and payloads: the events and their sealed payloads. reason: why, required. actor: who. Returns how many were changed.';
+COMMENT ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) IS 'Replaces the seals of payloads. partition: as in unsealed(). ids and payloads: the events and their sealed payloads. reason: the reason, required. actor: the operator''s name. Returns how many were changed.';
 
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -3899,7 +3899,7 @@ BEGIN
     RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
 END $$;
 
-COMMENT ON FUNCTION tidegate.run_schedule(name text, reason text, actor text) IS 'Publishes a periodic event now, and leaves its slots as they are. name: the schedule. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.run_schedule(name text, reason text, actor text) IS 'Publishes a periodic event now, and does not change its slots. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql
@@ -3917,7 +3917,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
-COMMENT ON FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) IS 'Keeps what a handler has finished of a leased event.';
+COMMENT ON FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) IS 'Saves the finished handlers and steps of a leased event.';
 
 CREATE FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone DEFAULT NULL::timestamp with time zone, pages bigint DEFAULT 8192) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3965,7 +3965,7 @@ BEGIN
     RETURN stop IS NULL;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone, pages bigint) IS 'Counts a partition that nothing is added to any more, a step at a time. partition: its name. now: as in log_partitions(). pages: how long a step is. Returns true when it is done, null if it is not over yet.';
+COMMENT ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone, pages bigint) IS 'Counts a partition to which no rows are added any more, one step at a time. partition: its name. now: as in log_partitions(). pages: the length of a step. Returns true when counting is complete, null if the partition is still in use.';
 
 CREATE FUNCTION tidegate.select_live(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, after bigint, most integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -4054,7 +4054,7 @@ BEGIN
                               'declared', known.declared, 'overridden', next, 'policy', known.declared || next);
 END $$;
 
-COMMENT ON FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text) IS 'Sets how events of a kind are handled, over what the program declares. kind: a registered kind. policy: an object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms; a field that is null goes back to what is declared; {} changes nothing. reason: why, required for a change. actor: who. Returns declared, overridden and policy.';
+COMMENT ON FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text) IS 'Sets how events of a kind are handled, in place of what the program declares. kind: a registered kind. policy: an object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms; a field that is null returns to the declared value; {} changes nothing. reason: the reason, required for a change. actor: the operator''s name. Returns declared, overridden and policy.';
 
 CREATE FUNCTION tidegate.set_retention(kind text, completed interval DEFAULT NULL::interval, failed interval DEFAULT NULL::interval, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(retention_completed interval, retention_failed interval)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4095,7 +4095,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
-COMMENT ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) IS 'Sets how long ended events of a kind are kept; holds for events that end from now on. kind: a registered kind. completed and failed: 0 to 3660 days; null leaves it as it is. reason: why. actor: who.';
+COMMENT ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) IS 'Sets how long finished events of a kind are kept; applies to events that end from now on. kind: a registered kind. completed and failed: 0 to 3660 days; null leaves the value unchanged. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.set_schedule(name text, kind text, payload json DEFAULT NULL::json, cron text DEFAULT NULL::text, every interval DEFAULT NULL::interval, time_zone text DEFAULT 'UTC'::text, group_key text DEFAULT NULL::text, start_within interval DEFAULT NULL::interval, catch_up text DEFAULT 'last'::text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER
@@ -4106,7 +4106,7 @@ CREATE FUNCTION tidegate.set_schedule(name text, kind text, payload json DEFAULT
                                  set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor)
 $$;
 
-COMMENT ON FUNCTION tidegate.set_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) IS 'Makes or changes a periodic event. name: 1 to 100 letters, digits, ''.'', ''_'' and ''-''. kind: a registered kind. payload: JSON of at most 65536 bytes. cron or every: its slots, as a cron expression of at most 200 characters or as an interval of 1 second to 366 days. time_zone: for cron, such as Europe/Berlin. group_key: the group of its events. start_within: the deadline of each event after its slot, 1 second to 366 days. catch_up: none, last or all, for missed slots. reason: why, required. actor: who.';
+COMMENT ON FUNCTION tidegate.set_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) IS 'Creates or changes a periodic event. name: 1 to 100 letters, digits, ''.'', ''_'' and ''-''. kind: a registered kind. payload: JSON of at most 65536 bytes. cron or every: its slots, as a cron expression of at most 200 characters or as an interval of 1 second to 366 days. time_zone: the time zone for cron, such as Europe/Berlin. group_key: the group of its events. start_within: the deadline of each event after its slot, 1 second to 366 days. catch_up: none, last or all, for missed slots. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -4156,7 +4156,7 @@ BEGIN
     RETURN FOUND AND NOT is_awake;
 END $$;
 
-COMMENT ON FUNCTION tidegate.should_wake() IS 'Tells whoever has just published whether to start a drain: true at most once in two seconds, and only while no drain is at work. To be called after the COMMIT, in a transaction of its own.';
+COMMENT ON FUNCTION tidegate.should_wake() IS 'Returns whether a producer that has just published should start a drain: true at most once in two seconds, and only while no drain is at work. Call it after the COMMIT, in a separate transaction.';
 
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE
@@ -4233,7 +4233,7 @@ BEGIN
     SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
 END $$;
 
-COMMENT ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) IS 'Breaks the leases of workers that have given no sign of life in time.';
+COMMENT ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) IS 'Breaks leases that their workers have not renewed in time.';
 
 CREATE FUNCTION tidegate.sweep_events(after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '00:00:00'::interval, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(expired bigint[], abandoned bigint[], last_id bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4312,7 +4312,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
-COMMENT ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) IS 'Ends live events that have passed their deadline or spent their attempts, a page at a time. after: only ids above this. page: how many rows are looked at. older_than: only those whose time was over so long ago. dry_run: true only tells. actor: who. now: as in log_partitions().';
+COMMENT ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) IS 'Ends live events that have passed their deadline or have no attempt left, one page at a time. after: only ids above this. page: the number of rows to read. older_than: only events that were published at least this long ago. dry_run: true only reports. actor: the operator''s name. now: as in log_partitions().';
 
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -4408,7 +4408,7 @@ BEGIN
     RETURN jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
 END $$;
 
-COMMENT ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) IS 'The answer of cancel() and reschedule().';
+COMMENT ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) IS 'The report of cancel() and reschedule().';
 
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4460,7 +4460,7 @@ BEGIN
                               'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
 END $$;
 
-COMMENT ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) IS 'Acts on the first live event of a group, which holds back the others. group_key: the group. how: retry makes it ready now, cancel ends it, skip ends it and publishes it again behind the others. reason: why, required. actor: who. Returns a report as an object.';
+COMMENT ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) IS 'Acts on the first live event of a group, which holds back the other events. group_key: the group. how: retry makes the event ready now, cancel ends it, skip ends it and publishes it again after the others. reason: the reason, required. actor: the operator''s name. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE(id bigint, group_key text, worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4475,7 +4475,7 @@ CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE(i
      LIMIT most
 $$;
 
-COMMENT ON FUNCTION tidegate.unmarked_events(most bigint) IS 'Checks the order within groups: events that a drain''s walk has passed and lost. There are none. most: how many rows at most.';
+COMMENT ON FUNCTION tidegate.unmarked_events(most bigint) IS 'Checks the order within groups: events that a drain''s walk has passed and lost. There should be none. most: the most rows.';
 
 CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(id bigint, group_key text, worker uuid, ahead bigint, ahead_worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -4497,7 +4497,7 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(
      LIMIT most
 $$;
 
-COMMENT ON FUNCTION tidegate.unordered_leases(most bigint) IS 'Checks the order within groups: leased events that have an earlier live event of their group in other hands. There are none. most: how many rows at most.';
+COMMENT ON FUNCTION tidegate.unordered_leases(most bigint) IS 'Checks the order within groups: leased events with an earlier live event of their group that the same worker does not hold. There should be none. most: the most rows.';
 
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
@@ -4520,7 +4520,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION tidegate.unseal_log_partition() IS 'Trigger of counted partitions: has them counted anew.';
+COMMENT ON FUNCTION tidegate.unseal_log_partition() IS 'Trigger of counted partitions: makes the next cleanup count them again.';
 
 CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) RETURNS TABLE(id bigint, kind text, payload text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4541,7 +4541,7 @@ BEGIN
           ORDER BY e.id LIMIT $3', place) USING unsealed.after, unsealed.key, unsealed.most;
 END $_$;
 
-COMMENT ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) IS 'Payloads that are not sealed with a key. partition: a partition of the log, event_queue (also null) or schedule. key: the name of the key. after: only ids above this. most: how many at most.';
+COMMENT ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) IS 'Payloads that are not sealed with a key. partition: a partition of the log, event_queue (or null) or schedule. key: the name of the key. after: only ids above this. most: the most payloads.';
 
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4596,7 +4596,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-COMMENT ON FUNCTION tidegate.update_event() IS 'Trigger of the view events: an UPDATE requeues or moves.';
+COMMENT ON FUNCTION tidegate.update_event() IS 'Trigger of the view events: an UPDATE requeues or reschedules.';
 
 CREATE FUNCTION tidegate.verdicts(ids bigint[]) RETURNS jsonb
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -4643,7 +4643,7 @@ EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$;
 
-COMMENT ON FUNCTION tidegate.wal_position() IS 'How far the server has written its log ahead.';
+COMMENT ON FUNCTION tidegate.wal_position() IS 'The server''s current position in the write-ahead log.';
 
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE
@@ -4660,7 +4660,7 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
         SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
 
-COMMENT ON FUNCTION tidegate.watched_services() IS 'What drains must know of services and policies.';
+COMMENT ON FUNCTION tidegate.watched_services() IS 'The services and policies that drains must know.';
 
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -4674,7 +4674,7 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
 
-COMMENT ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) IS 'A replay''s report with what collided.';
+COMMENT ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) IS 'A replay''s report with the events that collided.';
 
 CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -4684,7 +4684,7 @@ CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
       FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
 $$;
 
-COMMENT ON FUNCTION tidegate.wordless(errors jsonb) IS 'Errors without their words.';
+COMMENT ON FUNCTION tidegate.wordless(errors jsonb) IS 'Errors without their messages.';
 
 CREATE TABLE tidegate.lease (
     token uuid NOT NULL,
@@ -4705,13 +4705,13 @@ CREATE TABLE tidegate.lease (
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
 
-COMMENT ON TABLE tidegate.lease IS 'Which worker has which events in hand, one row a batch. Read the view leases instead.';
+COMMENT ON TABLE tidegate.lease IS 'Which worker holds which events, one row per lease. Read the view leases instead.';
 
-COMMENT ON COLUMN tidegate.lease.token IS 'The lease''s own id, which every write of the worker names.';
+COMMENT ON COLUMN tidegate.lease.token IS 'The lease''s id. Every write of the worker names it.';
 
 COMMENT ON COLUMN tidegate.lease.worker IS 'The worker that holds it.';
 
-COMMENT ON COLUMN tidegate.lease.ids IS 'The ids that were leased, as ranges. Of these only events that are still in event_queue are in hand.';
+COMMENT ON COLUMN tidegate.lease.ids IS 'The leased ids, as ranges. Only those that are still in event_queue are in hand.';
 
 COMMENT ON COLUMN tidegate.lease.started_to IS 'Handlers of events up to this id may have started.';
 
@@ -4719,21 +4719,21 @@ COMMENT ON COLUMN tidegate.lease.groups IS 'Hashes of the groups of its events. 
 
 COMMENT ON COLUMN tidegate.lease.taken_at IS 'When the lease was taken.';
 
-COMMENT ON COLUMN tidegate.lease.renewed_at IS 'The worker''s last sign of life.';
+COMMENT ON COLUMN tidegate.lease.renewed_at IS 'When the worker last renewed the lease.';
 
-COMMENT ON COLUMN tidegate.lease.expires_at IS 'Without another sign of life the lease may be broken from then on.';
+COMMENT ON COLUMN tidegate.lease.expires_at IS 'When the lease runs out if it is not renewed. From then on a sweep may break it.';
 
-COMMENT ON COLUMN tidegate.lease.cuts IS 'How often somebody took events out of the lease.';
+COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed events from the lease.';
 
-COMMENT ON COLUMN tidegate.lease.ended IS 'True: nothing of it is left in the queue.';
+COMMENT ON COLUMN tidegate.lease.ended IS 'True: none of its events is left in the queue.';
 
 COMMENT ON COLUMN tidegate.lease.born IS 'The transaction that took it.';
 
-COMMENT ON COLUMN tidegate.lease.reached IS 'The id up to which the walk had come that took it.';
+COMMENT ON COLUMN tidegate.lease.reached IS 'The id that the walk of this lease has reached.';
 
-COMMENT ON COLUMN tidegate.lease.clear_to IS 'The id up to which that walk has left nothing of a group behind unmarked.';
+COMMENT ON COLUMN tidegate.lease.clear_to IS 'Up to this id, that walk has left no unmarked event of a group behind.';
 
-COMMENT ON COLUMN tidegate.lease.as_of IS 'That walk has seen everything that transactions before this one wrote.';
+COMMENT ON COLUMN tidegate.lease.as_of IS 'That walk has seen all writes of transactions before this one.';
 
 CREATE VIEW tidegate.at_work AS
  SELECT q.id,
@@ -4747,9 +4747,9 @@ CREATE VIEW tidegate.at_work AS
      JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)) AND (q.id <@ r.r))))
   WHERE ((q.id <= l.started_to) AND (q.reported IS NOT NULL));
 
-COMMENT ON VIEW tidegate.at_work IS 'How far handlers say they have come with the events that they are working on.';
+COMMENT ON VIEW tidegate.at_work IS 'The progress that running handlers report for their events.';
 
-COMMENT ON COLUMN tidegate.at_work.id IS 'The event''s number.';
+COMMENT ON COLUMN tidegate.at_work.id IS 'The event''s id.';
 
 COMMENT ON COLUMN tidegate.at_work.kind IS 'The kind of the event.';
 
@@ -4757,9 +4757,9 @@ COMMENT ON COLUMN tidegate.at_work.handler IS 'The handler that reports.';
 
 COMMENT ON COLUMN tidegate.at_work.part IS 'The part that is done, 0 to 1.';
 
-COMMENT ON COLUMN tidegate.at_work.note IS 'What it says about it.';
+COMMENT ON COLUMN tidegate.at_work.note IS 'The handler''s note about it.';
 
-COMMENT ON COLUMN tidegate.at_work.reported_at IS 'When it said so.';
+COMMENT ON COLUMN tidegate.at_work.reported_at IS 'When the handler reported it.';
 
 ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.audit_id_seq
@@ -4791,7 +4791,7 @@ CREATE VIEW tidegate.blocked_groups AS
            FROM tidegate.event_queue behind
           WHERE ((behind.group_key = head.group_key) AND (behind.id > head.id)))));
 
-COMMENT ON VIEW tidegate.blocked_groups IS 'Groups whose first event waits for a retry or a planned time while others wait behind it. See unblock().';
+COMMENT ON VIEW tidegate.blocked_groups IS 'Groups whose first event waits for a retry or a planned time while other events wait behind it. See unblock().';
 
 COMMENT ON COLUMN tidegate.blocked_groups.group_key IS 'The group.';
 
@@ -4801,7 +4801,7 @@ COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.'
 
 COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';
 
-COMMENT ON COLUMN tidegate.blocked_groups.max_attempts IS 'How many attempts it has.';
+COMMENT ON COLUMN tidegate.blocked_groups.max_attempts IS 'The most attempts that it may have.';
 
 COMMENT ON COLUMN tidegate.blocked_groups.available_at IS 'When it is tried next.';
 
@@ -4859,7 +4859,7 @@ CREATE VIEW tidegate.daily_stats AS
           GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
   GROUP BY day, kind, status;
 
-COMMENT ON VIEW tidegate.daily_stats IS 'Counts of everything that ever ended, by UTC day, also of what the log no longer holds. Reads the whole log.';
+COMMENT ON VIEW tidegate.daily_stats IS 'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds. Reads the whole log.';
 
 COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which the events ended.';
 
@@ -4871,7 +4871,7 @@ COMMENT ON COLUMN tidegate.daily_stats.events IS 'How many there were.';
 
 COMMENT ON COLUMN tidegate.daily_stats.attempts IS 'How many attempts they had in all.';
 
-COMMENT ON COLUMN tidegate.daily_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds; divided by events, the mean.';
+COMMENT ON COLUMN tidegate.daily_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds. Divide it by events for the mean.';
 
 CREATE TABLE tidegate.drain_chain (
     chain uuid NOT NULL,
@@ -4880,15 +4880,15 @@ CREATE TABLE tidegate.drain_chain (
     at timestamp with time zone NOT NULL
 );
 
-COMMENT ON TABLE tidegate.drain_chain IS 'How far each chain of drains has come, in which one drain starts the next.';
+COMMENT ON TABLE tidegate.drain_chain IS 'Chains of drains, in which one drain starts the next, and how far each chain has come.';
 
-COMMENT ON COLUMN tidegate.drain_chain.chain IS 'The chain.';
+COMMENT ON COLUMN tidegate.drain_chain.chain IS 'The chain''s id.';
 
 COMMENT ON COLUMN tidegate.drain_chain.hop IS 'The number of the latest drain of the chain.';
 
-COMMENT ON COLUMN tidegate.drain_chain.worker IS 'That drain.';
+COMMENT ON COLUMN tidegate.drain_chain.worker IS 'The worker id of that drain.';
 
-COMMENT ON COLUMN tidegate.drain_chain.at IS 'When it began.';
+COMMENT ON COLUMN tidegate.drain_chain.at IS 'When that drain began.';
 
 CREATE TABLE tidegate.drain_run (
     worker uuid NOT NULL,
@@ -4898,7 +4898,7 @@ CREATE TABLE tidegate.drain_run (
     report json NOT NULL
 );
 
-COMMENT ON TABLE tidegate.drain_run IS 'Drains of the last week that ran to their end. A drain that was killed has no row; a drain that found no slot has none either.';
+COMMENT ON TABLE tidegate.drain_run IS 'Drains of the last week that ran to their end. A drain that was killed or that found no slot has no row.';
 
 COMMENT ON COLUMN tidegate.drain_run.worker IS 'The drain''s name in leases and slots.';
 
@@ -4908,7 +4908,7 @@ COMMENT ON COLUMN tidegate.drain_run.ended_at IS 'When it ended.';
 
 COMMENT ON COLUMN tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent.';
 
-COMMENT ON COLUMN tidegate.drain_run.report IS 'Its whole report.';
+COMMENT ON COLUMN tidegate.drain_run.report IS 'Its report.';
 
 CREATE TABLE tidegate.drain_slot (
     slot integer NOT NULL,
@@ -4920,19 +4920,19 @@ CREATE TABLE tidegate.drain_slot (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 
-COMMENT ON TABLE tidegate.drain_slot IS 'Who may drain at the same time: a drain has one slot while it runs.';
+COMMENT ON TABLE tidegate.drain_slot IS 'Slots that limit how many drains run at the same time: a drain has one slot while it runs.';
 
 COMMENT ON COLUMN tidegate.drain_slot.slot IS 'The number of the slot, 1 to 1000.';
 
 COMMENT ON COLUMN tidegate.drain_slot.worker IS 'The drain that has the slot. Null: it is free.';
 
-COMMENT ON COLUMN tidegate.drain_slot.until IS 'The slot is free from then on, unless its drain prolongs it.';
+COMMENT ON COLUMN tidegate.drain_slot.until IS 'When the slot becomes free, unless its drain renews it.';
 
 COMMENT ON COLUMN tidegate.drain_slot.taken_at IS 'When the drain took it.';
 
-COMMENT ON COLUMN tidegate.drain_slot.rate IS 'How many events the drain ends in a second. Null: not known yet.';
+COMMENT ON COLUMN tidegate.drain_slot.rate IS 'How many events per second the drain ends. Null: not known yet.';
 
-COMMENT ON COLUMN tidegate.drain_slot.closing IS 'True: the drain has found nothing, looks once more and ends.';
+COMMENT ON COLUMN tidegate.drain_slot.closing IS 'True: the drain has found no event, looks once more and then ends.';
 
 CREATE VIEW tidegate.ends AS
  SELECT id,
@@ -4947,9 +4947,9 @@ CREATE VIEW tidegate.ends AS
     NULLIF(concat_ws(': '::text, ((errors -> '-1'::integer) ->> 'code'::text), ((errors -> '-1'::integer) ->> 'message'::text)), ''::text) AS last_error
    FROM tidegate.event_log;
 
-COMMENT ON VIEW tidegate.ends IS 'The log without what events are about: how each event ended, with its last error.';
+COMMENT ON VIEW tidegate.ends IS 'The log without the events'' content: how each event ended, with its last error.';
 
-COMMENT ON COLUMN tidegate.ends.id IS 'The event''s number.';
+COMMENT ON COLUMN tidegate.ends.id IS 'The event''s id.';
 
 COMMENT ON COLUMN tidegate.ends.kind IS 'The kind of the event.';
 
@@ -4957,7 +4957,7 @@ COMMENT ON COLUMN tidegate.ends.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or F
 
 COMMENT ON COLUMN tidegate.ends.attempts IS 'How many attempts it had.';
 
-COMMENT ON COLUMN tidegate.ends.max_attempts IS 'How many attempts it was allowed.';
+COMMENT ON COLUMN tidegate.ends.max_attempts IS 'The most attempts that it was allowed.';
 
 COMMENT ON COLUMN tidegate.ends.group_key IS 'The group of the event. Null: none.';
 
@@ -4994,7 +4994,7 @@ CREATE TABLE tidegate.event_log_default (
     forgotten_at timestamp with time zone
 );
 
-COMMENT ON TABLE tidegate.event_log_default IS 'The log''s rows whose day of expiry has no partition yet. A cleanup moves them. Columns as in event_log.';
+COMMENT ON TABLE tidegate.event_log_default IS 'Rows of the log whose day of expiry has no partition yet. A cleanup moves them. Columns as in event_log.';
 
 ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.event_queue_id_seq
@@ -5005,7 +5005,7 @@ ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     CACHE 1
 );
 
-COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. last_value is the latest id that was drawn.';
+COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. last_value is the latest drawn id.';
 
 CREATE VIEW tidegate.held AS
  SELECT COALESCE(range_agg(ids), '{}'::int8multirange) AS ids,
@@ -5015,11 +5015,11 @@ CREATE VIEW tidegate.held AS
 
 COMMENT ON VIEW tidegate.held IS 'All leases together, as sets of ids; the other views use it.';
 
-COMMENT ON COLUMN tidegate.held.ids IS 'All ids in hand.';
+COMMENT ON COLUMN tidegate.held.ids IS 'All leased ids.';
 
-COMMENT ON COLUMN tidegate.held.started IS 'Those of them that a handler may be at work on.';
+COMMENT ON COLUMN tidegate.held.started IS 'The leased ids that a handler may be processing.';
 
-COMMENT ON COLUMN tidegate.held.stuck IS 'Those of them whose worker has given no sign of life in time.';
+COMMENT ON COLUMN tidegate.held.stuck IS 'The leased ids whose worker has not renewed its lease in time.';
 
 CREATE VIEW tidegate.events AS
  SELECT id,
@@ -5102,9 +5102,9 @@ CREATE VIEW tidegate.events AS
   WHERE ((status = 'PROCESSING'::text) OR (NOT (id <@ ( SELECT held.ids
            FROM tidegate.held))));
 
-COMMENT ON VIEW tidegate.events IS 'Live events with their state. An UPDATE of status to PENDING requeues an event, of available_at and expires_at moves it; a DELETE cancels it. Each writes an audit row.';
+COMMENT ON VIEW tidegate.events IS 'Live events with their state. An UPDATE of status to PENDING requeues an event. An UPDATE of available_at or expires_at reschedules it. A DELETE cancels it. Each of these writes an audit row.';
 
-COMMENT ON COLUMN tidegate.events.id IS 'The event''s number.';
+COMMENT ON COLUMN tidegate.events.id IS 'The event''s id.';
 
 COMMENT ON COLUMN tidegate.events.kind IS 'The kind of the event.';
 
@@ -5116,41 +5116,41 @@ COMMENT ON COLUMN tidegate.events.dedup_key IS 'The deduplication key of the eve
 
 COMMENT ON COLUMN tidegate.events.correlation_id IS 'The correlation id of the event. Null: none.';
 
-COMMENT ON COLUMN tidegate.events.status IS 'PENDING: waits. PROCESSING: a worker has it in hand.';
+COMMENT ON COLUMN tidegate.events.status IS 'PENDING: it waits. PROCESSING: a worker has leased it.';
 
-COMMENT ON COLUMN tidegate.events.attempts IS 'Attempts so far, with the one that may be running.';
+COMMENT ON COLUMN tidegate.events.attempts IS 'Attempts so far, including one that may be running.';
 
-COMMENT ON COLUMN tidegate.events.max_attempts IS 'How many attempts it has.';
+COMMENT ON COLUMN tidegate.events.max_attempts IS 'The most attempts that it may have.';
 
-COMMENT ON COLUMN tidegate.events.available_at IS 'It starts no earlier than this.';
+COMMENT ON COLUMN tidegate.events.available_at IS 'The event starts no earlier than this.';
 
 COMMENT ON COLUMN tidegate.events.expires_at IS 'Its deadline. Null: none.';
 
 COMMENT ON COLUMN tidegate.events.created_at IS 'When it was published.';
 
-COMMENT ON COLUMN tidegate.events.updated_at IS 'The worker''s last sign of life, or the latest error, or the publish.';
+COMMENT ON COLUMN tidegate.events.updated_at IS 'The time of the last lease renewal, the latest error, or the publish.';
 
-COMMENT ON COLUMN tidegate.events.processing_started_at IS 'When its lease was taken. Null: it is not in hand.';
+COMMENT ON COLUMN tidegate.events.processing_started_at IS 'When its lease was taken. Null: it is not leased.';
 
-COMMENT ON COLUMN tidegate.events.lease_token IS 'The lease that holds it. Null: it is not in hand.';
+COMMENT ON COLUMN tidegate.events.lease_token IS 'The lease that holds it. Null: it is not leased.';
 
-COMMENT ON COLUMN tidegate.events.lease_expires_at IS 'When that lease ends without another sign of life. Null: it is not in hand.';
+COMMENT ON COLUMN tidegate.events.lease_expires_at IS 'When that lease runs out if it is not renewed. Null: it is not leased.';
 
 COMMENT ON COLUMN tidegate.events.last_error IS 'Code and message of the latest failed attempt. Null: none has failed.';
 
 COMMENT ON COLUMN tidegate.events.errors IS 'All errors so far, oldest first.';
 
-COMMENT ON COLUMN tidegate.events.progress IS 'What handlers have finished of it.';
+COMMENT ON COLUMN tidegate.events.progress IS 'The handlers that have finished, and the results of their steps.';
 
 COMMENT ON COLUMN tidegate.events.parent_id IS 'The event whose handler published it. Null: a producer published it.';
 
-COMMENT ON COLUMN tidegate.events.replay_of IS 'The ended event that it repeats. Null: it is no replay.';
+COMMENT ON COLUMN tidegate.events.replay_of IS 'The finished event that it replays. Null: it is not a replay.';
 
 COMMENT ON COLUMN tidegate.events.delayed IS 'True while available_at is in the future.';
 
 COMMENT ON COLUMN tidegate.events.traceparent IS 'The W3C trace context that it was published under.';
 
-COMMENT ON COLUMN tidegate.events.reported IS 'How far the running handler says it has come. Null: nothing said, or not in hand.';
+COMMENT ON COLUMN tidegate.events.reported IS 'The progress that the running handler reports. Null: none, or the event is not leased.';
 
 CREATE TABLE tidegate.fan_in (
     event_id bigint NOT NULL,
@@ -5164,7 +5164,7 @@ CREATE TABLE tidegate.fan_in (
     keep_until timestamp with time zone
 );
 
-COMMENT ON TABLE tidegate.fan_in IS 'Events that wait for others to end, one row each. Read the view waiting instead.';
+COMMENT ON TABLE tidegate.fan_in IS 'Events that wait for other events to end, one row per event. Read the view waiting instead.';
 
 COMMENT ON COLUMN tidegate.fan_in.event_id IS 'The event that waits.';
 
@@ -5172,9 +5172,9 @@ COMMENT ON COLUMN tidegate.fan_in.members IS 'The ids of the events that it wait
 
 COMMENT ON COLUMN tidegate.fan_in.reached IS 'How many members have been found ended so far, in order.';
 
-COMMENT ON COLUMN tidegate.fan_in.waits_for IS 'The member that is looked at next. Null: all have ended.';
+COMMENT ON COLUMN tidegate.fan_in.waits_for IS 'The member that is checked next. Null: all have ended.';
 
-COMMENT ON COLUMN tidegate.fan_in.available_at IS 'The event starts no earlier than this, whatever its members do.';
+COMMENT ON COLUMN tidegate.fan_in.available_at IS 'The event starts no earlier than this, even if its members have ended.';
 
 COMMENT ON COLUMN tidegate.fan_in.created_at IS 'When it began to wait.';
 
@@ -5205,29 +5205,29 @@ CREATE VIEW tidegate.leases AS
              JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))) in_hand)
   WHERE (NOT l.ended);
 
-COMMENT ON VIEW tidegate.leases IS 'Which worker has which events in hand, one row a batch.';
+COMMENT ON VIEW tidegate.leases IS 'Which worker holds which events, one row per lease.';
 
-COMMENT ON COLUMN tidegate.leases.token IS 'The lease''s own id.';
+COMMENT ON COLUMN tidegate.leases.token IS 'The lease''s id.';
 
 COMMENT ON COLUMN tidegate.leases.worker IS 'The worker that holds it.';
 
 COMMENT ON COLUMN tidegate.leases.taken_at IS 'When it was taken.';
 
-COMMENT ON COLUMN tidegate.leases.renewed_at IS 'The worker''s last sign of life.';
+COMMENT ON COLUMN tidegate.leases.renewed_at IS 'When the worker last renewed the lease.';
 
-COMMENT ON COLUMN tidegate.leases.expires_at IS 'Without another sign of life the lease may be broken from then on.';
+COMMENT ON COLUMN tidegate.leases.expires_at IS 'When the lease runs out if it is not renewed. From then on a sweep may break it.';
 
-COMMENT ON COLUMN tidegate.leases.expired IS 'True: that time has come.';
+COMMENT ON COLUMN tidegate.leases.expired IS 'True: the lease has run out.';
 
 COMMENT ON COLUMN tidegate.leases.events IS 'How many events it still holds.';
 
-COMMENT ON COLUMN tidegate.leases.started IS 'How many of them a handler may be at work on.';
+COMMENT ON COLUMN tidegate.leases.started IS 'How many of them a handler may be processing.';
 
 COMMENT ON COLUMN tidegate.leases.first_id IS 'The lowest of their ids.';
 
 COMMENT ON COLUMN tidegate.leases.last_id IS 'The highest of their ids.';
 
-COMMENT ON COLUMN tidegate.leases.cuts IS 'How often somebody took events out of it.';
+COMMENT ON COLUMN tidegate.leases.cuts IS 'How often another session has removed events from it.';
 
 CREATE TABLE tidegate.minute_stats (
     id bigint NOT NULL,
@@ -5241,19 +5241,19 @@ CREATE TABLE tidegate.minute_stats (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000');
 
-COMMENT ON TABLE tidegate.minute_stats IS 'How many events ended, by minute, kind, status and latency. Written in the transaction that ends the events. Several rows may have the same key: always sum. Minutes older than two hours are merged into hours, hours older than two days into days. Kept for ever.';
+COMMENT ON TABLE tidegate.minute_stats IS 'How many events ended, by minute, kind, status and latency. Written in the transaction that ends the events. Several rows may have the same key, so always sum them. Minutes older than two hours are merged into hours, and hours older than two days into days. Kept for ever.';
 
-COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s number; it means nothing else.';
+COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s id, without further meaning.';
 
-COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The beginning of the minute, hour or day (UTC) in which the events ended.';
+COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The start of the minute, hour or day (UTC) in which the events ended.';
 
 COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events.';
 
 COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 
-COMMENT ON COLUMN tidegate.minute_stats.within_ms IS 'The events ended within so many milliseconds after their publish, and not within the next smaller bound of 50, 250, 1000, 5000, 30000, 120000, 600000 and 3600000. Null: later.';
+COMMENT ON COLUMN tidegate.minute_stats.within_ms IS 'The latency bucket: the events ended within this many milliseconds after their publish, but not within the next smaller bound. The bounds are 50, 250, 1000, 5000, 30000, 120000, 600000 and 3600000. Null: later than all bounds.';
 
-COMMENT ON COLUMN tidegate.minute_stats.events IS 'How many events.';
+COMMENT ON COLUMN tidegate.minute_stats.events IS 'The number of events.';
 
 COMMENT ON COLUMN tidegate.minute_stats.attempts IS 'The sum of their attempts.';
 
@@ -5268,13 +5268,13 @@ ALTER TABLE tidegate.minute_stats ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTI
     CACHE 1
 );
 
-COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Numbers the rows of minute_stats.';
+COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Draws the ids of minute_stats.';
 
 CREATE TABLE tidegate.mutex (
     slot integer NOT NULL
 );
 
-COMMENT ON TABLE tidegate.mutex IS 'Rows that publishers lock, so that the events of a group commit in the order of their ids. Never written; do not delete from it.';
+COMMENT ON TABLE tidegate.mutex IS 'Rows that publishers lock, so that the events of a group commit in the order of their ids. Never written; do not delete rows.';
 
 COMMENT ON COLUMN tidegate.mutex.slot IS 'The hash of a group''s key, 0 to 65535; -1 for replays and steps of a cleanup.';
 
@@ -5285,7 +5285,7 @@ CREATE TABLE tidegate.queue_migrations (
     checksum character varying(255)
 );
 
-COMMENT ON TABLE tidegate.queue_migrations IS 'Which migrations of the queue''s schema were applied.';
+COMMENT ON TABLE tidegate.queue_migrations IS 'The migrations of the queue''s schema that were applied.';
 
 COMMENT ON COLUMN tidegate.queue_migrations.version IS 'The number of the migration.';
 
@@ -5301,13 +5301,13 @@ CREATE TABLE tidegate.received (
     received_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
-COMMENT ON TABLE tidegate.received IS 'Messages from outside that receive() has noted, each once. A cleanup removes them after 15 days.';
+COMMENT ON TABLE tidegate.received IS 'Messages from outside that receive() has recorded, each once. A cleanup removes them after 15 days.';
 
 COMMENT ON COLUMN tidegate.received.source IS 'Where the message came from, such as the ARN of a queue, 1 to 1000 bytes.';
 
 COMMENT ON COLUMN tidegate.received.message_id IS 'The message''s id there, 1 to 500 bytes.';
 
-COMMENT ON COLUMN tidegate.received.received_at IS 'When it was noted.';
+COMMENT ON COLUMN tidegate.received.received_at IS 'When it was recorded.';
 
 CREATE TABLE tidegate.schedule (
     id bigint NOT NULL,
@@ -5337,7 +5337,7 @@ CREATE TABLE tidegate.schedule (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='500');
 
-COMMENT ON TABLE tidegate.schedule IS 'Periodic events: what is published again and again at slots of the clock.';
+COMMENT ON TABLE tidegate.schedule IS 'Periodic events: each row is published at its slots, at fixed times or intervals.';
 
 COMMENT ON COLUMN tidegate.schedule.id IS 'A number for internal use.';
 
@@ -5353,27 +5353,27 @@ COMMENT ON COLUMN tidegate.schedule.cron IS 'The cron expression of its slots. N
 
 COMMENT ON COLUMN tidegate.schedule.every IS 'The time between two slots. Null if cron is given.';
 
-COMMENT ON COLUMN tidegate.schedule.time_zone IS 'The time zone that the cron expression is read in, such as Europe/Berlin.';
+COMMENT ON COLUMN tidegate.schedule.time_zone IS 'The time zone of the cron expression, such as Europe/Berlin.';
 
 COMMENT ON COLUMN tidegate.schedule.group_key IS 'The group of its events. Null: none.';
 
-COMMENT ON COLUMN tidegate.schedule.start_within IS 'Its events start within this time after their slot, or never. Null: no deadline.';
+COMMENT ON COLUMN tidegate.schedule.start_within IS 'The deadline of each event after its slot: later, it no longer starts. Null: no deadline.';
 
-COMMENT ON COLUMN tidegate.schedule.catch_up IS 'What is published for missed slots: none, the last one, or all.';
+COMMENT ON COLUMN tidegate.schedule.catch_up IS 'Which missed slots are published: none, the last one, or all.';
 
-COMMENT ON COLUMN tidegate.schedule.paused IS 'True: it publishes nothing.';
+COMMENT ON COLUMN tidegate.schedule.paused IS 'True: the schedule publishes no events.';
 
-COMMENT ON COLUMN tidegate.schedule.since IS 'Slots up to here are passed: since the schedule was made, changed or resumed.';
+COMMENT ON COLUMN tidegate.schedule.since IS 'Slots up to this time are past: the time when the schedule was created, changed or resumed.';
 
 COMMENT ON COLUMN tidegate.schedule.next_at IS 'The next slot. -infinity: the next drain computes it. infinity: there is none.';
 
-COMMENT ON COLUMN tidegate.schedule.last_at IS 'The latest slot that an event was published for.';
+COMMENT ON COLUMN tidegate.schedule.last_at IS 'The latest slot for which an event was published.';
 
 COMMENT ON COLUMN tidegate.schedule.last_event_id IS 'The id of that event.';
 
 COMMENT ON COLUMN tidegate.schedule.fired_at IS 'When that event was published.';
 
-COMMENT ON COLUMN tidegate.schedule.problem IS 'Why the schedule stands still. Null: it does not.';
+COMMENT ON COLUMN tidegate.schedule.problem IS 'Why the schedule stands still. Null: there is no problem.';
 
 COMMENT ON COLUMN tidegate.schedule.revision IS 'Counts the changes of the definition.';
 
@@ -5394,11 +5394,11 @@ CREATE TABLE tidegate.sealed_partition (
     sealed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
-COMMENT ON TABLE tidegate.sealed_partition IS 'Partitions of the log that nothing is added to any more and whose rows are being or have been counted.';
+COMMENT ON TABLE tidegate.sealed_partition IS 'Partitions of the log to which no rows are added any more, and which are being counted or have been counted.';
 
 COMMENT ON COLUMN tidegate.sealed_partition.partition IS 'The name of the partition.';
 
-COMMENT ON COLUMN tidegate.sealed_partition.counted_to IS 'Where counting goes on. Null: it is done.';
+COMMENT ON COLUMN tidegate.sealed_partition.counted_to IS 'Where counting continues. Null: it is complete.';
 
 COMMENT ON COLUMN tidegate.sealed_partition.sealed_at IS 'When counting began.';
 
@@ -5437,15 +5437,15 @@ CREATE TABLE tidegate.service_place (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
 
-COMMENT ON TABLE tidegate.service_place IS 'How many of a limited service''s places each worker has.';
+COMMENT ON TABLE tidegate.service_place IS 'How many places of a limited service each worker holds.';
 
 COMMENT ON COLUMN tidegate.service_place.service IS 'The service.';
 
 COMMENT ON COLUMN tidegate.service_place.worker IS 'The worker.';
 
-COMMENT ON COLUMN tidegate.service_place.places IS 'How many places it has.';
+COMMENT ON COLUMN tidegate.service_place.places IS 'How many places it holds.';
 
-COMMENT ON COLUMN tidegate.service_place.until IS 'They are free again from then on, unless the worker prolongs them.';
+COMMENT ON COLUMN tidegate.service_place.until IS 'When the places become free, unless the worker renews them.';
 
 CREATE VIEW tidegate.services AS
  SELECT s.service,
@@ -5483,21 +5483,21 @@ COMMENT ON COLUMN tidegate.services.state IS 'closed: it is called. open: it doe
 
 COMMENT ON COLUMN tidegate.services.since IS 'Since when it is in this state.';
 
-COMMENT ON COLUMN tidegate.services.failures IS 'How many calls in a row it has not answered.';
+COMMENT ON COLUMN tidegate.services.failures IS 'The number of consecutive calls that it has not answered.';
 
-COMMENT ON COLUMN tidegate.services.retry_at IS 'When it is tried next. Null: it is not waited for.';
+COMMENT ON COLUMN tidegate.services.retry_at IS 'When it is tried next. Null: no try is planned.';
 
 COMMENT ON COLUMN tidegate.services.answered_at IS 'When it last answered.';
 
 COMMENT ON COLUMN tidegate.services.last_error IS 'The code of the latest failure.';
 
-COMMENT ON COLUMN tidegate.services.kinds IS 'The kinds of events that call it, as far as they have met a failure.';
+COMMENT ON COLUMN tidegate.services.kinds IS 'The kinds of events that have met a failure of the service.';
 
-COMMENT ON COLUMN tidegate.services.max_running IS 'How many events that call it run at once at most. Null: any number.';
+COMMENT ON COLUMN tidegate.services.max_running IS 'The most events that call it at once, over all drains. Null: any number.';
 
-COMMENT ON COLUMN tidegate.services.per_second IS 'How many events that call it start in a second at most. Null: any number.';
+COMMENT ON COLUMN tidegate.services.per_second IS 'The most events that call it that start per second, over all drains. Null: any number.';
 
-COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers have now.';
+COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers hold now.';
 
 COMMENT ON COLUMN tidegate.services.waiting IS 'How many events wait for it.';
 
@@ -5553,19 +5553,19 @@ CREATE VIEW tidegate.stats AS
      FULL JOIN live USING (kind))
      FULL JOIN finished USING (kind));
 
-COMMENT ON VIEW tidegate.stats IS 'One row a kind: what waits and runs now, and how the events that ended within the last hour went.';
+COMMENT ON VIEW tidegate.stats IS 'One row per kind: the live events, and the results of the events that ended within the last hour.';
 
 COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event.';
 
-COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and in nobody''s hands.';
+COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and not leased.';
 
-COMMENT ON COLUMN tidegate.stats.processing IS 'Events in the hands of workers.';
+COMMENT ON COLUMN tidegate.stats.processing IS 'Leased events.';
 
 COMMENT ON COLUMN tidegate.stats.delayed IS 'Events that wait for their time, a retry, or other events.';
 
 COMMENT ON COLUMN tidegate.stats.max_attempts_used IS 'The most attempts that any live event has had.';
 
-COMMENT ON COLUMN tidegate.stats.oldest_age_ms IS 'Milliseconds since the oldest live event was published. Null: there is none.';
+COMMENT ON COLUMN tidegate.stats.oldest_age_ms IS 'Milliseconds since the oldest live event was published. Null: there are no live events.';
 
 COMMENT ON COLUMN tidegate.stats.completed IS 'Events that ended COMPLETED within the last hour.';
 
@@ -5575,19 +5575,19 @@ COMMENT ON COLUMN tidegate.stats.failed IS 'Events that ended FAILED within the 
 
 COMMENT ON COLUMN tidegate.stats.attempts_per_event IS 'The mean number of attempts of the events that ended within the last hour.';
 
-COMMENT ON COLUMN tidegate.stats.latency_p50_ms IS 'Half of them ended within so many milliseconds after their publish.';
+COMMENT ON COLUMN tidegate.stats.latency_p50_ms IS 'The median of their times from publish to end, in milliseconds.';
 
-COMMENT ON COLUMN tidegate.stats.latency_p95_ms IS '95 percent of them ended within so many milliseconds after their publish.';
+COMMENT ON COLUMN tidegate.stats.latency_p95_ms IS 'The 95th percentile of their times from publish to end, in milliseconds.';
 
-COMMENT ON COLUMN tidegate.stats.latency_p99_ms IS '99 percent of them ended within so many milliseconds after their publish.';
+COMMENT ON COLUMN tidegate.stats.latency_p99_ms IS 'The 99th percentile of their times from publish to end, in milliseconds.';
 
 COMMENT ON COLUMN tidegate.stats.failure_rate IS 'The share of them that did not end COMPLETED, 0 to 1.';
 
 COMMENT ON COLUMN tidegate.stats.events IS 'All live events of the kind: pending, processing and delayed.';
 
-COMMENT ON COLUMN tidegate.stats.stuck IS 'Events in the hands of workers that have given no sign of life in time.';
+COMMENT ON COLUMN tidegate.stats.stuck IS 'Leased events whose worker has not renewed its lease in time.';
 
-COMMENT ON COLUMN tidegate.stats.paused IS 'True: drains leave the kind alone.';
+COMMENT ON COLUMN tidegate.stats.paused IS 'True: drains do not lease events of the kind.';
 
 CREATE VIEW tidegate.stuck_events AS
  SELECT q.id,
@@ -5604,23 +5604,23 @@ CREATE VIEW tidegate.stuck_events AS
      JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))
   WHERE (l.expires_at <= clock_timestamp());
 
-COMMENT ON VIEW tidegate.stuck_events IS 'Events in the hands of workers that have given no sign of life in time. The next drain takes them back.';
+COMMENT ON VIEW tidegate.stuck_events IS 'Leased events whose worker has not renewed its lease in time. The next drain releases them.';
 
-COMMENT ON COLUMN tidegate.stuck_events.id IS 'The event''s number.';
+COMMENT ON COLUMN tidegate.stuck_events.id IS 'The event''s id.';
 
 COMMENT ON COLUMN tidegate.stuck_events.kind IS 'The kind of the event.';
 
 COMMENT ON COLUMN tidegate.stuck_events.group_key IS 'The group of the event. Null: none.';
 
-COMMENT ON COLUMN tidegate.stuck_events.attempts IS 'Attempts so far, with the one that may be running.';
+COMMENT ON COLUMN tidegate.stuck_events.attempts IS 'Attempts so far, including one that may be running.';
 
-COMMENT ON COLUMN tidegate.stuck_events.max_attempts IS 'How many attempts it has.';
+COMMENT ON COLUMN tidegate.stuck_events.max_attempts IS 'The most attempts that it may have.';
 
 COMMENT ON COLUMN tidegate.stuck_events.processing_started_at IS 'When its lease was taken.';
 
-COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'The worker''s last sign of life.';
+COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'When the worker last renewed the lease.';
 
-COMMENT ON COLUMN tidegate.stuck_events.lease_expires_at IS 'When the lease ended.';
+COMMENT ON COLUMN tidegate.stuck_events.lease_expires_at IS 'When the lease ran out.';
 
 COMMENT ON COLUMN tidegate.stuck_events.overdue IS 'How long ago that was.';
 
@@ -5648,11 +5648,11 @@ COMMENT ON COLUMN tidegate.waiting.group_key IS 'Its group. Null: none.';
 
 COMMENT ON COLUMN tidegate.waiting.correlation_id IS 'Its correlation id. Null: none.';
 
-COMMENT ON COLUMN tidegate.waiting.members IS 'For how many events it waits.';
+COMMENT ON COLUMN tidegate.waiting.members IS 'How many events it waits for.';
 
 COMMENT ON COLUMN tidegate.waiting.left_at_most IS 'How many of them may still be live.';
 
-COMMENT ON COLUMN tidegate.waiting.waits_for IS 'One of them that is live. Null: the next drain starts the event.';
+COMMENT ON COLUMN tidegate.waiting.waits_for IS 'One of them that is live. Null: none is, and the next drain releases the event.';
 
 COMMENT ON COLUMN tidegate.waiting.created_at IS 'When it began to wait.';
 
@@ -5666,13 +5666,13 @@ CREATE TABLE tidegate.wake (
 )
 WITH (fillfactor='10', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 
-COMMENT ON TABLE tidegate.wake IS 'When drains were woken last; one row. See should_wake().';
+COMMENT ON TABLE tidegate.wake IS 'When a drain was last woken, in a single row. See should_wake().';
 
 COMMENT ON COLUMN tidegate.wake.one IS 'Always true: there is only one row.';
 
-COMMENT ON COLUMN tidegate.wake.sent_at IS 'When somebody was last told to start a drain.';
+COMMENT ON COLUMN tidegate.wake.sent_at IS 'When should_wake() last returned true.';
 
-COMMENT ON COLUMN tidegate.wake.asked_at IS 'When should_wake() was last noted.';
+COMMENT ON COLUMN tidegate.wake.asked_at IS 'When a call of should_wake() was last recorded.';
 
 ALTER TABLE ONLY tidegate.event_log ATTACH PARTITION tidegate.event_log_default DEFAULT;
 
