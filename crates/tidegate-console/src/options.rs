@@ -94,13 +94,16 @@ impl Options {
     fn auth(&self, auth: &str) -> Result<Auth, Error> {
         match auth {
             "token" => {
-                let operator = self.operator.as_deref();
                 let unnamed = || {
                     config(
-                        "auth",
-                        "token needs to know who you are: set TIDEGATE_ACTOR or USER",
+                        "allow",
+                        "act needs your name for the audit: set TIDEGATE_ACTOR or USER",
                     )
                 };
+                // The audit names nobody who only looks.
+                let reads = self.allow.as_deref().is_none_or(|allow| allow == "read");
+                let operator = self.operator.as_deref();
+                let operator = operator.or(reads.then_some("reader"));
                 Ok(Auth::token(operator.ok_or_else(unnamed)?))
             }
             "basic" => {
@@ -184,7 +187,10 @@ mod tests {
             (local("iam"), "--auth"),
             (local("none"), "--auth: must be token"),
             (
-                with(local("token"), |o| o.operator = None),
+                with(local("token"), |o| {
+                    o.operator = None;
+                    o.allow = Some("act".into());
+                }),
                 "TIDEGATE_ACTOR",
             ),
             (
