@@ -199,6 +199,13 @@ pub struct DeadLetters {
 /// A registered kind.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
+#[cfg_attr(
+    not(feature = "operate"),
+    expect(
+        clippy::struct_field_names,
+        reason = "every report calls a kind's name `kind`"
+    )
+)]
 pub struct Kind {
     /// Its name.
     pub kind: String,
