@@ -198,7 +198,10 @@ mod tests {
         for (json, says) in [
             (&b"{\"source\": \"canary\""[..], "line 1, column 19"),
             (b"{\"source\": [\"canary\"]}", "line 1, column 11"),
-            (b"{\"source\": \"canary\"}", "no \"external_id\""),
+            (
+                b"{\"source\": \"canary\"}",
+                "the field \"external_id\" is missing",
+            ),
             (b"\"canary\"", "line 1"),
         ] {
             let error = read::<Letter>("letter", json).unwrap_err().to_string();

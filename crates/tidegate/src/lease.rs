@@ -56,6 +56,10 @@ pub struct LeasedEvent {
     /// The W3C trace context under which it was published.
     pub traceparent: Option<String>,
     /// It is a replay of an event that has ended.
+    #[cfg_attr(
+        not(any(feature = "otel", feature = "internals")),
+        expect(dead_code, reason = "only traces ask for it")
+    )]
     pub is_replay: bool,
 }
 

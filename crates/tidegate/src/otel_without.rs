@@ -18,10 +18,6 @@ pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
 #[derive(Clone)]
 pub(crate) enum Spool {}
 
-pub(crate) async fn within<T>(_: Option<Spool>, work: impl Future<Output = T>) -> T {
-    work.await
-}
-
 pub(crate) fn follow_up(above: &TraceContext) -> String {
     above.to_string()
 }

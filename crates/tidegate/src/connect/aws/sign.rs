@@ -4,11 +4,13 @@
 use std::time::SystemTime;
 
 use aws_credential_types::Credentials;
+#[cfg(feature = "otel")]
 use aws_credential_types::provider::ProvideCredentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
 use http::HeaderMap;
 
+#[cfg(feature = "otel")]
 use super::sdk::Aws;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
