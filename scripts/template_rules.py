@@ -60,7 +60,8 @@ NOT_DEPLOYED = {
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place",
     "DATABASE_SECRET_IDS": "the template deploys for one database", "TIDEGATE_DATABASE": "it goes with DATABASE_SECRET_IDS",
     "TIDEGATE_PAYLOAD_KEYS_FILE": "TIDEGATE_PAYLOAD_KEYS_SECRET_ID takes its place", "TIDEGATE_ACTOR": "who operates the command line",
-    "TIDEGATE_TRACE_CORRELATION": "a correlation id may name a person"}
+    "TIDEGATE_TRACE_CORRELATION": "a correlation id may name a person",
+    "TIDEGATE_HTTP_METRICS": "a function is not scraped"}
 INTAKE_ALARMS = {
     "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
     "DeadMessagesAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
@@ -165,7 +166,7 @@ def environments(stack):
 def settings(stack):
     """The deployment can set every setting of the program, and no others."""
     set_somewhere = {key for variables in _environments(stack).values() for key in variables}
-    known = _settings() - NOT_DEPLOYED.keys()
+    known = {name for name in _settings() - NOT_DEPLOYED.keys() if not name.startswith("TIDEGATE_CONSOLE_")}
     if not _takes_messages(stack):
         known = {name for name in known if not name.startswith("ISSUING_")}
     if stack.parameters["JobsHttp"] == "off":

@@ -750,8 +750,8 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
             "schedule" => Some("nightly --pause --reason=why"),
             "api-key" => Some("list"),
             "link-key" => Some("rotate --reason=why"),
-            // Without a database it would serve all the same; this address is nobody's.
-            "serve" => Some("--listen=192.0.2.1:1"),
+            // Without a database they would serve all the same; this address is nobody's.
+            "serve" | "console" => Some("--listen=192.0.2.1:1"),
             _ => None,
         };
         let arguments = argument.unwrap_or_default().split_whitespace();
