@@ -784,7 +784,7 @@ COMMENT ON FUNCTION tidegate.wordless IS 'Errors without their messages.';
 
 COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Draws the ids of minute_stats.';
 COMMENT ON FUNCTION tidegate.latency_bounds IS
-    'Internal: the publish times at which the latency bucket changes, for an event that ends at the instant.';
+    'Internal: the bounds of the latency buckets, as negative seconds.';
 COMMENT ON FUNCTION tidegate.add_figures IS 'Internal: adds sums of ended events to minute_stats.';
 COMMENT ON FUNCTION tidegate.count_ended IS 'Internal: adds single ended events to minute_stats.';
 COMMENT ON FUNCTION tidegate.fold_figures IS

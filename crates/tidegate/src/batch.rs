@@ -322,7 +322,9 @@ mod tests {
             within: Duration::from_secs(1),
         };
         let event = LeasedEvent::sample(id, None);
-        Context::new(event, None, flushed, LIMIT).sharing_calls(sharing, Uuid::nil())
+        let mut ctx = Context::new(event, None, flushed, Instant::now() + LIMIT);
+        ctx.share_calls(sharing, Uuid::nil());
+        ctx
     }
 
     /// Answers each item with the number of items in its call.

@@ -103,7 +103,7 @@ impl Context {
         event: LeasedEvent,
         database: Option<Database>,
         flushed: Flushed,
-        limit: Duration,
+        deadline: Instant,
     ) -> Self {
         let steps = event
             .progress
@@ -112,7 +112,7 @@ impl Context {
             .unwrap_or_default();
         let state = State {
             handler: "",
-            deadline: Instant::now() + limit,
+            deadline,
             emitted: Vec::new(),
             steps,
             ends: Vec::new(),
@@ -142,9 +142,8 @@ impl Context {
 
     /// Puts the attempt at this position of a trace instead of below the publish of its event.
     #[cfg(feature = "otel")]
-    pub(crate) fn placed(mut self, position: Option<TraceContext>) -> Self {
+    pub(crate) fn place(&mut self, position: Option<TraceContext>) {
         self.trace = position;
-        self
     }
 
     /// Notes that its handlers begin now.
@@ -159,9 +158,8 @@ impl Context {
     }
 
     /// Lets the event share calls with others of this run.
-    pub(crate) fn sharing_calls(mut self, sharing: Sharing, run: Uuid) -> Self {
+    pub(crate) fn share_calls(&mut self, sharing: Sharing, run: Uuid) {
         (self.sharing, self.run) = (sharing, run);
-        self
     }
 
     /// Ignores poisoning: a handler's panic must not hide the results of the other handlers.
@@ -469,10 +467,15 @@ impl Context {
         self.state().steps.clone()
     }
 
-    pub(crate) fn begin_handler(&self, handler: &'static str, limit: Duration, more_to_come: bool) {
+    pub(crate) fn begin_handler(
+        &self,
+        handler: &'static str,
+        deadline: Instant,
+        more_to_come: bool,
+    ) {
         let mut state = self.state();
         state.handler = handler;
-        state.deadline = Instant::now() + limit;
+        state.deadline = deadline;
         state.emitted.clear();
         state.more_to_come = more_to_come;
         state.next_report = None;

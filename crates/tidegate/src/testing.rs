@@ -259,7 +259,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
         after: 0,
         progress: watch::channel(0).1,
     };
-    Context::new(event, None, flushed, limit)
+    Context::new(event, None, flushed, Instant::now() + limit)
 }
 
 /// Drains a scratch database with default settings until no event is ready. Creates the queue's schema there if it is

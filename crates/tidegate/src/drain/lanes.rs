@@ -333,17 +333,19 @@ impl<H> Drop for InLane<H> {
 /// Runs one lane: one event after the other until none waits.
 async fn run<H: Run>(lane: InLane<H>, first: Work<H>) {
     let (shared, number) = (&lane.shared, lane.number);
-    let mut next = Some(first);
+    let (mut next, mut now) = (Some(first), Instant::now());
     while let Some(work) = next {
-        let (lease, started) = (work.lease, Instant::now());
+        let (lease, started) = (work.lease, now);
         let (came, goes_on) = if work.start_by.is_over(started) {
             (Came::Late, false)
         } else {
             let goes_on = run_one(shared, number, work.handlers).await;
-            (Came::Ran(started.elapsed()), goes_on)
+            now = Instant::now();
+            (Came::Ran(now - started), goes_on)
         };
         let ended = Ended { lease, came };
-        next = shared.line().advance(shared, number, ended, goes_on);
+        let mut line = shared.line();
+        next = line.advance(shared, (number, now), ended, goes_on);
     }
 }
 
@@ -449,13 +451,15 @@ impl<H> Line<H> {
     fn advance(
         &mut self,
         shared: &Shared<H>,
-        number: u64,
+        (number, now): (u64, Instant),
         ended: Ended,
         goes_on: bool,
     ) -> Option<Work<H>> {
         // Without an entry, the lane was cut: the loop has settled the event itself, and another lane has this one's
         // place.
-        let mut then = std::mem::take(&mut self.lanes.get_mut(&number)?.then);
+        let lane = self.lanes.get_mut(&number)?;
+        let mut then = std::mem::take(&mut lane.then);
+        self.taken -= std::mem::take(&mut lane.part);
         self.ended.push(ended);
         if let Came::Ran(took) = ended.came {
             self.typical = Some(
@@ -466,7 +470,6 @@ impl<H> Line<H> {
         if !goes_on {
             self.leave(std::mem::take(&mut then));
         }
-        let mut lane = self.remove(number)?;
         let mut next = then.pop_front();
         if next.is_none() && self.has_place(shared.most) {
             next = self.waiting.pop_front();
@@ -474,11 +477,12 @@ impl<H> Line<H> {
                 .as_mut()
                 .map_or_else(VecDeque::new, |work| std::mem::take(&mut work.then));
         }
-        if let Some(work) = &next {
+        if let (Some(work), Some(lane)) = (&next, self.lanes.get_mut(&number)) {
             (lane.lease, lane.part, lane.then) = (work.lease, work.part, then);
-            (lane.started, lane.waits) = (Instant::now(), false);
+            (lane.started, lane.waits) = (now, false);
             self.taken += lane.part;
-            self.lanes.insert(number, lane);
+        } else {
+            self.lanes.remove(&number);
         }
         if next.is_none() || self.ended.len() >= self.notify_at(shared.most) {
             shared.ended_signal.notify_one();

@@ -139,7 +139,7 @@ impl<D: Dispatch> Drain<D> {
                         .start(&self.services, &leased.kind, leased.lease);
                     self.hand.barred = self.limits.barred(&self.services, now);
                 }
-                let mut work = self.prepare(event, leased, None);
+                let mut work = self.prepare(event, leased, None, now);
                 let shares = work.part < PLACE;
                 if let Some(group) = group.filter(|_| self.lanes.chains() && !limited && !shares) {
                     self.chain(&mut work, &group, now);
@@ -231,7 +231,7 @@ impl<D: Dispatch> Drain<D> {
                 return;
             };
             let lease = next.lease;
-            work.then.push_back(self.prepare(event, next, ahead));
+            work.then.push_back(self.prepare(event, next, ahead, now));
             ahead = self.running.get(&lease).cloned();
         }
     }
@@ -243,6 +243,7 @@ impl<D: Dispatch> Drain<D> {
         event: D::Event,
         mut leased: LeasedEvent,
         ahead: Option<Arc<Context>>,
+        now: Instant,
     ) -> Work<EventRun<D>> {
         let lease = leased.lease;
         let start_by = self.start_by(&leased);
@@ -262,13 +263,14 @@ impl<D: Dispatch> Drain<D> {
         let most = self.options.lease_timeout.mul_f64(0.9);
         let limit = self.policies.handler_timeout(&leased.kind, usual, most);
         let sharing = self.sharing(&leased);
-        let mut ctx = Context::new(leased, Some(self.database.clone()), flushed, limit);
+        let mut ctx = Context::new(leased, Some(self.database.clone()), flushed, now + limit);
         let recording = self.watchers.recording.as_ref();
         if let Some(recording) = recording {
-            ctx = recording.placed(ctx);
+            recording.place(&mut ctx);
         }
         let spool = recording.and_then(Recording::spool);
-        let ctx = Arc::new(ctx.sharing_calls(sharing, self.worker));
+        ctx.share_calls(sharing, self.worker);
+        let ctx = Arc::new(ctx);
         let limits = Limits {
             handler: limit,
             cut: self.budget.cut(),

@@ -107,14 +107,14 @@ impl Recording {
     }
 
     /// Sets the position of an attempt.
-    pub(super) fn placed(&self, ctx: Context) -> Context {
+    pub(super) fn place(&self, ctx: &mut Context) {
         let event = ctx.event();
         let position = match producer(event) {
             Some(producer) if is_first(event) => Some(producer.child()),
             Some(producer) => Some(TraceContext::root(producer.is_sampled())),
             None => self.is_sampled().then(|| self.position.child()),
         };
-        ctx.placed(position)
+        ctx.place(position);
     }
 
     /// Records a lease of this number of events.
@@ -313,16 +313,31 @@ pub(super) async fn ran<T>(
     otel::within(spool, work).await
 }
 
+/// The span of an event whose handlers are recorded, with the list for their spans.
+pub(super) struct Above {
+    position: TraceContext,
+    spool: Spool,
+}
+
+/// Returns the span of the event if its handlers are recorded.
+pub(super) fn above(ctx: &Context) -> Option<Above> {
+    let position = ctx.trace().filter(|position| position.is_sampled())?;
+    Some(Above {
+        spool: otel::here()?,
+        position: position.clone(),
+    })
+}
+
 /// Runs one handler in a span below its event's. The handler's publishes and calls are children of that span.
 pub(super) async fn handled(
-    ctx: &Context,
+    above: Above,
     (name, service): (&str, Option<&str>),
     work: impl Future<Output = HandlerResult>,
 ) -> HandlerResult {
-    let above = ctx.trace().filter(|position| position.is_sampled());
-    let (Some(spool), Some(above)) = (otel::here(), above) else {
-        return work.await;
-    };
+    let Above {
+        position: above,
+        spool,
+    } = above;
     let (position, began) = (above.child(), SystemTime::now());
     let result = trace::within(Some(position.clone()), work).await;
     let mut span = Span::new(&position, Kind::Internal, name.to_owned())
