@@ -117,10 +117,14 @@ pub enum Flaw {
     ReplayNotAwaited,
     /// Events wait for a replay, whatever its position.
     ReplayAwaitedBehind,
+    /// `retry` charges a snooze like a failure.
+    SnoozeCharges,
+    /// `retry` does not store how often an event was snoozed.
+    SnoozesForgotten,
 }
 
 impl Flaw {
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 57] = [
         Self::NoGroupLock,
         Self::NoRowLocks,
         Self::NoRowLocksNorConstraint,
@@ -176,6 +180,8 @@ impl Flaw {
         Self::LastMemberNotAsked,
         Self::ReplayNotAwaited,
         Self::ReplayAwaitedBehind,
+        Self::SnoozeCharges,
+        Self::SnoozesForgotten,
     ];
 
     /// The scenarios in which the flaw shows, and the promises that it breaks there.
@@ -187,7 +193,7 @@ impl Flaw {
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
             ALONE, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,
-            ONE_PLACE, ORDER, OWN_ROWS, RUN, UNCHARGED, WAITS,
+            ONE_PLACE, ORDER, OWN_ROWS, RUN, SNOOZED, UNCHARGED, WAITS,
         };
         match self {
             Self::NoGroupLock => (Scenario::GROUP, &[RUN, ORDER]),
@@ -245,6 +251,8 @@ impl Flaw {
             Self::LastMemberNotAsked => (Scenario::FAN_IN_OF_TWO, &[WAITS]),
             Self::ReplayNotAwaited => (Scenario::FAN_IN, &[WAITS]),
             Self::ReplayAwaitedBehind => (Scenario::FAN_IN_GROUP, &[ENDS]),
+            Self::SnoozeCharges => (Scenario::ONE_SNOOZED, &[SNOOZED]),
+            Self::SnoozesForgotten => (Scenario::ONE_SNOOZED, &[SNOOZED]),
         }
     }
 }

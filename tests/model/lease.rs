@@ -308,6 +308,7 @@ impl Protocol {
             group: row.group,
             abandoned: row.is_exhausted() && !self.has(Flaw::NoAttemptCheck),
             last: row.attempts + 1 >= row.max_attempts,
+            snoozes: row.snoozes,
             stage: Handling::Waiting,
             peeked: false,
             charged: false,

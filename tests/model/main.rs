@@ -16,6 +16,7 @@ mod others;
 mod promise;
 mod protocol;
 mod scenario;
+mod schedule;
 mod state;
 mod wake;
 mod worker;
@@ -51,6 +52,7 @@ fn every_promise_is_kept_whatever_befalls_one_event() {
     check(Scenario::ONE_EVENT);
     check(Scenario::ONE_REQUEUED);
     check(Scenario::ONE_CANCELLED);
+    check(Scenario::ONE_SNOOZED);
     check(Scenario::REPLAYED);
 }
 
@@ -60,6 +62,7 @@ fn every_promise_is_kept_in_a_group() {
     check(Scenario::LOST);
     check(Scenario::REQUEUED);
     check(Scenario::CANCELLED);
+    check(Scenario::SNOOZED);
 }
 
 #[test]

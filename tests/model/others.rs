@@ -32,6 +32,7 @@ impl Protocol {
                 delayed,
                 waits,
                 stray: delayed && group.is_some() && !self.has(Flaw::DelayedIsNoStray),
+                snoozes: 0,
                 replay_of: None,
             });
         }
@@ -218,6 +219,7 @@ impl Protocol {
                 state.breach(Breach::Uncounted);
             }
         }
+        state.witness.failed = state.witness.failed.or(Set::one(id));
         self.finish(state, id, false, false);
     }
 
@@ -256,6 +258,7 @@ fn charge(state: &mut State, lease: &Lease, id: Id) {
         return;
     }
     row.attempts += 1;
+    state.witness.failed = state.witness.failed.or(Set::one(id));
     let arriving = state
         .calls
         .iter_mut()
@@ -302,6 +305,7 @@ pub fn insert_replay(state: &mut State, original: Id) {
         delayed: false,
         waits: Set::default(),
         stray: false,
+        snoozes: 0,
         replay_of: Some(original),
     });
 }

@@ -14,6 +14,8 @@ pub const ONE_PLACE: &str = "I1 a committed publish is in exactly one place, any
 pub const ATTEMPTS: &str = "I3 attempts are at most their limit, and nothing starts beyond it";
 pub const COUNTED: &str = "I3 what was started is counted, unless its worker still holds it";
 pub const UNCHARGED: &str = "I3 an attempt is counted only where a handler may have started";
+pub const SNOOZED: &str =
+    "I3 a snooze costs no attempt, and an event is snoozed only as often as it may be";
 pub const ALONE: &str = "I3 an event that may kill its worker takes nobody's attempt along";
 pub const ORDER: &str = "I4 a group is started in the order its publishes were committed";
 pub const RUN: &str =
@@ -33,13 +35,16 @@ pub const EFFECT: &str =
 
 type Condition = fn(&Protocol, &State) -> bool;
 
-const ALWAYS: [(&str, Condition); 16] = [
+const ALWAYS: [(&str, Condition); 17] = [
     (ONE_PLACE, |_, state| is_in_one_place(state)),
     (ATTEMPTS, |_, state| {
         attempts_are_in_bounds(state) && kept(state, Breach::TooOften)
     }),
     (COUNTED, |_, state| kept(state, Breach::Uncounted)),
     (UNCHARGED, |_, state| kept(state, Breach::ChargedUnstarted)),
+    (SNOOZED, |_, state| {
+        kept(state, Breach::GivenUpUnfailed) && kept(state, Breach::SnoozedTooOften)
+    }),
     (ALONE, |_, state| kept(state, Breach::NeighbourCharged)),
     (ORDER, |_, state| kept(state, Breach::OutOfOrder)),
     (RUN, |_, state| {
@@ -63,11 +68,12 @@ pub const ALL_END: &str = "all events have ended";
 pub const REFUSED: &str = "a statement under a lost lease changes nothing";
 pub const LEASES_ON: &str = "a worker leases on behind an event of its group that it holds";
 pub const RUNS_ALONE: &str = "an event runs alone that a worker has died under";
+pub const SNOOZES: &str = "an event completes that was snoozed as often as it may be";
 pub const GIVEN_UP: &str = "an event is given up unstarted, its attempts being spent";
 
 /// States that the protocol can reach in some scenario. Without this check, a protocol that does nothing would
 /// keep all promises.
-const SOMETIMES: [(&str, Condition); 7] = [
+const SOMETIMES: [(&str, Condition); 8] = [
     (OVERLAP, |_, state| two_runs_overlap(state)),
     (BESIDE, |_, state| runs_beside_what_was_taken_over(state)),
     (ALL_END, |_, state| {
@@ -81,6 +87,11 @@ const SOMETIMES: [(&str, Condition); 7] = [
     (RUNS_ALONE, |_, state| {
         let mut hands = state.minds.iter().flat_map(Mind::hands);
         hands.any(|(held, hand)| held.suspect && hand.stage == Handling::Running)
+    }),
+    (SNOOZES, |protocol, state| {
+        let most = protocol.scenario.most_snoozes;
+        let mut log = state.log.iter();
+        log.any(|ended| ended.completed && state.witness.snoozed[usize::from(ended.id) - 1] == most)
     }),
     (GIVEN_UP, |_, state| {
         let mut hands = state.minds.iter().flat_map(Mind::hands);

@@ -68,6 +68,8 @@ pub enum Action {
     Finalize(Worker, Token, Id, bool),
     /// `retry`, and whether the answer arrives.
     Retry(Worker, Token, Id, bool),
+    /// `retry` of an event that is snoozed, and whether the answer arrives.
+    Snooze(Worker, Token, Id, bool),
     /// `hand_back`, and whether the answer arrives.
     HandBack(Worker, Token, Id, bool),
     /// `renew`.
@@ -359,6 +361,9 @@ impl Protocol {
                 } else if self.scenario.retries {
                     self.of_give_back(state, worker, (token, id), Verdict::Retry, actions);
                 }
+                if hand.snoozes < self.scenario.most_snoozes {
+                    self.of_give_back(state, worker, (token, id), Verdict::Snooze, actions);
+                }
             }
             Handling::Over(verdict @ (Verdict::Complete | Verdict::Fail)) => {
                 self.of_end(state, worker, (token, hand), verdict, actions);
@@ -414,6 +419,7 @@ impl Protocol {
         }
         let act = |heard| match verdict {
             Verdict::Retry => Action::Retry(worker, token, id, heard),
+            Verdict::Snooze => Action::Snooze(worker, token, id, heard),
             _ => Action::HandBack(worker, token, id, heard),
         };
         actions.push(act(true));
@@ -550,6 +556,7 @@ impl Protocol {
         | Action::Complete(.., heard)
         | Action::Finalize(.., heard)
         | Action::Retry(.., heard)
+        | Action::Snooze(.., heard)
         | Action::HandBack(.., heard)) = action
         else {
             return self.step_of_a_call(state, action);
@@ -564,6 +571,9 @@ impl Protocol {
             }
             Action::Retry(worker, token, id, _) => {
                 self.give_back(state, worker, (token, id), Verdict::Retry, heard);
+            }
+            Action::Snooze(worker, token, id, _) => {
+                self.give_back(state, worker, (token, id), Verdict::Snooze, heard);
             }
             Action::HandBack(worker, token, id, _) => {
                 state.spent.handed_back += 1;

@@ -1,6 +1,6 @@
 //! Small scenarios, each with what its flaws and promises need.
 
-use crate::promise::{ALL_END, BESIDE, GIVEN_UP, LEASES_ON, OVERLAP, REFUSED, RUNS_ALONE};
+use crate::promise::{ALL_END, BESIDE, GIVEN_UP, LEASES_ON, OVERLAP, REFUSED, RUNS_ALONE, SNOOZES};
 use crate::state::{Group, Id, Set, Spent, Worker};
 
 /// Limits for everything that can happen. They bound the search.
@@ -26,6 +26,8 @@ pub struct Scenario {
     pub runs: bool,
     /// Whether handlers ask for a retry.
     pub retries: bool,
+    /// How often an event may be snoozed. 0: no handler asks for it.
+    pub most_snoozes: u8,
     pub allowed: Spent,
     pub cleanup: bool,
     /// Whether the first two events are published in one transaction.
@@ -70,6 +72,7 @@ impl Scenario {
         joins: false,
         runs: true,
         retries: true,
+        most_snoozes: 0,
         allowed: Spent {
             unheard: 1,
             lapses: 2,
@@ -107,6 +110,20 @@ impl Scenario {
             ..NOTHING
         },
         reaches: &[ALL_END, REFUSED, RUNS_ALONE],
+        ..Self::ONE_EVENT
+    };
+    /// A handler that asks to run later, next to everything that costs attempts.
+    pub const ONE_SNOOZED: Self = Self {
+        name: "one event that is snoozed",
+        max_attempts: 1,
+        most_snoozes: 2,
+        allowed: Spent {
+            unheard: 1,
+            lapses: 1,
+            ..NOTHING
+        },
+        aborts: false,
+        reaches: &[ALL_END, REFUSED, SNOOZES, GIVEN_UP],
         ..Self::ONE_EVENT
     };
     /// An event that ends, is replayed and is cleaned up.
@@ -206,6 +223,19 @@ impl Scenario {
             ..NOTHING
         },
         ..Self::REQUEUED
+    };
+    /// A snoozed event stays ahead of its group.
+    pub const SNOOZED: Self = Self {
+        name: "two events of a group that are snoozed",
+        most_snoozes: 1,
+        retries: false,
+        allowed: Spent {
+            lapses: 1,
+            ..NOTHING
+        },
+        published: true,
+        reaches: &[ALL_END, REFUSED, LEASES_ON, SNOOZES],
+        ..Self::GROUP
     };
     /// Statements of leases, interleaved with a give-back.
     pub const APART: Self = Self {

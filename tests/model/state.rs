@@ -70,6 +70,8 @@ pub struct Row {
     pub waits: Set,
     /// It may be free behind a cursor.
     pub stray: bool,
+    /// How often its handler has asked to run later.
+    pub snoozes: u8,
     pub replay_of: Option<Id>,
 }
 
@@ -211,6 +213,8 @@ pub struct Hand {
     pub abandoned: bool,
     /// This attempt is the last one.
     pub last: bool,
+    /// How often the event had been snoozed when it was read.
+    pub snoozes: u8,
     pub stage: Handling,
     /// The lease was read before the end. Only with [`crate::flaw::Flaw::NoFence`].
     pub peeked: bool,
@@ -236,6 +240,8 @@ pub enum Verdict {
     /// The system gives up the event.
     Fail,
     Retry,
+    /// The handler asks to run later, which is no failure.
+    Snooze,
     HandBack,
 }
 
@@ -276,6 +282,10 @@ pub struct Witness {
     pub effects: Vec<u8>,
     /// The events whose worker may have died while running them.
     pub lapsed: Set,
+    /// The events that have had an attempt that counts, or that an operator ended.
+    pub failed: Set,
+    /// How often each event was snoozed, by id, from 1.
+    pub snoozed: Vec<u8>,
     /// Promises that a step has broken.
     pub broken: BTreeSet<Breach>,
     /// Whether a statement under a lost lease has arrived and changed nothing.
@@ -300,6 +310,10 @@ pub enum Breach {
     NeighbourCharged,
     /// An event was started while one of its members was live.
     BegunEarly,
+    /// An event was given up without an attempt that failed.
+    GivenUpUnfailed,
+    /// An event was snoozed more often than it may be.
+    SnoozedTooOften,
     /// An operation, a sweep or the cleanup changed an event that it must not change.
     Forbidden,
 }
@@ -365,6 +379,7 @@ impl State {
     pub fn draw(&mut self) -> Id {
         self.witness.drawn += 1;
         self.witness.effects.push(0);
+        self.witness.snoozed.push(0);
         self.witness.drawn
     }
 

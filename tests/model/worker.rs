@@ -59,7 +59,11 @@ impl Protocol {
             effect(state, id);
         }
         if let Some(hand) = state.mind_mut(worker).hand_mut(token, id) {
+            let fails = verdict == Verdict::Fail && !hand.abandoned;
             hand.stage = Handling::Over(verdict);
+            if fails {
+                state.witness.failed = state.witness.failed.or(Set::one(id));
+            }
         }
     }
 
@@ -127,14 +131,15 @@ impl Protocol {
         verdict: Verdict,
         heard: bool,
     ) {
+        let hand = state.mind(worker).hand(token, id);
+        let before = hand.map_or(0, |hand| hand.snoozes);
         let left = self.take_back(state, worker, (token, id), verdict);
         if left.is_empty() {
             state.witness.refused = true;
-        } else if verdict == Verdict::Retry
-            && let Some(row) = state.row_mut(id)
-        {
-            row.attempts += 1;
-            row.delayed = true;
+        } else if verdict == Verdict::Retry {
+            charge_retry(state, id);
+        } else if verdict == Verdict::Snooze {
+            self.snooze(state, id, before);
         }
         if !heard {
             return self.doubt(state.mind_mut(worker), (token, id), verdict);
@@ -148,6 +153,23 @@ impl Protocol {
         }
     }
 
+    /// The event becomes ready later. Its worker has read how often it had been snoozed before.
+    fn snooze(&self, state: &mut State, id: Id, before: u8) {
+        let Some(row) = state.row_mut(id) else {
+            return;
+        };
+        row.delayed = true;
+        row.attempts += u8::from(self.has(Flaw::SnoozeCharges));
+        if !self.has(Flaw::SnoozesForgotten) {
+            row.snoozes = before + 1;
+        }
+        let snoozed = &mut state.witness.snoozed[usize::from(id) - 1];
+        *snoozed += 1;
+        if *snoozed > self.scenario.most_snoozes {
+            state.breach(Breach::SnoozedTooOften);
+        }
+    }
+
     /// Returns the events that left.
     fn take_back(
         &self,
@@ -157,7 +179,7 @@ impl Protocol {
         verdict: Verdict,
     ) -> Set {
         let (by_id_alone, counted) = match verdict {
-            Verdict::Retry => (self.has(Flaw::RetryByIdAlone), Set::one(id)),
+            Verdict::Retry | Verdict::Snooze => (self.has(Flaw::RetryByIdAlone), Set::one(id)),
             _ => (self.has(Flaw::HandBackByIdAlone), Set::default()),
         };
         let is_held = state.is_held(token, id);
@@ -345,10 +367,21 @@ pub fn take_row(state: &mut State, id: Id) -> Option<Row> {
     Some(state.queue.remove(place))
 }
 
+fn charge_retry(state: &mut State, id: Id) {
+    if let Some(row) = state.row_mut(id) {
+        row.attempts += 1;
+        row.delayed = true;
+        state.witness.failed = state.witness.failed.or(Set::one(id));
+    }
+}
+
 fn log(state: &mut State, row: Option<Row>, completed: bool, ran: bool) {
     let Some(row) = row else {
         return;
     };
+    if !completed && !state.witness.failed.has(row.id) {
+        state.breach(Breach::GivenUpUnfailed);
+    }
     state.log.push(Ended {
         id: row.id,
         group: row.group,

@@ -473,6 +473,8 @@ DECLARE
     -- Looked up once, not for each event. Usually no kind has its own retention.
     own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
     instant CONSTANT timestamptz := clock_timestamp();
+    -- Computed once: adding days to a time needs the time zone.
+    usual_expiry CONSTANT timestamptz := instant + interval '30 days';
     bounds CONSTANT double precision[] := tidegate.latency_bounds();
     lease record;
     gone record;
@@ -499,9 +501,9 @@ BEGIN
                         replay_of, traceparent)
                 SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
                        g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
-                       instant + CASE WHEN own_retention
-                            THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
-                            ELSE '30 days' END,
+                       CASE WHEN own_retention
+                            THEN instant + coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
+                            ELSE usual_expiry END,
                        g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
                   FROM gone AS g
             -- From the removed rows, not from RETURNING of the insert: that costs twice as much.

@@ -344,8 +344,7 @@ async fn run<H: Run>(lane: InLane<H>, first: Work<H>) {
             (Came::Ran(now - started), goes_on)
         };
         let ended = Ended { lease, came };
-        let mut line = shared.line();
-        next = line.advance(shared, (number, now), ended, goes_on);
+        next = shared.line().advance(shared, (number, now), ended, goes_on);
     }
 }
 
