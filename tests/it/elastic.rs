@@ -43,6 +43,9 @@ struct Lambda {
     /// What was invoked.
     starts: Mutex<Vec<Value>>,
     running: Mutex<Vec<JoinHandle<DrainReport>>>,
+    /// How many functions have invoked each other at most, and the starts that Lambda stopped for it.
+    lineage: AtomicUsize,
+    stopped: AtomicUsize,
     at_once: (AtomicUsize, AtomicUsize),
 }
 
@@ -70,6 +73,8 @@ impl Lambda {
             settings,
             starts: Mutex::default(),
             running: Mutex::default(),
+            lineage: AtomicUsize::default(),
+            stopped: AtomicUsize::default(),
             at_once: Default::default(),
         });
         let routes = Router::new()
@@ -79,8 +84,9 @@ impl Lambda {
         lambda
     }
 
-    /// Runs the function in a process of its own.
-    fn run(self: &Arc<Self>, payload: Value) {
+    /// Runs the function in a process of its own, as this one in a row of functions that have invoked each other.
+    fn run(self: &Arc<Self>, payload: Value, depth: usize) {
+        self.lineage.fetch_max(depth, Ordering::SeqCst);
         let lambda = self.clone();
         let ran = tokio::spawn(async move {
             let settings: Vec<(&str, &str)> = lambda
@@ -91,7 +97,9 @@ impl Lambda {
             let function = Function::start(&settings).await;
             let now = lambda.at_once.0.fetch_add(1, Ordering::SeqCst) + 1;
             lambda.at_once.1.fetch_max(now, Ordering::SeqCst);
-            let answer = function.api.invoke(payload.to_string(), AMPLE).await;
+            let trace = traced(depth);
+            let payload = payload.to_string();
+            let answer = function.api.invoke_in(&trace, payload, AMPLE).await;
             lambda.at_once.0.fetch_sub(1, Ordering::SeqCst);
             assert!(!answer.is_error, "{answer:?}");
             serde_json::from_value(answer.body).unwrap()
@@ -101,7 +109,7 @@ impl Lambda {
 
     /// Wakes the function once, and waits until none of those that it has started is at work.
     async fn wake(self: &Arc<Self>) -> Vec<DrainReport> {
-        self.run(json!({"action": "drain"}));
+        self.run(json!({"action": "drain"}), 0);
         self.all_ended().await
     }
 
@@ -130,6 +138,24 @@ fn settings(db: &TestDb, services: &Services, address: SocketAddr) -> Vec<(Strin
     all.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
+/// Lambda stops a function that is invoked by a row of this many.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-recursion.html>
+const LONGEST_LINEAGE: usize = 16;
+
+/// The trace header of a function, which ends with its place in the lineage.
+fn traced(depth: usize) -> String {
+    let lineage = TRACE.strip_suffix(":0");
+    format!("{}:{depth}", lineage.expect("it begins a lineage"))
+}
+
+/// Returns the place of the function that sent this header.
+fn depth(header: &str) -> usize {
+    let depth = header.rsplit(':').next().and_then(|depth| depth.parse().ok());
+    let depth = depth.expect("the header has a lineage");
+    assert_eq!(header, traced(depth), "the header is passed on as it came");
+    depth
+}
+
 async fn invoke(
     State(lambda): State<Arc<Lambda>>,
     Path(name): Path<String>,
@@ -140,11 +166,9 @@ async fn invoke(
     assert_eq!(name, support::FUNCTION_ARN);
     assert_eq!(header("x-amz-invocation-type"), Some("Event"));
     let by_a_drain = lambda.delivery != Delivery::Once && lambda.delivery != Delivery::Lossy;
-    assert_eq!(
-        header("x-amzn-trace-id"),
-        by_a_drain.then_some(TRACE),
-        "a chain is known by it, and a producer begins none"
-    );
+    let trace = header("x-amzn-trace-id");
+    assert_eq!(trace.is_some(), by_a_drain, "a producer begins no lineage");
+    let depth = trace.map_or(0, |trace| depth(trace) + 1);
     let signed = header("authorization").unwrap();
     assert!(
         signed.contains("/eu-central-1/lambda/aws4_request"),
@@ -157,15 +181,18 @@ async fn invoke(
         starts.len()
     };
     match lambda.delivery {
+        _ if depth > LONGEST_LINEAGE => {
+            lambda.stopped.fetch_add(1, Ordering::SeqCst);
+        }
         Delivery::Throttled => {
             return (StatusCode::TOO_MANY_REQUESTS, "Rate Exceeded.").into_response();
         }
         Delivery::Lossy if number % 3 == 0 => {}
         Delivery::Often if number % 2 == 1 => {
-            lambda.run(payload.clone());
-            lambda.run(payload);
+            lambda.run(payload.clone(), depth);
+            lambda.run(payload, depth);
         }
-        Delivery::Once | Delivery::Lossy | Delivery::Often => lambda.run(payload),
+        Delivery::Once | Delivery::Lossy | Delivery::Often => lambda.run(payload, depth),
     }
     StatusCode::ACCEPTED.into_response()
 }
@@ -197,7 +224,31 @@ async fn functions_that_start_each_other_end_everything_after_one_tick() {
     assert_eq!(started, starts.len() as u64);
 }
 
-/// `cargo test --test it -- --ignored --nocapture ten_thousand_slow`: 250 s of handlers' time by eight at once.
+#[tokio::test]
+async fn a_chain_ends_before_lambda_stops_it_and_the_next_tick_begins_another() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    services.set("archive", Mode::Slow { delay_ms: 100 });
+    publish_letters(&client, 400).await;
+    let settings = [
+        ("TIDEGATE_MAX_DRAINS", "1"),
+        ("TIDEGATE_CONCURRENCY", "1"),
+        ("TIDEGATE_BUDGET", "1s"),
+    ];
+    let lambda = Lambda::with(&db, &services, Delivery::Often, &settings).await;
+    let reports = ended("all invocations", lambda.wake()).await;
+    assert_eq!(lambda.stopped.load(Ordering::SeqCst), 0);
+    let hops = usize::from(tidegate::chain::MOST_HOPS);
+    assert_eq!(lambda.lineage.load(Ordering::SeqCst), hops, "{reports:#?}");
+    assert!(number(&client, LIVE).await > 0, "one chain is too short");
+    let rest = "DELETE FROM tidegate.events WHERE id NOT IN (SELECT id FROM tidegate.events ORDER BY id LIMIT 2)";
+    client.execute(rest, &[]).await.unwrap();
+    ended("all invocations", lambda.wake()).await;
+    assert_eq!(number(&client, LIVE).await, 0);
+}
+
+/// `cargo test --release --test it -- --ignored --nocapture ten_thousand_slow`: 250 s of handlers' time by eight at once.
 #[tokio::test]
 #[ignore = "measures: ten processes for half a minute"]
 async fn ten_thousand_slow_events_are_done_by_ten_drains_at_once() {

@@ -96,12 +96,16 @@ pub(crate) struct Fleet {
     enough: bool,
 }
 
+/// How many drains are started for each one at work, at most. Each step takes about two seconds, because the new drains
+/// must show what they bring. If they bring nothing, there are few to end.
+const GROWTH: u16 = 3;
+
 /// How many starts in a row may bring no new drain before no more are tried.
 const MOST_MISSING: u8 = 3;
 
 impl Fleet {
-    /// Returns how many drains to start: as many as would empty the queue within the time, but at most as many as are
-    /// at work. Returns 0 for good once new drains have brought less than half of what the earlier ones did.
+    /// Returns how many drains to start: as many as would empty the queue within the time, but at most [`GROWTH`] for
+    /// each that is at work. Returns 0 for good once new drains have brought less than half of what the earlier ones did.
     pub(crate) fn more(&mut self, seen: Seen, within: Duration, most: u16) -> u16 {
         if let Some(last) = self.last.take() {
             let came = seen.at_work.saturating_sub(last.at_work);
@@ -122,7 +126,7 @@ impl Fleet {
         let more = u16::try_from(wanted)
             .unwrap_or(most)
             .saturating_sub(seen.at_work)
-            .min(seen.at_work);
+            .min(seen.at_work.saturating_mul(GROWTH));
         if more > 0 {
             self.last = Some(seen);
         }
@@ -154,19 +158,19 @@ mod tests {
     }
 
     #[test]
-    fn drains_double_until_they_are_as_many_as_are_wanted_or_allowed() {
+    fn drains_multiply_until_they_are_as_many_as_are_wanted_or_allowed() {
         let mut fleet = Fleet::default();
-        assert_eq!(fleet.more(seen(10_000, 1, 40.0), WITHIN, 100), 1);
-        assert_eq!(fleet.more(seen(9_900, 2, 80.0), WITHIN, 100), 2);
-        assert_eq!(fleet.more(seen(9_500, 4, 160.0), WITHIN, 6), 2);
-        assert_eq!(fleet.more(seen(9_000, 6, 240.0), WITHIN, 6), 0);
-        assert_eq!(fleet.more(seen(500, 6, 240.0), WITHIN, 100), 0);
+        assert_eq!(fleet.more(seen(100_000, 1, 40.0), WITHIN, 100), 3);
+        assert_eq!(fleet.more(seen(99_000, 4, 160.0), WITHIN, 100), 12);
+        assert_eq!(fleet.more(seen(95_000, 16, 640.0), WITHIN, 20), 4);
+        assert_eq!(fleet.more(seen(90_000, 20, 800.0), WITHIN, 20), 0);
+        assert_eq!(fleet.more(seen(500, 20, 800.0), WITHIN, 100), 0);
     }
 
     #[test]
     fn no_more_are_started_when_the_last_ones_did_not_help() {
         let mut fleet = Fleet::default();
-        assert_eq!(fleet.more(seen(1 << 40, 1, 60_000.0), WITHIN, 100), 1);
+        assert_eq!(fleet.more(seen(1 << 40, 1, 60_000.0), WITHIN, 100), 3);
         assert_eq!(fleet.more(seen(1 << 40, 2, 80_000.0), WITHIN, 100), 0);
         assert_eq!(fleet.more(seen(1 << 40, 2, 160_000.0), WITHIN, 100), 0);
     }
@@ -177,7 +181,7 @@ mod tests {
         let started: Vec<u16> = (0..6)
             .map(|_| fleet.more(seen(1_000_000, 1, 10.0), WITHIN, 100))
             .collect();
-        assert_eq!(started, [1, 1, 1, 0, 0, 0]);
+        assert_eq!(started, [3, 3, 3, 0, 0, 0]);
     }
 
     #[test]

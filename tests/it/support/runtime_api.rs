@@ -48,6 +48,7 @@ pub struct Answer {
 
 struct Invocation {
     id: String,
+    trace: String,
     payload: Vec<u8>,
     deadline: Deadline,
     answer: oneshot::Sender<Answer>,
@@ -111,10 +112,24 @@ impl RuntimeApi {
     /// # Panics
     /// If there is no answer within [`super::PATIENCE`].
     pub async fn invoke(&self, payload: impl Into<Vec<u8>>, deadline: Deadline) -> Answer {
+        self.invoke_in(TRACE, payload, deadline).await
+    }
+
+    /// Invokes the function with this trace header, in which Lambda counts how many functions have invoked each other.
+    ///
+    /// # Panics
+    /// If there is no answer within [`super::PATIENCE`].
+    pub async fn invoke_in(
+        &self,
+        trace: &str,
+        payload: impl Into<Vec<u8>>,
+        deadline: Deadline,
+    ) -> Answer {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         let invocation = Invocation {
             id: format!("request-{number}"),
+            trace: trace.to_owned(),
             payload: payload.into(),
             deadline,
             answer,
@@ -150,7 +165,7 @@ async fn next(State(shared): State<Arc<Shared>>) -> Response {
             "lambda-runtime-invoked-function-arn",
             FUNCTION_ARN.to_owned(),
         ),
-        ("lambda-runtime-trace-id", TRACE.to_owned()),
+        ("lambda-runtime-trace-id", invocation.trace),
         ("content-type", "application/json".to_owned()),
     ];
     let handed_out = (Instant::now(), invocation.answer);

@@ -305,7 +305,9 @@ impl<D: Dispatch> Drain<D> {
     /// Returns how to renew the slot, if it is time to.
     fn keep_slot(&mut self, now: Instant) -> Option<(i32, Option<f64>)> {
         let held = self.slots.held?;
-        let often = KEEP.min(self.options.lease_timeout / 3);
+        // Other drains start no more of them until the newest one has told its rate.
+        let often = self.slots.rate.map_or(SETTLED, |_| KEEP);
+        let often = often.min(self.options.lease_timeout / 3);
         if now < held.kept_at + often {
             return None;
         }
