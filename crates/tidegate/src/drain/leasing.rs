@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::clocks::Reading;
 use super::leaser::{Arrival, Ask, Brought, LEASE_BYTES, LeaseOrder, lease};
 use super::leases::Window;
+use super::walk::WORTH;
 use super::{Drain, Slot};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
@@ -189,10 +190,10 @@ impl<D: Dispatch> Drain<D> {
                 self.learn(&mut batch);
             }
             Ask::Events(stretch) => {
-                let left = self.hand.waiting();
+                let pace = (self.hand.waiting(), self.pace());
                 let empty = self
                     .walk
-                    .arrived(stretch, brought.promoted, &mut batch, left);
+                    .arrived(stretch, brought.promoted, &mut batch, pace);
                 self.empty.seen = empty && self.is_idle();
                 self.empty.looked_at = order.sent.steady;
                 self.note_promoted(brought.promoted);
@@ -288,28 +289,37 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
+    /// Returns how many events the handlers do in this time, at least as many as run at once. `None` before the first
+    /// one has ended.
+    fn handled_in(&self, time: Duration) -> Option<usize> {
+        let each = time.as_nanos() / self.lanes.typical()?.as_nanos().max(1);
+        let each = usize::try_from(each).unwrap_or(usize::MAX);
+        Some(each.max(1).saturating_mul(self.options.concurrency))
+    }
+
     /// Returns how many events the handlers do in a second, at least as many as run at once.
     pub(super) fn handled_in_a_second(&self) -> usize {
         let least = self.options.concurrency;
-        let Some(typical) = self.lanes.typical() else {
-            return least;
-        };
-        let each = 1_000_000_000 / typical.as_nanos().max(1);
-        let each = usize::try_from(each).unwrap_or(usize::MAX);
-        each.saturating_mul(least).clamp(least, MOST_AHEAD)
+        let known = self.handled_in(Duration::from_secs(1));
+        known.map_or(least, |count| count.clamp(least, MOST_AHEAD))
+    }
+
+    /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or a few while that is not
+    /// known. Events that share a call take one handler's place together.
+    fn pace(&self) -> u32 {
+        let known = self.handled_in(WORTH);
+        let most = known.unwrap_or(2 * self.options.concurrency);
+        let shared = most.saturating_mul(self.policies.most_shared());
+        u32::try_from(shared).unwrap_or(u32::MAX)
     }
 
     /// Returns how many events of a lease may start before the database must be notified again: as many as the handlers
     /// do in [`WINDOW`]. If this worker disappears, that many events lose an attempt.
     pub(super) fn window(&self) -> usize {
         let least = self.options.concurrency;
-        let Some(typical) = self.lanes.typical() else {
-            return least;
-        };
-        let each = WINDOW.as_nanos() / typical.as_nanos().max(1);
-        let each = usize::try_from(each).unwrap_or(usize::MAX);
-        each.saturating_mul(least)
-            .clamp(least, (self.options.batch as usize).max(least))
+        let most = (self.options.batch as usize).max(least);
+        let known = self.handled_in(WINDOW);
+        known.map_or(least, |count| count.clamp(least, most))
     }
 
     /// Whether the queue was seen empty, and again when the linger time was over.

@@ -321,7 +321,9 @@ impl ServiceLimits {
     ) {
         if let Some(limit) = self.services.get_mut(&turn.service) {
             limit.more = batch.events.len() >= stretch.limit as usize;
-            limit.empty = limit.cursor.arrived(stretch, promoted, batch, 0);
+            limit.empty = limit
+                .cursor
+                .arrived(stretch, promoted, batch, (0, u32::MAX));
         }
     }
 

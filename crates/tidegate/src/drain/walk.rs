@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::queue::{LeasedBatch, Walk};
 
 /// The most work in one lease, by the handlers' pace. While a lease is under way, the same amount may wait.
-const WORTH: Duration = Duration::from_millis(250);
+pub(super) const WORTH: Duration = Duration::from_millis(250);
 
 /// No lease grows beyond what arrives within about this time. A lease that is under way when the run ends goes back
 /// late, or lapses. A slow link brings little within this time.
@@ -165,20 +165,25 @@ impl Cursor {
     }
 
     /// Learns from a lease how far it came and whether it brought enough. `left` events were still waiting for a
-    /// handler when it came. Returns whether the queue is empty: a whole walk that began with nothing in hand has found
+    /// handler when it came, and the handlers do `pace` events in [`WORTH`]. Returns whether the queue is empty: a whole walk that began with nothing in hand has found
     /// nothing ready.
     pub(super) fn arrived(
         &mut self,
         stretch: Stretch,
         promoted: Option<i64>,
         batch: &mut LeasedBatch,
-        left: usize,
+        (left, pace): (usize, u32),
     ) -> bool {
         let now = Instant::now();
         let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
         let full = leased >= stretch.limit;
         let reached_end = batch.scanned < stretch.limit;
-        self.adapt(full, left, &stretch, now);
+        let since = now - std::mem::replace(&mut self.last_arrival, now);
+        if full {
+            let most = pace.clamp(self.least, self.batch);
+            let fast = stretch.in_time(now);
+            self.want = self.adapted(left, since, fast).clamp(self.least, most);
+        }
         self.barren &= leased == 0 && batch.unreadable.is_empty() && promoted.is_none();
         self.advance(batch.walk, reached_end, now);
         if self.called_back.is_none() && !reached_end {
@@ -234,20 +239,18 @@ impl Cursor {
         }
     }
 
-    /// Adapts the size of a lease to the work that the handlers do in [`WORTH`]. It grows faster while they had to wait
-    /// for this lease, unless the lease itself was slow to arrive.
-    fn adapt(&mut self, full: bool, left: usize, stretch: &Stretch, now: Instant) {
-        let since = now - std::mem::replace(&mut self.last_arrival, now);
-        if !full {
-            return;
-        }
+    /// Adapts the size of a full lease to the work that the handlers do in [`WORTH`]. It grows faster while they had to
+    /// wait for this lease, up to what would have arrived in time. The caller bounds it by their pace: many leases may
+    /// arrive before a slow handler ends for the first time, and none of them says that it is slow.
+    fn adapted(&self, left: usize, since: Duration, in_time: u32) -> u32 {
         if left == 0 {
-            let most = self.want.saturating_mul(4).min(stretch.in_time(now));
-            self.want = most.clamp(self.least, self.batch);
+            self.want.saturating_mul(4).min(in_time)
         } else if since > WORTH {
-            self.want = (self.want / 2).clamp(self.least, self.batch);
+            self.want / 2
         } else if since < WORTH / 4 {
-            self.want = self.want.saturating_mul(2).clamp(self.least, self.batch);
+            self.want.saturating_mul(2)
+        } else {
+            self.want
         }
     }
 }
@@ -285,7 +288,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let stretch = cursor.next(1000, true);
-            assert!(cursor.arrived(stretch, None, &mut LeasedBatch::default(), 0));
+            assert!(cursor.arrived(stretch, None, &mut LeasedBatch::default(), (0, u32::MAX)));
             pauses.push((cursor.poll_at() - Instant::now()).as_millis());
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
@@ -301,9 +304,28 @@ mod tests {
             let stretch = cursor.next(1000, true);
             limits.push(stretch.limit);
             let scanned = stretch.limit;
-            assert!(!cursor.arrived(stretch, None, &mut batch(scanned, page * 80), 0));
+            assert!(!cursor.arrived(stretch, None, &mut batch(scanned, page * 80), (0, u32::MAX)));
         }
         assert_eq!(limits, [8, 16, 32, 64]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leases_that_arrive_before_any_handler_has_ended_stay_small() {
+        let mut cursor = Cursor::new(8, 1000);
+        let mut limits = Vec::new();
+        for at in 1..=6 {
+            let stretch = cursor.next(1000, false);
+            let count = i64::from(stretch.limit);
+            limits.push(count);
+            cursor.arrived(stretch, None, &mut leased(count, at * 1000), (1, 16));
+        }
+        assert_eq!(limits, [8, 16, 16, 16, 16, 16]);
+        // A long page of blocked rows has made it larger, but a handler is as slow as before.
+        let stretch = cursor.next(1000, false);
+        assert!(!cursor.arrived(stretch, None, &mut batch(16, 7000), (1, 16)));
+        let stretch = cursor.next(1000, false);
+        cursor.arrived(stretch, None, &mut leased(32, 8000), (1, 16));
+        assert_eq!(cursor.next(1000, false).limit, 16);
     }
 
     #[tokio::test(start_paused = true)]
@@ -311,16 +333,16 @@ mod tests {
         let mut cursor = Cursor::new(8, 8);
         let stretch = cursor.next(8, true);
         assert!(stretch.is_start());
-        cursor.arrived(stretch, None, &mut leased(8, 8), 0);
+        cursor.arrived(stretch, None, &mut leased(8, 8), (0, u32::MAX));
         let stretch = cursor.next(8, false);
         assert_eq!(stretch.walk.after, 8);
-        cursor.arrived(stretch, None, &mut leased(8, 16), 0);
+        cursor.arrived(stretch, None, &mut leased(8, 16), (0, u32::MAX));
         tokio::time::advance(RESCAN * 2).await;
         let stretch = cursor.next(8, false);
         assert!(stretch.is_start() && stretch.walk == Walk::default());
         // The re-scan takes its time, finds nothing, and arrives where the walk was.
         tokio::time::advance(RESCAN / 10).await;
-        cursor.arrived(stretch, None, &mut batch(0, 0), 0);
+        cursor.arrived(stretch, None, &mut batch(0, 0), (0, u32::MAX));
         assert_eq!(cursor.next(8, false).walk.after, 16);
     }
 
@@ -328,12 +350,12 @@ mod tests {
     async fn what_came_free_behind_the_cursor_is_looked_for_at_once_and_alone() {
         let mut cursor = Cursor::new(8, 8);
         let stretch = cursor.next(8, true);
-        cursor.arrived(stretch, None, &mut leased(8, 8), 0);
+        cursor.arrived(stretch, None, &mut leased(8, 8), (0, u32::MAX));
         let stretch = cursor.next(8, false);
         assert_eq!(stretch.join, Some(true));
         // If the cursor is called back while a lease is under way, the lease's cursor is not taken over.
         cursor.back_to(3);
-        cursor.arrived(stretch, None, &mut leased(8, 16), 0);
+        cursor.arrived(stretch, None, &mut leased(8, 16), (0, u32::MAX));
         let stretch = cursor.next(8, false);
         assert_eq!((stretch.walk.after, stretch.join), (2, Some(false)));
     }
@@ -344,13 +366,13 @@ mod tests {
         let stretch = cursor.next(8, false);
         let mut found = leased(8, 8);
         found.blocked = vec!["a".to_owned()];
-        cursor.arrived(stretch, None, &mut found, 0);
+        cursor.arrived(stretch, None, &mut found, (0, u32::MAX));
         let stretch = cursor.next(8, false);
         assert_eq!(
             (stretch.passed_by.as_slice(), stretch.join),
             (&["a".to_owned()][..], Some(false))
         );
-        cursor.arrived(stretch, None, &mut batch(0, 8), 0);
+        cursor.arrived(stretch, None, &mut batch(0, 8), (0, u32::MAX));
         assert!(cursor.next(8, false).passed_by.is_empty());
     }
 
@@ -362,7 +384,7 @@ mod tests {
             assert_eq!(stretch.join, Some(false));
             let limit = i64::from(stretch.limit);
             tokio::time::advance(WORTH * 2).await;
-            cursor.arrived(stretch, None, &mut leased(limit, limit), 1);
+            cursor.arrived(stretch, None, &mut leased(limit, limit), (1, u32::MAX));
         }
         assert_eq!(cursor.want(), 1);
     }
