@@ -20,8 +20,9 @@ START_S = 0.05 + 0.1 * 0.35
 LEAST_RUN_S = 0.03
 # Number of events that a killed drain holds, and how long no other drain gets them.
 LEASED, LEASE_S = 1000, 60
-# A drain starts others if the queue would not be empty within this time.
+# A drain starts others if the queue would not be empty within this time, and so many for each one at work.
 EMPTY_WITHIN_S = 30
+GROWTH = 3
 
 
 @dataclass
@@ -116,7 +117,7 @@ def starts(queue, way, day, now, dice, total):
         wanted = 1
     at_work = len(queue.drains)
     if way.chains and at_work and queue.waiting * way.event_s > EMPTY_WITHIN_S * at_work:
-        wanted += at_work
+        wanted += GROWTH * at_work
     return min(wanted, way.most - at_work)
 
 

@@ -260,7 +260,7 @@ async fn an_operator_says_how_many_share_a_call_of_a_kind_whose_program_declares
     assert!(
         refused
             .stderr
-            .contains("batch: must be of a kind whose program declares one"),
+            .contains("batch: must not be given for"),
         "{}",
         refused.stderr
     );

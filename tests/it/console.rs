@@ -604,7 +604,7 @@ const REFUSED: &[Refusal] = &[
         "service",
         &[("name", "bank"), ("reason", "r")],
         422,
-        "limit: must be given",
+        "max_running, per_second: one of them must be given",
     ),
     ("explode", &[("reason", "r")], 404, "does not exist"),
 ];

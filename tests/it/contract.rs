@@ -137,7 +137,7 @@ async fn a_delay_that_cannot_be_is_refused_by_its_name() {
         (one("delay => '1 hour', available_at => now()"), both.to_owned()),
         (
             one("delay => '31 days', group_key => 'g'"),
-            "delay: must be at most 30 days for an event of a group, which holds up the group until then, got 31 days".to_owned(),
+            "delay: must be at most 30 days for an event of a group, because it blocks its group until then, got 31 days".to_owned(),
         ),
         (many("\"delay\": -1"), format!("{bounds}-1")),
         (many("\"delay\": 1e300"), format!("{bounds}1000")),

@@ -338,7 +338,7 @@ async fn a_request_that_names_nobody_or_somebody_unknown_is_refused_by_the_field
         ),
         (
             json!({"group": "g", "reason": " "}),
-            "reason: a text that says why is needed, got a blank one",
+            "reason: must be a text that says why, got a blank text",
         ),
         (json!({"groups": "g"}), "unknown field `groups`"),
     ] {

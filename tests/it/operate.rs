@@ -334,7 +334,7 @@ async fn i7_a_replay_that_waited_for_another_one_does_not_repeat_it_even_if_it_h
     let report = waiting.await.unwrap();
     assert_eq!(
         skipped(&report),
-        [(id, "somebody else has replayed it just now")]
+        [(id, "another operator has just replayed it")]
     );
     assert_eq!(report.replayed, 0);
     assert_eq!(
@@ -391,7 +391,7 @@ async fn i7_the_same_window_twice_runs_nothing_twice() {
     let originals: Vec<i64> = report.events.iter().map(|event| event.replay_of).collect();
     assert_eq!(originals, ids, "one of each lineage");
     assert_eq!(
-        report.skipped_reasons["a replay whose original is among them"],
+        report.skipped_reasons["a replay whose original is selected, too"],
         3
     );
 }
@@ -623,7 +623,7 @@ async fn a_replay_whose_deduplication_key_is_taken_is_skipped_and_told() {
         [
             (ids[0], "a live event has its deduplication key"),
             (ids[2], "a live event has its deduplication key"),
-            (ids[3], "an earlier one of them has its deduplication key"),
+            (ids[3], "an earlier selected event has its deduplication key"),
         ]
     );
     assert_eq!(report.skipped[0].by, Some(holder));
@@ -1142,7 +1142,7 @@ async fn i7_when_the_first_event_ends_at_the_last_moment_the_next_one_is_left_al
     wait_for_a_lock(&witness).await;
     transaction.commit().await.unwrap();
     let report = waiting.await.unwrap();
-    let refused = format!("event {} has just ended by itself", ids[0]);
+    let refused = format!("event {} has just ended", ids[0]);
     assert_eq!((report.id, report.refused), (None, Some(refused)));
     assert_eq!(order(&db).await, ids[1..]);
     assert_eq!(audit(&witness).await[0]["count"], 0);
@@ -1248,7 +1248,7 @@ const BAD_REPLAYS: &[(Change, &str)] = &[
     ),
     (
         |r| r.ids = Some(vec![1]),
-        "ids: must not come with a filter",
+        "ids: must not be given with a filter",
     ),
     (
         |r| (r.since, r.ids) = (None, Some(vec![])),

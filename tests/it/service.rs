@@ -402,7 +402,7 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
     let unknown = [&["service", "carier", "--resume"][..], &why].concat();
     cli.run(&unknown).await.failed(
         2,
-        &["service: must be one that has failed or was paused, got 'carier'"],
+        &["service: must be a service that has failed or was paused, got 'carier'"],
     );
     let misspelled = [&["service", "carier", "--pause"][..], &why].concat();
     let told = cli.run(&misspelled).await;

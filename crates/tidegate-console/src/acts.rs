@@ -311,7 +311,7 @@ async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         _ => {
             let (max_running, per_second) = (sent.number("limit")?, sent.number("per_second")?);
             if max_running.is_none() && per_second.is_none() {
-                return Err(Problem::invalid("limit: must be given, or per_second"));
+                return Err(Problem::invalid("max_running, per_second: one of them must be given, got neither"));
             }
             ServiceAction::Limit {
                 max_running,

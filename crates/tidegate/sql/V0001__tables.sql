@@ -72,7 +72,7 @@ BEGIN
     PERFORM FROM tidegate.mutex AS m WHERE m.slot = ANY (slots) ORDER BY m.slot FOR UPDATE;
     GET DIAGNOSTICS locked = ROW_COUNT;
     IF locked < cardinality(slots) THEN
-        RAISE EXCEPTION 'tidegate.mutex: rows are missing, without which groups would lose their order'
+        RAISE EXCEPTION 'tidegate.mutex: rows are missing; without them, groups would lose their order'
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535) ON CONFLICT DO NOTHING';
     END IF;
@@ -302,7 +302,7 @@ CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    RAISE EXCEPTION 'event % has ended as %: its status does not change again', OLD.id, OLD.status
+    RAISE EXCEPTION 'event % has ended as %: its status must not change', OLD.id, OLD.status
         USING ERRCODE = 'check_violation';
 END $$;
 

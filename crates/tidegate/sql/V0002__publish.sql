@@ -32,7 +32,7 @@ CREATE FUNCTION tidegate.refusal(
         WHEN tidegate.has_nul(payload)
             THEN 'payload: must have no \u0000'
         WHEN NOT tidegate.takes_plaintext() AND NOT starts_with(payload::text, '{"tidegate_sealed":')
-            THEN 'payload: must be sealed with a key of the program''s, for this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'
+            THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'
         WHEN char_length(group_key) NOT BETWEEN 1 AND 200
             THEN 'group_key: must have 1 to 200 characters, got ' || char_length(group_key)
         WHEN char_length(dedup_key) NOT BETWEEN 1 AND 200
@@ -133,7 +133,7 @@ CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
 BEGIN
     RETURN payload::text::json;
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-    RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
+    RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
@@ -198,7 +198,7 @@ BEGIN
     SELECT q.id, q.group_key, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id) AS held INTO first
       FROM tidegate.event_queue AS q WHERE q.kind = replace_waiting.kind AND q.dedup_key = replace_waiting.dedup_key;
     IF FOUND AND first.group_key IS DISTINCT FROM replace_waiting.group_key THEN
-        RAISE EXCEPTION 'group_key: must be that of the live event % with this deduplication key, which keeps its place there, got %',
+        RAISE EXCEPTION 'group_key: must be the group of the live event % with this deduplication key, because a replaced event keeps its place, got %',
             first.id, coalesce(replace_waiting.group_key, 'NULL') USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF first.id IS NULL OR first.held THEN
@@ -322,7 +322,7 @@ CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestam
     AS $$
 BEGIN
     IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
-        RAISE EXCEPTION 'available_at: must be within % for an event of a group, which holds up the group until then, got %',
+        RAISE EXCEPTION 'available_at: must be within % for an event of a group, because it blocks its group until then, got %',
             tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
@@ -334,7 +334,7 @@ CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz,
         WHEN available_at IS NOT NULL THEN 'delay: must not be given together with available_at'
         WHEN delay < interval '0' OR delay > interval '36500 days' THEN 'delay: must be 0 to 36500 days, got ' || delay
         WHEN group_key IS NOT NULL AND delay > tidegate.max_group_delay()
-            THEN format('delay: must be at most %s for an event of a group, which holds up the group until then, got %s',
+            THEN format('delay: must be at most %s for an event of a group, because it blocks its group until then, got %s',
                         tidegate.max_group_delay(), delay)
     END;
 
@@ -606,7 +606,7 @@ BEGIN
           FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-        RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
+        RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
             USING ERRCODE = 'invalid_parameter_value';
     END;
     RETURN QUERY

@@ -119,7 +119,7 @@ DECLARE
     probed text[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'transaction_isolation: read committed is needed, for each statement of a lease must see what was leased before it; got %',
+        RAISE EXCEPTION 'transaction_isolation: must be read committed, because each statement of a lease must see earlier leases, got %',
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
     taken := 0;

@@ -659,12 +659,12 @@ CREATE FUNCTION tidegate.set_retention(
 DECLARE
     before record;
     refused text := CASE
-        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both are needed, got neither'
+        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both must be given, got neither'
         WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN
             format('completed: must be 0 to 3660 days, got %s', completed)
         WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN
             format('failed: must be 0 to 3660 days, got %s', failed)
-        WHEN coalesce(btrim(reason), '') = '' THEN 'reason: a text is needed, got none'
+        WHEN coalesce(btrim(reason), '') = '' THEN 'reason: must be a text, got none'
         END;
 BEGIN
     IF refused IS NOT NULL THEN
@@ -733,7 +733,7 @@ DECLARE
     last tid;
 BEGIN
     IF coalesce(btrim(apply_retention.reason), '') = '' THEN
-        RAISE EXCEPTION 'reason: a text is needed, got none' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'reason: must be a text, got none' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT k.retention_completed, k.retention_failed INTO kept
       FROM tidegate.event_kind AS k WHERE k.kind = apply_retention.kind;

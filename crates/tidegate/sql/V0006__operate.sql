@@ -11,8 +11,8 @@ CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_neede
     AS $$
 BEGIN
     IF reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = '' THEN
-        RAISE EXCEPTION 'reason: a text that says why is needed, got %',
-            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank one' END
+        RAISE EXCEPTION 'reason: must be a text that says why, got %',
+            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank text' END
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF char_length(reason) > 1000 THEN
@@ -128,7 +128,7 @@ CREATE FUNCTION tidegate.lock_replays() RETURNS void
     AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'replay: a transaction at READ COMMITTED is needed, this one is at %',
+        RAISE EXCEPTION 'replay: must run in a transaction at READ COMMITTED, got %',
             upper(current_setting('transaction_isolation')) USING ERRCODE = 'invalid_transaction_state';
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
@@ -238,15 +238,15 @@ CREATE FUNCTION tidegate.replay_candidates(
         SELECT m.*, twin.id AS twin,
                coalesce(live.id, ended.id) AS replay,
                CASE WHEN live.id IS NOT NULL THEN 'its replay is live'
-                    WHEN audited.just_now THEN 'somebody else has replayed it just now'
+                    WHEN audited.just_now THEN 'another operator has just replayed it'
                     WHEN replay_candidates.ids IS NOT NULL THEN NULL
-                    WHEN replay_candidates.again AND original.id IS NOT NULL THEN 'a replay whose original is among them'
+                    WHEN replay_candidates.again AND original.id IS NOT NULL THEN 'a replay whose original is selected, too'
                     WHEN replay_candidates.again THEN NULL
                     WHEN ended.id IS NOT NULL OR audited.id IS NOT NULL THEN 'replayed before'
                     WHEN m.replay_of IS NOT NULL THEN 'a replay itself'
                     WHEN m.errors->-1->>'code' = 'cancelled' AND m.errors->-1->>'handler' IS NULL THEN 'cancelled by an operator'
                END AS repeated,
-               CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten: nothing is left of what it was about'
+               CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten: its data is gone'
                     WHEN k.kind IS NULL THEN 'its kind is not registered'
                     WHEN replay_candidates.failed_handlers_only AND m.status = 'COMPLETED' THEN 'none of its handlers failed'
                     WHEN twin.id IS NOT NULL THEN 'a live event has its deduplication key'
@@ -263,7 +263,7 @@ CREATE FUNCTION tidegate.replay_candidates(
           FROM judged AS j WHERE j.repeated IS NULL AND j.unfit IS NULL AND j.dedup_key IS NOT NULL
     )
     SELECT j.id, j.kind, j.group_key, j.deadline, j.finished_at, true,
-           coalesce(j.repeated, j.unfit, CASE WHEN rivals.position > 1 THEN 'an earlier one of them has its deduplication key' END),
+           coalesce(j.repeated, j.unfit, CASE WHEN rivals.position > 1 THEN 'an earlier selected event has its deduplication key' END),
            CASE WHEN j.repeated IS NOT NULL THEN j.replay WHEN j.unfit IS NOT NULL THEN j.twin END
       FROM judged AS j LEFT JOIN rivals USING (id)
     UNION ALL
@@ -312,9 +312,9 @@ CREATE FUNCTION tidegate.check_replay(
 DECLARE
     refused text := CASE
         WHEN ids IS NOT NULL AND num_nonnulls(kind, status, code, since, until) > 0
-            THEN 'ids: must not come with a filter (kind, status, code, since, until), got both'
+            THEN 'ids: must not be given with a filter (kind, status, code, since, until), got both'
         WHEN ids IS NULL AND since IS NULL
-            THEN 'since: without ids, a time is needed from which on events ended, got none'
+            THEN 'since: must be given without ids: the earliest end of the events, got none'
         WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
         WHEN NOT isfinite(until) THEN 'until: must be a finite time, got ' || until
         WHEN until <= since THEN format('until: must be after since (%s), got %s', since, until)
@@ -557,7 +557,7 @@ BEGIN
     END IF;
     IF NOT acted THEN
         refused := coalesce(refused, format(CASE WHEN EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = head.id)
-            THEN 'event %s is being taken up at this moment; ask again' ELSE 'event %s has just ended by itself' END, head.id));
+            THEN 'event %s is being leased at this moment; try again' ELSE 'event %s has just ended' END, head.id));
     END IF;
     PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
                                    CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);

@@ -118,7 +118,7 @@ BEGIN
     PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
     PERFORM tidegate.check_service(set_service.service);
     IF NOT known AND set_service.state = 'closed' THEN
-        RAISE EXCEPTION 'service: must be one that has failed or was paused, got %', quote_literal(set_service.service)
+        RAISE EXCEPTION 'service: must be a service that has failed or was paused, got %', quote_literal(set_service.service)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
@@ -221,7 +221,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF limit_service.max_running IS NULL AND limit_service.per_second IS NULL THEN
-        RAISE EXCEPTION 'max_running: must be given, or per_second' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'max_running, per_second: one of them must be given, got neither' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (limit_service.service) ON CONFLICT DO NOTHING;
     UPDATE tidegate.service AS s

@@ -77,7 +77,7 @@ BEGIN
         -- As in reschedule().
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
-            RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) with available_at and expires_at, for event % is in a worker''s hands; got PROCESSING',
+            RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) together with available_at and expires_at, because a worker holds event %, got PROCESSING',
                 OLD.id USING ERRCODE = 'invalid_parameter_value';
         END IF;
     END IF;

@@ -15,11 +15,11 @@ CREATE FUNCTION tidegate.check_selection(
 DECLARE
     refused text := CASE
         WHEN ids IS NULL AND kind IS NULL AND correlation_id IS NULL AND group_key IS NULL
-            THEN 'ids: must be given, or kind, group_key or correlation_id; got none of them'
+            THEN 'ids, kind, group_key, correlation_id: one of them must be given, got none'
         WHEN ids IS NOT NULL AND num_nonnulls(kind, dedup_key, correlation_id, group_key, status, since, until) > 0
             THEN 'ids: must be given without kind, dedup_key, correlation_id, group_key, status, since and until'
         WHEN dedup_key IS NOT NULL AND kind IS NULL
-            THEN 'kind: must be given with dedup_key, which tells apart events of one kind; got none'
+            THEN 'kind: must be given with dedup_key, because a deduplication key is unique within a kind, got none'
         WHEN status NOT IN ('PENDING', 'PROCESSING')
             THEN 'status: must be PENDING or PROCESSING, got ' || quote_literal(status)
         WHEN "limit" NOT BETWEEN 1 AND 10000
@@ -198,7 +198,7 @@ BEGIN
                                      reschedule."limit");
     refused := CASE
         WHEN reschedule.available_at IS NULL AND reschedule.expires_at IS NULL AND NOT reschedule.no_deadline
-            THEN 'available_at: must be given, or expires_at or no_deadline; got none of them'
+            THEN 'available_at, expires_at, no_deadline: one of them must be given, got none'
         WHEN reschedule.expires_at IS NOT NULL AND reschedule.no_deadline THEN 'no_deadline: must be false with expires_at, got true'
         WHEN NOT isfinite(reschedule.available_at) THEN 'available_at: must be a finite time, got ' || reschedule.available_at
         WHEN NOT isfinite(reschedule.expires_at) THEN 'expires_at: must be a finite time, got ' || reschedule.expires_at

@@ -66,7 +66,7 @@ DECLARE
         WHEN refuse_schedule.time_zone IS NULL OR char_length(refuse_schedule.time_zone) NOT BETWEEN 1 AND 100
             THEN 'time_zone: must have 1 to 100 characters, got ' || coalesce(char_length(refuse_schedule.time_zone)::text, 'NULL')
         WHEN refuse_schedule.every IS NOT NULL AND refuse_schedule.time_zone <> 'UTC'
-            THEN format('time_zone: must not be given with every, whose slots are fixed instants, got %L', refuse_schedule.time_zone)
+            THEN format('time_zone: must not be given with every, because its slots do not depend on one, got %L', refuse_schedule.time_zone)
         WHEN extract(epoch FROM refuse_schedule.start_within) NOT BETWEEN 1 AND 366 * 86400
             THEN 'start_within: must be 1 second to 366 days, got ' || refuse_schedule.start_within
         WHEN refuse_schedule.catch_up IS NULL OR refuse_schedule.catch_up NOT IN ('none', 'last', 'all')
@@ -113,7 +113,7 @@ BEGIN
      WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper
     RETURNING s.* INTO made;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule that %s, got %, which % keeps', coalesce(put_schedule.keeper || ' keeps', 'operators keep'),
+        RAISE EXCEPTION 'name: must be the name of a schedule that % keeps, got %, which % keeps', coalesce(put_schedule.keeper, 'an operator'),
             put_schedule.name, coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -153,11 +153,11 @@ BEGIN
     PERFORM tidegate.check_operator(drop_schedule.reason, drop_schedule.actor, true);
     SELECT s.* INTO dropped FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule, got %', drop_schedule.name USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'name: must be the name of a schedule, got %', drop_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF dropped.keeper IS DISTINCT FROM drop_schedule.keeper THEN
-        RAISE EXCEPTION 'name: must be of a schedule that %, got %, which % keeps: pause it, or declare it no longer',
-            coalesce(drop_schedule.keeper || ' keeps', 'operators keep'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')
+        RAISE EXCEPTION 'name: must be the name of a schedule that % keeps, got %, which % keeps: pause it, or remove its declaration',
+            coalesce(drop_schedule.keeper, 'an operator'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     DELETE FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name;
@@ -183,7 +183,7 @@ BEGIN
     PERFORM tidegate.check_operator(switch_schedule.reason, switch_schedule.actor, true);
     SELECT s.* INTO found_one FROM tidegate.schedule AS s WHERE s.name = switch_schedule.name FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'name: must be the name of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back since.
     changes := found_one.paused <> pauses
@@ -232,7 +232,7 @@ BEGIN
     PERFORM tidegate.check_operator(run_schedule.reason, run_schedule.actor, true);
     SELECT s.* INTO asked FROM tidegate.schedule AS s WHERE s.name = run_schedule.name;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule, got %', run_schedule.name USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'name: must be the name of a schedule, got %', run_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT p.id INTO event
       FROM tidegate.publish_one(asked.kind, asked.payload, asked.group_key, tidegate.slot_name(asked.name, slot),

@@ -71,7 +71,7 @@ BEGIN
     END IF;
     -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time, each on its own.
     IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
-        RAISE EXCEPTION 'batch: must be of a kind whose program declares one, % is handled one by one', set_policy.kind
+        RAISE EXCEPTION 'batch: must not be given for %, because its program handles its events one by one', set_policy.kind
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     next := jsonb_strip_nulls(known.overridden || set_policy.policy);

@@ -54,7 +54,7 @@ DECLARE
     is_awake CONSTANT boolean := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant AND NOT s.closing);
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        RAISE EXCEPTION 'should_wake: must be asked when what was published is committed, in a transaction of its own'
+        RAISE EXCEPTION 'should_wake: must be called after the commit of the publish, in a transaction of its own'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     -- The time of the call is stored once every 15 minutes. It never waits: if another session has the row, this caller is told.

@@ -51,8 +51,8 @@ BEGIN
                                                     WHERE v->>'kind' IS NOT NULL))
                           ORDER BY u.id);
     END IF;
-    RETURN CASE WHEN unknown <> '{}' THEN format('after: must be ids of events that are there and committed, got %s%s', unknown[1],
-               CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more that are not', cardinality(unknown) - 1) ELSE '' END) END;
+    RETURN CASE WHEN unknown <> '{}' THEN format('after: must be ids of committed events, got %s%s', unknown[1],
+               CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more', cardinality(unknown) - 1) ELSE '' END) END;
 END $$;
 
 -- Makes a new event wait for others.
