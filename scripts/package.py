@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make package`: builds both functions as they are deployed, zips them and checks their size.
+"""`make package`: builds the functions as they are deployed, zips them and checks their size.
 
 `into PROGRAM FOLDER` puts a program into a folder for SAM, whose build calls `make build-…`.
 """
@@ -17,7 +17,7 @@ from invoke import CARGO_LAMBDA
 
 # A linker for Amazon Linux on any machine, and for the other architecture.
 ZIG = "ziglang==0.13.0.post1"
-PROGRAMS = ("tidegate-function", "tidegate-http")
+PROGRAMS = ("tidegate-function", "tidegate-http", "tidegate-console")
 TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "arm64": "aarch64-unknown-linux-gnu"}
 # Not the default of cargo-lambda, which is where cargo stores builds of a profile with that name.
 PACKAGES = Path("target/packages")
