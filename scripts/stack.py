@@ -107,6 +107,8 @@ class Stack:
             return all(plain)
         if name == "Fn::Or":
             return any(plain)
+        if name == "Fn::Select":
+            return plain[1][int(plain[0])]
         if name == "Fn::EachMemberEquals":
             return all(member == plain[1] for member in plain[0])
         raise Refused(f"{name} is not known here")

@@ -157,13 +157,15 @@ def _is_allowed(stack, plain, **parameters):
 
 def _controls(stack, rules, source):
     """A check that never fails checks nothing: each control breaks one thing, and the rules must name it."""
-    controls = importlib.import_module("template_controls").CONTROLS
+    module = importlib.import_module("template_controls")
+    controls = [(control, EVERYTHING) for control in module.CONTROLS]
+    controls += [(control, SEVERAL_WITH_LOGINS) for control in module.CONTROLS_OF_SEVERAL]
     print(f"{len(controls)} templates that are broken on purpose")
     missed = []
-    for name, broken, says in controls:
+    for (name, broken, says), parameters in controls:
         bad = copy.deepcopy(source)
         broken(bad)
-        faults = rules.faults(stack.Stack(stack.transform(bad), EVERYTHING))
+        faults = rules.faults(stack.Stack(stack.transform(bad), parameters))
         if not any(says in fault for fault in faults):
             missed.append(f"not noticed: {name}; it should have said {says!r}, said {faults}")
     return missed
