@@ -333,7 +333,10 @@ mod tests {
             ..report()
         };
         let line = parsed(&queue(false).of_drain(&broken_off, &figures(0), false, UNIX_EPOCH)[0]);
-        assert_eq!((&line["Drains"], &line["DrainsFailed"]), (&json!(0), &json!(1)));
+        assert_eq!(
+            (&line["Drains"], &line["DrainsFailed"]),
+            (&json!(0), &json!(1))
+        );
         assert_eq!(
             line["ReportBroken"], 0,
             "what was in hand is missing from its counts"
