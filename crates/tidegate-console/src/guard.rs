@@ -52,10 +52,6 @@ impl Pace {
 /// The host name under which AWS has published this function. AWS routes no other name to it, so a request for this name is no trick
 /// of another page's name server.
 #[derive(Clone)]
-#[cfg_attr(
-    not(feature = "lambda"),
-    expect(dead_code, reason = "only a function is told")
-)]
 pub(crate) struct Published(pub String);
 
 /// The state of the checks.
