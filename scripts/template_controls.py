@@ -308,6 +308,10 @@ def console_shows_payloads(template):
     _variables(template, "ConsoleFunction")["TIDEGATE_CONSOLE_WITHOUT_PAYLOADS"] = "false"
 
 
+def console_by_forged_requests(template):
+    del _properties(template, "ConsolePeoplePolicy")["PolicyDocument"]["Statement"][1]["Condition"]
+
+
 def first_database_alone(template):
     _variables(template, "OperateFunction")["DATABASE_SECRET_IDS"]["Fn::If"][1] = {"Fn::Select": [0, {"Ref": "OperatorSecretArns"}]}
 
@@ -405,6 +409,7 @@ CONTROLS = [
     ("a console for everybody", console_open, "ConsoleUrl: must ask for AWS_IAM"),
     ("a console with the drain's login", console_drains, "ConsoleFunction: DATABASE_SECRET_ID is another secret"),
     ("a console in which everybody may act", console_for_everybody, "ConsoleFunction: TIDEGATE_CONSOLE_ACTORS must be"),
+    ("a console that is invoked with forged requests", console_by_forged_requests, "ConsolePeoplePolicy: must allow"),
     ("a console without a login, without a rule", console_without_a_rule, "Console: must be refused without a login"),
     ("a console that takes all connections", console_without_end, "ConsoleFunction: None at once"),
     ("a console that opens sealed payloads", console_reads_keys, "ConsoleRole: may secretsmanager:GetSecretValue"),

@@ -71,6 +71,11 @@ NOT_DEPLOYED = {
     "TIDEGATE_CONSOLE_PROXY_SECRET_FILE": "it goes with proxy-header"}
 # What the console's function is given, and how, if it is deployed.
 CONSOLE = "ConsoleFunction"
+PEOPLE = [
+    {"Effect": "Allow", "Action": "lambda:InvokeFunctionUrl", "Resource": "{ConsoleFunction.Arn}",
+     "Condition": {"StringEquals": {"lambda:FunctionUrlAuthType": "AWS_IAM"}}},
+    {"Effect": "Allow", "Action": "lambda:InvokeFunction", "Resource": "{ConsoleFunction.Arn}",
+     "Condition": {"Bool": {"lambda:InvokedViaFunctionUrl": "true"}}}]
 INTAKE_ALARMS = {
     "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
     "DeadMessagesAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
@@ -481,6 +486,10 @@ def console(stack):
         return found + (["ConsoleUrl: nobody asked for a console"] if made else [])
     if made != {"TargetFunctionArn": "{ConsoleFunction.Arn}", "AuthType": "AWS_IAM"}:
         found.append(f"ConsoleUrl: must ask for AWS_IAM, for ConsoleFunction, got {made}")
+    people = stack.of_type("AWS::IAM::ManagedPolicy")["ConsolePeoplePolicy"]["PolicyDocument"]["Statement"]
+    if people != PEOPLE:
+        # Whoever can invoke the function directly can claim any identity.
+        found.append(f"ConsolePeoplePolicy: must allow {PEOPLE}, allows {people}")
     named = stack.parameters["ConsoleActors"]
     wanted = {"AUTH": "iam", "ALLOW": "act" if named else "read", "ACTORS": named, "INSTANCE": stack.parameters["ConsoleInstance"],
               "COLOUR": stack.parameters["ConsoleColour"],
