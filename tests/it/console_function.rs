@@ -192,6 +192,12 @@ async fn a_request_without_an_identity_or_for_another_name_is_refused() {
     let mut forged = event("POST", "/act/pause", Some(GRACE), PAUSE);
     forged["headers"]["sec-fetch-site"] = "cross-site".into();
     assert_eq!(console.asked(forged).await.status, 403);
+    // One that reached a signing proxy under a name of its own: browsers send only its origin over plain HTTP.
+    let mut rebound = event("POST", "/act/pause", Some(GRACE), PAUSE);
+    let headers = rebound["headers"].as_object_mut().unwrap();
+    headers.remove("sec-fetch-site");
+    headers.insert("origin".to_owned(), "http://evil.example:8080".into());
+    assert_eq!(console.asked(rebound).await.status, 403);
     assert!(audit(&db.client().await).await.is_empty());
 }
 

@@ -167,6 +167,10 @@ async fn one_function_serves_several_databases_and_one_that_is_down_keeps_no_oth
         assert_eq!(&line["DrainsFailed"], failed, "{line}");
     }
     named_ones(&function).await;
+    let migrated = function.invoke(&json!({"action": "migrate"})).await.body;
+    assert_eq!(migrated["failed"], 1, "{migrated}");
+    assert!(report_of(&migrated, "south")["report"].is_object());
+    assert!(report_of(&migrated, "down")["error"].is_string());
 }
 
 async fn named_ones(function: &Function) {
