@@ -145,6 +145,9 @@ deploy: tools ## deploy to AWS with the settings in samconfig.toml; DRY_RUN=1 on
 build-JobsHttpFunction: tools
 	@python3 scripts/package.py into tidegate-http "$(ARTIFACTS_DIR)"
 
+build-ConsoleFunction: tools
+	@python3 scripts/package.py into tidegate-console "$(ARTIFACTS_DIR)"
+
 build-%Function: tools
 	@python3 scripts/package.py into tidegate-function "$(ARTIFACTS_DIR)"
 

@@ -68,8 +68,8 @@ def _missing():
         found.append("AWS credentials are missing: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     if session.region_name is None:
         found.append("the AWS region is missing: set AWS_REGION, such as eu-central-1")
-    if not any(pair.startswith("DatabaseSecretArn=arn:") for pair in _configured()):
-        found.append(f"the database secret is missing: set DatabaseSecretArn in {SETTINGS}")
+    if not any(pair.startswith(("DatabaseSecretArn=arn:", "DatabaseSecretArns=arn:")) for pair in _configured()):
+        found.append(f"the database secret is missing: set DatabaseSecretArn, or DatabaseSecretArns for several databases, in {SETTINGS}")
     return found
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make package`: builds both functions as they are deployed, zips them and checks their size.
+"""`make package`: builds the functions as they are deployed, zips them and checks their size.
 
 `into PROGRAM FOLDER` puts a program into a folder for SAM, whose build calls `make build-…`.
 """
@@ -17,7 +17,7 @@ from invoke import CARGO_LAMBDA
 
 # A linker for Amazon Linux on any machine, and for the other architecture.
 ZIG = "ziglang==0.13.0.post1"
-PROGRAMS = ("tidegate-function", "tidegate-http")
+PROGRAMS = ("tidegate-function", "tidegate-http", "tidegate-console")
 TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "arm64": "aarch64-unknown-linux-gnu"}
 # Not the default of cargo-lambda, which is where cargo stores builds of a profile with that name.
 PACKAGES = Path("target/packages")
@@ -28,7 +28,7 @@ AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
 CERTIFI = "certifi==2026.10.18"
 # For OpenSSL, size matters more than speed: this saves half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
-# Measured: 19.4 and 7.8 MB. The limits allow a tenth more; any growth beyond them must be justified. (17.7 and 7.2 before OTLP,
+# Measured: 19.8 and 8.1 MB, of the console. The limits allow a little more; any growth beyond them must be justified. (17.7 and 7.2 before OTLP,
 # figures and several databases; 15.6 and 6.2 before the function answered every operator's verb, took in messages of five sources,
 # sealed payloads and forgot.)
 BINARY_LIMIT, ZIP_LIMIT = 21_300_000, 8_600_000

@@ -107,6 +107,10 @@ class Stack:
             return all(plain)
         if name == "Fn::Or":
             return any(plain)
+        if name == "Fn::Select":
+            return plain[1][int(plain[0])]
+        if name == "Fn::EachMemberEquals":
+            return all(member == plain[1] for member in plain[0])
         raise Refused(f"{name} is not known here")
 
     def _ref(self, name):
@@ -154,10 +158,12 @@ def _parameter(name, rules, given):
     if name not in given and "Default" not in rules:
         raise Refused(f"{name}: is missing")
     value = given.get(name, rules.get("Default"))
-    if "AllowedPattern" in rules and not re.fullmatch(rules["AllowedPattern"], str(value)):
+    # A pattern is for each value of a list.
+    values = [each.strip() for each in value.split(",")] if rules["Type"] == "CommaDelimitedList" else [str(value)]
+    if "AllowedPattern" in rules and not all(re.fullmatch(rules["AllowedPattern"], each) for each in values):
         raise Refused(f"{name}: {rules['ConstraintDescription']}, got {value!r}")
     if "AllowedValues" in rules and str(value) not in map(str, rules["AllowedValues"]):
         raise Refused(f"{name}: must be one of {rules['AllowedValues']}, got {value!r}")
     if not rules.get("MinValue", float("-inf")) <= (value if isinstance(value, (int, float)) else 0) <= rules.get("MaxValue", float("inf")):
         raise Refused(f"{name}: must be {rules.get('MinValue')} to {rules.get('MaxValue')}, got {value!r}")
-    return value.split(",") if rules["Type"] == "CommaDelimitedList" else value
+    return values if rules["Type"] == "CommaDelimitedList" else value

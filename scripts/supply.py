@@ -53,7 +53,7 @@ def deny():
 
 
 def sbom():
-    """Writes one document for both functions: they are in one package, so cargo resolves them together."""
+    """Writes one document for all functions: they are in one package, so cargo resolves them together."""
     target = asked_target()
     [cyclonedx] = crates.install(CARGO_CYCLONEDX)
     linked = _linked(target)

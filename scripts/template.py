@@ -34,11 +34,20 @@ EVERYTHING = {
     "WakeOnPublish": "true", "MessageQueue": "on", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:on-call", "LogDays": 90, "ArchiveSecretArn": f"{SECRET}-archive",
     "PayloadKeysSecretArn": f"{SECRET}-payload-keys", "Payloads": "sealed",
+    "Console": "iam", "ConsoleSecretArn": f"{SECRET}-console", "ConsoleActors": "arn:aws:sts::123456789012:assumed-role/ops/grace",
+    "ConsoleInstance": "production", "ConsoleColour": "red", "ConsolePayloads": "false",
     "SmsSecretArn": f"{SECRET}-sms", "SmsAuthHeader": "X-Api-Key", "OtpClientCertFile": "/var/task/certs/otp.pem",
+}
+SEVERAL = {"DatabaseSecretArns": f"{SECRET}-north,{SECRET}-south", "DatabaseHost": "db.example.org", "DatabaseSecretArn": ""}
+# The drain's logins are also those of the operator. Messages and the console have a database of their own.
+SEVERAL_WITH_LOGINS = {
+    **EVERYTHING, **SEVERAL, "OwnerSecretArn": "", "OperatorSecretArn": "", "ConsoleActors": "",
+    "OwnerSecretArns": f"{SECRET}-north-owner,{SECRET}-south-owner", "OperatorSecretArns": f"{SECRET}-north-operator,{SECRET}-south-operator",
 }
 SETTINGS = {
     "defaults": NEEDED, "everything": EVERYTHING, "HTTP for AWS identities": {**NEEDED, "JobsHttp": "iam"},
     "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "MaxDrains": "2"},
+    "two databases": SEVERAL, "two databases with a login for each purpose": SEVERAL_WITH_LOGINS,
 }
 # Combinations of parameters that CloudFormation must refuse, although each of them alone is allowed.
 REFUSED = {
@@ -46,6 +55,19 @@ REFUSED = {
     "tokens of nobody": {"JobsHttp": "public", "HttpAuth": "jwt", "HttpJwtAudience": "tidegate"},
     "tokens for nobody": {"JobsHttp": "public", "HttpAuth": "keys,jwt", "HttpJwtIssuer": "https://issuer.example.org"},
     "keys beside AWS identities": {"JobsHttp": "iam", "HttpAuth": "keys"},
+    "no database": {"DatabaseSecretArn": ""},
+    "one database beside several": {"DatabaseSecretArns": SECRET},
+    "several databases that are one": {**SEVERAL, "DatabaseName": "shop"},
+    "several databases with one owner": {**SEVERAL, "OwnerSecretArn": SECRET},
+    "several databases with one operator": {**SEVERAL, "OperatorSecretArn": SECRET},
+    "owners of several databases for one": {"OwnerSecretArns": f"{SECRET},{SECRET}"},
+    "operators of several databases for one": {"OperatorSecretArns": f"{SECRET},{SECRET}"},
+    "HTTP for several databases": {**SEVERAL, "JobsHttp": "iam"},
+    "messages for several databases": {**SEVERAL, "MessageQueue": "on"},
+    "a name for a secret": {**SEVERAL, "DatabaseSecretArns": f"north={SECRET},{SECRET}"},
+    "a console with the drain's login": {"Console": "iam"},
+    "a colour without a name": {"ConsoleColour": "red"},
+    "an actor who has no ARN": {"Console": "iam", "ConsoleSecretArn": SECRET, "ConsoleActors": "grace"},
 }
 RATES = ["rate(1 minute)", "rate(2 minutes)", "rate(10 minutes)", "rate(1 hour)", "rate(1 day)"]
 # AWS refuses each of these, but SAM, CloudFormation and the simulated AWS do not.
@@ -135,13 +157,15 @@ def _is_allowed(stack, plain, **parameters):
 
 def _controls(stack, rules, source):
     """A check that never fails checks nothing: each control breaks one thing, and the rules must name it."""
-    controls = importlib.import_module("template_controls").CONTROLS
+    module = importlib.import_module("template_controls")
+    controls = [(control, EVERYTHING) for control in module.CONTROLS]
+    controls += [(control, SEVERAL_WITH_LOGINS) for control in module.CONTROLS_OF_SEVERAL]
     print(f"{len(controls)} templates that are broken on purpose")
     missed = []
-    for name, broken, says in controls:
+    for (name, broken, says), parameters in controls:
         bad = copy.deepcopy(source)
         broken(bad)
-        faults = rules.faults(stack.Stack(stack.transform(bad), EVERYTHING))
+        faults = rules.faults(stack.Stack(stack.transform(bad), parameters))
         if not any(says in fault for fault in faults):
             missed.append(f"not noticed: {name}; it should have said {says!r}, said {faults}")
     return missed

@@ -280,6 +280,67 @@ def public_without_a_rule(template):
     del template["Rules"]["PublicHttpKnowsItsCallers"]
 
 
+def console_open(template):
+    _properties(template, "ConsoleUrl")["AuthType"] = "NONE"
+
+
+def console_drains(template):
+    _variables(template, "ConsoleFunction")["DATABASE_SECRET_ID"] = {"Ref": "DatabaseSecretArn"}
+
+
+def console_for_everybody(template):
+    del _variables(template, "ConsoleFunction")["TIDEGATE_CONSOLE_ACTORS"]
+
+
+def console_without_a_rule(template):
+    del template["Rules"]["ConsoleHasALogin"]
+
+
+def console_without_end(template):
+    del _properties(template, "ConsoleFunction")["ReservedConcurrentExecutions"]
+
+
+def console_reads_keys(template):
+    _properties(template, "ConsoleRole")["ManagedPolicyArns"].append({"Ref": "PayloadKeysPolicy"})
+
+
+def console_shows_payloads(template):
+    _variables(template, "ConsoleFunction")["TIDEGATE_CONSOLE_WITHOUT_PAYLOADS"] = "false"
+
+
+def console_by_forged_requests(template):
+    del _properties(template, "ConsolePeoplePolicy")["PolicyDocument"]["Statement"][1]["Condition"]
+
+
+def first_database_alone(template):
+    _variables(template, "OperateFunction")["DATABASE_SECRET_IDS"]["Fn::If"][1] = {"Fn::Select": [0, {"Ref": "OperatorSecretArns"}]}
+
+
+def one_database_beside_several(template):
+    _variables(template, "DrainFunction")["DATABASE_SECRET_ID"] = {"Ref": "IntakeSecretArn"}
+
+
+def unread_database(template):
+    resource = _properties(template, "DatabaseSecretPolicy")["PolicyDocument"]["Statement"][0]
+    resource["Resource"] = {"Fn::Select": [0, {"Ref": "DatabaseSecretArns"}]}
+
+
+def owners_for_the_drain(template):
+    _properties(template, "DrainRole")["ManagedPolicyArns"][0] = {"Ref": "OwnerSecretPolicy"}
+
+
+def unnoticed_database(template):
+    del template["Resources"]["DatabaseFailedAlarm"]
+
+
+# What only a deployment for several databases can show.
+CONTROLS_OF_SEVERAL = [
+    ("a function for the first of several databases", first_database_alone, "OperateFunction: DATABASE_SECRET_IDS is another secret"),
+    ("a database beside several", one_database_beside_several, "DrainFunction: DATABASE_SECRET_ID must not be set beside"),
+    ("a database that the drain may not read", unread_database, "DrainRole: must be allowed to secretsmanager:GetSecretValue"),
+    ("the owners' secrets for the drain", owners_for_the_drain, "DrainRole: may secretsmanager:GetSecretValue"),
+    ("a database that fails unseen", unnoticed_database, "DatabaseFailedAlarm: is an alarm too many or too few"),
+]
 CONTROLS = [
     ("a rate in bad grammar", rate, "AWS refuses the expression 'rate(1 minutes)'"),
     ("a tick with another input", tick_input, "DrainFunctionTick: Input"),
@@ -345,5 +406,13 @@ CONTROLS = [
     ("messages that nobody hears of", unnoticed_messages, "DeadMessagesAlarm: is an alarm too many or too few"),
     ("an authentication that was not asked for", http_open, "JobsHttpUrl: must ask for ['NONE']"),
     ("HTTP that believes everybody", callers_nobody_knows, "JobsHttpFunction: TIDEGATE_HTTP_AUTH must be keys,jwt, got none"),
+    ("a console for everybody", console_open, "ConsoleUrl: must ask for AWS_IAM"),
+    ("a console with the drain's login", console_drains, "ConsoleFunction: DATABASE_SECRET_ID is another secret"),
+    ("a console in which everybody may act", console_for_everybody, "ConsoleFunction: TIDEGATE_CONSOLE_ACTORS must be"),
+    ("a console that is invoked with forged requests", console_by_forged_requests, "ConsolePeoplePolicy: must allow"),
+    ("a console without a login, without a rule", console_without_a_rule, "Console: must be refused without a login"),
+    ("a console that takes all connections", console_without_end, "ConsoleFunction: None at once"),
+    ("a console that opens sealed payloads", console_reads_keys, "ConsoleRole: may secretsmanager:GetSecretValue"),
+    ("a console that shows payloads although it must not", console_shows_payloads, "TIDEGATE_CONSOLE_WITHOUT_PAYLOADS must be 'true'"),
     ("HTTP for everybody, without a rule", public_without_a_rule, "public must be refused while nobody knows the callers"),
 ]

@@ -1,8 +1,8 @@
 """Deploys the plain template to moto, a simulated AWS on the loopback address, and reads back the resources.
 
-moto creates functions, roles, logs, queue and topic from the template. It does not support schedules in a template, so each
-schedule is created through the scheduler's own interface, which checks its format. The migration runner is executed
-unchanged.
+moto creates functions, roles, logs, queue and topic from the template. It does not support schedules, function URLs and the
+policies attached to a role in a template, so each is created through the interface of its service, which checks it. The migration
+runner is executed unchanged.
 """
 
 import ast
@@ -27,6 +27,7 @@ NAME = "tidegate"
 BUCKET, KEY = "packages", "bootstrap.zip"
 START_LIMIT_S = 60
 RUNNER_LIMIT_S = 60
+ACTOR = "arn:aws:sts::123456789012:assumed-role/ops/grace"
 ACCOUNT = {"AWS_ACCESS_KEY_ID": "stand-in", "AWS_SECRET_ACCESS_KEY": "stand-in", "AWS_DEFAULT_REGION": REGION}
 
 
@@ -38,8 +39,72 @@ def faults(plain):
         parameters = {"DatabaseSecretArn": secret}
         stack_id = _create_stack(moto, plain, parameters)
         found = _runner(moto, plain, stack_id)
-        deployed = Stack(plain, parameters, Deployed(moto).attribute)
-        return [*found, *_functions(moto, secret), *_schedules(moto, deployed), *_roles(moto, secret), *_logs(moto)]
+        deployed = _attached(moto, plain, parameters)
+        found += [*_functions(moto, secret), *_schedules(moto, deployed), *_roles(moto, secret), *_logs(moto)]
+    with Moto() as moto:
+        return found + _several(moto, plain)
+
+
+def _several(moto, plain):
+    """A second deployment: for two databases, with a console for one of them."""
+    store = moto.client("secretsmanager")
+    names = ("north", "south", "north-operator", "south-operator", "console")
+    arns = {name: store.create_secret(Name=name, SecretString="{}")["ARN"] for name in names}
+    drains, operators = ([arns[name + end] for name in ("north", "south")] for end in ("", "-operator"))
+    _upload_a_package(moto)
+    parameters = {"DatabaseSecretArns": ",".join(drains), "OperatorSecretArns": ",".join(operators), "Console": "iam",
+                  "ConsoleSecretArn": arns["console"], "ConsoleActors": ACTOR}
+    _create_stack(moto, plain, parameters)
+    deployed = _attached(moto, plain, parameters)
+    wanted = {"drain": drains, "cleanup": operators, "operate": operators, "migrate": drains, "console": [arns["console"]]}
+    found = [fault for name, secrets in wanted.items() for fault in _secrets_of(moto, name, secrets)]
+    variables = moto.client("lambda").get_function(FunctionName=f"{NAME}-console")["Configuration"]["Environment"]["Variables"]
+    given = [variables.get(f"TIDEGATE_CONSOLE_{name}") for name in ("AUTH", "ALLOW", "ACTORS")]
+    if given != ["iam", "act", ACTOR]:
+        found.append(f"{NAME}-console: was deployed with {given}")
+    return found + _urls(moto, deployed)
+
+
+def _attached(moto, plain, parameters):
+    """Returns the stack as it was deployed, after attaching the policies of each role."""
+    made = Deployed(moto)
+    deployed = Stack(plain, parameters, made.attribute)
+    for name, role in deployed.of_type("AWS::IAM::Role").items():
+        for policy in role.get("ManagedPolicyArns", []):
+            moto.client("iam").attach_role_policy(RoleName=made.attribute(name, None), PolicyArn=policy)
+    return deployed
+
+
+def _urls(moto, deployed):
+    client = moto.client("lambda")
+    for made in deployed.of_type("AWS::Lambda::Url").values():
+        client.create_function_url_config(FunctionName=made["TargetFunctionArn"], AuthType=made["AuthType"])
+    asks = client.get_function_url_config(FunctionName=f"{NAME}-console")["AuthType"]
+    return [] if asks == "AWS_IAM" else [f"{NAME}-console: its URL asks for {asks}"]
+
+
+def _secrets_of(moto, name, secrets):
+    """Checks the secrets that a function was given, and those that its role may read."""
+    made = moto.client("lambda").get_function(FunctionName=f"{NAME}-{name}")["Configuration"]
+    keys = ("DATABASE_SECRET_ID", "DATABASE_SECRET_IDS")
+    given = [made["Environment"]["Variables"].get(key) for key in keys]
+    wanted = [secrets[0], None] if len(secrets) == 1 else [None, ",".join(secrets)]
+    found = [] if given == wanted else [f"{NAME}-{name}: was deployed with {given}, not {wanted}"]
+    may = _may(moto, made["Role"].rpartition("/")[2])
+    return found if may == [("secretsmanager:GetSecretValue", sorted(secrets))] else [*found, f"{NAME}-{name}: may {may}"]
+
+
+def _may(moto, role):
+    """Returns what the policies allow that are attached to the role: actions with sorted resources."""
+    iam = moto.client("iam")
+    allowed = []
+    for attached in iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]:
+        version = iam.get_policy(PolicyArn=attached["PolicyArn"])["Policy"]["DefaultVersionId"]
+        document = _document(iam.get_policy_version(PolicyArn=attached["PolicyArn"], VersionId=version)["PolicyVersion"]["Document"])
+        for each in document["Statement"]:
+            resources = each["Resource"] if isinstance(each["Resource"], list) else [each["Resource"]]
+            allowed.append((each["Action"], sorted(resources)))
+    return allowed
 
 
 class Moto:
@@ -103,6 +168,9 @@ def _create_stack(moto, plain, parameters):
     plain = copy.deepcopy(plain)
     # moto cannot refer to a version.
     plain["Resources"]["Migration"]["Properties"]["FunctionVersion"] = f"{NAME}-migrate:1"
+    urls = [name for name, made in plain["Resources"].items() if made["Type"] == "AWS::Lambda::Url"]
+    plain["Resources"] = {name: made for name, made in plain["Resources"].items() if name not in urls}
+    plain["Outputs"] = {name: made for name, made in plain["Outputs"].items() if not any(url in json.dumps(made) for url in urls)}
     given = [{"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()]
     made = moto.client("cloudformation").create_stack(StackName=NAME, TemplateBody=json.dumps(plain), Parameters=given,
                                                       Capabilities=["CAPABILITY_NAMED_IAM"])
@@ -165,13 +233,8 @@ def _roles(moto, secret):
     wanted = [{"Effect": "Allow", "Action": "lambda:InvokeFunction", "Resource": function["FunctionArn"]}]
     found = [] if policy["Statement"] == wanted else [f"{NAME}-operator: may {policy['Statement']}"]
     drain = moto.client("lambda").get_function(FunctionName=f"{NAME}-drain")["Configuration"]["Role"].rpartition("/")[2]
-    for attached in iam.list_attached_role_policies(RoleName=drain)["AttachedPolicies"]:
-        version = iam.get_policy(PolicyArn=attached["PolicyArn"])["Policy"]["DefaultVersionId"]
-        document = _document(iam.get_policy_version(PolicyArn=attached["PolicyArn"], VersionId=version)["PolicyVersion"]["Document"])
-        may = [(each["Action"], each["Resource"]) for each in document["Statement"]]
-        if may != [("secretsmanager:GetSecretValue", secret)]:
-            found.append(f"{drain}: may {may}")
-    return found
+    may = _may(moto, drain)
+    return found if may == [("secretsmanager:GetSecretValue", [secret])] else [*found, f"{drain}: may {may}"]
 
 
 def _document(policy):
@@ -210,6 +273,9 @@ def _run_runner(moto, code, event, answer):
 
 REPORT = {"Payload": {"action": "migrate", "applied": []}}
 REFUSAL = {"FunctionError": "Unhandled", "Payload": {"errorType": "MigrationFailed", "errorMessage": "V0007 is missing"}}
+ONE_LEFT = {"Payload": {"action": "migrate", "failed": 1, "databases": [
+    {"database": "north", "report": {"applied": []}}, {"database": "south", "error": "refused"}, {"database": "east", "skipped": True}]}}
+NONE_LEFT = {"Payload": {"action": "migrate", "failed": 0, "databases": [{"database": "north", "report": {"applied": []}}]}}
 NOT_ASKED = {"ResourceProperties": {"Run": "false", "Input": "{}", "FunctionVersion": "tidegate-migrate:1"}}
 CALL = [{"FunctionName": "tidegate-migrate:1", "Payload": '{"action": "migrate"}'}]
 # The request and the answer of the function; the result for the deployment and the calls of the function.
@@ -220,5 +286,7 @@ RUNS = [
     ("when the stack goes", {"RequestType": "Delete"}, REFUSAL, "SUCCESS", None, []),
     ("when a deployment is rolled back", {"RequestType": "Update", "StackStatus": "UPDATE_ROLLBACK_IN_PROGRESS"}, REFUSAL,
      "SUCCESS", None, []),
+    ("when one of several databases fails", {}, ONE_LEFT, "FAILED", "south: refused; east: there was no time for it", CALL),
+    ("when it succeeds in all databases", {}, NONE_LEFT, "SUCCESS", None, CALL),
     ("when it succeeds", {"RequestType": "Update"}, REPORT, "SUCCESS", None, CALL),
 ]

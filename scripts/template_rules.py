@@ -23,7 +23,9 @@ INTAKE = {"IntakeFunction": "receive"}
 TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
 DAILY = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 3600}
 SECRETS = {"DrainFunction": "Database", "CleanupFunction": "Operator", "OperateFunction": "Operator",
-           "MigrateFunction": "Owner", "JobsHttpFunction": "Intake", "IntakeFunction": "Intake"}
+           "MigrateFunction": "Owner", "JobsHttpFunction": "Intake", "IntakeFunction": "Intake", "ConsoleFunction": "Console"}
+# These serve one database even if the others serve several.
+OF_ONE_DATABASE = {"Intake", "Console"}
 # The services that handlers call, as in the names of parameters.
 SERVICES = ["Archive", "Cases", "Notifications", "AiCheck", "Otp", "Sms", "Signature"]
 # The metrics of the queue. The drain reports them under these names.
@@ -51,6 +53,7 @@ FORMULAS = {
     "OldestAgeAlarm": ["oldest / 60000"], "DeadLettersAlarm": ["failed + expired + abandoned"],
     "RejectedAlarm": ["100 * rejected / (completed + rejected + failed + expired + abandoned)"],
 }
+MANY_ALARMS = {"DatabaseFailedAlarm": (["Tidegate/DrainsFailed"], "notBreaching")}
 HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
 # What counts as a setting when it appears as a string in the program's source, and the settings that the deployment does not
 # set.
@@ -58,10 +61,21 @@ SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z
 NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place",
-    "DATABASE_SECRET_IDS": "the template deploys for one database", "TIDEGATE_DATABASE": "it goes with DATABASE_SECRET_IDS",
+    "TIDEGATE_DATABASE": "with DATABASE_SECRET_IDS, it selects a database for the command line",
     "TIDEGATE_PAYLOAD_KEYS_FILE": "TIDEGATE_PAYLOAD_KEYS_SECRET_ID takes its place", "TIDEGATE_ACTOR": "who operates the command line",
     "TIDEGATE_TRACE_CORRELATION": "a correlation id may name a person",
-    "TIDEGATE_HTTP_METRICS": "a function is not scraped"}
+    "TIDEGATE_HTTP_METRICS": "a function is not scraped",
+    "TIDEGATE_CONSOLE_LISTEN": "a function does not listen", "TIDEGATE_CONSOLE_HOSTS": "AWS tells the function its name",
+    "TIDEGATE_CONSOLE_BASE_PATH": "it has a URL of its own", "TIDEGATE_CONSOLE_BEHIND_TLS": "a function URL is always behind TLS",
+    "TIDEGATE_CONSOLE_USERS_FILE": "it goes with basic", "TIDEGATE_CONSOLE_PROXY_HEADER": "it goes with proxy-header",
+    "TIDEGATE_CONSOLE_PROXY_SECRET_FILE": "it goes with proxy-header"}
+# What the console's function is given, and how, if it is deployed.
+CONSOLE = "ConsoleFunction"
+PEOPLE = [
+    {"Effect": "Allow", "Action": "lambda:InvokeFunctionUrl", "Resource": "{ConsoleFunction.Arn}",
+     "Condition": {"StringEquals": {"lambda:FunctionUrlAuthType": "AWS_IAM"}}},
+    {"Effect": "Allow", "Action": "lambda:InvokeFunction", "Resource": "{ConsoleFunction.Arn}",
+     "Condition": {"Bool": {"lambda:InvokedViaFunctionUrl": "true"}}}]
 INTAKE_ALARMS = {
     "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
     "DeadMessagesAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
@@ -148,8 +162,7 @@ def environments(stack):
     for name, variables in functions.items():
         if name == "MigrationRunner":
             continue
-        if variables["DATABASE_SECRET_ID"] != _secret(stack, SECRETS[name]):
-            found.append(f"{name}: DATABASE_SECRET_ID is another secret than its role may read")
+        found += _secrets_of(stack, name, variables)
         found += [f"{name}: the environment must not hold {key}" for key in variables if re.search("PASSWORD|TOKEN|DATABASE_URL", key)]
         found += [f"{name}: {key} must be set, if only to nothing" for key in ("DATABASE_HOST", "DATABASE_PORT", "DATABASE_NAME")
                   if key not in variables]
@@ -163,10 +176,26 @@ def environments(stack):
     return found
 
 
+def _secrets_of(stack, name, variables):
+    """A function has the secrets that its role may read: one as DATABASE_SECRET_ID, or those of several databases."""
+    secrets = _secrets(stack, SECRETS[name])
+    key = "DATABASE_SECRET_IDS" if _serves_several(stack, SECRETS[name]) else "DATABASE_SECRET_ID"
+    found = [] if variables.get(key) == ",".join(secrets) else [f"{name}: {key} is another secret than its role may read"]
+    # The program refuses to start with both.
+    return found + [f"{name}: {other} must not be set beside {key}" for other in {"DATABASE_SECRET_ID", "DATABASE_SECRET_IDS"} - {key}
+                    if other in variables]
+
+
 def settings(stack):
     """The deployment can set every setting of the program, and no others."""
     set_somewhere = {key for variables in _environments(stack).values() for key in variables}
-    known = {name for name in _settings() - NOT_DEPLOYED.keys() if not name.startswith("TIDEGATE_CONSOLE_")}
+    known = _settings() - NOT_DEPLOYED.keys()
+    if not _has_console(stack):
+        known = {name for name in known if not name.startswith("TIDEGATE_CONSOLE_")}
+    if not _has_many(stack):
+        known -= {"DATABASE_SECRET_IDS"}
+    elif stack.parameters["JobsHttp"] == "off" and not _takes_messages(stack) and not _has_console(stack):
+        known -= {"DATABASE_SECRET_ID"}
     if not _takes_messages(stack):
         known = {name for name in known if not name.startswith("ISSUING_")}
     if stack.parameters["JobsHttp"] == "off":
@@ -190,8 +219,24 @@ def _environments(stack):
             for name, made in stack.of_type("AWS::Lambda::Function").items()}
 
 
-def _secret(stack, whose):
-    return stack.parameters[f"{whose}SecretArn"] or stack.parameters["DatabaseSecretArn"]
+def _has_many(stack):
+    return stack.parameters["DatabaseSecretArns"] != [""]
+
+
+def _has_console(stack):
+    return stack.parameters["Console"] != "off"
+
+
+def _serves_several(stack, whose):
+    return _has_many(stack) and whose not in OF_ONE_DATABASE
+
+
+def _secrets(stack, whose):
+    """Returns the secrets with the logins for this purpose: one, or one for each database."""
+    if not _serves_several(stack, whose):
+        return [stack.parameters[f"{whose}SecretArn"] or stack.parameters["DatabaseSecretArn"]]
+    own = stack.parameters[f"{whose}SecretArns"]
+    return own if own != [""] else stack.parameters["DatabaseSecretArns"]
 
 
 def roles(stack):
@@ -214,9 +259,11 @@ def _wanted_permissions(stack):
         own["JobsHttp"] = "Intake"
     if _takes_messages(stack):
         own["Intake"] = "Intake"
+    if _has_console(stack):
+        own["Console"] = "Console"
     wanted = {}
-    for name, secret in own.items():
-        wanted[f"{name}Role"] = _log(name) | {("secretsmanager:GetSecretValue", _secret(stack, secret))}
+    for name, whose in own.items():
+        wanted[f"{name}Role"] = _log(name) | {("secretsmanager:GetSecretValue", secret) for secret in _secrets(stack, whose)}
         if stack.parameters["SecretKmsKeyArn"]:
             wanted[f"{name}Role"] |= {("kms:Decrypt", stack.parameters["SecretKmsKeyArn"])}
         if _is_traced(stack):
@@ -340,7 +387,7 @@ def logs(stack):
 
 def alarms(stack):
     wanted = {**ALARMS, **(HTTP_ALARMS if stack.parameters["JobsHttp"] != "off" else {}),
-              **(INTAKE_ALARMS if _takes_messages(stack) else {})}
+              **(INTAKE_ALARMS if _takes_messages(stack) else {}), **(MANY_ALARMS if _has_many(stack) else {})}
     made = stack.of_type("AWS::CloudWatch::Alarm")
     found = [f"{name}: is an alarm too many or too few" for name in sorted(made.keys() ^ wanted.keys())]
     topic = stack.parameters["AlarmTopicArn"] or "{AlarmTopic}"
@@ -385,7 +432,7 @@ def dashboard(stack):
 
 def migration(stack):
     found = [f"{name}: must depend on the migration" for name, made in stack.resources.items()
-             if made["Type"] == "AWS::Lambda::Function" and name in {*ACTIONS, *INTAKE, "JobsHttpFunction"} - {"MigrateFunction"}
+             if made["Type"] == "AWS::Lambda::Function" and name in {*ACTIONS, *INTAKE, "JobsHttpFunction", CONSOLE} - {"MigrateFunction"}
              and "Migration" not in made["DependsOn"]]
     asked = stack.of_type("Custom::Migration")["Migration"]
     if asked["FunctionVersion"].strip("{}") not in stack.of_type("AWS::Lambda::Version"):
@@ -400,22 +447,23 @@ def migration(stack):
 def concurrency(stack):
     functions = stack.of_type("AWS::Lambda::Function")
     reserved = {name: functions[name].get("ReservedConcurrentExecutions")
-                for name in ("DrainFunction", "JobsHttpFunction") if name in functions}
+                for name in ("DrainFunction", "JobsHttpFunction", CONSOLE) if name in functions}
     if stack.parameters["ReserveConcurrency"] == "false":
         return [f"{name}: sets concurrency apart, though it must not" for name, most in reserved.items() if most is not None]
     found = []
-    drains, http = reserved["DrainFunction"], reserved.get("JobsHttpFunction")
+    drains = reserved["DrainFunction"]
     if drains is None or int(drains) < 2 * int(stack.parameters["MaxDrains"]):
         found.append(f"DrainFunction: {drains} at once are less than twice MaxDrains, {stack.parameters['MaxDrains']}")
-    if "JobsHttpFunction" in reserved and str(http) != str(stack.parameters["HttpConcurrency"]):
-        found.append(f"JobsHttpFunction: {http} at once are not the {stack.parameters['HttpConcurrency']} that were asked for")
+    for name, parameter in (("JobsHttpFunction", "HttpConcurrency"), (CONSOLE, "ConsoleConcurrency")):
+        if name in reserved and str(reserved[name]) != str(stack.parameters[parameter]):
+            found.append(f"{name}: {reserved[name]} at once are not the {stack.parameters[parameter]} that were asked for")
     return found
 
 
 def jobs_http(stack):
     """Only an AWS identity may call it, unless public access was asked for. Then only authenticated callers may."""
     asked = stack.parameters["JobsHttp"]
-    kinds = [made["AuthType"] for made in stack.of_type("AWS::Lambda::Url").values()]
+    kinds = [made["AuthType"] for name, made in stack.of_type("AWS::Lambda::Url").items() if name != "ConsoleUrl"]
     wanted = {"off": [], "iam": ["AWS_IAM"], "public": ["NONE"]}[asked]
     found = [] if kinds == wanted else [f"JobsHttpUrl: must ask for {wanted}, asks for {kinds}"]
     open_to_all = [made["FunctionName"] for made in stack.of_type("AWS::Lambda::Permission").values() if made["Principal"] == "*"]
@@ -427,6 +475,31 @@ def jobs_http(stack):
         found += [] if auth == needed else [f"JobsHttpFunction: TIDEGATE_HTTP_AUTH must be {needed}, got {auth}"]
     if not stack.refuses(JobsHttp="public", HttpAuth=""):
         found.append("JobsHttp: public must be refused while nobody knows the callers")
+    return found
+
+
+def console(stack):
+    """Only an AWS identity may call the console, with a login of its own, and nobody may act unless named."""
+    found = [] if stack.refuses(Console="iam", ConsoleSecretArn="") else ["Console: must be refused without a login of its own"]
+    made = stack.of_type("AWS::Lambda::Url").get("ConsoleUrl")
+    if not _has_console(stack):
+        return found + (["ConsoleUrl: nobody asked for a console"] if made else [])
+    if made != {"TargetFunctionArn": "{ConsoleFunction.Arn}", "AuthType": "AWS_IAM"}:
+        found.append(f"ConsoleUrl: must ask for AWS_IAM, for ConsoleFunction, got {made}")
+    people = stack.of_type("AWS::IAM::ManagedPolicy")["ConsolePeoplePolicy"]["PolicyDocument"]["Statement"]
+    if people != PEOPLE:
+        # Whoever can invoke the function directly can claim any identity.
+        found.append(f"ConsolePeoplePolicy: must allow {PEOPLE}, allows {people}")
+    named = stack.parameters["ConsoleActors"]
+    wanted = {"AUTH": "iam", "ALLOW": "act" if named else "read", "ACTORS": named, "INSTANCE": stack.parameters["ConsoleInstance"],
+              "COLOUR": stack.parameters["ConsoleColour"],
+              "WITHOUT_PAYLOADS": "true" if stack.parameters["ConsolePayloads"] == "false" else "false"}
+    prefix = "TIDEGATE_CONSOLE_"
+    for name, variables in _environments(stack).items():
+        given = {key.removeprefix(prefix): value for key, value in variables.items() if key.startswith(prefix)}
+        expected = wanted if name == CONSOLE else {}
+        found += [f"{name}: {prefix}{key} must be {expected.get(key)!r}, got {given.get(key)!r}"
+                  for key in sorted(given.keys() | expected.keys()) if given.get(key) != expected.get(key)]
     return found
 
 
@@ -457,4 +530,4 @@ def messages(stack):
 
 
 RULES = [schedules, background, actions, environments, settings, roles, no_wildcards, tracing, operator, logs, alarms, dashboard, migration,
-         concurrency, jobs_http, messages]
+         concurrency, jobs_http, console, messages]

@@ -159,11 +159,18 @@ async fn one_function_serves_several_databases_and_one_that_is_down_keeps_no_oth
     }
     let why = report_of(&answer, "down")["error"].as_str().unwrap();
     assert!(why.contains("night/down"), "{why}");
-    let output = function.output();
-    for queue in ["/north", "/south"] {
-        assert!(output.contains(&format!("{queue}\"")), "{output}");
+    let log = function.log();
+    let of = |database: &str| log.iter().find(|line| line["Database"] == database);
+    for (database, failed) in [("north", &Value::Null), ("down", &json!(1))] {
+        let line = of(database).unwrap_or_else(|| panic!("{database}: {log:?}"));
+        assert_eq!(line["Queue"], "tidegate-function", "{line}");
+        assert_eq!(&line["DrainsFailed"], failed, "{line}");
     }
     named_ones(&function).await;
+    let migrated = function.invoke(&json!({"action": "migrate"})).await.body;
+    assert_eq!(migrated["failed"], 1, "{migrated}");
+    assert!(report_of(&migrated, "south")["report"].is_object());
+    assert!(report_of(&migrated, "down")["error"].is_string());
 }
 
 async fn named_ones(function: &Function) {

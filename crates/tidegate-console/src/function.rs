@@ -1,4 +1,4 @@
-//! The console as a Lambda function, behind a function URL, an HTTP API or a load balancer. The same router; no logic of its own.
+//! The console as a Lambda function, behind a function URL or an HTTP API. The same router; no logic of its own.
 //!
 //! It reads the verb's options from the environment, `TIDEGATE_CONSOLE_AUTH` and so on. Use a separate function with a separate
 //! login, never those of the drain.
@@ -13,6 +13,7 @@ use tower::{ServiceExt, service_fn};
 
 pub use lambda_http::Error;
 
+use crate::guard::Published;
 use crate::options::Options;
 use crate::router;
 use crate::who::Given;
@@ -83,19 +84,29 @@ fn options(lookup: Lookup<'_>) -> Options {
     }
 }
 
-/// Answers a request, with the caller that AWS has verified.
+/// Answers a request, with the caller that AWS has verified and the host name that AWS has routed here.
 async fn told(
     routes: Router,
     mut request: Request,
 ) -> Result<axum::response::Response, std::convert::Infallible> {
-    if let Some(caller) = request
-        .extensions()
-        .get::<RequestContext>()
-        .and_then(caller)
-    {
-        request.extensions_mut().insert(Given::Iam(caller));
+    let context = request.extensions().get::<RequestContext>();
+    let (caller, name) = (context.and_then(caller), context.and_then(name));
+    let extensions = request.extensions_mut();
+    if let Some(caller) = caller {
+        extensions.insert(Given::Iam(caller));
+    }
+    if let Some(name) = name {
+        extensions.insert(Published(name));
     }
     routes.oneshot(request).await
+}
+
+/// The host name of the function URL or HTTP API.
+fn name(context: &RequestContext) -> Option<String> {
+    match context {
+        RequestContext::ApiGatewayV2(context) => context.domain_name.clone(),
+        _ => None,
+    }
 }
 
 /// The ARN that AWS IAM has verified.
@@ -127,7 +138,7 @@ mod tests {
         lambda_http::request::from_str(&event).unwrap()
     }
 
-    async fn name(request: Request) -> String {
+    async fn caller_of(request: Request) -> String {
         let told = |request: axum::extract::Request| async move {
             match request.extensions().get::<Given>() {
                 Some(Given::Iam(name)) => name.clone(),
@@ -147,8 +158,8 @@ mod tests {
         let iam = format!(
             r#""iam": {{"accessKey": "k", "accountId": "1", "callerId": "c", "userArn": "{arn}", "userId": "u"}}"#
         );
-        assert_eq!(name(request(&iam)).await, arn);
-        assert_eq!(name(request("")).await, "nobody");
+        assert_eq!(caller_of(request(&iam)).await, arn);
+        assert_eq!(caller_of(request("")).await, "nobody");
     }
 
     #[test]

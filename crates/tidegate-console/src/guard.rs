@@ -49,6 +49,11 @@ impl Pace {
     }
 }
 
+/// The host name under which AWS has published this function. AWS routes no other name to it, so a request for this name is no trick
+/// of another page's name server.
+#[derive(Clone)]
+pub(crate) struct Published(pub String);
+
 /// The state of the checks.
 #[derive(Clone)]
 pub(crate) struct Guard {
@@ -162,8 +167,13 @@ pub(crate) async fn by_name(
     request: Request,
     next: Next,
 ) -> Response {
+    let published = request.extensions().get::<Published>();
+    let is_ours = |host: &str| {
+        answers_to(&shared.settings, host)
+            || published.is_some_and(|Published(name)| name.eq_ignore_ascii_case(host))
+    };
     let host = host(request.headers(), request.uri());
-    if host.is_some_and(|host| answers_to(&shared.settings, &host)) {
+    if host.is_some_and(|host| is_ours(&host)) {
         return next.run(request).await;
     }
     let text = "This console does not answer to this host name. Allow it with --host.";

@@ -28,13 +28,17 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
+    /// Which of several databases this is. Then each metric of a drain exists twice: with the dimension `Queue` alone, for
+    /// all databases together, and with the second dimension `Database`.
+    pub database: Option<String>,
     /// Whether each kind has its own metrics, under the dimensions `Queue` and `Kind`.
     pub by_kind: bool,
 }
 
 impl Metrics {
-    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`, and `TIDEGATE_METRICS_QUEUE`,
-    /// which defaults to the function's name, or else to `tidegate`.
+    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`, `TIDEGATE_METRICS_QUEUE`, which
+    /// defaults to the function's name, or else to `tidegate`, and `TIDEGATE_DATABASE`, the database's name if there are
+    /// several.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -52,7 +56,11 @@ impl Metrics {
         let queue = lookup("TIDEGATE_METRICS_QUEUE")
             .or_else(|| lookup("AWS_LAMBDA_FUNCTION_NAME"))
             .unwrap_or_else(|| "tidegate".to_owned());
-        Ok(Some(Self { queue, by_kind }))
+        Ok(Some(Self {
+            queue,
+            database: lookup("TIDEGATE_DATABASE"),
+            by_kind,
+        }))
     }
 
     /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then the rest
@@ -66,6 +74,9 @@ impl Metrics {
         at: SystemTime,
     ) -> Vec<String> {
         let mut document = Document::new(&self.queue, at);
+        if let Some(database) = &self.database {
+            document.also_by("Database", database);
+        }
         for (name, count) in counts(report) {
             document.metric(name, "Count", json!(count));
         }
@@ -79,6 +90,9 @@ impl Metrics {
             document.metric("ServicesDown", "Count", json!(services_down(report)));
         }
         // A metric that is never sent costs nothing.
+        if !succeeded {
+            document.metric("DrainsFailed", "Count", json!(1));
+        }
         if report.still_running > 0 {
             document.metric("StillRunning", "Count", json!(report.still_running));
         }
@@ -169,6 +183,8 @@ fn millis(duration: Duration) -> f64 {
 struct Document {
     at_ms: u64,
     dimensions: Vec<&'static str>,
+    /// A second set of dimensions, under which the same metrics exist again.
+    further: Option<Vec<&'static str>>,
     declared: Vec<Value>,
     fields: Map<String, Value>,
 }
@@ -179,6 +195,7 @@ impl Document {
         let mut document = Self {
             at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             dimensions: Vec::new(),
+            further: None,
             declared: Vec::new(),
             fields: Map::new(),
         };
@@ -188,6 +205,12 @@ impl Document {
 
     fn dimension(&mut self, name: &'static str, value: &str) {
         self.dimensions.push(name);
+        self.field(name, json!(value));
+    }
+
+    /// Adds a second set: the dimensions so far, and this one.
+    fn also_by(&mut self, name: &'static str, value: &str) {
+        self.further = Some([&self.dimensions[..], &[name]].concat());
         self.field(name, json!(value));
     }
 
@@ -209,9 +232,11 @@ impl Document {
     }
 
     fn line(mut self) -> String {
+        let mut dimensions = vec![std::mem::take(&mut self.dimensions)];
+        dimensions.extend(self.further.take());
         let metrics = json!([{
             "Namespace": NAMESPACE,
-            "Dimensions": [self.dimensions],
+            "Dimensions": dimensions,
             "Metrics": self.declared,
         }]);
         let head = json!({"Timestamp": self.at_ms, "CloudWatchMetrics": metrics});
@@ -228,6 +253,7 @@ mod tests {
     fn queue(by_kind: bool) -> Metrics {
         Metrics {
             queue: "orders".to_owned(),
+            database: None,
             by_kind,
         }
     }
@@ -307,7 +333,10 @@ mod tests {
             ..report()
         };
         let line = parsed(&queue(false).of_drain(&broken_off, &figures(0), false, UNIX_EPOCH)[0]);
-        assert_eq!(line["Drains"], 0);
+        assert_eq!(
+            (&line["Drains"], &line["DrainsFailed"]),
+            (&json!(0), &json!(1))
+        );
         assert_eq!(
             line["ReportBroken"], 0,
             "what was in hand is missing from its counts"
@@ -375,6 +404,31 @@ mod tests {
             (&line["Kind"], &line["Completed"]),
             (&json!("paid"), &json!(2))
         );
+    }
+
+    #[test]
+    fn one_of_several_databases_has_its_metrics_and_a_part_in_those_of_all() {
+        let north = Metrics {
+            database: Some("north".to_owned()),
+            ..queue(true)
+        };
+        let lines = north.of_drain(&report(), &figures(2), true, UNIX_EPOCH);
+        let line = parsed(&lines[0]);
+        assert_eq!(
+            line["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
+            json!([["Queue"], ["Queue", "Database"]])
+        );
+        assert_eq!(
+            (&line["Queue"], &line["Database"]),
+            (&json!("orders"), &json!("north"))
+        );
+        // The kinds are counted together: metrics of each kind in each database would be many.
+        let kind = parsed(&lines[1]);
+        assert_eq!(
+            kind["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
+            json!([["Queue", "Kind"]])
+        );
+        assert!(line.get("DrainsFailed").is_none());
     }
 
     #[test]

@@ -69,6 +69,7 @@ pub fn binary(name: &str) -> PathBuf {
         "tidegate" => env!("CARGO_BIN_EXE_tidegate").into(),
         "tidegate-function" => env!("CARGO_BIN_EXE_tidegate-function").into(),
         "tidegate-http" => env!("CARGO_BIN_EXE_tidegate-http").into(),
+        "tidegate-console" => env!("CARGO_BIN_EXE_tidegate-console").into(),
         other => panic!("no binary {other:?} in this package"),
     }
 }

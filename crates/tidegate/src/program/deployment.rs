@@ -14,7 +14,7 @@ use crate::invocation::Request;
 use crate::shards::in_turn;
 
 /// The variable that names the databases: a list such as `north=night/north, south=night/south`. An id without a name
-/// is its own name.
+/// is its own name; an ARN without a name gets the name of its secret.
 const IDS: &str = "DATABASE_SECRET_IDS";
 
 /// The variable that selects the one database of a program for one database.
@@ -78,7 +78,7 @@ fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
     }
     let mut databases: Vec<Named> = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let (name, id) = entry.split_once('=').unwrap_or((entry, entry));
+        let (name, id) = entry.split_once('=').unwrap_or((name_of(entry), entry));
         let (name, id) = (name.trim(), id.trim());
         if name.is_empty() || id.is_empty() {
             return refused(format!(
@@ -93,16 +93,25 @@ fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
     Ok(Some(databases))
 }
 
-/// Returns the settings of one of several databases. The name of the queue tells them apart in metrics.
+/// Returns the name of a database whose entry is only an id. For an ARN it is the name of the secret, without the
+/// hyphen and the six characters with which Secrets Manager ends every ARN.
+fn name_of(id: &str) -> &str {
+    let secret = match id.split_once(":secret:") {
+        Some((service, secret)) if service.starts_with("arn:") => secret,
+        _ => return id,
+    };
+    match secret.rsplit_once('-') {
+        Some((name, end)) if end.len() == 6 && !name.is_empty() => name,
+        _ => secret,
+    }
+}
+
+/// Returns the settings of one of several databases. The name of the database tells them apart in metrics.
 fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<String> + 'a {
-    let metrics = "TIDEGATE_METRICS_QUEUE";
     move |asked| match asked {
         IDS => None,
+        ONE => Some(name.clone()),
         "DATABASE_SECRET_ID" => Some(id.clone()),
-        _ if asked == metrics => {
-            let whole = lookup(metrics).or_else(|| lookup("AWS_LAMBDA_FUNCTION_NAME"));
-            Some(format!("{}/{name}", whole.as_deref().unwrap_or("tidegate")))
-        }
         _ => lookup(asked),
     }
 }
@@ -207,7 +216,7 @@ impl Deployment {
         time: Option<Duration>,
         hooks: impl Fn(Option<&str>) -> Hooks,
     ) -> Result<Value, Failure> {
-        let (action, budget) = self.for_all(request)?;
+        let (action, budget) = self.for_all(request, time)?;
         let budget = time.map_or(budget, |time| time.min(budget));
         let databases = self.services().map(|service| &service.database).collect();
         let answers = in_turn(databases, budget, AT_ONCE, |at, part| {
@@ -218,7 +227,11 @@ impl Deployment {
     }
 
     /// Returns the name and the time limit of an action that runs on all databases when the request names none.
-    fn for_all(&self, request: &Request) -> Result<(&'static str, Duration), Error> {
+    fn for_all(
+        &self,
+        request: &Request,
+        time: Option<Duration>,
+    ) -> Result<(&'static str, Duration), Error> {
         let service = &self.services[0].1;
         let usual = service.options.budget;
         Ok(match request {
@@ -229,7 +242,8 @@ impl Deployment {
             }
             Request::Cleanup(asked) => ("cleanup", asked.over(usual, None).budget),
             Request::Stats(_) => ("stats", usual),
-            Request::Migrate(_) => ("migrate", usual),
+            // A migration is not a drain: it may take as long as the invocation.
+            Request::Migrate(_) => ("migrate", time.unwrap_or(usual)),
             Request::Doctor(_) => ("doctor", usual),
             _ => return Err(self.refused("this action needs one")),
         })
@@ -303,7 +317,8 @@ mod tests {
         assert_eq!(names, ["north", "night/south"]);
         let one = one_of(&lookup).unwrap();
         assert_eq!(one("DATABASE_SECRET_ID").unwrap(), "night/north");
-        assert_eq!(one("TIDEGATE_METRICS_QUEUE").unwrap(), "drains/north");
+        assert_eq!(one("AWS_LAMBDA_FUNCTION_NAME").unwrap(), "drains");
+        assert_eq!(one(ONE).unwrap(), "north");
         assert_eq!(
             (one(IDS), one("TIDEGATE_BATCH")),
             (None, Some("7".to_owned()))
@@ -311,6 +326,28 @@ mod tests {
         let alone = settings(&[("DATABASE_URL", "postgres://h/d")]);
         assert!(named(&alone).unwrap().is_none());
         assert!(one_of(&alone).unwrap()("DATABASE_URL").is_some());
+    }
+
+    #[test]
+    fn an_arn_without_a_name_has_the_name_of_its_secret() {
+        let arn = |secret: &str| format!("arn:aws:secretsmanager:eu-central-1:1:secret:{secret}");
+        for (secret, name) in [
+            ("night/north-AbCdEf", "night/north"),
+            ("north-west-AbCdEf", "north-west"),
+            ("rds!cluster-0a1b-AbCdEf", "rds!cluster-0a1b"),
+            ("north", "north"),
+            ("-AbCdEf", "-AbCdEf"),
+        ] {
+            assert_eq!(name_of(&arn(secret)), name);
+        }
+        for id in ["night/north-AbCdEf", "a:secret:b-AbCdEf"] {
+            assert_eq!(name_of(id), id);
+        }
+        let list = format!("{}, south={}", arn("north-AbCdEf"), arn("x-AbCdEf"));
+        let lookup = |name: &str| (name == IDS).then(|| list.clone());
+        let found = named(&lookup).unwrap().unwrap();
+        assert_eq!(found[0], ("north".to_owned(), arn("north-AbCdEf")));
+        assert_eq!(found[1], ("south".to_owned(), arn("x-AbCdEf")));
     }
 
     #[test]
