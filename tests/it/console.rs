@@ -1150,6 +1150,77 @@ async fn a_queue_of_more_than_can_be_counted_is_estimated_and_says_so() {
     );
 }
 
+/// What a link of this relation leads to.
+fn link(page: &str, relation: &str) -> String {
+    let before = page.split(&format!("rel=\"{relation}\"")).next().unwrap();
+    let start = page.len().min(before.len());
+    let tag = &page[page[..start].rfind('<').unwrap()..];
+    let address = tag.split("href=\"").nth(1).unwrap();
+    address.split('"').next().unwrap().replace("&amp;", "&")
+}
+
+#[tokio::test]
+async fn a_search_in_a_large_log_says_how_far_it_has_come_and_goes_on_from_there() {
+    let site = Site::acting().await;
+    let log = "INSERT INTO tidegate.event_log (id, kind, group_key, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        SELECT 10000 + n, 'order_placed', CASE WHEN n = 1 THEN 'needle' END, 'COMPLETED', 1, 5, '[]', now() - make_interval(secs => 200000 - n),
+               now() - make_interval(secs => 200000 - n), now() + interval '10 days' FROM generate_series(1, 120000) AS n";
+    site.client.batch_execute(log).await.unwrap();
+    let mut address = "/events?group=needle".to_owned();
+    for _ in 0..2 {
+        let page = site.page(&address).await;
+        assert!(
+            page.contains("No event matches so far")
+                && page.contains("Older events have not been searched yet"),
+            "{address}: {page}"
+        );
+        address = link(&page, "next");
+    }
+    let page = site.page(&address).await;
+    assert!(
+        page.contains("/events/10001\"") && !page.contains("Search further"),
+        "{page}"
+    );
+    // The newest page is full without a search.
+    let page = site.page("/events").await;
+    assert!(
+        !page.contains("Search further") && page.contains("Older →"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn the_doctors_result_is_shown_with_its_age_and_another_run_is_a_link_away() {
+    let site = Site::acting().await;
+    let shown = async || {
+        for _ in 0..2000 {
+            let page = site.page("/doctor").await;
+            if page.contains("server version") && page.contains("Run again") {
+                return page;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+        }
+        panic!("the checks never end");
+    };
+    let first = shown().await;
+    assert!(
+        first.contains("Checked ") && first.contains("writable"),
+        "{first}"
+    );
+    let no_longer = "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = false)";
+    site.client.batch_execute(no_longer).await.unwrap();
+    // Nobody has asked for another run.
+    assert!(
+        !site
+            .page("/doctor")
+            .await
+            .contains("autovacuum_enabled is off")
+    );
+    let (status, _) = site.get("/doctor/run").await;
+    assert_eq!(status, StatusCode::SEE_OTHER);
+    assert!(shown().await.contains("autovacuum_enabled is off"));
+}
+
 #[tokio::test]
 async fn figures_of_the_console_are_those_of_the_tables() {
     let site = Site::acting().await;

@@ -42,6 +42,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/drains", get(drains::show))
         .route("/retention", get(retention::show))
         .route("/doctor", get(doctor::show))
+        .route("/doctor/run", get(doctor::run))
         .route("/audit", get(audit::show))
 }
 

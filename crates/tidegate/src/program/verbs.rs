@@ -112,10 +112,22 @@ impl Service {
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
         let client = self.looking().await?;
-        let mut events = queue::list(&client, &asked.filter(status), limit).await?;
-        if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
+        self.page(&client, &asked.filter(status), limit, true).await
+    }
+
+    /// Returns a page of events. `is_all` tells whether the filter accepts events of any age, so that an empty page means that
+    /// there are none.
+    pub(super) async fn page(
+        &self,
+        client: &Client,
+        filter: &ListFilter<'_>,
+        limit: u32,
+        is_all: bool,
+    ) -> Result<ListReport, Error> {
+        let mut events = queue::list(client, filter, limit).await?;
+        if let (true, true, Some(kind)) = (is_all, events.is_empty(), filter.kind) {
             // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty page.
-            refuse_unknown(&client, kind).await?;
+            refuse_unknown(client, kind).await?;
         }
         for event in &mut events {
             self.mark_foreign(event);
