@@ -22,7 +22,7 @@ tidegate::events! {
     }
 }
 
-struct Shopkeeper;
+pub(crate) struct Shopkeeper;
 
 impl Dispatch for Shopkeeper {
     type Event = Shop;

@@ -164,7 +164,7 @@ async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
     let null = || "NULL".to_owned();
     // As the program does for a search.
     client
-        .batch_execute("SET enable_seqscan = off")
+        .batch_execute("SET enable_seqscan = off; SET jit = off")
         .await
         .unwrap();
     for statistics in [
