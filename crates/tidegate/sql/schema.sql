@@ -3095,6 +3095,27 @@ $$;
 
 COMMENT ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) IS 'Writes an audit row.';
 
+CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    published record;
+BEGIN
+    PERFORM tidegate.check_operator(record_publish.reason, record_publish.actor, true);
+    SELECT q.kind, q.group_key INTO published FROM tidegate.event_queue AS q
+     WHERE q.id = record_publish.id AND q.xmin = pg_current_xact_id()::xid;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'id: must be an event that this transaction has published, got %', record_publish.id
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.record_action('publish', record_publish.actor,
+        jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[record_publish.id], record_publish.reason);
+END $$;
+
+COMMENT ON FUNCTION tidegate.record_publish(id bigint, reason text, actor text) IS 'Records in the audit that an operator has published an event by hand, in the same transaction.';
+
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN true;
@@ -3374,6 +3395,7 @@ CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text D
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '20s'
+    SET jit TO 'off'
     AS $$
 DECLARE
     most_groups constant integer := 2000;
@@ -6047,6 +6069,8 @@ REVOKE ALL ON FUNCTION tidegate.read_leased(token uuid, after bigint, most bigin
 REVOKE ALL ON FUNCTION tidegate.receive(source text, message_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.record_publish(id bigint, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.takes_plaintext() FROM PUBLIC;
 
