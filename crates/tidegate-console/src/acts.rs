@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Path;
-use axum::http::header::SET_COOKIE;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use axum::routing::post;
 use tidegate::invocation::RetentionRequest;
 use tidegate::operate::{
@@ -46,12 +45,8 @@ async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Result<R
         "schedule" => schedule(&desk, &sent).await?,
         _ => return Err(Problem::not_found()),
     };
-    let settings = &desk.shared.settings;
-    let mut response = Redirect::to(&sent.back(desk.base(), "/")).into_response();
-    if let Some(cookie) = flash::carried(&told, &settings.base, settings.behind_tls) {
-        response.headers_mut().append(SET_COOKIE, cookie);
-    }
-    Ok(response)
+    let to = sent.back(desk.base(), "/");
+    Ok(flash::leading(&desk.shared.settings, &to, &told))
 }
 
 /// The reason. It is checked before the database is asked.

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::look::{ListRequest, SearchReport, Searched};
 
-use super::options;
+use super::{change, options};
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
 use crate::html::{empty, event, field, named, number, status, table, time, time_of};
@@ -97,6 +97,10 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
                 (input("and before", "until", given("until"), ""))
                 button.primary { "Filter" }
             }
+        }
+        (change::offers(desk, asked))
+        @if desk.may_act() {
+            p.actions { a.button href=(base.to("/publish").with("kind", given("kind"))) { "Publish an event …" } " " a.button href=(base.to("/forget")) { "Forget …" } }
         }
         @if FILTERS.iter().any(|name| asked.is_set(name)) {
             ul.chips aria-label="Filters" {
