@@ -74,7 +74,7 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::program::Service;
 
-pub use serve::serve;
+pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 #[cfg(feature = "cli")]
 pub use verb::{Console, console};
