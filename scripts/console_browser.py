@@ -14,7 +14,9 @@ HOSTILE_GROUP = '"><svg onload=window.hacked=1> / .. ?a=b&c#d'
 HOSTILE_KIND = "hostile <script>window.hacked=1</script>"
 PAGES = ["/", "/?span=day", "/events", "/events?status=FAILED", "/events/502", "/events/601", "/events/1062", "/groups",
          "/groups/customer-904", f"/groups/{quote(HOSTILE_GROUP, safe='')}", "/kinds", "/kinds/invoice_sent", f"/kinds/{quote(HOSTILE_KIND, safe='')}",
-         "/dead", "/replay?kind=invoice_sent&status=FAILED&since=1d", "/services", "/schedules", "/leases", "/drains", "/retention", "/doctor",
+         "/dead", "/replay?kind=invoice_sent&status=FAILED&since=1d",
+         "/events?kind=refund_requested", "/change?do=cancel&kind=refund_requested", "/change?do=run&kind=refund_requested", "/change?do=reschedule&kind=refund_requested",
+         "/change?do=reschedule&kind=refund_requested&delay=1h", "/publish?kind=order_placed", "/forget", "/doctor/run", "/services", "/schedules", "/leases", "/drains", "/retention", "/doctor",
          "/audit", "/nowhere"]
 SHOTS = {"overview": "/", "event": "/events/502", "dead-letters": "/dead", "replay": "/replay?kind=invoice_sent&status=FAILED&since=1d"}
 # A page, what is folded there (one of the same name inside of it), fields, what is said, what is true afterwards.
@@ -144,6 +146,7 @@ def try_it(tools, server, database, shots):
         renew(browser, server, found, state, database)
         act(browser, server, found, state, database)
         replay_many(browser, server, found, state, database)
+        change_many(browser, server, found, state, database)
         without_scripts(browser, server, found, state, database)
         browser.close()
     print(f"{len(found.wrong)} things are wrong" if found.wrong else "everything is well")
@@ -276,6 +279,44 @@ def replay_many(browser, server, found, state, database):
     visit.says("Replayed")
     found.check(database.holds("SELECT count FROM tidegate.audit WHERE reason = 'the printer has paper' ORDER BY id DESC LIMIT 1") > 1, "nothing was replayed")
     visit.context.close()
+
+
+def change_many(browser, server, found, state, database):
+    print("all events of a filter, a publish, and a person who is forgotten", flush=True)
+    visit = Visit(browser, server, found, state)
+    page = visit.page
+    visit.go("/events?kind=stock_counted")
+    page.get_by_role("link", name="Start now all …").click()
+    confirm(page)
+    visit.says("Started")
+    visit.go("/events?kind=stock_counted")
+    page.get_by_role("link", name="Cancel all …").click()
+    confirm(page)
+    visit.says("Cancelled")
+    found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE kind = 'stock_counted'"), "events of the filter are left")
+    visit.go("/events")
+    page.get_by_role("link", name="Publish an event …").click()
+    page.locator("section.publish [name=kind]").select_option("order_placed")
+    page.locator("section.publish [name=payload]").fill('{"order_id": 7}')
+    page.locator("section.publish [name=group]").fill("customer-tried")
+    page.locator("section.publish [name=reason]").fill("tried in a browser")
+    page.get_by_role("button", name="Publish").click()
+    visit.says("Published event")
+    visit.go("/forget")
+    page.locator("form.filters [name=group]").fill("customer-tried")
+    page.get_by_role("button", name="Dry run").click()
+    page.wait_for_selector("section.confirm")
+    page.locator("section.confirm [name=typed]").fill("customer-tried")
+    confirm(page)
+    visit.says("Forgot 1 events")
+    found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE group_key = 'customer-tried'"), "the person is still there")
+    visit.context.close()
+
+
+def confirm(page):
+    page.wait_for_selector("section.confirm")
+    page.locator("section.confirm [name=reason]").fill("tried in a browser")
+    page.locator("section.confirm button").click()
 
 
 def without_scripts(browser, server, found, state, database):

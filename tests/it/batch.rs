@@ -258,9 +258,7 @@ async fn an_operator_says_how_many_share_a_call_of_a_kind_whose_program_declares
     let refused = Cli::on(&db).run(&say).await;
     assert_ne!(refused.code, Some(0));
     assert!(
-        refused
-            .stderr
-            .contains("batch: must not be given for"),
+        refused.stderr.contains("batch: must not be given for"),
         "{}",
         refused.stderr
     );

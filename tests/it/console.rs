@@ -22,7 +22,7 @@ tidegate::events! {
     }
 }
 
-struct Shopkeeper;
+pub(crate) struct Shopkeeper;
 
 impl Dispatch for Shopkeeper {
     type Event = Shop;
@@ -646,6 +646,22 @@ async fn who_may_only_look_is_offered_nothing_and_can_do_nothing() {
         site.post("/replay", &replay).await.status(),
         StatusCode::FORBIDDEN
     );
+    for path in ["/change", "/publish", "/forget"] {
+        let fields = [
+            ("do", "cancel"),
+            ("kind", "order_placed"),
+            ("group", "customer-905"),
+            ("typed", "customer-905"),
+            ("digest", "x"),
+            ("reason", "r"),
+        ];
+        let posted = site.post(path, &fields).await;
+        assert_eq!(posted.status(), StatusCode::FORBIDDEN, "{path}");
+        let (shown, _) = site
+            .get(&format!("{path}?do=cancel&kind=order_placed"))
+            .await;
+        assert_eq!(shown, StatusCode::FORBIDDEN, "{path}");
+    }
     assert_eq!(site.get("/replay?since=1d").await.0, StatusCode::FORBIDDEN);
     assert_eq!(
         site.number("SELECT count(*) FROM tidegate.audit").await,
@@ -943,6 +959,217 @@ async fn a_replay_of_many_does_what_its_dry_run_has_shown_or_nothing() {
     assert_eq!(sent(asked).await.status(), StatusCode::CONFLICT);
 }
 
+/// Confirms a dry run, with the fields of its form and these ones.
+async fn confirmed(site: &Site, path: &str, page: &str, fields: &[(&str, &str)]) -> Response {
+    let form = page.split("class=\"confirm\"").nth(1).unwrap();
+    let hidden = form.split("type=\"hidden\" name=\"").skip(1);
+    let hidden: Vec<(String, String)> = hidden
+        .map(|part| {
+            let (name, rest) = part.split_once("\" value=\"").unwrap();
+            (name.to_owned(), rest.split('"').next().unwrap().to_owned())
+        })
+        .collect();
+    let hidden = hidden
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let all: Vec<(&str, &str)> = hidden.chain(fields.iter().copied()).collect();
+    site.post(path, &all).await
+}
+
+/// An action on all events of a filter: the address of its dry run, what its risks say, an event that makes its digest
+/// another, what is true afterwards, and the action in the audit.
+const OF_MANY: [(&str, &str, &str, &str); 3] = [
+    (
+        "/change?do=reschedule&kind=refund_requested&status=PENDING&delay=31d",
+        "would hold up their group",
+        "SELECT bool_and(available_at > now() + interval '30 days') FROM tidegate.event_queue WHERE kind = 'refund_requested' AND group_key IS NULL",
+        "reschedule",
+    ),
+    (
+        "/change?do=run&kind=refund_requested&status=PENDING&since=10d",
+        "",
+        "SELECT bool_and(NOT delayed) FROM tidegate.event_queue WHERE kind = 'refund_requested'",
+        "reschedule",
+    ),
+    (
+        "/change?do=cancel&kind=refund_requested",
+        "",
+        "SELECT NOT EXISTS (SELECT FROM tidegate.event_queue WHERE kind = 'refund_requested')",
+        "cancel",
+    ),
+];
+
+#[tokio::test]
+async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_or_nothing() {
+    let site = Site::acting().await;
+    let further = "INSERT INTO tidegate.event_queue (kind) VALUES ('refund_requested')";
+    site.client.batch_execute(further).await.unwrap();
+    for (address, risk, holds, action) in OF_MANY {
+        let dry = site.page(address).await;
+        assert!(
+            dry.contains("Would be changed") && dry.contains(risk),
+            "{dry}"
+        );
+        assert!(!site.truth(holds).await, "{address}");
+        let audited = site.number("SELECT count(*) FROM tidegate.audit").await;
+        site.client.batch_execute(further).await.unwrap();
+        let reason = [("reason", "the bank is closed")];
+        let stale = confirmed(&site, "/change", &dry, &reason).await;
+        let (status, text) = (stale.status(), stale.text().await.unwrap());
+        assert!(
+            status == StatusCode::CONFLICT && text.contains("have changed since the dry run"),
+            "{status} {text}"
+        );
+        assert_eq!(
+            site.number("SELECT count(*) FROM tidegate.audit").await,
+            audited
+        );
+        let dry = site.page(address).await;
+        let done = confirmed(&site, "/change", &dry, &reason).await;
+        assert_eq!(done.status(), StatusCode::SEE_OTHER, "{address}");
+        assert!(site.truth(holds).await, "{address}");
+        let (actor, told, why, count) = site.audited().await;
+        assert_eq!(
+            (actor.as_deref(), told.as_str(), why.as_deref()),
+            (Some("ada"), action, Some("the bank is closed"))
+        );
+        assert!(count > 1, "{address}: {count}");
+    }
+    // Without a filter, nobody acts on everything.
+    let (status, text) = site.get("/change?do=cancel").await;
+    assert!(
+        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("kind"),
+        "{text}"
+    );
+    let (status, text) = site.get("/change?do=explode&kind=order_placed").await;
+    assert!(
+        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("do: must be"),
+        "{text}"
+    );
+    let list = site.page("/events?kind=order_placed").await;
+    assert!(
+        list.contains("/change?do=cancel&amp;kind=order_placed"),
+        "{list}"
+    );
+    assert!(
+        !site
+            .page("/events?kind=order_placed&status=FAILED")
+            .await
+            .contains("/change?")
+    );
+}
+
+#[tokio::test]
+async fn an_operator_publishes_an_event_and_the_audit_has_it() {
+    let site = Site::acting().await;
+    assert!(
+        site.page("/publish?kind=order_placed")
+            .await
+            .contains("selected")
+    );
+    let event = [
+        ("kind", "order_placed"),
+        ("payload", "{\"total\": 1234567890123456789012345.10}"),
+        ("group", "customer-7"),
+        ("dedup_key", "once"),
+        ("delay", "1h"),
+        ("reason", "does the handler work?"),
+    ];
+    let to = site.done("/publish", &event).await;
+    let id = to.strip_prefix("/events/").unwrap();
+    let holds = format!(
+        "SELECT payload::text = '{{\"total\": 1234567890123456789012345.10}}' AND group_key = 'customer-7' AND delayed
+           FROM tidegate.event_queue WHERE id = {id}"
+    );
+    assert!(site.truth(&holds).await);
+    let (actor, action, reason, count) = site.audited().await;
+    assert_eq!(
+        (actor.as_deref(), action.as_str(), reason.as_deref(), count),
+        (Some("ada"), "publish", Some("does the handler work?"), 1)
+    );
+    let before = site.number("SELECT count(*) FROM tidegate.audit").await;
+    for (fields, status, told) in [
+        (&event[..], 409, "with this deduplication key"),
+        (&event[..5], 422, "reason: must be given"),
+        (&[("kind", "nothing"), ("reason", "r")], 422, "nothing"),
+        (
+            &[
+                ("kind", "order_placed"),
+                ("payload", "{secret"),
+                ("reason", "r"),
+            ],
+            422,
+            "payload: must be JSON",
+        ),
+    ] {
+        let answer = site.post("/publish", fields).await;
+        let (got, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(
+            got == status && text.contains(told),
+            "{fields:?}: {got} {text}"
+        );
+        assert!(!text.contains("secret"), "{text}");
+    }
+    assert_eq!(
+        site.number("SELECT count(*) FROM tidegate.audit").await,
+        before
+    );
+    // Nobody puts their name to an event of a producer.
+    let theirs =
+        "SELECT tidegate.record_publish(id, 'mine', 'eve') FROM tidegate.event_queue LIMIT 1";
+    assert!(site.client.batch_execute(theirs).await.is_err());
+}
+
+#[tokio::test]
+async fn a_person_is_forgotten_by_who_types_their_key_after_a_dry_run() {
+    let site = Site::acting().await;
+    let whom = [("group", "customer-905")];
+    let dry = site.post("/forget", &whom).await;
+    assert_eq!(dry.status(), StatusCode::OK);
+    let dry = dry.text().await.unwrap();
+    assert!(
+        dry.contains("Events forgotten") && dry.contains("Type the key"),
+        "{dry}"
+    );
+    let left = "SELECT count(*) FROM tidegate.event_queue WHERE group_key = 'customer-905'";
+    assert_eq!(site.number(left).await, 4);
+    let sent = async |page: &str, typed: &str| {
+        let fields = [("typed", typed), ("reason", "they asked for it")];
+        let answer = confirmed(&site, "/forget", page, &fields).await;
+        (answer.status(), answer.text().await.unwrap())
+    };
+    let (status, text) = sent(&dry, "customer-90").await;
+    assert!(
+        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("typed: must be"),
+        "{text}"
+    );
+    let another = "INSERT INTO tidegate.event_queue (kind, group_key) VALUES ('refund_requested', 'customer-905')";
+    site.client.batch_execute(another).await.unwrap();
+    let (status, text) = sent(&dry, "customer-905").await;
+    assert!(
+        status == StatusCode::CONFLICT && text.contains("digest"),
+        "{text}"
+    );
+    assert_eq!(site.number(left).await, 5);
+    let dry = site.post("/forget", &whom).await.text().await.unwrap();
+    assert_eq!(sent(&dry, "customer-905").await.0, StatusCode::SEE_OTHER);
+    assert_eq!(site.number(left).await, 0);
+    assert_eq!(
+        site.number("SELECT count(*) FROM tidegate.event_log WHERE forgotten_at IS NOT NULL")
+            .await,
+        5
+    );
+    let (actor, action, reason, count) = site.audited().await;
+    assert_eq!(
+        (actor.as_deref(), action.as_str(), reason.as_deref()),
+        (Some("ada"), "forget", Some("they asked for it"))
+    );
+    assert!(count <= 5);
+    // Never everybody.
+    let nobody = site.post("/forget", &[("reason", "r")]).await;
+    assert_eq!(nobody.status(), StatusCode::UNPROCESSABLE_ENTITY);
+}
+
 #[tokio::test]
 async fn below_a_base_path_every_link_leads_below_it() {
     let settings = Settings::new(Auth::token("ada"))
@@ -1148,6 +1375,77 @@ async fn a_queue_of_more_than_can_be_counted_is_estimated_and_says_so() {
             .await
             .contains("counted among the first 100,000")
     );
+}
+
+/// What a link of this relation leads to.
+fn link(page: &str, relation: &str) -> String {
+    let before = page.split(&format!("rel=\"{relation}\"")).next().unwrap();
+    let start = page.len().min(before.len());
+    let tag = &page[page[..start].rfind('<').unwrap()..];
+    let address = tag.split("href=\"").nth(1).unwrap();
+    address.split('"').next().unwrap().replace("&amp;", "&")
+}
+
+#[tokio::test]
+async fn a_search_in_a_large_log_says_how_far_it_has_come_and_goes_on_from_there() {
+    let site = Site::acting().await;
+    let log = "INSERT INTO tidegate.event_log (id, kind, group_key, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        SELECT 10000 + n, 'order_placed', CASE WHEN n = 1 THEN 'needle' END, 'COMPLETED', 1, 5, '[]', now() - make_interval(secs => 200000 - n),
+               now() - make_interval(secs => 200000 - n), now() + interval '10 days' FROM generate_series(1, 120000) AS n";
+    site.client.batch_execute(log).await.unwrap();
+    let mut address = "/events?group=needle".to_owned();
+    for _ in 0..2 {
+        let page = site.page(&address).await;
+        assert!(
+            page.contains("No event matches so far")
+                && page.contains("Older events have not been searched yet"),
+            "{address}: {page}"
+        );
+        address = link(&page, "next");
+    }
+    let page = site.page(&address).await;
+    assert!(
+        page.contains("/events/10001\"") && !page.contains("Search further"),
+        "{page}"
+    );
+    // The newest page is full without a search.
+    let page = site.page("/events").await;
+    assert!(
+        !page.contains("Search further") && page.contains("Older →"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn the_doctors_result_is_shown_with_its_age_and_another_run_is_a_link_away() {
+    let site = Site::acting().await;
+    let shown = async || {
+        for _ in 0..2000 {
+            let page = site.page("/doctor").await;
+            if page.contains("server version") && page.contains("Run again") {
+                return page;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+        }
+        panic!("the checks never end");
+    };
+    let first = shown().await;
+    assert!(
+        first.contains("Checked ") && first.contains("writable"),
+        "{first}"
+    );
+    let no_longer = "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = false)";
+    site.client.batch_execute(no_longer).await.unwrap();
+    // Nobody has asked for another run.
+    assert!(
+        !site
+            .page("/doctor")
+            .await
+            .contains("autovacuum_enabled is off")
+    );
+    let (status, _) = site.get("/doctor/run").await;
+    assert_eq!(status, StatusCode::SEE_OTHER);
+    assert!(shown().await.contains("autovacuum_enabled is off"));
 }
 
 #[tokio::test]

@@ -355,10 +355,7 @@ async fn ten_thousand_members_are_enough_and_what_is_no_event_is_refused_by_name
     let too_many: Vec<i64> = ids.iter().copied().chain([1]).collect();
     for (after, refusal) in [
         (vec![ids[0], 999_999], "got 999999"),
-        (
-            vec![uncommitted],
-            "after: must be ids of committed events",
-        ),
+        (vec![uncommitted], "after: must be ids of committed events"),
         (too_many, "after: must have at most 10000 ids, got 10001"),
     ] {
         let refused = queue::publish(&client, &act("joined").after(after)).await;

@@ -1115,7 +1115,7 @@ async fn list_plan(
     ago: Option<f64>,
 ) -> String {
     let (text, time) = (None::<&str>, None::<std::time::SystemTime>);
-    let values: [&(dyn ToSql + Sync); 10] = [
+    let values: [&(dyn ToSql + Sync); 11] = [
         &status,
         &text,
         &50_i64,
@@ -1126,6 +1126,7 @@ async fn list_plan(
         &ago,
         &time,
         &None::<f64>,
+        &None::<i64>,
     ];
     plan(client, &sql::look::LIST, &values).await
 }

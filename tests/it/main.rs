@@ -22,6 +22,7 @@ mod cleanup;
 mod cli;
 mod connect;
 mod console;
+mod console_crowd;
 mod console_function;
 mod contract;
 mod describe;

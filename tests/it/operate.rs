@@ -623,7 +623,10 @@ async fn a_replay_whose_deduplication_key_is_taken_is_skipped_and_told() {
         [
             (ids[0], "a live event has its deduplication key"),
             (ids[2], "a live event has its deduplication key"),
-            (ids[3], "an earlier selected event has its deduplication key"),
+            (
+                ids[3],
+                "an earlier selected event has its deduplication key"
+            ),
         ]
     );
     assert_eq!(report.skipped[0].by, Some(holder));

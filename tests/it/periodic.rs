@@ -729,7 +729,10 @@ async fn what_operators_may_not_make_is_refused_by_its_field() {
             "start_within: must be",
         ),
         (&["--kind", "nothing", "--every", "1h"], "is not registered"),
-        (&["--pause"], "name: must be the name of a schedule, got nightly"),
+        (
+            &["--pause"],
+            "name: must be the name of a schedule, got nightly",
+        ),
     ] {
         let ran = cli.run(&with(arguments)).await;
         assert!(ran.code != Some(0) && ran.stderr.contains(told), "{ran:?}");

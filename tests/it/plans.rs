@@ -149,6 +149,103 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
     }
 }
 
+/// A search for what few or no events match: of a log and a queue of any size it looks at a given number of rows.
+#[tokio::test]
+async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
+    const MOST: i64 = 5000;
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    let log = "SELECT tidegate.make_log_partition(current_date + n) FROM generate_series(1, 40) AS n;
+        INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        SELECT -n, 'act', 'COMPLETED', 1, 5, '[]', now() - make_interval(secs => n), now() - make_interval(secs => n),
+               now() + make_interval(days => (41 - n / 5000)::int) FROM generate_series(1, 200000) AS n";
+    run(&db, log).await;
+    let client = db.client().await;
+    let null = || "NULL".to_owned();
+    // As the program does for a search.
+    client
+        .batch_execute("SET enable_seqscan = off; SET jit = off")
+        .await
+        .unwrap();
+    for statistics in [
+        "SELECT 1",
+        "ANALYZE tidegate.event_queue; ANALYZE tidegate.event_log",
+    ] {
+        run(&db, statistics).await;
+        for before in [null(), "-100000".to_owned()] {
+            let values = [
+                before.clone(),
+                "true".to_owned(),
+                "true".to_owned(),
+                MOST.to_string(),
+            ];
+            let plan = measured(&client, &filled_in(&look::SEARCH_FLOOR, &values)).await;
+            assert_looked_at(&plan["Plan"], 2 * MOST, "search_floor");
+            let floor = async |live: bool, logged: bool| -> i64 {
+                let values = [
+                    before.clone(),
+                    live.to_string(),
+                    logged.to_string(),
+                    MOST.to_string(),
+                ];
+                let floor = filled_in(&look::SEARCH_FLOOR, &values);
+                client.query_one(&floor, &[]).await.unwrap().get(0)
+            };
+            let (log_alone, of_both) = (floor(false, true).await, floor(true, true).await);
+            let below = if before == "NULL" { 0 } else { -100_000 };
+            assert_eq!(log_alone, below - MOST - 1);
+            // A group of no event, a kind of none, a status of none, and times that none has.
+            for (at, value, above) in [
+                (3, "'nobody'", log_alone),
+                (1, "'none'", of_both),
+                (0, "'FAILED'", log_alone),
+                (8, "'2000-01-01'", of_both),
+            ] {
+                let mut values = vec![null(); look::LIST.params.len()];
+                values[2] = "50".to_owned();
+                values[5].clone_from(&before);
+                value.clone_into(&mut values[at]);
+                values[10] = above.to_string();
+                let plan = measured(&client, &filled_in(&look::LIST, &values)).await;
+                assert_looked_at(&plan["Plan"], 2 * MOST, value);
+            }
+        }
+    }
+}
+
+/// A statement with values in the place of its parameters.
+fn filled_in(statement: &Statement, values: &[String]) -> String {
+    let values = values.iter().enumerate().rev();
+    values.fold(statement.text.to_owned(), |text, (at, value)| {
+        text.replace(&format!("${}", at + 1), value)
+    })
+}
+
+/// Rows that scans have looked at, also those that were not wanted. Each partition may add the row at which its scan begins.
+fn assert_looked_at(plan: &Value, most: i64, what: &str) {
+    const PARTITIONS: f64 = 200.0;
+    let rows = rows_scanned(plan);
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+    let most = most as f64;
+    assert!(
+        rows <= most + PARTITIONS,
+        "{what}: {rows} rows in {plan:#?}"
+    );
+}
+
+fn rows_scanned(node: &Value) -> f64 {
+    let count = |name: &str| node[name].as_f64().unwrap_or_default();
+    let seen = count("Actual Rows")
+        + count("Rows Removed by Filter")
+        + count("Rows Removed by Index Recheck");
+    let own = if node["Relation Name"].is_string() {
+        seen * count("Actual Loops")
+    } else {
+        0.0
+    };
+    own + children(node).map(rows_scanned).sum::<f64>()
+}
+
 /// Every drain asks once a second.
 #[tokio::test]
 async fn schedules_that_are_not_due_are_not_read() {
@@ -204,10 +301,7 @@ impl Planner {
         statement: &Statement,
         values: &[String],
     ) -> Vec<Value> {
-        let mut call = statement.text.to_owned();
-        for (at, value) in values.iter().enumerate().rev() {
-            call = call.replace(&format!("${}", at + 1), value);
-        }
+        let call = filled_in(statement, values);
         while self.told.try_recv().is_ok() {}
         let script = format!("BEGIN; {before}; {call}; ROLLBACK");
         self.client.batch_execute(&script).await.unwrap();

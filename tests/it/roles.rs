@@ -179,6 +179,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "backlog"
         | "others"
         | "list"
+        | "search_floor"
         | "retentions"
         | "pulse"
         | "lineage"
@@ -218,6 +219,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "settings" | "is_standby" | "clock" => &ROLES,
         "replay"
         | "requeue"
+        | "record_publish"
         | "cancel"
         | "reschedule"
         | "pause"

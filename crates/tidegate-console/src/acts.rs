@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Path;
-use axum::http::header::SET_COOKIE;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use axum::routing::post;
 use tidegate::invocation::RetentionRequest;
 use tidegate::operate::{
@@ -46,12 +45,8 @@ async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Result<R
         "schedule" => schedule(&desk, &sent).await?,
         _ => return Err(Problem::not_found()),
     };
-    let settings = &desk.shared.settings;
-    let mut response = Redirect::to(&sent.back(desk.base(), "/")).into_response();
-    if let Some(cookie) = flash::carried(&told, &settings.base, settings.behind_tls) {
-        response.headers_mut().append(SET_COOKIE, cookie);
-    }
-    Ok(response)
+    let to = sent.back(desk.base(), "/");
+    Ok(flash::leading(&desk.shared.settings, &to, &told))
 }
 
 /// The reason. It is checked before the database is asked.
@@ -311,7 +306,9 @@ async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         _ => {
             let (max_running, per_second) = (sent.number("limit")?, sent.number("per_second")?);
             if max_running.is_none() && per_second.is_none() {
-                return Err(Problem::invalid("max_running, per_second: one of them must be given, got neither"));
+                return Err(Problem::invalid(
+                    "max_running, per_second: one of them must be given, got neither",
+                ));
             }
             ServiceAction::Limit {
                 max_running,

@@ -1,11 +1,14 @@
 //! Carries the message of an action to the next page. It uses a cookie that lives for a minute. An address could be forged by a
 //! stranger, and another process would not find a message in memory.
 
+use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::link::Base;
+use crate::settings::Settings;
 use crate::who::cookie;
 
 /// The cookie's name.
@@ -22,10 +25,19 @@ pub(crate) fn brought(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The cookie that carries a message to the next page.
-pub(crate) fn carried(text: &str, base: &Base, behind_tls: bool) -> Option<HeaderValue> {
+fn carried(text: &str, base: &Base, behind_tls: bool) -> Option<HeaderValue> {
     let told: String = text.chars().take(LONGEST).collect();
     let encoded = URL_SAFE_NO_PAD.encode(told);
     set(&encoded, 60, base, behind_tls)
+}
+
+/// Leads to another page, which shows the message.
+pub(crate) fn leading(settings: &Settings, to: &str, told: &str) -> Response {
+    let mut response = Redirect::to(to).into_response();
+    if let Some(cookie) = carried(told, &settings.base, settings.behind_tls) {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
+    response
 }
 
 /// The cookie that deletes the message.

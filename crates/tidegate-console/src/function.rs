@@ -44,7 +44,8 @@ pub fn run(program: Program) -> Result<(), Error> {
 
 fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
     let service: Service = program.start(lookup)?;
-    let settings = options(lookup).settings()?;
+    let mut settings = options(lookup).settings()?;
+    settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
     let routes = router(service, settings);
     Ok(if base.is_empty() {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN};
+use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -22,6 +22,9 @@ use crate::who::{Given, Identity, Peer, Refusal};
 /// The rate limit of one person: requests per second, and the size of a burst.
 const PER_SECOND: f64 = 20.0;
 const AT_ONCE: f64 = 120.0;
+
+/// What a busy console tells to wait, in seconds: as long as the database may take for a statement of a page.
+const BUSY_FOR_S: u64 = 5;
 
 /// The most people whose rate is tracked.
 const MOST_CALLERS: usize = 10_000;
@@ -211,6 +214,10 @@ pub(crate) async fn explain(
 ) -> Response {
     let mut response = next.run(request).await;
     let known = response.extensions_mut().remove::<Problem>();
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        let headers = response.headers_mut();
+        headers.insert(RETRY_AFTER, BUSY_FOR_S.into());
+    }
     let problem = match (known, response.status()) {
         (Some(problem), _) => problem,
         (None, StatusCode::NOT_FOUND) => Problem::not_found(),

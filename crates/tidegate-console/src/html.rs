@@ -122,7 +122,8 @@ pub(crate) fn time_of(told: Option<&str>) -> Markup {
     time(&told.map_or(Value::Null, |told| Value::String(told.to_owned())))
 }
 
-fn instant(at: SystemTime) -> Markup {
+/// As [`time`], for a time that was not read as text.
+pub(crate) fn instant(at: SystemTime) -> Markup {
     let exact = humantime::format_rfc3339_millis(at).to_string();
     let shown = exact.get(..19).unwrap_or(&exact).replace('T', " ");
     html! {

@@ -33,6 +33,7 @@
 //! - `screens`: the pages, one file each. `acts`: the actions.
 //! - `page`, `offer`, `html`, `chart`, `json`: the parts of pages.
 //! - `desk`, `form`: the context and the fields of a request.
+//! - `checkup`: the doctor's checks, beside the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors, settings, state.
 //! - `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
 //!
@@ -42,6 +43,7 @@
 mod acts;
 mod asset;
 mod chart;
+mod checkup;
 mod desk;
 mod flash;
 mod form;
@@ -72,7 +74,7 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::program::Service;
 
-pub use serve::serve;
+pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 #[cfg(feature = "cli")]
 pub use verb::{Console, console};

@@ -48,6 +48,11 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, title, text)
     }
 
+    pub(crate) fn late(text: impl Into<String>) -> Self {
+        let title = "The database took too long";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, title, text)
+    }
+
     pub(crate) fn too_often(seconds: u64) -> Self {
         let text = format!("Try again in {seconds} s.");
         Self {
@@ -88,11 +93,19 @@ impl From<Error> for Problem {
             (_, Some(&SqlState::INSUFFICIENT_PRIVILEGE)) => Self::forbidden(format!(
                 "The console's database login does not have the right to do this. {text}"
             )),
-            (_, Some(&SqlState::QUERY_CANCELED)) | (Error::TimedOut { .. }, _) => Self::new(
+            (
+                Error::TimedOut {
+                    stage: "connect", ..
+                },
+                _,
+            ) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "The database took too long",
-                "Narrow the request: a shorter time range, a kind or a status.",
+                "Too busy",
+                "All database sessions of the console are in use. Try again.",
             ),
+            (_, Some(&SqlState::QUERY_CANCELED)) | (Error::TimedOut { .. }, _) => {
+                Self::late("Narrow the request: a shorter time range, a kind or a status.")
+            }
             _ => {
                 tracing::error!(%error, "the console could not answer");
                 Self::new(StatusCode::BAD_GATEWAY, "The database did not answer", text)

@@ -20,11 +20,23 @@ use tower::ServiceExt;
 use crate::surround::REQUEST_TIMEOUT;
 use crate::who::Peer;
 
-/// The most open connections. Others wait until the system refuses them.
-const CONNECTIONS: usize = 128;
+/// The limits of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The most open connections. Others wait until the system refuses them.
+    pub connections: usize,
+    /// The longest time for a request's head, and for the first byte of the next one.
+    pub head: Duration,
+    /// The longest time for a request. The server waits so long for those under way when it stops.
+    pub request: Duration,
+}
 
-/// The longest time for a request's head, and for the first byte of the next one.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
+/// The limits of the console.
+const BOUNDS: Bounds = Bounds {
+    connections: 128,
+    head: Duration::from_secs(15),
+    request: REQUEST_TIMEOUT,
+};
 
 /// The longest life of a connection.
 const LIFETIME: Duration = Duration::from_mins(5);
@@ -41,7 +53,20 @@ pub async fn serve(
     router: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let open = Arc::new(Semaphore::new(CONNECTIONS));
+    serve_within(listener, router, BOUNDS, stop).await
+}
+
+/// As [`serve`], within other limits and for any router.
+///
+/// # Errors
+/// When no connection can be taken in any more.
+pub async fn serve_within(
+    listener: TcpListener,
+    router: Router,
+    bounds: Bounds,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let open = Arc::new(Semaphore::new(bounds.connections));
     let graceful = GracefulShutdown::new();
     let mut stop = pin!(stop);
     loop {
@@ -57,7 +82,7 @@ pub async fn serve(
         );
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
+            .header_read_timeout(bounds.head)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
@@ -67,7 +92,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    let patience = REQUEST_TIMEOUT + Duration::from_secs(1);
+    let patience = bounds.request + Duration::from_secs(1);
     let _ = tokio::time::timeout(patience, graceful.shutdown()).await;
     Ok(())
 }

@@ -25,7 +25,13 @@ pub struct Settings {
     pub(crate) instance: Option<Instance>,
     pub(crate) behind_tls: bool,
     pub(crate) shows_content: bool,
+    pub(crate) sessions: usize,
+    /// Whether nothing runs between two requests, as in a Lambda function.
+    pub(crate) is_frozen_between: bool,
 }
+
+/// The most database sessions of a console.
+const SESSIONS: usize = 10;
 
 /// Which of several installations this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +55,8 @@ impl Settings {
             instance: None,
             behind_tls: false,
             shows_content: true,
+            sessions: SESSIONS,
+            is_frozen_between: false,
         }
     }
 
@@ -107,6 +115,14 @@ impl Settings {
     #[must_use]
     pub fn behind_tls(mut self) -> Self {
         self.behind_tls = true;
+        self
+    }
+
+    /// Limits the console's database sessions; 10 by default. A request that has to wait for one for longer than two seconds is
+    /// answered with 503.
+    #[must_use]
+    pub fn sessions(mut self, most: usize) -> Self {
+        self.sessions = most;
         self
     }
 

@@ -8,6 +8,7 @@ use tidegate::program::Service;
 use tidegate::prometheus::Exporter;
 use tidegate::survey::Rights;
 
+use crate::checkup::Checkup;
 use crate::settings::Settings;
 
 /// How long the rights of the database login are cached.
@@ -16,18 +17,24 @@ const RIGHTS_KEPT: Duration = Duration::from_secs(30);
 /// The database cancels a page's statement after this time.
 const LOOKS_WITHIN: Duration = Duration::from_secs(5);
 
+/// The longest wait for a place among the database sessions.
+const WAITS: Duration = Duration::from_secs(2);
+
 pub(crate) struct Shared {
     pub service: Service,
     pub settings: Settings,
     pub exporter: Exporter,
+    pub checkup: Checkup,
     rights: Mutex<Option<(Instant, Rights)>>,
 }
 
 impl Shared {
     pub(crate) fn new(mut service: Service, settings: Settings) -> Self {
         service.looks_within = Some(LOOKS_WITHIN);
+        service.database = service.database.with_at_most(settings.sessions, WAITS);
         Self {
             exporter: Exporter::new(service.database.clone()),
+            checkup: Checkup::default(),
             service,
             settings,
             rights: Mutex::default(),

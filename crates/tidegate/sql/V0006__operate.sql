@@ -360,7 +360,7 @@ CREATE FUNCTION tidegate.replay(
     code                 text        DEFAULT NULL,
     digest               text        DEFAULT NULL
 ) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s' SET jit = off
     AS $$
 DECLARE
     most_groups constant integer := 2000;
@@ -623,4 +623,24 @@ BEGIN
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
     RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
+END $$;
+
+-- Records in the audit that an operator has published this event by hand. Call it in the transaction that publishes: the event
+-- must be there and must not be visible to others yet, so that nobody puts their name to the events of a producer.
+CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAULT NULL) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    published record;
+BEGIN
+    PERFORM tidegate.check_operator(record_publish.reason, record_publish.actor, true);
+    SELECT q.kind, q.group_key INTO published FROM tidegate.event_queue AS q
+     WHERE q.id = record_publish.id AND q.xmin = pg_current_xact_id()::xid;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'id: must be an event that this transaction has published, got %', record_publish.id
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.record_action('publish', record_publish.actor,
+        jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[record_publish.id], record_publish.reason);
 END $$;

@@ -554,6 +554,8 @@ COMMENT ON FUNCTION tidegate.replay IS
     'expires_in: a new deadline, counted from now, for events whose own deadline has passed; at most 3660 days. code: only '
     'events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this '
     'digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
+COMMENT ON FUNCTION tidegate.record_publish IS
+    'Records in the audit that an operator has published an event by hand, in the same transaction.';
 COMMENT ON FUNCTION tidegate.requeue IS
     'Breaks the leases of live events and makes them ready now, with at least one attempt left. ids: 1 to 10000 events. '
     'reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to '

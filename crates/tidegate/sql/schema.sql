@@ -61,7 +61,7 @@ DECLARE
     last tid;
 BEGIN
     IF coalesce(btrim(apply_retention.reason), '') = '' THEN
-        RAISE EXCEPTION 'reason: a text is needed, got none' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'reason: must be a text, got none' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT k.retention_completed, k.retention_failed INTO kept
       FROM tidegate.event_kind AS k WHERE k.kind = apply_retention.kind;
@@ -277,7 +277,7 @@ CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestam
     AS $$
 BEGIN
     IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
-        RAISE EXCEPTION 'available_at: must be within % for an event of a group, which holds up the group until then, got %',
+        RAISE EXCEPTION 'available_at: must be within % for an event of a group, because it blocks its group until then, got %',
             tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
@@ -306,8 +306,8 @@ CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_neede
     AS $$
 BEGIN
     IF reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = '' THEN
-        RAISE EXCEPTION 'reason: a text that says why is needed, got %',
-            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank one' END
+        RAISE EXCEPTION 'reason: must be a text that says why, got %',
+            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank text' END
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF char_length(reason) > 1000 THEN
@@ -329,9 +329,9 @@ CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code
 DECLARE
     refused text := CASE
         WHEN ids IS NOT NULL AND num_nonnulls(kind, status, code, since, until) > 0
-            THEN 'ids: must not come with a filter (kind, status, code, since, until), got both'
+            THEN 'ids: must not be given with a filter (kind, status, code, since, until), got both'
         WHEN ids IS NULL AND since IS NULL
-            THEN 'since: without ids, a time is needed from which on events ended, got none'
+            THEN 'since: must be given without ids: the earliest end of the events, got none'
         WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
         WHEN NOT isfinite(until) THEN 'until: must be a finite time, got ' || until
         WHEN until <= since THEN format('until: must be after since (%s), got %s', since, until)
@@ -361,11 +361,11 @@ CREATE FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text
 DECLARE
     refused text := CASE
         WHEN ids IS NULL AND kind IS NULL AND correlation_id IS NULL AND group_key IS NULL
-            THEN 'ids: must be given, or kind, group_key or correlation_id; got none of them'
+            THEN 'ids, kind, group_key, correlation_id: one of them must be given, got none'
         WHEN ids IS NOT NULL AND num_nonnulls(kind, dedup_key, correlation_id, group_key, status, since, until) > 0
             THEN 'ids: must be given without kind, dedup_key, correlation_id, group_key, status, since and until'
         WHEN dedup_key IS NOT NULL AND kind IS NULL
-            THEN 'kind: must be given with dedup_key, which tells apart events of one kind; got none'
+            THEN 'kind: must be given with dedup_key, because a deduplication key is unique within a kind, got none'
         WHEN status NOT IN ('PENDING', 'PROCESSING')
             THEN 'status: must be PENDING or PROCESSING, got ' || quote_literal(status)
         WHEN "limit" NOT BETWEEN 1 AND 10000
@@ -616,7 +616,7 @@ COMMENT ON FUNCTION tidegate.max_group_delay() IS 'How far ahead an event of a g
 
 CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamp with time zone, group_key text) RETURNS text
     LANGUAGE sql IMMUTABLE
-    RETURN CASE WHEN (available_at IS NOT NULL) THEN 'delay: must not be given together with available_at'::text WHEN ((delay < '00:00:00'::interval) OR (delay > '36500 days'::interval)) THEN ('delay: must be 0 to 36500 days, got '::text || delay) WHEN ((group_key IS NOT NULL) AND (delay > tidegate.max_group_delay())) THEN format('delay: must be at most %s for an event of a group, which holds up the group until then, got %s'::text, tidegate.max_group_delay(), delay) ELSE NULL::text END;
+    RETURN CASE WHEN (available_at IS NOT NULL) THEN 'delay: must not be given together with available_at'::text WHEN ((delay < '00:00:00'::interval) OR (delay > '36500 days'::interval)) THEN ('delay: must be 0 to 36500 days, got '::text || delay) WHEN ((group_key IS NOT NULL) AND (delay > tidegate.max_group_delay())) THEN format('delay: must be at most %s for an event of a group, because it blocks its group until then, got %s'::text, tidegate.max_group_delay(), delay) ELSE NULL::text END;
 
 COMMENT ON FUNCTION tidegate.delay_refusal(delay interval, available_at timestamp with time zone, group_key text) IS 'What is wrong with a delay.';
 
@@ -771,11 +771,11 @@ BEGIN
     PERFORM tidegate.check_operator(drop_schedule.reason, drop_schedule.actor, true);
     SELECT s.* INTO dropped FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule, got %', drop_schedule.name USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'name: must be the name of a schedule, got %', drop_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF dropped.keeper IS DISTINCT FROM drop_schedule.keeper THEN
-        RAISE EXCEPTION 'name: must be of a schedule that %, got %, which % keeps: pause it, or declare it no longer',
-            coalesce(drop_schedule.keeper || ' keeps', 'operators keep'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')
+        RAISE EXCEPTION 'name: must be the name of a schedule that % keeps, got %, which % keeps: pause it, or remove its declaration',
+            coalesce(drop_schedule.keeper, 'an operator'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     DELETE FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name;
@@ -1853,7 +1853,7 @@ DECLARE
     probed text[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'transaction_isolation: read committed is needed, for each statement of a lease must see what was leased before it; got %',
+        RAISE EXCEPTION 'transaction_isolation: must be read committed, because each statement of a lease must see earlier leases, got %',
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
     taken := 0;
@@ -2167,7 +2167,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF limit_service.max_running IS NULL AND limit_service.per_second IS NULL THEN
-        RAISE EXCEPTION 'max_running: must be given, or per_second' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'max_running, per_second: one of them must be given, got neither' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (limit_service.service) ON CONFLICT DO NOTHING;
     UPDATE tidegate.service AS s
@@ -2255,7 +2255,7 @@ CREATE FUNCTION tidegate.lock_replays() RETURNS void
     AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'replay: a transaction at READ COMMITTED is needed, this one is at %',
+        RAISE EXCEPTION 'replay: must run in a transaction at READ COMMITTED, got %',
             upper(current_setting('transaction_isolation')) USING ERRCODE = 'invalid_transaction_state';
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
@@ -2273,7 +2273,7 @@ BEGIN
     PERFORM FROM tidegate.mutex AS m WHERE m.slot = ANY (slots) ORDER BY m.slot FOR UPDATE;
     GET DIAGNOSTICS locked = ROW_COUNT;
     IF locked < cardinality(slots) THEN
-        RAISE EXCEPTION 'tidegate.mutex: rows are missing, without which groups would lose their order'
+        RAISE EXCEPTION 'tidegate.mutex: rows are missing; without them, groups would lose their order'
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535) ON CONFLICT DO NOTHING';
     END IF;
@@ -2498,8 +2498,8 @@ BEGIN
                                                     WHERE v->>'kind' IS NOT NULL))
                           ORDER BY u.id);
     END IF;
-    RETURN CASE WHEN unknown <> '{}' THEN format('after: must be ids of events that are there and committed, got %s%s', unknown[1],
-               CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more that are not', cardinality(unknown) - 1) ELSE '' END) END;
+    RETURN CASE WHEN unknown <> '{}' THEN format('after: must be ids of committed events, got %s%s', unknown[1],
+               CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more', cardinality(unknown) - 1) ELSE '' END) END;
 END $$;
 
 COMMENT ON FUNCTION tidegate.members_refusal(members bigint[]) IS 'What is wrong with the ids of the events to wait for.';
@@ -2723,7 +2723,7 @@ CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
 BEGIN
     RETURN payload::text::json;
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-    RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
+    RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
@@ -2910,7 +2910,7 @@ BEGIN
           FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-        RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
+        RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
             USING ERRCODE = 'invalid_parameter_value';
     END;
     RETURN QUERY
@@ -3024,7 +3024,7 @@ BEGIN
      WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper
     RETURNING s.* INTO made;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule that %s, got %, which % keeps', coalesce(put_schedule.keeper || ' keeps', 'operators keep'),
+        RAISE EXCEPTION 'name: must be the name of a schedule that % keeps, got %, which % keeps', coalesce(put_schedule.keeper, 'an operator'),
             put_schedule.name, coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -3095,6 +3095,27 @@ $$;
 
 COMMENT ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) IS 'Writes an audit row.';
 
+CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    published record;
+BEGIN
+    PERFORM tidegate.check_operator(record_publish.reason, record_publish.actor, true);
+    SELECT q.kind, q.group_key INTO published FROM tidegate.event_queue AS q
+     WHERE q.id = record_publish.id AND q.xmin = pg_current_xact_id()::xid;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'id: must be an event that this transaction has published, got %', record_publish.id
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.record_action('publish', record_publish.actor,
+        jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[record_publish.id], record_publish.reason);
+END $$;
+
+COMMENT ON FUNCTION tidegate.record_publish(id bigint, reason text, actor text) IS 'Records in the audit that an operator has published an event by hand, in the same transaction.';
+
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN true;
@@ -3103,7 +3124,7 @@ COMMENT ON FUNCTION tidegate.takes_plaintext() IS 'Whether payloads may be publi
 
 CREATE FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS text
     LANGUAGE sql STABLE
-    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((payload)::text, '{"tidegate_sealed":'::text))) THEN 'payload: must be sealed with a key of the program''s, for this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
+    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((payload)::text, '{"tidegate_sealed":'::text))) THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
 COMMENT ON FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) IS 'What is wrong with an event to publish.';
 
@@ -3178,7 +3199,7 @@ DECLARE
         WHEN refuse_schedule.time_zone IS NULL OR char_length(refuse_schedule.time_zone) NOT BETWEEN 1 AND 100
             THEN 'time_zone: must have 1 to 100 characters, got ' || coalesce(char_length(refuse_schedule.time_zone)::text, 'NULL')
         WHEN refuse_schedule.every IS NOT NULL AND refuse_schedule.time_zone <> 'UTC'
-            THEN format('time_zone: must not be given with every, whose slots are fixed instants, got %L', refuse_schedule.time_zone)
+            THEN format('time_zone: must not be given with every, because its slots do not depend on one, got %L', refuse_schedule.time_zone)
         WHEN extract(epoch FROM refuse_schedule.start_within) NOT BETWEEN 1 AND 366 * 86400
             THEN 'start_within: must be 1 second to 366 days, got ' || refuse_schedule.start_within
         WHEN refuse_schedule.catch_up IS NULL OR refuse_schedule.catch_up NOT IN ('none', 'last', 'all')
@@ -3204,7 +3225,7 @@ CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    RAISE EXCEPTION 'event % has ended as %: its status does not change again', OLD.id, OLD.status
+    RAISE EXCEPTION 'event % has ended as %: its status must not change', OLD.id, OLD.status
         USING ERRCODE = 'check_violation';
 END $$;
 
@@ -3336,7 +3357,7 @@ BEGIN
     SELECT q.id, q.group_key, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id) AS held INTO first
       FROM tidegate.event_queue AS q WHERE q.kind = replace_waiting.kind AND q.dedup_key = replace_waiting.dedup_key;
     IF FOUND AND first.group_key IS DISTINCT FROM replace_waiting.group_key THEN
-        RAISE EXCEPTION 'group_key: must be that of the live event % with this deduplication key, which keeps its place there, got %',
+        RAISE EXCEPTION 'group_key: must be the group of the live event % with this deduplication key, because a replaced event keeps its place, got %',
             first.id, coalesce(replace_waiting.group_key, 'NULL') USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF first.id IS NULL OR first.held THEN
@@ -3374,6 +3395,7 @@ CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text D
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '20s'
+    SET jit TO 'off'
     AS $$
 DECLARE
     most_groups constant integer := 2000;
@@ -3495,15 +3517,15 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
         SELECT m.*, twin.id AS twin,
                coalesce(live.id, ended.id) AS replay,
                CASE WHEN live.id IS NOT NULL THEN 'its replay is live'
-                    WHEN audited.just_now THEN 'somebody else has replayed it just now'
+                    WHEN audited.just_now THEN 'another operator has just replayed it'
                     WHEN replay_candidates.ids IS NOT NULL THEN NULL
-                    WHEN replay_candidates.again AND original.id IS NOT NULL THEN 'a replay whose original is among them'
+                    WHEN replay_candidates.again AND original.id IS NOT NULL THEN 'a replay whose original is selected, too'
                     WHEN replay_candidates.again THEN NULL
                     WHEN ended.id IS NOT NULL OR audited.id IS NOT NULL THEN 'replayed before'
                     WHEN m.replay_of IS NOT NULL THEN 'a replay itself'
                     WHEN m.errors->-1->>'code' = 'cancelled' AND m.errors->-1->>'handler' IS NULL THEN 'cancelled by an operator'
                END AS repeated,
-               CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten: nothing is left of what it was about'
+               CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten: its data is gone'
                     WHEN k.kind IS NULL THEN 'its kind is not registered'
                     WHEN replay_candidates.failed_handlers_only AND m.status = 'COMPLETED' THEN 'none of its handlers failed'
                     WHEN twin.id IS NOT NULL THEN 'a live event has its deduplication key'
@@ -3520,7 +3542,7 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
           FROM judged AS j WHERE j.repeated IS NULL AND j.unfit IS NULL AND j.dedup_key IS NOT NULL
     )
     SELECT j.id, j.kind, j.group_key, j.deadline, j.finished_at, true,
-           coalesce(j.repeated, j.unfit, CASE WHEN rivals.position > 1 THEN 'an earlier one of them has its deduplication key' END),
+           coalesce(j.repeated, j.unfit, CASE WHEN rivals.position > 1 THEN 'an earlier selected event has its deduplication key' END),
            CASE WHEN j.repeated IS NOT NULL THEN j.replay WHEN j.unfit IS NOT NULL THEN j.twin END
       FROM judged AS j LEFT JOIN rivals USING (id)
     UNION ALL
@@ -3696,7 +3718,7 @@ BEGIN
                                      reschedule."limit");
     refused := CASE
         WHEN reschedule.available_at IS NULL AND reschedule.expires_at IS NULL AND NOT reschedule.no_deadline
-            THEN 'available_at: must be given, or expires_at or no_deadline; got none of them'
+            THEN 'available_at, expires_at, no_deadline: one of them must be given, got none'
         WHEN reschedule.expires_at IS NOT NULL AND reschedule.no_deadline THEN 'no_deadline: must be false with expires_at, got true'
         WHEN NOT isfinite(reschedule.available_at) THEN 'available_at: must be a finite time, got ' || reschedule.available_at
         WHEN NOT isfinite(reschedule.expires_at) THEN 'expires_at: must be a finite time, got ' || reschedule.expires_at
@@ -3893,7 +3915,7 @@ BEGIN
     PERFORM tidegate.check_operator(run_schedule.reason, run_schedule.actor, true);
     SELECT s.* INTO asked FROM tidegate.schedule AS s WHERE s.name = run_schedule.name;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule, got %', run_schedule.name USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'name: must be the name of a schedule, got %', run_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT p.id INTO event
       FROM tidegate.publish_one(asked.kind, asked.payload, asked.group_key, tidegate.slot_name(asked.name, slot),
@@ -4042,7 +4064,7 @@ BEGIN
     END IF;
     -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time, each on its own.
     IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
-        RAISE EXCEPTION 'batch: must be of a kind whose program declares one, % is handled one by one', set_policy.kind
+        RAISE EXCEPTION 'batch: must not be given for %, because its program handles its events one by one', set_policy.kind
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     next := jsonb_strip_nulls(known.overridden || set_policy.policy);
@@ -4068,12 +4090,12 @@ CREATE FUNCTION tidegate.set_retention(kind text, completed interval DEFAULT NUL
 DECLARE
     before record;
     refused text := CASE
-        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both are needed, got neither'
+        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both must be given, got neither'
         WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN
             format('completed: must be 0 to 3660 days, got %s', completed)
         WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN
             format('failed: must be 0 to 3660 days, got %s', failed)
-        WHEN coalesce(btrim(reason), '') = '' THEN 'reason: a text is needed, got none'
+        WHEN coalesce(btrim(reason), '') = '' THEN 'reason: must be a text, got none'
         END;
 BEGIN
     IF refused IS NOT NULL THEN
@@ -4122,7 +4144,7 @@ BEGIN
     PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
     PERFORM tidegate.check_service(set_service.service);
     IF NOT known AND set_service.state = 'closed' THEN
-        RAISE EXCEPTION 'service: must be one that has failed or was paused, got %', quote_literal(set_service.service)
+        RAISE EXCEPTION 'service: must be a service that has failed or was paused, got %', quote_literal(set_service.service)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
@@ -4147,7 +4169,7 @@ DECLARE
     is_awake CONSTANT boolean := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant AND NOT s.closing);
 BEGIN
     IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        RAISE EXCEPTION 'should_wake: must be asked when what was published is committed, in a transaction of its own'
+        RAISE EXCEPTION 'should_wake: must be called after the commit of the publish, in a transaction of its own'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     -- The time of the call is stored once every 15 minutes. It never waits: if another session has the row, this caller is told.
@@ -4329,7 +4351,7 @@ BEGIN
     PERFORM tidegate.check_operator(switch_schedule.reason, switch_schedule.actor, true);
     SELECT s.* INTO found_one FROM tidegate.schedule AS s WHERE s.name = switch_schedule.name FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'name: must be the name of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back since.
     changes := found_one.paused <> pauses
@@ -4455,7 +4477,7 @@ BEGIN
     END IF;
     IF NOT acted THEN
         refused := coalesce(refused, format(CASE WHEN EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = head.id)
-            THEN 'event %s is being taken up at this moment; ask again' ELSE 'event %s has just ended by itself' END, head.id));
+            THEN 'event %s is being leased at this moment; try again' ELSE 'event %s has just ended' END, head.id));
     END IF;
     PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
                                    CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);
@@ -4579,7 +4601,7 @@ BEGIN
         -- As in reschedule().
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
-            RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) with available_at and expires_at, for event % is in a worker''s hands; got PROCESSING',
+            RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) together with available_at and expires_at, because a worker holds event %, got PROCESSING',
                 OLD.id USING ERRCODE = 'invalid_parameter_value';
         END IF;
     END IF;
@@ -6047,6 +6069,8 @@ REVOKE ALL ON FUNCTION tidegate.read_leased(token uuid, after bigint, most bigin
 REVOKE ALL ON FUNCTION tidegate.receive(source text, message_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.record_publish(id bigint, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.takes_plaintext() FROM PUBLIC;
 

@@ -6,10 +6,14 @@
 
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+use tokio_postgres::Client;
+
 use crate::connect::Database;
 use crate::error::Error;
 use crate::operate::{
-    CancelReport, CancelRequest, Change, RescheduleReport, RescheduleRequest, Skipped,
+    CancelReport, CancelRequest, Change, DIGESTED, RescheduleReport, RescheduleRequest, Selection,
+    Skipped,
 };
 use crate::queue::{self, ChangedPage, Page};
 
@@ -19,6 +23,13 @@ const BATCH: u32 = 1000;
 /// How often skipped events are tried again, and how long to wait before each try.
 const ROUNDS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Events in a page of a dry run. A page lists no more ids.
+const LISTED_IN_A_PAGE: u32 = 100;
+
+/// The reason to change nothing.
+const REFUSED: &str =
+    "digest: must match the selected events, and these have changed since the dry run";
 
 /// The most ids of each sort in a report.
 const LISTED: usize = 100;
@@ -42,6 +53,8 @@ pub(crate) async fn cancel(
         skipped_count: done.skipped_count,
         skipped: done.page.skipped,
         limit_reached: done.limit_reached,
+        digest: done.digest,
+        refused: done.refused,
     })
 }
 
@@ -67,6 +80,8 @@ pub(crate) async fn reschedule(
         skipped_count: done.skipped_count,
         skipped: done.page.skipped,
         limit_reached: done.limit_reached,
+        digest: done.digest,
+        refused: done.refused,
     })
 }
 
@@ -74,24 +89,78 @@ pub(crate) async fn reschedule(
 #[derive(Default)]
 struct Changed {
     page: ChangedPage,
+    /// All ids that the pages listed.
+    every: Vec<i64>,
     skipped_count: u64,
     limit_reached: bool,
+    digest: Option<String>,
+    refused: Option<String>,
 }
 
 async fn change(database: &Database, change: Change<'_>) -> Result<Changed, Error> {
-    let mut left = change.limit()?;
+    let limit = change.limit()?;
     let client = database.connect().await?;
+    let selection = change.selection();
+    if selection.dry_run && limit <= DIGESTED {
+        return look(&client, &change, limit).await;
+    }
     let mut all = Changed::default();
+    if let Some(digest) = change.digest() {
+        let seen = look(&client, &change, limit).await?;
+        if seen.digest.as_deref() != Some(digest) {
+            all.refused = Some(REFUSED.to_owned());
+            return Ok(all);
+        }
+        for ids in seen.every.chunks(BATCH as usize) {
+            let exactly = selection.of(ids);
+            walk(&client, &change, exactly, (BATCH, BATCH), &mut all).await?;
+        }
+        all.limit_reached = seen.limit_reached;
+    } else {
+        walk(&client, &change, selection, (limit, BATCH), &mut all).await?;
+    }
+    again(&client, &change, &mut all).await?;
+    Ok(all)
+}
+
+/// A dry run, with the ids of all its events and their digest. The pages are so small that each lists all its ids.
+async fn look(client: &Client, change: &Change<'_>, limit: u32) -> Result<Changed, Error> {
+    let mut selection = change.selection();
+    selection.dry_run = true;
+    let mut all = Changed::default();
+    let sizes = (limit, LISTED_IN_A_PAGE);
+    walk(client, change, selection, sizes, &mut all).await?;
+    all.digest = Some(digest(&all.every));
+    Ok(all)
+}
+
+/// Returns the digest of ids, as a replay's dry run has it.
+fn digest(ids: &[i64]) -> String {
+    let texts: Vec<String> = ids.iter().map(i64::to_string).collect();
+    let digest = Sha256::digest(texts.join(","));
+    let bytes: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.concat()
+}
+
+/// Changes at most `limit` events of the selection, in pages of at most `batch`.
+async fn walk(
+    client: &Client,
+    change: &Change<'_>,
+    selection: Selection<'_>,
+    (limit, batch): (u32, u32),
+    all: &mut Changed,
+) -> Result<(), Error> {
+    let mut left = limit;
     let mut page = Page {
-        selection: change.selection(),
+        selection,
         after: 0,
         most: 0,
     };
     let mut next = Some(0);
     while let Some(after) = next.filter(|_| left > 0) {
         page.after = after;
-        page.most = left.min(BATCH);
-        let done = queue::change(&client, &change, &page).await?;
+        page.most = left.min(batch);
+        let done = queue::change(client, change, &page).await?;
         left = left.saturating_sub(u32::try_from(done.matched).unwrap_or(u32::MAX));
         next = done.next;
         all.take(done);
@@ -103,30 +172,37 @@ async fn change(database: &Database, change: Change<'_>) -> Result<Changed, Erro
             ..page
         };
         look.selection.dry_run = true;
-        all.limit_reached = queue::change(&client, &change, &look).await?.matched > 0;
+        all.limit_reached = queue::change(client, change, &look).await?.matched > 0;
     }
+    Ok(())
+}
+
+/// Tries the events again that another session had locked.
+async fn again(client: &Client, change: &Change<'_>, all: &mut Changed) -> Result<(), Error> {
+    let selection = change.selection();
     for _ in 0..ROUNDS {
         let missed = std::mem::take(&mut all.page.missed);
         if missed.is_empty() {
             break;
         }
         tokio::time::sleep(PAUSE).await;
-        let again = Page {
-            selection: page.selection.of(&missed),
+        let page = Page {
+            selection: selection.of(&missed),
             after: 0,
             most: 10_000,
         };
-        let mut done = queue::change(&client, &change, &again).await?;
+        let mut done = queue::change(client, change, &page).await?;
         done.kinds.clear();
         all.take(done);
     }
     let missed = std::mem::take(&mut all.page.missed);
     all.skip(&missed, "another session has locked it; try again");
-    Ok(all)
+    Ok(())
 }
 
 impl Changed {
     fn take(&mut self, done: ChangedPage) {
+        self.every.extend(&done.ids);
         let all = &mut self.page;
         all.changed += done.changed;
         all.begun += done.begun;

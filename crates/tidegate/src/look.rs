@@ -85,6 +85,7 @@ impl ListRequest {
             since: self.since,
             until: self.until,
             before: self.before,
+            above: None,
         }
     }
 }
@@ -136,6 +137,28 @@ pub struct ListReport {
     pub events: Vec<Value>,
     /// The id of the last event, to be used as the `before` of the next page. `None` if there is no next page.
     pub next: Option<i64>,
+}
+
+/// A page of events from a search that looks at a limited number of events.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct SearchReport {
+    /// Newest first.
+    pub events: Vec<Value>,
+    /// The `before` of the next page. `None` if there is no next page.
+    pub next: Option<i64>,
+    /// Set if the search ended at its limit before the page was full. The next page continues there.
+    pub searched: Option<Searched>,
+}
+
+/// Where a search ended at its limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Searched {
+    /// The most live and the most finished events that it has looked at.
+    pub events: u32,
+    /// The publish time of the event at which the next page begins, RFC 3339.
+    pub back_to: Option<String>,
 }
 
 /// Groups whose first event holds back other events.

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::change::{CancelReport, CancelRequest, RescheduleReport, RescheduleRequest};
-pub(crate) use self::change::{Change, Selection};
+pub(crate) use self::change::{Change, DIGESTED, Selection};
 pub use self::forget::{
     ForgetReport, ForgetRequest, RewrapReport, RewrapRequest, Subject, SubjectKeys, parse_subject,
 };

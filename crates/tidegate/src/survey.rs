@@ -11,6 +11,9 @@ use crate::operate::ServiceStatus;
 /// The most live events that are counted. Above it the number is an estimate.
 pub const COUNTED: u32 = 100_000;
 
+/// The most live and the most finished events that one page of a search looks at.
+pub const SEARCHED: u32 = 50_000;
+
 /// The most dead letters that are read for their error codes.
 pub const DEAD_LOOKED_AT: u32 = 20_000;
 

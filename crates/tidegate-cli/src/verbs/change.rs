@@ -29,6 +29,7 @@ pub async fn cancel(service: &Service, args: CancelArgs) -> Result<Answer, Faile
             reason: args.audit.reason,
             actor: args.audit.actor,
             dry_run: select.dry_run,
+            digest: None,
         })
         .await?;
     Ok(Answer {
@@ -61,6 +62,7 @@ pub async fn reschedule(service: &Service, args: RescheduleArgs) -> Result<Answe
             reason: args.audit.reason,
             actor: args.audit.actor,
             dry_run: select.dry_run,
+            digest: None,
         })
         .await?;
     Ok(Answer {

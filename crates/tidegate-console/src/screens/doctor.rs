@@ -1,21 +1,62 @@
-//! The checks of `tidegate doctor`.
+//! The checks of `tidegate doctor`: the result of the last run, with its age.
 
-use axum::response::Response;
-use maud::html;
-use tidegate::doctor::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use tidegate::doctor::{DoctorReport, State as Judged};
 
+use crate::checkup::{Checkup, Seen};
 use crate::desk::Desk;
-use crate::html::{chip, table};
+use crate::html::{chip, instant, table};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
-    let report = desk.service().doctor().await?;
-    let mut checks = report.checks;
+    let seen = Checkup::look(&desk.shared, false).await;
+    let body = html! {
+        (progress(&desk, &seen))
+        @if let Some(last) = &seen.last {
+            @match &last.result {
+                Ok(report) => (checks(report)),
+                Err(problem) => p.problem { (problem.title) ": " bdi { (problem.text) } },
+            }
+        }
+    };
+    let said = if seen.is_running {
+        "The checks are running."
+    } else {
+        "The checks have ended."
+    };
+    Ok(Page::new(Place::Doctor, "Doctor", "tidegate doctor", body)
+        .renewing(said)
+        .answer(&desk))
+}
+
+/// Starts another run. It only reads, so everybody may.
+pub(super) async fn run(desk: Desk) -> Response {
+    Checkup::look(&desk.shared, true).await;
+    Redirect::to(desk.base().to("/doctor").as_str()).into_response()
+}
+
+fn progress(desk: &Desk, seen: &Seen) -> Markup {
+    let page = desk.base().to("/doctor");
+    html! {
+        p.note {
+            @if let Some(last) = &seen.last { "Checked " (instant(last.at)) ". " }
+            @if seen.is_running {
+                "The checks are running. " a href=(page) { "Show the result" }
+            } @else {
+                a href=(desk.base().to("/doctor/run")) { "Run again" }
+            }
+        }
+    }
+}
+
+fn checks(report: &DoctorReport) -> Markup {
+    let mut checks: Vec<_> = report.checks.iter().collect();
     checks.sort_by_key(|check| match check.state {
-        State::Problem => 0,
-        State::Warning => 1,
-        State::Ok => 2,
+        Judged::Problem => 0,
+        Judged::Warning => 1,
+        Judged::Ok => 2,
     });
     let head = html! { th { "Check" } th { "State" } th { "Found" } th { "Remedy" } };
     let rows = html! {
@@ -23,18 +64,17 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
             tr {
                 th scope="row" { (check.name) }
                 td { @match check.state {
-                    State::Ok => (chip("good", "✓", "ok")),
-                    State::Warning => (chip("warn", "!", "warning")),
-                    State::Problem => (chip("bad", "✕", "problem")),
+                    Judged::Ok => (chip("good", "✓", "ok")),
+                    Judged::Warning => (chip("warn", "!", "warning")),
+                    Judged::Problem => (chip("bad", "✕", "problem")),
                 } }
                 td { bdi { (check.finding) } }
                 td { @if let Some(remedy) = &check.remedy { pre { code { (remedy) } } } }
             }
         }
     };
-    let body = html! {
+    html! {
         @if report.ok { p { (chip("good", "✓", "ok")) " All checks passed." } }
         (table("Checks", &head, &rows))
-    };
-    Ok(Page::new(Place::Doctor, "Doctor", "tidegate doctor", body).answer(&desk))
+    }
 }

@@ -3,12 +3,12 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::look::ListRequest;
+use tidegate::look::{ListRequest, SearchReport, Searched};
 
-use super::options;
+use super::{change, options};
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
-use crate::html::{empty, event, field, named, number, status, table, time};
+use crate::html::{empty, event, field, named, number, status, table, time, time_of};
 use crate::link::{Base, Link};
 use crate::offer::{input, reason, select};
 use crate::page::{Page, Place};
@@ -39,7 +39,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         .clamp(1, MOST_LISTED);
     let report = desk
         .service()
-        .list(&ListRequest {
+        .search(&ListRequest {
             status: asked.owned("status"),
             kind: asked.owned("kind"),
             group: asked.owned("group"),
@@ -51,9 +51,10 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         })
         .await?;
     let body = html! {
-        @if report.events.is_empty() { (empty("No event matches these filters.")) }
+        @if report.events.is_empty() { (empty(if report.searched.is_some() { "No event matches so far." } else { "No event matches these filters." })) }
         @else { (picks(&desk, &list(desk.base(), &report.events, desk.may_act()))) }
-        (pages(desk.base(), &asked, report.next))
+        @if let Some(searched) = &report.searched { (reach(searched, asked.is_set("before"))) }
+        (pages(desk.base(), &asked, &report))
     };
     let command = format!(
         "tidegate list{}",
@@ -97,6 +98,10 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
                 button.primary { "Filter" }
             }
         }
+        (change::offers(desk, asked))
+        @if desk.may_act() {
+            p.actions { a.button href=(base.to("/publish").with("kind", given("kind"))) { "Publish an event …" } " " a.button href=(base.to("/forget")) { "Forget …" } }
+        }
         @if FILTERS.iter().any(|name| asked.is_set(name)) {
             ul.chips aria-label="Filters" {
                 @for name in FILTERS {
@@ -118,13 +123,26 @@ fn filtered(base: &Base, asked: &Fields, without: &str) -> Link {
     })
 }
 
-fn pages(base: &Base, asked: &Fields, next: Option<i64>) -> Markup {
+/// How far the page has searched.
+fn reach(searched: &Searched, is_further: bool) -> Markup {
+    html! {
+        p.note {
+            "Searched "
+            @if is_further { "the next " } @else { "the newest " }
+            (number(searched.events.into())) " live and " (number(searched.events.into())) " finished events at most"
+            @if let Some(back_to) = &searched.back_to { ", back to " (time_of(Some(back_to))) }
+            ". Older events have not been searched yet."
+        }
+    }
+}
+
+fn pages(base: &Base, asked: &Fields, report: &SearchReport) -> Markup {
     let first = filtered(base, asked, "");
     html! {
         nav.pages aria-label="Pages" {
             @if asked.is_set("before") { a href=(first) { "← Newest" } }
-            @if let Some(next) = next {
-                a href=(first.clone().with("limit", asked.text("limit").unwrap_or_default()).with("before", &next.to_string())) rel="next" { "Older →" }
+            @if let Some(next) = report.next {
+                a href=(first.clone().with("limit", asked.text("limit").unwrap_or_default()).with("before", &next.to_string())) rel="next" { @if report.searched.is_some() { "Search further →" } @else { "Older →" } }
             }
         }
     }

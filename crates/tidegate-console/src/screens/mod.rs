@@ -1,15 +1,19 @@
 //! The pages, one file each. They show data and offer actions; `acts` runs the actions.
 
 mod audit;
+mod change;
+mod confirm;
 mod dead;
 mod doctor;
 mod drains;
 mod event;
 mod events;
+mod forget;
 mod groups;
 mod kinds;
 mod leases;
 mod overview;
+mod publish;
 pub(crate) mod replay;
 mod retention;
 mod schedules;
@@ -36,12 +40,16 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/kinds/{kind}", get(kinds::one))
         .route("/dead", get(dead::show))
         .route("/replay", get(replay::show).post(replay::confirm))
+        .route("/change", get(change::show).post(change::confirm))
+        .route("/publish", get(publish::show).post(publish::publish))
+        .route("/forget", get(forget::show).post(forget::send))
         .route("/services", get(services::show))
         .route("/schedules", get(schedules::show))
         .route("/leases", get(leases::show))
         .route("/drains", get(drains::show))
         .route("/retention", get(retention::show))
         .route("/doctor", get(doctor::show))
+        .route("/doctor/run", get(doctor::run))
         .route("/audit", get(audit::show))
 }
 

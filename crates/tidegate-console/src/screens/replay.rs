@@ -1,17 +1,20 @@
 //! Replays many events: filter, dry run, reason, confirmation. The confirmation carries the digest of the events that the dry run
 //! found. The database compares it in the transaction that replays, and replays nothing if it has changed.
 
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use maud::{Markup, html};
-use tidegate::operate::{Moment, OrderRisks, ReplayReport, ReplayRequest};
+use tidegate::operate::{OrderRisks, ReplayReport, ReplayRequest};
 
+use super::confirm::{
+    Confirmation, Tile, carried, fixed, kinds, permitted, refused, skipped, tiles,
+};
 use super::options;
 use crate::desk::Desk;
 use crate::flash;
 use crate::form::{Asked, Fields, Sent};
 use crate::html::{event, number, short, table, time_of};
 use crate::link::Base;
-use crate::offer::{input, reason, select, tick};
+use crate::offer::{input, select, tick};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -29,9 +32,7 @@ const FIELDS: [&str; 9] = [
 ];
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    if !desk.may_act() {
-        return Err(Problem::forbidden("You have read-only access."));
-    }
+    permitted(&desk)?;
     let told = match asked.text("since") {
         Some(_) => dry_run(&desk, &asked).await?,
         None => {
@@ -45,16 +46,6 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     Ok(Page::new(Place::Dead, "Replay", command, told)
         .fixed(filters(&desk, &asked))
         .answer(&desk))
-}
-
-/// Turns "ago" into a fixed time, so that the dry run and the confirmation use the same one.
-fn fixed(moment: Option<Moment>) -> Option<Moment> {
-    match moment {
-        Some(Moment::Ago(time)) => std::time::SystemTime::now()
-            .checked_sub(time)
-            .map(Moment::At),
-        other => other,
-    }
 }
 
 fn request(asked: &Fields) -> Result<ReplayRequest, Problem> {
@@ -89,22 +80,21 @@ async fn dry_run(desk: &Desk, asked: &Fields) -> Result<Markup, Problem> {
 }
 
 fn counts(base: &Base, report: &ReplayReport) -> Markup {
+    let all = if report.limit_reached {
+        "and there are more"
+    } else {
+        "all eligible events"
+    };
     html! {
         section {
             h2 { "What it would do" }
-            dl.tiles {
-                div { dt { "Matching" } dd { strong { (number(report.matched)) } span { "events in the log" } } }
-                div { dt { "Would be replayed" } dd { strong { (number(report.eligible)) } span { @if report.limit_reached { "and there are more" } @else { "all eligible events" } } } }
-                div { dt { "Skipped" } dd { strong { (number(report.skipped_count)) } span { "see the reasons below" } } }
-            }
-            @if !report.kinds.is_empty() {
-                (table("Kinds", &html! { th { "Kind" } th.n { "Events" } }, &html! { @for (kind, count) in &report.kinds { tr { th scope="row" { (short(kind)) } td.n { (number(*count)) } } } }))
-            }
-            @if !report.skipped_reasons.is_empty() {
-                h3 { "Skipped" }
-                (table("Left out", &html! { th { "Why" } th.n { "Events" } }, &html! { @for (why, count) in &report.skipped_reasons { tr { th scope="row" { (short(why)) } td.n { (number(*count)) } } } }))
-                details #skipped { summary { "The first of them" } ul.plain { @for one in &report.skipped { li { (event(base, &one.id.into())) " " (short(&one.reason)) @if let Some(by) = one.by { " by " (event(base, &by.into())) } } } } }
-            }
+            (tiles(&[
+                Tile("Matching", report.matched, "events in the log"),
+                Tile("Would be replayed", report.eligible, all),
+                Tile("Skipped", report.skipped_count, "see the reasons below"),
+            ]))
+            (kinds(&report.kinds))
+            (skipped(base, &report.skipped_reasons, &report.skipped))
             @if let Some(refused) = &report.refused { p.problem { bdi { (refused) } } }
         }
     }
@@ -141,25 +131,15 @@ fn confirmation(
     if report.eligible == 0 || report.refused.is_some() {
         return html! { p.empty { "There is nothing to replay." } };
     }
-    let at = |moment: Option<Moment>| match moment {
-        Some(Moment::At(time)) => humantime::format_rfc3339_nanos(time).to_string(),
-        _ => String::new(),
-    };
-    html! {
-        section.confirm {
-            h2 { "Replay " (number(report.eligible)) " events" }
-            form method="post" action=(desk.base().to("/replay")) {
-                @for name in FIELDS {
-                    @let value = match name { "since" => at(request.since), "until" => at(request.until), _ => asked.text(name).unwrap_or_default().to_owned() };
-                    @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
-                }
-                input type="hidden" name="digest" value=(report.digest);
-                (reason())
-                button.grave { "Replay " (number(report.eligible)) " events" }
-                p.note { "If the set of eligible events has changed by then, nothing is replayed." }
-            }
-        }
+    Confirmation {
+        path: "/replay",
+        what: format!("Replay {} events", number(report.eligible)),
+        fields: carried(asked, &FIELDS, request.since, request.until),
+        digest: &report.digest,
+        further: html! {},
+        note: "If the set of eligible events has changed by then, nothing is replayed.",
     }
+    .show(desk)
 }
 
 fn filters(desk: &Desk, asked: &Fields) -> Markup {
@@ -188,9 +168,7 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
 
 /// Replays the events of the dry run, or nothing.
 pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
-    if !desk.may_act() {
-        return Err(Problem::forbidden("You have read-only access."));
-    }
+    permitted(&desk)?;
     let asked = ReplayRequest {
         reason: sent.needed("reason")?.to_owned(),
         actor: Some(desk.actor()),
@@ -198,10 +176,8 @@ pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
         ..request(&sent)?
     };
     let report = desk.service().replay(&asked).await?;
-    if let Some(refused) = report.refused {
-        return Err(Problem::conflict(format!(
-            "{refused}. Run another dry run."
-        )));
+    if let Some(why) = report.refused {
+        return Err(refused(&why));
     }
     desk.service().wake().await;
     let told = format!(
@@ -210,10 +186,9 @@ pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
         number(report.skipped_count)
     );
     let settings = &desk.shared.settings;
-    let cookie = flash::carried(&told, &settings.base, settings.behind_tls);
-    let mut response = Redirect::to(settings.base.to("/dead").as_str()).into_response();
-    response
-        .headers_mut()
-        .extend(cookie.map(|cookie| (axum::http::header::SET_COOKIE, cookie)));
-    Ok(response)
+    Ok(flash::leading(
+        settings,
+        settings.base.to("/dead").as_str(),
+        &told,
+    ))
 }

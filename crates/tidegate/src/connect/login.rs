@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use postgres_native_tls::MakeTlsConnector;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls};
@@ -140,12 +141,15 @@ impl Login {
         Ok(())
     }
 
-    /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together.
+    /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together. The connection takes `place` with it.
     ///
     /// # Errors
     /// The failure says whether another password might help.
-    pub(super) async fn open(&self) -> Result<Client, Failure> {
-        let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded());
+    pub(super) async fn open(
+        &self,
+        place: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Client, Failure> {
+        let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded(place));
         opening.await.unwrap_or_else(|_| {
             let place = self.place();
             Err(Failure::Other(Error::Connect(format!(
@@ -154,17 +158,20 @@ impl Login {
         })
     }
 
-    async fn open_unbounded(&self) -> Result<Client, Failure> {
+    async fn open_unbounded(
+        &self,
+        place: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Client, Failure> {
         let Some(trust) = &self.trust else {
             let connected = self.config.connect(NoTls).await;
             let (client, connection) = connected.map_err(|error| self.failure(&error))?;
-            tokio::spawn(connection);
+            tokio::spawn(held(connection, place.take()));
             return Ok(client);
         };
         let connector = trust.connector().await.map_err(Failure::Other)?;
         let connected = self.config.connect(MakeTlsConnector::new(connector)).await;
         let (client, connection) = connected.map_err(|error| self.failure(&error))?;
-        tokio::spawn(connection);
+        tokio::spawn(held(connection, place.take()));
         Ok(client)
     }
 
@@ -206,6 +213,12 @@ impl Login {
             .collect();
         places.join(", ") + ": "
     }
+}
+
+/// Drives a connection to its end, which its client notices by itself, and then gives back its place.
+async fn held<T>(connection: impl Future<Output = T>, place: Option<OwnedSemaphorePermit>) {
+    connection.await;
+    drop(place);
 }
 
 impl Failure {

@@ -32,6 +32,7 @@ use deadpool::Runtime;
 use deadpool::managed::{
     Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::Client;
 
 #[cfg(all(feature = "aws", feature = "otel"))]
@@ -56,6 +57,14 @@ const POOL_WAIT: Duration = Duration::from_secs(30);
 pub struct Database {
     logins: Arc<Logins>,
     pool: Arc<Pool<Opener>>,
+    places: Option<Places>,
+}
+
+/// The places for sessions outside the pool, and how long to wait for one.
+#[derive(Clone)]
+struct Places {
+    free: Arc<Semaphore>,
+    wait: Duration,
 }
 
 /// What a URL says, without the ability to connect with it.
@@ -148,7 +157,24 @@ impl Database {
     fn of(source: Source, pool_size: usize) -> Result<Self, Error> {
         let logins = Arc::new(Logins::new(source));
         let pool = pool(&logins, pool_size)?;
-        Ok(Self { logins, pool })
+        Ok(Self {
+            logins,
+            pool,
+            places: None,
+        })
+    }
+
+    /// Returns the same database with at most `sessions` connections of [`Database::connect`] at once, in all its clones
+    /// together. A connection counts until its last statement has been answered, even if its client was dropped before.
+    /// Who must wait longer than `wait` for a place gets [`Error::TimedOut`].
+    #[cfg(feature = "operate")]
+    #[must_use]
+    pub fn with_at_most(&self, sessions: usize, wait: Duration) -> Self {
+        let free = Arc::new(Semaphore::new(sessions.max(1)));
+        Self {
+            places: Some(Places { free, wait }),
+            ..self.clone()
+        }
     }
 
     /// Returns the same database with an empty pool. Each run has a pool of its own, because a function may be frozen
@@ -160,6 +186,7 @@ impl Database {
         Ok(Self {
             logins: self.logins.clone(),
             pool: pool(&self.logins, self.pool.status().max_size)?,
+            places: self.places.clone(),
         })
     }
 
@@ -175,9 +202,14 @@ impl Database {
     /// present secret.
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason.
+    /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason; [`Error::TimedOut`] when the number of
+    /// connections is limited and no place becomes free in time.
     pub async fn connect(&self) -> Result<Client, Error> {
-        self.logins.open().await
+        let mut place = match &self.places {
+            Some(places) => Some(places.take().await?),
+            None => None,
+        };
+        self.logins.open(&mut place).await
     }
 
     /// Returns a connection of the handlers' pool, which returns to the pool when dropped.
@@ -212,6 +244,17 @@ fn without_aws(setting: &str) -> Error {
     ))
 }
 
+impl Places {
+    async fn take(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let taken = tokio::time::timeout(self.wait, self.free.clone().acquire_owned()).await;
+        // The semaphore is never closed.
+        taken.ok().and_then(Result::ok).ok_or(Error::TimedOut {
+            stage: "connect",
+            limit: self.wait,
+        })
+    }
+}
+
 /// Opens the pool's connections in the same way as all others.
 struct Opener(Arc<Logins>);
 
@@ -220,7 +263,7 @@ impl Manager for Opener {
     type Error = Error;
 
     async fn create(&self) -> Result<Client, Error> {
-        self.0.open().await
+        self.0.open(&mut None).await
     }
 
     async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<Error> {

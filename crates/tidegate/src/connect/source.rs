@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio_postgres::Client;
 
 use super::login::{Failure, Login};
@@ -95,14 +95,17 @@ impl Logins {
     }
 
     /// Connects. If the login is refused, or may have been, tries again: once with the present secret, if it has
-    /// changed, and once with the version that a rotation is about to make valid.
+    /// changed, and once with the version that a rotation is about to make valid. The connection takes `place` with it.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,
     /// [`Error::Connect`] otherwise.
-    pub(super) async fn open(&self) -> Result<Client, Error> {
+    pub(super) async fn open(
+        &self,
+        place: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Client, Error> {
         let mut login = self.login().await?;
-        let mut failure = match login.open().await {
+        let mut failure = match login.open(place).await {
             Ok(client) => return Ok(client),
             Err(failure) => failure,
         };
@@ -116,7 +119,7 @@ impl Logins {
                 Err(error) => return Err(failure.with(&format!("; then {error}"))),
             }
             tracing::info!(version = ?version, "login refused; trying again with the current secret");
-            failure = match login.open().await {
+            failure = match login.open(place).await {
                 Ok(client) => return Ok(client),
                 Err(failure) => failure,
             };

@@ -9,6 +9,9 @@ use super::{Moment, Skipped, expires_in, parse_time, since, until};
 use crate::config::{named, parse_duration};
 use crate::error::Error;
 
+/// The most events of a request with a digest.
+pub(crate) const DIGESTED: u32 = 10_000;
+
 /// A request to cancel live events: `ids`, or a filter with at least one of `kind`, `correlation_id` and `group`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +43,9 @@ pub struct CancelRequest {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// The digest of a dry run with the same filter. Nothing is changed if the events have changed since; otherwise exactly
+    /// those events are changed.
+    pub digest: Option<String>,
 }
 
 /// A request to reschedule waiting events. It selects events like a [`CancelRequest`]. At most one of `now`, `delay`
@@ -93,6 +99,9 @@ pub struct RescheduleRequest {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// The digest of a dry run with the same filter. Nothing is changed if the events have changed since; otherwise exactly
+    /// those events are changed.
+    pub digest: Option<String>,
 }
 
 impl RescheduleRequest {
@@ -195,6 +204,14 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// Returns the digest of the dry run before, if the request has one.
+    pub(crate) fn digest(&self) -> Option<&'a str> {
+        match self {
+            Self::Cancel(request) => request.digest.as_deref(),
+            Self::Reschedule(request) => request.digest.as_deref(),
+        }
+    }
+
     /// Returns the largest number of events to change.
     ///
     /// # Errors
@@ -208,10 +225,20 @@ impl<'a> Change<'a> {
             }
         };
         let limit = asked.unwrap_or(10_000);
-        if (1..=1_000_000).contains(&limit) {
+        let most = if self.digest().is_some() {
+            DIGESTED
+        } else {
+            1_000_000
+        };
+        if (1..=most).contains(&limit) {
             return Ok(limit);
         }
-        let text = format!("limit: must be 1 to 1000000, got {limit}");
+        let with = if most == DIGESTED {
+            " with a digest"
+        } else {
+            ""
+        };
+        let text = format!("limit: must be 1 to {most}{with}, got {limit}");
         Err(Error::Invalid(text))
     }
 }
@@ -239,6 +266,12 @@ pub struct CancelReport {
     pub skipped: Vec<Skipped>,
     /// Whether the limit was reached. Send the request again for the rest.
     pub limit_reached: bool,
+    /// The digest of the ids of a dry run's events. Missing if the limit is above 10,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Why nothing was changed: the request's digest does not match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// The report of a reschedule. For a dry run, what it would reschedule.
@@ -269,6 +302,12 @@ pub struct RescheduleReport {
     pub skipped: Vec<Skipped>,
     /// Whether the limit was reached. Send the request again for the rest.
     pub limit_reached: bool,
+    /// The digest of the ids of a dry run's events. Missing if the limit is above 10,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// Why nothing was changed: the request's digest does not match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 fn delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

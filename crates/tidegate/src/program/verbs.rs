@@ -11,6 +11,7 @@ use super::{Service, stats_on};
 use crate::change;
 use crate::doctor::{self, DoctorReport, Target};
 use crate::error::Error;
+use crate::event::NewEvent;
 use crate::forget;
 use crate::invocation::{RetentionRequest, StatsReport};
 use crate::look::{
@@ -23,7 +24,7 @@ use crate::operate::{
     RescheduleReport, RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ScheduleAction,
     ScheduleChange, ScheduleRequest, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
-use crate::queue::{self, ListFilter};
+use crate::queue::{self, ListFilter, Published};
 use crate::retention::{self, KindsReport, RetentionReport};
 use crate::rewrap;
 use crate::schedule;
@@ -112,10 +113,22 @@ impl Service {
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
         let client = self.looking().await?;
-        let mut events = queue::list(&client, &asked.filter(status), limit).await?;
-        if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
+        self.page(&client, &asked.filter(status), limit, true).await
+    }
+
+    /// Returns a page of events. `is_all` tells whether the filter accepts events of any age, so that an empty page means that
+    /// there are none.
+    pub(super) async fn page(
+        &self,
+        client: &Client,
+        filter: &ListFilter<'_>,
+        limit: u32,
+        is_all: bool,
+    ) -> Result<ListReport, Error> {
+        let mut events = queue::list(client, filter, limit).await?;
+        if let (true, true, Some(kind)) = (is_all, events.is_empty(), filter.kind) {
             // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty page.
-            refuse_unknown(&client, kind).await?;
+            refuse_unknown(client, kind).await?;
         }
         for event in &mut events {
             self.mark_foreign(event);
@@ -156,6 +169,32 @@ impl Service {
         let client = self.looking().await?;
         let services = queue::services(&client).await?;
         Ok(ServicesReport { services })
+    }
+
+    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the event is delayed.
+    /// The limit of attempts is the program's, unless the event has its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database fails.
+    pub async fn publish_by_hand(
+        &self,
+        event: NewEvent,
+        reason: &str,
+        actor: Option<&String>,
+    ) -> Result<Published, Error> {
+        let event = match self.max_attempts {
+            Some(attempts) if event.max_attempts.is_none() => event.max_attempts(attempts),
+            _ => event,
+        };
+        event.check()?;
+        let actor = self.actor_of(actor);
+        let mut client = self.database.connect().await?;
+        let publishing = queue::publish_by_hand(&mut client, &event, reason, actor.as_deref());
+        let published = self.recorded(publishing).await?;
+        if event.delay.is_none() {
+            self.wake().await;
+        }
+        Ok(published)
     }
 
     /// Publishes finished events again as new ones (F5).

@@ -116,7 +116,8 @@ pub(crate) use finalize::{commit, complete_and_commit};
 pub use internals::*;
 #[cfg(not(feature = "internals"))]
 pub(crate) use internals::*;
-pub(crate) use operate::{ChangedPage, Page, change};
+pub(crate) use operate::{ChangedPage, Page, change, publish_by_hand};
+pub(crate) use read::search_floor;
 pub(crate) use survey::{
     audit, blocked, content, course, dead, depths, drains, ended, event, group, kinds,
     log_partitions, rights, service_states, work,

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, GenericClient};
 
-use super::publish::refused;
+use super::publish::{Published, publish, refused};
 use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
+use crate::event::NewEvent;
 use crate::operate::{
     Change, ForgetRequest, KindRequest, Moment, PauseReport, PolicyReport, PolicyRequest,
     ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RetireReport, RewrapRequest,
@@ -156,6 +157,28 @@ pub(crate) async fn change(
     ];
     values.extend(times);
     report(client, &sql::operate::RESCHEDULE, &values).await
+}
+
+/// Publishes an event for an operator, in a transaction with its audit row. A duplicate is not recorded.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
+pub(crate) async fn publish_by_hand(
+    client: &mut Client,
+    event: &NewEvent,
+    reason: &str,
+    actor: Option<&str>,
+) -> Result<Published, Error> {
+    let failed = |stage| move |source| Error::Database { stage, source };
+    let transaction = client.transaction().await.map_err(failed("begin"))?;
+    let published = publish(&transaction, event).await?;
+    if published.created {
+        let values: &[&(dyn ToSql + Sync)] = &[&published.id, &reason, &actor];
+        let recorded = query(&transaction, &sql::operate::RECORD_PUBLISH, values).await;
+        recorded.map_err(refused)?;
+    }
+    transaction.commit().await.map_err(failed("commit"))?;
+    Ok(published)
 }
 
 /// Pauses a kind: its events are no longer leased. Events that are already leased end as usual.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::Category;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 use super::lineage::{Lineage, MOST_RELATED, RelatedEvent, arrange};
@@ -281,6 +282,60 @@ pub struct ListFilter<'a> {
     pub until: Option<Moment>,
     /// Events with a lower id: the page after the one that ended there.
     pub before: Option<i64>,
+    /// Events with a higher id, which bounds the search.
+    pub above: Option<i64>,
+}
+
+impl ListFilter<'_> {
+    /// Whether live events are searched, and whether finished ones are, without an index that leads to those that match.
+    fn is_searched(&self) -> (bool, bool) {
+        let is_any = self.kind.is_none()
+            && self.status.is_none()
+            && self.group.is_none()
+            && self.since.is_none()
+            && self.until.is_none();
+        // The first events that are met match, or an index of both tables leads to those that do.
+        if is_any || self.correlation.is_some() {
+            return (false, false);
+        }
+        let is_live = self
+            .status
+            .map(|status| ["PENDING", "PROCESSING"].contains(&status));
+        // Only the live events have an index of groups.
+        (
+            is_live != Some(false) && self.group.is_none(),
+            is_live != Some(true),
+        )
+    }
+}
+
+/// Where a bounded search ends: the first id that it does not reach, and when that event was created (RFC 3339).
+pub(crate) struct SearchFloor {
+    pub id: i64,
+    pub created_at: Option<String>,
+}
+
+/// Returns where a search with this filter ends if it looks at no more than `most` live and `most` finished events. `None`
+/// if it reaches all events, or finds by an index those that match.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub(crate) async fn search_floor(
+    client: &(impl GenericClient + Sync),
+    filter: &ListFilter<'_>,
+    most: u32,
+) -> Result<Option<SearchFloor>, Error> {
+    let (live, logged) = filter.is_searched();
+    if !live && !logged {
+        return Ok(None);
+    }
+    let most = i64::from(most);
+    let values: &[&(dyn ToSql + Sync)] = &[&filter.before, &live, &logged, &most];
+    let rows = query(client, &sql::look::SEARCH_FLOOR, values).await?;
+    Ok(rows.first().map(|row| SearchFloor {
+        id: row.get(0),
+        created_at: row.get(1),
+    }))
 }
 
 /// Returns the newest events first, live and finished, at most `limit`.
@@ -309,6 +364,7 @@ pub async fn list(
             &since_ago,
             &until,
             &until_ago,
+            &filter.above,
         ],
     )
     .await?;

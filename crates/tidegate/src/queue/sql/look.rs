@@ -147,12 +147,12 @@ pub static AT_WORK: Statement = Statement {
 /// after a time also finished after it, so the log's block range index applies.
 ///
 /// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8` seconds ago:
-/// created at or after, `$9` or `$10` seconds ago: created before.
+/// created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids, which bounds the search.
 pub static LIST: Statement = Statement {
     name: "list",
     params: &[
         Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::TEXT, Type::INT8, Type::TIMESTAMPTZ,
-        Type::FLOAT8, Type::TIMESTAMPTZ, Type::FLOAT8,
+        Type::FLOAT8, Type::TIMESTAMPTZ, Type::FLOAT8, Type::INT8,
     ],
     text: "\
 WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
@@ -167,6 +167,7 @@ SELECT to_jsonb(e)::text
                AND ($2::text IS NULL OR kind = $2)
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
+               AND ($11::bigint IS NULL OR id > $11)
                AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
                     OR created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8)))
                AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
@@ -180,6 +181,7 @@ SELECT to_jsonb(e)::text
              WHERE ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
+               AND ($11::bigint IS NULL OR id > $11)
                AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
                     OR (created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))
                         AND finished_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))))
@@ -187,6 +189,24 @@ SELECT to_jsonb(e)::text
                     OR created_at < coalesce($9, statement_timestamp() - make_interval(secs => $10)))
              ORDER BY id DESC LIMIT $3) AS logged
          ORDER BY id DESC LIMIT $3) AS e",
+};
+
+/// How far back a search reaches that looks at `$4` live events (if `$2`) and at `$4` finished ones (if `$3`), the newest
+/// below the id `$1`: the first id that it does not reach, and when that event was created. No row if it reaches all. Only
+/// the indexes of the ids are walked.
+pub static SEARCH_FLOOR: Statement = Statement {
+    name: "search_floor",
+    params: &[Type::INT8, Type::BOOL, Type::BOOL, Type::INT8],
+    text: "\
+WITH floor AS MATERIALIZED (
+    SELECT greatest((SELECT id FROM tidegate.event_queue WHERE $2 AND ($1::bigint IS NULL OR id < $1)
+                      ORDER BY id DESC OFFSET $4 LIMIT 1),
+                    (SELECT id FROM tidegate.ends WHERE $3 AND ($1::bigint IS NULL OR id < $1)
+                      ORDER BY id DESC OFFSET $4 LIMIT 1)) AS id)
+SELECT floor.id, to_char((SELECT created_at FROM tidegate.event_queue WHERE id = floor.id
+                          UNION ALL SELECT created_at FROM tidegate.ends WHERE id = floor.id LIMIT 1)
+                         AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')
+  FROM floor WHERE floor.id IS NOT NULL",
 };
 
 /// The family of an event, each member as an object: its ancestors, nearest first, then its descendants, then the rest
@@ -255,6 +275,7 @@ pub static ALL: &[&Statement] = &[
     &SHOW,
     &JOB,
     &LIST,
+    &SEARCH_FLOOR,
     &LINEAGE,
     &BLOCKED_GROUPS,
     &LEASES,

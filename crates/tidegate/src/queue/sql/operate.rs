@@ -41,6 +41,13 @@ pub static REQUEUE: Statement = Statement {
     text: "SELECT tidegate.requeue($1, $2, $3)::text",
 };
 
+/// Records in the audit that an operator has published an event, in the same transaction.
+pub static RECORD_PUBLISH: Statement = Statement {
+    name: "record_publish",
+    params: &[Type::INT8, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.record_publish($1, $2, $3)",
+};
+
 /// Ends one page of live events.
 pub static CANCEL: Statement = Statement {
     name: "cancel",
@@ -184,6 +191,7 @@ pub static REWRAP: Statement = Statement {
 pub static ALL: &[&Statement] = &[
     &REPLAY,
     &REQUEUE,
+    &RECORD_PUBLISH,
     &CANCEL,
     &RESCHEDULE,
     &PAUSE,

@@ -1,0 +1,95 @@
+//! Runs the doctor's checks beside the requests, one run at a time for all readers. Some checks read all live events, so they take
+//! longer than a page may. The page shows the last result with its age.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tidegate::doctor::DoctorReport;
+use tokio::sync::watch;
+
+use crate::problem::Problem;
+use crate::shared::Shared;
+
+/// How long a page waits for a run that it has started.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The same where nothing runs between two requests.
+const PATIENCE_IF_FROZEN: Duration = Duration::from_secs(20);
+
+/// A run that takes longer is given up.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// A page starts another run when the last result is older.
+const FRESH: Duration = Duration::from_mins(5);
+
+/// The last result, and whether a run is under way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    pub last: Option<Arc<Examined>>,
+    pub is_running: bool,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub(crate) struct Examined {
+    /// When it ended.
+    pub at: SystemTime,
+    pub result: Result<DoctorReport, Problem>,
+}
+
+/// The state of the checks.
+#[derive(Default)]
+pub(crate) struct Checkup(watch::Sender<Seen>);
+
+impl Checkup {
+    /// Returns the last result. Starts a run if there is no result, if it is old, or if the reader asks for one, and waits for it
+    /// for a moment.
+    pub(crate) async fn look(shared: &Arc<Shared>, is_asked: bool) -> Seen {
+        let mut seen = shared.checkup.0.subscribe();
+        let started = shared.checkup.0.send_if_modified(|seen| {
+            let starts = !seen.is_running && (is_asked || seen.is_old());
+            seen.is_running |= starts;
+            starts
+        });
+        if started {
+            tokio::spawn(run(shared.clone()));
+            let patience = if shared.settings.is_frozen_between {
+                PATIENCE_IF_FROZEN
+            } else {
+                PATIENCE
+            };
+            // Without an end in time, the page says that the checks are running.
+            let _ = tokio::time::timeout(patience, seen.wait_for(|seen| !seen.is_running)).await;
+        }
+        shared.checkup.0.borrow().clone()
+    }
+}
+
+impl Seen {
+    fn is_old(&self) -> bool {
+        let age = self.last.as_ref().map(|last| last.at.elapsed());
+        // A clock that was set back makes it old.
+        age.is_none_or(|age| age.is_err() || age.is_ok_and(|age| age > FRESH))
+    }
+}
+
+async fn run(shared: Arc<Shared>) {
+    let examining = {
+        let shared = shared.clone();
+        // A task of its own, so that a panic of a check does not leave a run that never ends.
+        tokio::spawn(async move { tokio::time::timeout(LIMIT, shared.service.doctor()).await })
+    };
+    let result = match examining.await {
+        Ok(Ok(report)) => report.map_err(Problem::from),
+        Ok(Err(_)) => Err(Problem::late("The checks took too long.")),
+        Err(error) => {
+            tracing::error!(%error, "a check of the doctor panicked");
+            Err(Problem::late("A check has failed; see the log."))
+        }
+    };
+    let at = SystemTime::now();
+    shared.checkup.0.send_replace(Seen {
+        last: Some(Arc::new(Examined { at, result })),
+        is_running: false,
+    });
+}

@@ -1,0 +1,87 @@
+//! Publishes one event by hand, for example to test a handler.
+
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::value::RawValue;
+use tidegate::NewEvent;
+
+use super::confirm::permitted;
+use crate::desk::Desk;
+use crate::flash;
+use crate::form::{Asked, Fields, Sent};
+use crate::offer::{input, reason};
+use crate::page::{Page, Place};
+use crate::problem::Problem;
+
+pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
+    permitted(&desk)?;
+    let kinds = desk.service().kinds().await?;
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();
+    let body = form(&desk, &names, asked.text("kind").unwrap_or_default());
+    let command = "tidegate publish KIND --payload '{}'";
+    Ok(Page::new(Place::Events, "Publish an event", command, body).answer(&desk))
+}
+
+fn form(desk: &Desk, kinds: &[&str], chosen: &str) -> Markup {
+    html! {
+        section.publish {
+            p { "The event is handled like any other: its handlers run at the next drain. The console's login needs the role tidegate_publish too." }
+            form.filters method="post" action=(desk.base().to("/publish")) {
+                label { span { "Kind" } select name="kind" required { @for kind in kinds { option value=(kind) selected[*kind == chosen] { (kind) } } } }
+                (input("Group", "group", "", ""))
+                (input("Correlation id", "correlation", "", ""))
+                (input("Deduplication key", "dedup_key", "", ""))
+                (input("Start in", "delay", "", "30s, 2h"))
+                (input("Deadline in", "expires_in", "", "1h"))
+                label.wide { span { "Payload (JSON)" } textarea name="payload" rows="6" {} }
+                (reason())
+                button.primary { "Publish" }
+            }
+        }
+    }
+}
+
+fn event(sent: &Fields) -> Result<NewEvent, Problem> {
+    let payload = sent.owned("payload").map(RawValue::from_string).transpose();
+    // The parser's message does not quote the text.
+    let payload =
+        payload.map_err(|error| Problem::invalid(format!("payload: must be JSON: {error}")))?;
+    let mut event = NewEvent::raw(sent.needed("kind")?, payload);
+    if let Some(group) = sent.text("group") {
+        event = event.group(group);
+    }
+    if let Some(id) = sent.text("correlation") {
+        event = event.correlation(id);
+    }
+    if let Some(key) = sent.text("dedup_key") {
+        event = event.dedup(key);
+    }
+    if let Some(delay) = sent.duration("delay")? {
+        event = event.delay(delay);
+    }
+    if let Some(time) = sent.duration("expires_in")? {
+        event = event.start_within(time);
+    }
+    Ok(event)
+}
+
+pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
+    permitted(&desk)?;
+    let (event, reason) = (event(&sent)?, sent.needed("reason")?);
+    let actor = desk.actor();
+    let published = desk.service().publish_by_hand(event, reason, Some(&actor));
+    let published = published.await?;
+    let id = published.id;
+    if !published.created {
+        return Err(Problem::conflict(format!(
+            "Event {id} is live with this deduplication key."
+        )));
+    }
+    let settings = &desk.shared.settings;
+    let to = settings.base.to(&format!("/events/{id}"));
+    Ok(flash::leading(
+        settings,
+        to.as_str(),
+        &format!("Published event {id}."),
+    ))
+}
