@@ -4,17 +4,17 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tidegate::Error;
 use tidegate::doctor::DoctorReport;
 use tokio::sync::watch;
 
 use crate::problem::Problem;
-use crate::shared::Shared;
 
 /// How long a page waits for a run that it has started.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The same where nothing runs between two requests.
-const PATIENCE_IF_FROZEN: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE_IF_FROZEN: Duration = Duration::from_secs(20);
 
 /// A run that takes longer is given up.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -39,29 +39,27 @@ pub(crate) struct Examined {
 
 /// The state of the checks.
 #[derive(Default)]
-pub(crate) struct Checkup(watch::Sender<Seen>);
+pub(crate) struct Checkup(Arc<watch::Sender<Seen>>);
 
 impl Checkup {
     /// Returns the last result. Starts a run if there is no result, if it is old, or if the reader asks for one, and waits for it
     /// for a moment.
-    pub(crate) async fn look(shared: &Arc<Shared>, is_asked: bool) -> Seen {
-        let mut seen = shared.checkup.0.subscribe();
-        let started = shared.checkup.0.send_if_modified(|seen| {
+    pub(crate) async fn look<F>(&self, is_asked: bool, patience: Duration, examine: F) -> Seen
+    where
+        F: Future<Output = Result<DoctorReport, Error>> + Send + 'static,
+    {
+        let started = self.0.send_if_modified(|seen| {
             let starts = !seen.is_running && (is_asked || seen.is_old());
             seen.is_running |= starts;
             starts
         });
         if started {
-            tokio::spawn(run(shared.clone()));
-            let patience = if shared.settings.is_frozen_between {
-                PATIENCE_IF_FROZEN
-            } else {
-                PATIENCE
-            };
+            let mut seen = self.0.subscribe();
+            tokio::spawn(run(self.0.clone(), examine));
             // Without an end in time, the page says that the checks are running.
             let _ = tokio::time::timeout(patience, seen.wait_for(|seen| !seen.is_running)).await;
         }
-        shared.checkup.0.borrow().clone()
+        self.0.borrow().clone()
     }
 }
 
@@ -73,12 +71,12 @@ impl Seen {
     }
 }
 
-async fn run(shared: Arc<Shared>) {
-    let examining = {
-        let shared = shared.clone();
-        // A task of its own, so that a panic of a check does not leave a run that never ends.
-        tokio::spawn(async move { tokio::time::timeout(LIMIT, shared.service.doctor()).await })
-    };
+async fn run<F>(told: Arc<watch::Sender<Seen>>, examine: F)
+where
+    F: Future<Output = Result<DoctorReport, Error>> + Send + 'static,
+{
+    // A task of its own, so that a panic of a check does not leave a run that never ends.
+    let examining = tokio::spawn(tokio::time::timeout(LIMIT, examine));
     let result = match examining.await {
         Ok(Ok(report)) => report.map_err(Problem::from),
         Ok(Err(_)) => Err(Problem::late("The checks took too long.")),
@@ -88,7 +86,7 @@ async fn run(shared: Arc<Shared>) {
         }
     };
     let at = SystemTime::now();
-    shared.checkup.0.send_replace(Seen {
+    told.send_replace(Seen {
         last: Some(Arc::new(Examined { at, result })),
         is_running: false,
     });

@@ -555,7 +555,8 @@ COMMENT ON FUNCTION tidegate.replay IS
     'events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this '
     'digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
 COMMENT ON FUNCTION tidegate.record_publish IS
-    'Records in the audit that an operator has published an event by hand, in the same transaction.';
+    'Records in the audit that an operator has published the event id by hand, with a reason and the name of the actor. '
+    'Call it in the transaction that publishes.';
 COMMENT ON FUNCTION tidegate.requeue IS
     'Breaks the leases of live events and makes them ready now, with at least one attempt left. ids: 1 to 10000 events. '
     'reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to '

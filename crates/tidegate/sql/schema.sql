@@ -3114,7 +3114,7 @@ BEGIN
         jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[record_publish.id], record_publish.reason);
 END $$;
 
-COMMENT ON FUNCTION tidegate.record_publish(id bigint, reason text, actor text) IS 'Records in the audit that an operator has published an event by hand, in the same transaction.';
+COMMENT ON FUNCTION tidegate.record_publish(id bigint, reason text, actor text) IS 'Records in the audit that an operator has published the event id by hand, with a reason and the name of the actor. Call it in the transaction that publishes.';
 
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -4,14 +4,14 @@ use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use tidegate::doctor::{DoctorReport, State as Judged};
 
-use crate::checkup::{Checkup, Seen};
+use crate::checkup::{PATIENCE, PATIENCE_IF_FROZEN, Seen};
 use crate::desk::Desk;
 use crate::html::{chip, instant, table};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
-    let seen = Checkup::look(&desk.shared, false).await;
+    let seen = look(&desk, false).await;
     let body = html! {
         (progress(&desk, &seen))
         @if let Some(last) = &seen.last {
@@ -33,8 +33,19 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 
 /// Starts another run. It only reads, so everybody may.
 pub(super) async fn run(desk: Desk) -> Response {
-    Checkup::look(&desk.shared, true).await;
+    look(&desk, true).await;
     Redirect::to(desk.base().to("/doctor").as_str()).into_response()
+}
+
+async fn look(desk: &Desk, is_asked: bool) -> Seen {
+    let shared = desk.shared.clone();
+    let patience = if shared.settings.is_frozen_between {
+        PATIENCE_IF_FROZEN
+    } else {
+        PATIENCE
+    };
+    let examine = async move { shared.service.doctor().await };
+    desk.shared.checkup.look(is_asked, patience, examine).await
 }
 
 fn progress(desk: &Desk, seen: &Seen) -> Markup {
