@@ -384,7 +384,7 @@ async fn what_is_in_a_workers_hands_is_told_and_left_as_it_is_by_the_view_too() 
     let update = "UPDATE tidegate.events SET available_at = now() + interval '1 hour'";
     let refused = client.execute(update, &[]).await.unwrap_err();
     let told = refused.as_db_error().unwrap().message().to_owned();
-    assert!(told.contains("is in a worker's hands"), "{told}");
+    assert!(told.contains("because a worker holds event"), "{told}");
     assert_eq!(number(&client, row).await, 1);
     let both =
         "UPDATE tidegate.events SET status = 'PENDING', available_at = now() + interval '1 hour'";
@@ -453,10 +453,13 @@ async fn a_request_that_says_not_what_or_when_is_refused_by_the_field() {
         answer.unwrap_err().to_string()
     };
     for (asked, wanted) in [
-        (json!({"action": "cancel"}), "ids: must be given, or kind"),
+        (
+            json!({"action": "cancel"}),
+            "ids, kind, group_key, correlation_id: one of them must be given",
+        ),
         (
             json!({"action": "cancel", "until": "2h"}),
-            "ids: must be given, or kind",
+            "ids, kind, group_key, correlation_id: one of them must be given",
         ),
         (
             json!({"action": "cancel", "ids": [1], "kind": "act"}),

@@ -1233,7 +1233,7 @@ type Change = fn(&mut ReplayRequest);
 const BAD_REPLAYS: &[(Change, &str)] = &[
     (
         |r| r.reason = String::from(" \n"),
-        "reason: a text that says why",
+        "reason: must be a text that says why",
     ),
     (
         |r| r.reason = "x".repeat(1001),

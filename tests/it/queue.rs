@@ -1144,7 +1144,7 @@ async fn under_a_snapshot_that_stays_nothing_is_leased() {
     assert!(
         refused
             .to_string()
-            .contains("transaction_isolation: read committed is needed"),
+            .contains("transaction_isolation: must be read committed"),
         "{refused}"
     );
 }

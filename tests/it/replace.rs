@@ -173,7 +173,7 @@ async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
     };
     let moved = refused(keyed("new").replace()).await;
     assert!(
-        moved.starts_with("group_key: must be that of the live event"),
+        moved.starts_with("group_key: must be the group of the live event"),
         "{moved}"
     );
     let moved = refused(keyed("new").group("h").replace()).await;

@@ -175,11 +175,15 @@ async fn i5_what_waited_while_its_machine_was_suspended_is_not_begun_under_the_o
     let thaw = "UPDATE stage SET at = 'thawed'";
     client.batch_execute(thaw).await.unwrap();
     let report = worker.report().expect("it ends by itself");
-    let most = u64::try_from(options().concurrency).unwrap();
-    let waited = u64::try_from(events).unwrap() - most;
-    assert!(report.released >= waited, "{report:?}");
+    // A drain leases a little ahead while it does not know how long handlers take.
+    let ahead = u64::try_from(options().concurrency).unwrap();
+    assert!(report.released >= ahead, "{report:?}");
     assert!(report.is_balanced() && report.lease_lost == 0, "{report:?}");
     // Under the next lease.
-    assert_eq!(report.completed, waited + most, "{report:?}");
+    assert_eq!(
+        report.completed,
+        u64::try_from(events).unwrap(),
+        "{report:?}"
+    );
     assert_eq!(live(&client).await, 0);
 }
