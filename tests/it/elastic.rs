@@ -237,7 +237,7 @@ async fn a_chain_ends_before_lambda_stops_it_and_the_next_tick_begins_another() 
     let settings = [
         ("TIDEGATE_MAX_DRAINS", "1"),
         ("TIDEGATE_CONCURRENCY", "1"),
-        ("TIDEGATE_BUDGET", "1s"),
+        ("TIDEGATE_BUDGET", "2s"),
     ];
     let lambda = Lambda::with(&db, &services, Delivery::Often, &settings).await;
     let reports = ended("all invocations", lambda.wake()).await;
