@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::clocks::Reading;
 use super::leaser::{Arrival, Ask, Brought, LEASE_BYTES, LeaseOrder, lease};
 use super::leases::Window;
-use super::walk::WORTH;
+use super::walk::{ARRIVAL, Stretch, WORTH};
 use super::{Drain, Slot};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
@@ -190,7 +190,7 @@ impl<D: Dispatch> Drain<D> {
                 self.learn(&mut batch);
             }
             Ask::Events(stretch) => {
-                let pace = (self.hand.waiting(), self.pace());
+                let pace = (self.hand.waiting(), self.pace(&stretch));
                 let empty = self
                     .walk
                     .arrived(stretch, brought.promoted, &mut batch, pace);
@@ -304,10 +304,10 @@ impl<D: Dispatch> Drain<D> {
         known.map_or(least, |count| count.clamp(least, MOST_AHEAD))
     }
 
-    /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or a few while that is not
-    /// known. Events that share a call take one handler's place together.
-    fn pace(&self) -> u32 {
-        let known = self.handled_in(WORTH);
+    /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or while a lease like this
+    /// one is under way, and a few while that is not known. Events that share a call take one handler's place together.
+    fn pace(&self, arrived: &Stretch) -> u32 {
+        let known = self.handled_in(arrived.under_way().clamp(WORTH, ARRIVAL));
         let most = known.unwrap_or(2 * self.options.concurrency);
         let shared = most.saturating_mul(self.policies.most_shared());
         u32::try_from(shared).unwrap_or(u32::MAX)

@@ -18,7 +18,7 @@ pub(super) const WORTH: Duration = Duration::from_millis(250);
 
 /// No lease grows beyond what arrives within about this time. A lease that is under way when the run ends goes back
 /// late, or lapses. A slow link brings little within this time.
-const ARRIVAL: Duration = Duration::from_secs(1);
+pub(super) const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// An event that becomes ready behind the cursor waits about this long at most.
 const RESCAN: Duration = Duration::from_secs(1);
@@ -75,10 +75,15 @@ impl Stretch {
         self.walk.after == 0
     }
 
+    /// Returns how long this lease, which has just arrived, was under way.
+    pub(super) fn under_way(&self) -> Duration {
+        self.sent.elapsed()
+    }
+
     /// Returns how many events would have arrived within [`ARRIVAL`], at the pace of this lease, which has just
     /// arrived.
-    fn in_time(&self, now: Instant) -> u32 {
-        let took = (now - self.sent).as_millis().max(1);
+    fn in_time(&self) -> u32 {
+        let took = self.under_way().as_millis().max(1);
         let most = u128::from(self.limit) * ARRIVAL.as_millis() / took;
         u32::try_from(most).unwrap_or(u32::MAX)
     }
@@ -165,8 +170,8 @@ impl Cursor {
     }
 
     /// Learns from a lease how far it came and whether it brought enough. `left` events were still waiting for a
-    /// handler when it came, and the handlers do `pace` events in [`WORTH`]. Returns whether the queue is empty: a whole walk that began with nothing in hand has found
-    /// nothing ready.
+    /// handler when it came, and the handlers' pace is `pace` events a lease. Returns whether the queue is empty: a
+    /// whole walk that began with nothing in hand has found nothing ready.
     pub(super) fn arrived(
         &mut self,
         stretch: Stretch,
@@ -181,7 +186,7 @@ impl Cursor {
         let since = now - std::mem::replace(&mut self.last_arrival, now);
         if full {
             let most = pace.clamp(self.least, self.batch);
-            let fast = stretch.in_time(now);
+            let fast = stretch.in_time();
             self.want = self.adapted(left, since, fast).clamp(self.least, most);
         }
         self.barren &= leased == 0 && batch.unreadable.is_empty() && promoted.is_none();
