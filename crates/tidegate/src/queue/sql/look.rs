@@ -91,8 +91,8 @@ SELECT (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 
 ///   shows how much was published, not how much it can do.
 ///
 /// Events that have started do not count, and neither do events past their deadline, which are already lost. The
-/// statement walks the index up to `$2` rows, with a million rows as with a thousand. It reads the log only if it needs
-/// a rate.
+/// statement walks the index up to `$2` rows, with a million rows as with a thousand. If it needs a rate, it sums the
+/// figures of the window's minutes: counting the log took 200 ms at 10,000,000 rows, at the end of each drain.
 pub static EXPIRING: Statement = Statement {
     name: "expiring",
     params: &[Type::FLOAT8, Type::INT8],
@@ -105,12 +105,13 @@ WITH held AS MATERIALIZED (
       FROM tidegate.event_queue AS q, held
      WHERE q.expires_at > statement_timestamp() AND NOT (q.id <@ held.started)
      ORDER BY q.expires_at LIMIT $2
+), span AS (
+    SELECT date_trunc('minute', statement_timestamp() - make_interval(secs => $1)) AS since
 ), finished AS MATERIALIZED (
-    SELECT l.kind, count(*) / $1 AS per_second
-      FROM tidegate.event_log AS l
-     WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1)
-       AND EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
-     GROUP BY l.kind
+    SELECT m.kind, sum(m.events)::float8 / extract(epoch FROM statement_timestamp() - span.since)::float8 AS per_second
+      FROM span JOIN tidegate.minute_stats AS m ON m.minute >= span.since
+     WHERE EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
+     GROUP BY m.kind, span.since
 ), placed AS (
     SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.expires_at) AS place FROM first AS f)
 SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', min(p.expires_at))::text
