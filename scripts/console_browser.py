@@ -36,6 +36,13 @@ ACTIONS = [
     ("/services", "Limit another service", {"name": "mint", "limit": "2"}, "mint: done", "SELECT max_running = 2 FROM tidegate.service WHERE service = 'mint'", "Limit"),
     ("/schedules", "Create or change a schedule", {"name": "hourly", "kind": "order_placed", "every": "1h", "payload": '{"a": 1}'}, "hourly: set", "SELECT count(*) = 1 FROM tidegate.schedule WHERE name = 'hourly'", "Save"),
 ]
+# After everything else, because they change every payload and what is old.
+LAST = [
+    ("/retention", "Seal payloads again", {"dry_run": True}, "Dry run: to be sealed with the key 2031", "SELECT count(*) > 0 FROM tidegate.event_queue WHERE NOT starts_with(payload::text, '{\"tidegate_sealed\"')"),
+    ("/retention", "Seal payloads again", {}, "Sealed with the key 2031", "SELECT count(*) = 0 FROM tidegate.event_queue WHERE NOT starts_with(payload::text, '{\"tidegate_sealed\"')"),
+    ("/retention", "Clean up", {"dry_run": True}, "Dry run: 0 live events would end, 1 finished events", "SELECT count(*) = 1 FROM tidegate.event_log WHERE id = 702"),
+    ("/retention", "Clean up", {}, "0 live events have ended, 1 finished events", "SELECT count(*) = 0 FROM tidegate.event_log WHERE id = 702"),
+]
 # The same in a row of a table: the row that has this text.
 IN_ROWS = [
     ("/services", "courier", "Resume", "courier: done", "SELECT state = 'closed' FROM tidegate.service WHERE service = 'courier'"),
@@ -121,9 +128,12 @@ class Visit:
             field = form.locator(f"[name={name}]")
             if field.evaluate("one => one.tagName") == "SELECT":
                 field.select_option(value)
+            elif value is True:
+                field.check()
             else:
                 field.fill(value)
-        form.locator("[name=reason]").fill("tried in a browser")
+        for field in form.locator("[name=reason]").all():
+            field.fill("tried in a browser")
         form.locator("button", has_text=button or label).last.click()
         self.says(said)
 
@@ -148,6 +158,7 @@ def try_it(tools, server, database, shots):
         replay_many(browser, server, found, state, database)
         change_many(browser, server, found, state, database)
         without_scripts(browser, server, found, state, database)
+        maintain(browser, server, found, state, database)
         browser.close()
     print(f"{len(found.wrong)} things are wrong" if found.wrong else "everything is well")
     return int(bool(found.wrong))
@@ -310,6 +321,18 @@ def change_many(browser, server, found, state, database):
     confirm(page)
     visit.says("Forgot 1 events")
     found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE group_key = 'customer-tried'"), "the person is still there")
+    visit.context.close()
+
+
+def maintain(browser, server, found, state, database):
+    print("a cleanup, and new seals", flush=True)
+    visit = Visit(browser, server, found, state)
+    database.run("""INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        VALUES (702, 'invoice_sent', 'COMPLETED', 1, 5, '[]', now(), now(), now() - interval '1 hour')""")
+    for path, label, fields, said, holds in LAST:
+        visit.go(path)
+        visit.act(label, fields, said)
+        found.check(database.holds(holds), f"{path}: {label}: {holds}")
     visit.context.close()
 
 

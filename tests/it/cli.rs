@@ -701,6 +701,34 @@ async fn b20_list_shows_live_and_finished_events_newest_first_by_status_and_kind
     wrong.failed(2, &["--status", "COMPLETED_WITH_ERRORS"]);
 }
 
+// cancel and reschedule
+
+#[tokio::test]
+async fn exactly_what_a_dry_run_has_shown_is_changed_or_nothing() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db);
+    let live = "SELECT count(*) FROM tidegate.event_queue WHERE NOT delayed";
+    for verb in [&["reschedule", "--delay=1h"][..], &["cancel"]] {
+        publish_views(&client, 3).await;
+        let filter = [verb, &["--kind", VIEWED, "--reason=why"]].concat();
+        let digest = async || {
+            let dry = cli.json(&[&filter[..], &["--dry-run"]].concat()).await;
+            dry["digest"].as_str().unwrap().to_owned()
+        };
+        let (seen, before) = (digest().await, number(&client, live).await);
+        publish_views(&client, 1).await;
+        let late = cli.run(&[&filter[..], &["--digest", &seen]].concat()).await;
+        assert_eq!(late.code, Some(1), "{late:?}");
+        assert!(late.stdout.starts_with("nothing was "), "{late:?}");
+        assert_eq!(number(&client, live).await, before + 1);
+        let seen = digest().await;
+        cli.json(&[&filter[..], &["--digest", &seen]].concat())
+            .await;
+        assert_eq!(number(&client, live).await, 0);
+    }
+}
+
 // every verb
 
 /// The verbs as `--help` lists them.

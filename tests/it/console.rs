@@ -483,6 +483,22 @@ async fn every_action_does_what_the_command_line_does_and_the_audit_names_who_di
 }
 
 #[tokio::test]
+async fn a_cleanup_is_tried_dry_and_then_removes_what_is_old() {
+    let site = Site::acting().await;
+    let old = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        VALUES (702, 'invoice_sent', 'COMPLETED', 1, 5, '[]', now(), now(), now() - interval '1 hour')";
+    site.client.batch_execute(old).await.unwrap();
+    let rows = "SELECT count(*) FROM tidegate.event_log WHERE id = 702";
+    let dry = [("dry_run", "on"), ("back", "/retention")];
+    assert_eq!(site.done("/act/cleanup", &dry).await, "/retention");
+    assert_eq!(site.number(rows).await, 1);
+    site.done("/act/cleanup", &[]).await;
+    assert_eq!(site.number(rows).await, 0);
+    let (actor, told, ..) = site.audited().await;
+    assert_eq!((actor.as_deref(), &*told), (Some("ada"), "cleanup"));
+}
+
+#[tokio::test]
 async fn schedules_are_made_paused_resumed_and_removed() {
     let site = Site::acting().await;
     let made = [

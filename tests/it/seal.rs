@@ -250,6 +250,21 @@ async fn a_rewrap_gives_every_payload_the_current_keys_seal_and_changes_no_word(
     let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
     assert_eq!(number(&client, completed).await, 4);
 
+    // A run with a time limit does a page at least, and says that there is more.
+    crate::support::publish_views(&client, 250).await;
+    let limited = [&rewrap[..], &["--budget=0s"]].concat();
+    for (sealed, code) in [(100, 1), (100, 1), (50, 1)] {
+        let ran = new.run(&limited).await;
+        let report = ran.document();
+        assert_eq!((ran.code, &report["sealed"]), (Some(code), &json!(sealed)));
+        assert_eq!(report["incomplete"], json!(true));
+    }
+    let whole = done(&new, &rewrap).await.document();
+    assert_eq!(
+        (&whole["sealed"], &whole["incomplete"]),
+        (&json!(0), &json!(false))
+    );
+
     // Nobody puts another payload in the place of one.
     let forged = "SELECT tidegate.rewrap('event_log_default', ARRAY[1], ARRAY['{\"tidegate_sealed\":{\"data\":\"x\"}}'], 'r', NULL)
            UNION ALL SELECT tidegate.rewrap(p.partition, ARRAY[1], ARRAY['{\"tidegate_sealed\":{\"data\":\"x\"}}'], 'r', NULL) FROM tidegate.log_partitions() AS p";

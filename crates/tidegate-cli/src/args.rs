@@ -535,12 +535,15 @@ pub struct SelectArgs {
     /// Only events published before this time, written like --since.
     #[arg(long, value_parser = parse_moment)]
     pub until: Option<Moment>,
-    /// Maximum number of events to change, 1 to 10000, lowest ids first [default: 10000].
+    /// Maximum number of events to change, 1 to 1000000, lowest ids first [default: 10000]. With --digest at most 10000.
     #[arg(long)]
     pub limit: Option<u32>,
     /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
+    /// Digest from a dry run with --json: change the events only if exactly those of that dry run would be changed.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub digest: Option<String>,
 }
 
 #[derive(Args)]
@@ -657,6 +660,9 @@ pub struct RewrapArgs {
     /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
+    /// Time limit, such as 30s; run the same command again for the rest [default: none].
+    #[arg(long, value_parser = parse_duration)]
+    pub budget: Option<Duration>,
     #[command(flatten)]
     pub audit: AuditArgs,
 }

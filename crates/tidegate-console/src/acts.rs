@@ -1,19 +1,19 @@
 //! Handles actions. Each action is a form. It calls the same function of the program as the verb of the command line, with the
 //! person's name for the audit, and redirects to the page where the form was.
 
+mod upkeep;
+
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Path;
 use axum::response::Response;
 use axum::routing::post;
-use tidegate::invocation::RetentionRequest;
 use tidegate::operate::{
     CancelRequest, KindRequest, Periodic, PolicyRequest, ReplayRequest, RequeueRequest,
     RescheduleRequest, ScheduleAction, ScheduleRequest, ServiceAction, ServiceRequest, Skipped,
     UnblockAction, UnblockRequest, parse_catch_up,
 };
-use tidegate::program::Retention;
 
 use crate::desk::Desk;
 use crate::flash;
@@ -40,7 +40,9 @@ async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Result<R
         "pause" | "resume" => pause(&desk, &sent, &verb).await?,
         "retire" => retire(&desk, &sent).await?,
         "policy" => policy(&desk, &sent).await?,
-        "retention" => retention(&desk, &sent).await?,
+        "retention" => upkeep::retention(&desk, &sent).await?,
+        "cleanup" => upkeep::cleanup(&desk, &sent).await?,
+        "rewrap" => upkeep::rewrap(&desk, &sent).await?,
         "service" => service(&desk, &sent).await?,
         "schedule" => schedule(&desk, &sent).await?,
         _ => return Err(Problem::not_found()),
@@ -265,39 +267,6 @@ async fn policy(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         }
     ))
 }
-
-async fn retention(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
-    let asked = RetentionRequest {
-        kind: Some(sent.needed("kind")?.to_owned()),
-        completed: sent.duration("completed")?,
-        failed: sent.duration("failed")?,
-        apply: sent.is_set("apply"),
-        budget: Some(APPLYING),
-        reason: Some(reason(sent)?),
-        actor: Some(desk.actor()),
-    };
-    match desk.service().retention(&asked, None).await? {
-        Retention::Kept(_) => Err(Problem::invalid(
-            "completed: must be given, or failed, or that it is applied",
-        )),
-        Retention::Changed(report) => {
-            let redated = report.redated.map(|redated| {
-                format!(
-                    " {} finished events got a new expiry.",
-                    number(redated.rows)
-                )
-            });
-            let kind = asked.kind.unwrap_or_default();
-            Ok(format!(
-                "The retention of {kind} is changed.{}",
-                redated.unwrap_or_default()
-            ))
-        }
-    }
-}
-
-/// Shorter than the time limit of a request. Repeating the request does the rest.
-const APPLYING: std::time::Duration = std::time::Duration::from_secs(10);
 
 async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     let action = match sent.text("do") {

@@ -22,6 +22,15 @@ pub(crate) struct Offer<'a> {
 impl Offer<'_> {
     /// The action with fields to fill in, if this person may act.
     pub(crate) fn with(&self, desk: &Desk, fields: &Markup) -> Markup {
+        self.form(desk, &html! { (fields) (reason()) })
+    }
+
+    /// The action with fields to fill in, of which the reason is none: the audit takes none for it.
+    pub(crate) fn without_reason(&self, desk: &Desk, fields: &Markup) -> Markup {
+        self.form(desk, fields)
+    }
+
+    fn form(&self, desk: &Desk, fields: &Markup) -> Markup {
         if !desk.may_act() {
             return html! {};
         }
@@ -34,7 +43,6 @@ impl Offer<'_> {
                     @for (name, value) in self.of { input type="hidden" name=(name) value=(value); }
                     input type="hidden" name="back" value=(desk.address);
                     (fields)
-                    (reason())
                     button class=(if self.is_grave { "grave" } else { "primary" }) { (self.label) }
                 }
             }

@@ -1,9 +1,10 @@
 //! Owns how stored payloads are sealed again with the current key: page by page, in the queue and every partition of
 //! the log. It knows no SQL.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 use tokio_postgres::Client;
 
 use crate::connect::Database;
@@ -22,16 +23,20 @@ const TOLD: usize = 100;
 pub(crate) async fn rewrap(
     database: &Database,
     request: &RewrapRequest,
+    budget: Option<Duration>,
 ) -> Result<RewrapReport, Error> {
     let Some(keys) = seal::keys().await? else {
         let why = "must be set, or TIDEGATE_PAYLOAD_KEYS_SECRET_ID: there is no key to seal with";
         return Err(Error::Config(format!("TIDEGATE_PAYLOAD_KEYS_FILE: {why}")));
     };
+    let began = Instant::now();
     let client = database.connect().await?;
     let mut run = Run {
         client: &client,
         keys,
         request,
+        until: budget.and_then(|budget| began.checked_add(budget)),
+        has_done_a_page: false,
         report: RewrapReport {
             dry_run: request.dry_run,
             key: keys.current().to_owned(),
@@ -52,13 +57,16 @@ struct Run<'a> {
     client: &'a Client,
     keys: &'a PayloadKeys,
     request: &'a RewrapRequest,
+    /// When no more pages begin.
+    until: Option<Instant>,
+    has_done_a_page: bool,
     report: RewrapReport,
 }
 
 impl Run<'_> {
     async fn place(&mut self, partition: Option<&str>) -> Result<(), Error> {
         let mut after = i64::MIN;
-        loop {
+        while !self.is_over() {
             let key = self.keys.current();
             let page = queue::unsealed(self.client, partition, key, after, PAGE).await?;
             let Some(last) = page.last() else {
@@ -76,7 +84,14 @@ impl Run<'_> {
                 let new = (&*ids, &*payloads);
                 queue::rewrap(self.client, partition, new, self.request).await?;
             }
+            self.has_done_a_page = true;
         }
+        self.report.incomplete = true;
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.has_done_a_page && self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// Returns the payload under the current key and counts it; `None` when that is impossible.

@@ -8,6 +8,9 @@ use super::operate::{SHOWN, events, ids, skipped};
 
 /// Describes what was cancelled.
 pub fn cancelled(report: &CancelReport) -> String {
+    if let Some(refused) = &report.refused {
+        return format!("nothing was cancelled: {refused}");
+    }
     let mut lines = vec![if report.dry_run {
         format!("dry run: {} would be cancelled", events(report.cancelled))
     } else {
@@ -31,6 +34,9 @@ pub fn cancelled(report: &CancelReport) -> String {
 
 /// Describes what was rescheduled.
 pub fn rescheduled(report: &RescheduleReport) -> String {
+    if let Some(refused) = &report.refused {
+        return format!("nothing was rescheduled: {refused}");
+    }
     let mut lines = vec![if report.dry_run {
         format!(
             "dry run: {} would be rescheduled",

@@ -224,6 +224,11 @@ pub fn rewrapped(report: &RewrapReport) -> String {
             ids(&report.broken)
         ));
     }
+    if report.incomplete {
+        lines.push(
+            "  the time was over before all were read: run the same command again".to_owned(),
+        );
+    }
     lines.join("\n")
 }
 

@@ -11,7 +11,8 @@ fn named(ids: Vec<i64>) -> Option<Vec<i64>> {
     (!ids.is_empty()).then_some(ids)
 }
 
-/// Fails if the request names ids and none of these events could be cancelled.
+/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events could be
+/// cancelled.
 pub async fn cancel(service: &Service, args: CancelArgs) -> Result<Answer, Failed> {
     let select = args.select;
     let by_id = !select.ids.is_empty();
@@ -29,16 +30,17 @@ pub async fn cancel(service: &Service, args: CancelArgs) -> Result<Answer, Faile
             reason: args.audit.reason,
             actor: args.audit.actor,
             dry_run: select.dry_run,
-            digest: None,
+            digest: select.digest,
         })
         .await?;
     Ok(Answer {
-        code: u8::from(by_id && report.cancelled == 0),
+        code: u8::from(report.refused.is_some() || (by_id && report.cancelled == 0)),
         ..Answer::new(document(&report)?, text::change::cancelled(&report))
     })
 }
 
-/// Fails if the request names ids and none of these events could be rescheduled.
+/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events could be
+/// rescheduled.
 pub async fn reschedule(service: &Service, args: RescheduleArgs) -> Result<Answer, Failed> {
     let (select, start) = (args.select, args.start);
     let by_id = !select.ids.is_empty();
@@ -62,11 +64,11 @@ pub async fn reschedule(service: &Service, args: RescheduleArgs) -> Result<Answe
             reason: args.audit.reason,
             actor: args.audit.actor,
             dry_run: select.dry_run,
-            digest: None,
+            digest: select.digest,
         })
         .await?;
     Ok(Answer {
-        code: u8::from(by_id && report.rescheduled == 0),
+        code: u8::from(report.refused.is_some() || (by_id && report.rescheduled == 0)),
         ..Answer::new(document(&report)?, text::change::rescheduled(&report))
     })
 }

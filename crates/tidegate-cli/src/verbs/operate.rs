@@ -199,17 +199,21 @@ pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Faile
     })
 }
 
-/// Fails if a payload could not be sealed again.
+/// Fails if a payload could not be sealed again, or if the time was over before all were.
 pub async fn rewrap(service: &Service, args: RewrapArgs) -> Result<Answer, Failed> {
     let report = service
-        .rewrap(&RewrapRequest {
-            reason: args.audit.reason,
-            actor: args.audit.actor,
-            dry_run: args.dry_run,
-        })
+        .rewrap(
+            &RewrapRequest {
+                reason: args.audit.reason,
+                actor: args.audit.actor,
+                dry_run: args.dry_run,
+                budget: args.budget,
+            },
+            None,
+        )
         .await?;
     Ok(Answer {
-        code: u8::from(!report.no_key.is_empty() || !report.broken.is_empty()),
+        code: u8::from(report.incomplete || !report.no_key.is_empty() || !report.broken.is_empty()),
         ..Answer::new(document(&report)?, text::operate::rewrapped(&report))
     })
 }

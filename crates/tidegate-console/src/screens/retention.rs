@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::kinds;
 use crate::desk::Desk;
 use crate::html::{bytes, field, named, nothing, number, short, table};
+use crate::offer::{Offer, tick};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -27,8 +28,33 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     let body = html! {
         (table("Retention", &head, &rows))
         section { h2 { "Partitions of the log" } (partitions_of(&partitions)) }
+        (upkeep(&desk))
     };
     Ok(Page::new(Place::Retention, "Retention", "tidegate retention", body).answer(&desk))
+}
+
+/// What a timer does, and what follows a new key: both in steps that fit into a request.
+fn upkeep(desk: &Desk) -> Markup {
+    let dry = tick("Dry run", "dry_run", false);
+    let cleanup = Offer {
+        verb: "cleanup",
+        label: "Clean up",
+        explains: "Creates partitions ahead, ends events that no drain would handle any more, and removes events whose retention is over. Works for ten seconds at most.",
+        of: &[],
+        is_grave: true,
+    };
+    let rewrap = Offer {
+        verb: "rewrap",
+        label: "Seal payloads again",
+        explains: "Seals the payloads that have another key than the current one, or no seal. Works for ten seconds at most.",
+        of: &[],
+        is_grave: true,
+    };
+    html! {
+        @if desk.may_act() {
+            section { h2 { "Upkeep" } (cleanup.without_reason(desk, &dry)) (rewrap.with(desk, &dry)) }
+        }
+    }
 }
 
 fn partitions_of(partitions: &[Value]) -> Markup {

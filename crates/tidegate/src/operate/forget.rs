@@ -1,8 +1,11 @@
 //! Requests to forget a person and to seal stored payloads again, and their reports.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::config::{named, parse_duration};
 
 /// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
 #[derive(Clone, PartialEq, Eq)]
@@ -119,6 +122,14 @@ pub struct RewrapRequest {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// How long it may take. No page of payloads begins later, but one page is always done. The invocation's own deadline
+    /// also limits it. Without either, it runs to the end.
+    #[serde(default, deserialize_with = "budget")]
+    pub budget: Option<Duration>,
+}
+
+fn budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("budget", parse_duration, deserializer)
 }
 
 /// The report of a rewrap. For a dry run, what it would seal.
@@ -139,4 +150,7 @@ pub struct RewrapReport {
     pub no_key: BTreeMap<String, u64>,
     /// The first 100 events whose sealed payload cannot be opened.
     pub broken: Vec<i64>,
+    /// Whether the time was over before everything was read. Send the request again: what is sealed stays sealed.
+    #[serde(default)]
+    pub incomplete: bool,
 }

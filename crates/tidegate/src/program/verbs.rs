@@ -321,18 +321,23 @@ impl Service {
     }
 
     /// Seals all payloads of the queue and the log with the current key: those sealed with another key, and those not
-    /// sealed.
+    /// sealed. Runs within `time` if the caller has a limit.
     ///
     /// # Errors
     /// [`Error::Config`] when this program has no keys; as [`Service::replay`]. What was done before the error stays
     /// done.
-    pub async fn rewrap(&self, asked: &RewrapRequest) -> Result<RewrapReport, Error> {
+    pub async fn rewrap(
+        &self,
+        asked: &RewrapRequest,
+        time: Option<Duration>,
+    ) -> Result<RewrapReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = RewrapRequest {
             actor,
             ..asked.clone()
         };
-        rewrap::rewrap(&self.database, &asked).await
+        let budget = asked.budget.into_iter().chain(time).min();
+        rewrap::rewrap(&self.database, &asked, budget).await
     }
 
     /// Returns the schedules: those that have stopped first, then the others by their next slot.
