@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pypi
@@ -92,9 +93,11 @@ def where():
 def serve(arguments):
     """Runs a server from its start to its end."""
     found, user = installation(arguments.major), served.User()
-    with served.throwaway(user) as room:
+    with ExitStack() as stack:
+        room = stack.enter_context(served.throwaway(user))
         found = _reachable(found, user, room)
-        data = _cluster(found, user, room, arguments.data)
+        place = stack.enter_context(served.in_memory(user, room)) if arguments.fast else room
+        data = _cluster(found, user, room, arguments.data, place)
         more = {**(FAST if arguments.fast else {}), **_tls(arguments.tls, user, room), **dict(arguments.set)}
 
         def start(port):
@@ -188,10 +191,10 @@ def _reachable(found, user, room):
     return copy
 
 
-def _cluster(found, user, room, kept):
-    """Returns the data folder: the caller's, created on first use, or a temporary one."""
+def _cluster(found, user, room, kept, place):
+    """Returns the data folder: the caller's, created on first use, or a temporary one in `place`."""
     if kept is None:
-        return _copy_of_template(found, user, room)
+        return _copy_of_template(found, user, room, place / "data")
     kept = kept.resolve()
     if not (kept / "PG_VERSION").exists():
         kept.mkdir(parents=True, exist_ok=True)
@@ -207,10 +210,9 @@ def _check_data_folder(kept, user):
         raise Unavailable(f"--data: {kept} cannot be reached by {user.name}, who the server runs as: choose another folder")
 
 
-def _copy_of_template(found, user, room):
+def _copy_of_template(found, user, room, data):
     """initdb takes seconds, and a copy of its result a tenth of a second. This process makes the copy, so the cache may be
     inaccessible to the server's user. A project folder without write access must not make this fail."""
-    data = room / "data"
     template = pypi.TOOLS / f"cluster-{_version(found.binaries)}"
     try:
         shutil.copytree(template, data, symlinks=True)
