@@ -2,6 +2,7 @@
 //! that has the keys.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use crate::config::Lookup;
 use crate::connect::Database;
@@ -29,7 +30,11 @@ pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
 }
 
 #[expect(clippy::unused_async, reason = "as with the seal built in")]
-pub(crate) async fn rewrap(_: &Database, _: &RewrapRequest) -> Result<RewrapReport, Error> {
+pub(crate) async fn rewrap(
+    _: &Database,
+    _: &RewrapRequest,
+    _: Option<Duration>,
+) -> Result<RewrapReport, Error> {
     let why = "this program was built without the feature seal";
     Err(Error::Config(format!("rewrap: {why}")))
 }
