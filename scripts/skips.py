@@ -15,7 +15,7 @@ KNOWN = {
     "pgbouncer": "a pooler", "libfaketime": "clocks that are set", "tls": "a Postgres with TLS", "disk": "the right to mount a small disk",
     "postgres-18": "the newest Postgres", "advisories": "RustSec's database on GitHub",
     "psycopg": "the Postgres drivers of Python", "node-postgres": "Node and its Postgres driver", "jdbc": "a JDK and its Postgres driver",
-    "lib-pq": "Go and its Postgres driver", "ruby-pg": "Ruby and its Postgres driver", "pdo-pgsql": "PHP and its Postgres driver", "promtool": "Prometheus's promtool",
+    "lib-pq": "Go and its Postgres driver", "ruby-pg": "Ruby and its Postgres driver", "pdo-pgsql": "PHP and its Postgres driver", "promtool": "Prometheus's promtool", "collector": "an OpenTelemetry collector (Rotel)",
     "chromium": "a browser"}
 
 
