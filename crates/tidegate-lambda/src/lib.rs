@@ -1,9 +1,9 @@
-//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, has it answered within the deadline, and returns
-//! the report. It has no logic of its own except `intake`, which answers Lambda for messages from other services. `envelope`
-//! knows their formats.
+//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, lets the program answer it within the
+//! deadline, and returns the report. It has no logic of its own except `intake`, which receives messages from other
+//! services and tells Lambda which to redeliver. `envelope` knows the formats of these messages.
 //!
-//! Invalid settings do not make the start fail. A function that fails during its start tells its caller nothing, so the error
-//! is kept and every invocation answers with it.
+//! Invalid settings do not make the start fail. A function that fails during its start gives its caller no reason. So
+//! the error is kept, and every invocation answers with it.
 
 mod envelope;
 mod intake;

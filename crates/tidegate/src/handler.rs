@@ -156,10 +156,10 @@ impl HandlerError {
     /// Use it when the service cannot be reached, times out, reports that it is unhealthy or overloaded (5xx, 429), or
     /// refuses the program's own credentials (code `credentials`).
     ///
-    /// The event keeps its attempt, unless the service has answered other events since this event last failed in this
-    /// way. After five such failures in a row no drain calls the service: events that need it wait in their places, and
-    /// from time to time one of them is tried. Use [`HandlerError::after`] to pass on when the service wants to be
-    /// called again. In a handler that calls no service this is a plain retry.
+    /// The attempt does not count against the event's limit, unless the service has answered other events since this
+    /// event last failed in this way. After five such failures in a row, no drain calls the service: events that need
+    /// it wait in their places, and from time to time a drain tries one of them. If the service says when to call it
+    /// again, pass that on with [`HandlerError::after`]. In a handler that calls no service, this is a plain retry.
     pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             unavailable: true,
@@ -167,7 +167,7 @@ impl HandlerError {
         }
     }
 
-    /// Asks to run the handler again after `delay`, because what it needs is not ready yet, for example. This is not an
+    /// Asks to run the handler again after `delay`, for example because what it needs is not ready yet. This is not an
     /// error: it costs no attempt and does not appear among the event's errors. `why` is stored with the event's
     /// progress, so put no personal data there. Later events of the group go on waiting.
     ///
@@ -394,7 +394,7 @@ pub trait Verdicts<T> {
     /// A retry, code `error`.
     fn retryable(self) -> Result<T, HandlerError>;
 
-    /// Marks that the service has not answered: the event waits for it and keeps its attempt. See
+    /// Marks that the service has not answered: the event waits for it, and the attempt is not counted. See
     /// [`HandlerError::unavailable`].
     ///
     /// # Errors

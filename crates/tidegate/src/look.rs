@@ -1,5 +1,5 @@
-//! Owns the requests and answers of people who look at the queue: one event, and lists of events, groups, leases and
-//! services. This module knows no SQL and changes nothing.
+//! Owns the requests of operators who look at the queue, and the answers to them: one event, and lists of events,
+//! groups, leases and services. This module knows no SQL and changes nothing.
 
 use std::ops::RangeInclusive;
 

@@ -15,13 +15,13 @@ use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::error::Error;
 use crate::queue::{self, Backlog};
 
-/// A database that does not answer for this long is given up, and drained last.
+/// A database that does not answer within this time is passed over, and drained last.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// The least time for a drain. None starts with less time left, and none receives less while others wait.
+/// The shortest time for a drain. No drain starts with less time left, and none gets less while others wait.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// How many databases are asked for their state at once.
+/// How many databases are asked at once for their state.
 const LOOKS_AT_ONCE: usize = 32;
 
 /// Several databases, each with a queue.

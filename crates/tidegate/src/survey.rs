@@ -1,5 +1,6 @@
-//! The answers for people who watch a queue of any size: rights, depths, figures over time, what needs attention, one event, the
-//! audit. Every view reads a bounded number of rows. If it reaches its bound, the answer says so.
+//! Owns the answers for operators who watch a queue of any size: rights, depths, figures over time, what needs
+//! attention, one event, the audit. Every view reads a bounded number of rows. If it reaches its bound, the answer says
+//! so.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub struct Rights {
 pub struct Depth {
     /// The kind.
     pub kind: String,
-    /// All of them.
+    /// All events of this kind.
     pub events: u64,
     /// Leased events.
     pub processing: u64,
