@@ -229,8 +229,8 @@ BEGIN
     END IF;
 END $$;
 
--- Ends an event whose payload cannot be read. It first deletes the payload, because moving it to the log would read it.
--- SECURITY DEFINER is needed, because otherwise the drain role would need the right to change payloads.
+-- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would read it. SECURITY
+-- DEFINER is needed, because otherwise the drain role would need the right to change payloads.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -277,7 +277,7 @@ BEGIN
     RETURN left_hand;
 END $$;
 
--- Stores a step's result or a handler's end with an event that is still held. Returns whether it is.
+-- Stores a step's result or a handler's end with an event that is still held. Returns whether the event is still held.
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -292,8 +292,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Stores how far a handler has come with an event that is still held. Returns false if it is no longer held. It never waits: a
--- row that another session has locked is not worth a handler's time, and the next report comes in a second.
+-- Stores how far a handler has come with an event that is still held. Returns false if it is no longer held. It never waits for
+-- a row that another session has locked, because the next report comes in a second.
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$

@@ -47,8 +47,8 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
 $$;
 
 -- The only function that requeues events. The worker loses the events, and with each one the later events of its group. A
--- started attempt counts. The event runs in the next drain even if its attempts were used up. At 1000, the maximum, one
--- attempt is returned to it.
+-- started attempt counts. The event runs in the next drain even if its attempts were used up. If its limit is already 1000, the
+-- maximum, one attempt is returned to it.
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -121,8 +121,8 @@ BEGIN
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
 
--- Allows one replay at a time. A session that waited here sees in its next statement what the other session replayed. An
--- older snapshot would not show it.
+-- Allows one replay at a time. The next statement of a session that waited here sees what the other session replayed. An older
+-- snapshot would not show it.
 CREATE FUNCTION tidegate.lock_replays() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -626,7 +626,7 @@ BEGIN
 END $$;
 
 -- Records in the audit that an operator has published this event by hand. Call it in the transaction that publishes: the event
--- must be there and must not be visible to others yet, so that nobody puts their name to the events of a producer.
+-- must be there and must not be visible to others yet, so that an operator cannot put their name to the events of a producer.
 CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$

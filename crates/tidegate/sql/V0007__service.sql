@@ -140,7 +140,7 @@ BEGIN
     RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
 END $$;
 
--- Also for an open service: the events that wait for it are tried at once.
+-- Works for an open service too: the events that wait for it are tried at once.
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -150,9 +150,9 @@ END $$;
 
 -- Claims places and starts: `running` is how many events of the service the worker runs, `wanted` is for how many more it wants
 -- a place, and `starts` is how many starts it wants. A negative number of starts returns starts. The result is how many places
--- the worker now has, including those of running events, and the starts that it may use: the first after `first_in` seconds, and
--- each further one `apart` seconds after the one before. Starts are given for at most one second ahead. Values that are not
--- limited are null. All values are null if another session is claiming at this moment.
+-- the worker now has, including those of running events, and the starts that it may use. The first start is after `first_in`
+-- seconds, and each further one is `apart` seconds after the one before. Starts are given for at most one second ahead. Values
+-- that are not limited are null. All values are null if another session is claiming at this moment.
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer,
                                        seconds double precision,
                                        OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision)

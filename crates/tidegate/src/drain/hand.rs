@@ -166,7 +166,7 @@ impl Hand {
     }
 
     /// Returns the event that follows the handed-over events of a group, if it may be handed over too. It starts only
-    /// when those have ended well.
+    /// when those events have ended well.
     pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
         let group = self.groups.get(key).filter(|group| !group.closed)?;
         let next = group.line.front()?;

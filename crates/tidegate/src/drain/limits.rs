@@ -1,9 +1,9 @@
 //! Owns how many events that call a limited service this run may start: its places and starts for each service, and
 //! when to request more or give some back. It is pure except that it reads tokio's clock.
 //!
-//! Events of limited kinds are leased by walks of their own, and no more at a time than will soon start. An event that
-//! waits here for a place would wait even while another drain has one. And leasing past such events would lease the
-//! whole queue.
+//! Events of limited kinds are leased by walks of their own, and no more at a time than will soon start. Otherwise an
+//! event that waits here for a place would wait even while another drain has a free one, and leasing past such events
+//! would lease the whole queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::queue::{DueSchedule, Fired, Firing};
 use crate::schedule;
 
-/// The time from one look to the next. While a drain runs, a slot is met about this late.
+/// The time from one look to the next. While a drain runs, it publishes the event of a slot at most about this late.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The time to the next look after a look has failed or a schedule was refused.
