@@ -1,5 +1,5 @@
-//! Runs the doctor's checks beside the requests, one run at a time for all readers. Some checks read all live events, so they take
-//! longer than a page may. The page shows the last result with its age.
+//! Runs the doctor's checks in the background of the requests, one run at a time for all readers. Some checks read all
+//! live events, so they take longer than a page may. The page shows the last result with its age.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -33,7 +33,7 @@
 //! - `screens`: the pages, one file each. `acts`: the actions.
 //! - `page`, `offer`, `html`, `chart`, `json`: the parts of pages.
 //! - `desk`, `form`: the context and the fields of a request.
-//! - `checkup`: the doctor's checks, beside the requests.
+//! - `checkup`: the doctor's checks, which run in the background of the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors, settings, state.
 //! - `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
 //!

@@ -269,10 +269,10 @@ fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
     }
 }
 
-/// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue beside the next
-/// invocation, or after a thaw, with effects that are no longer expected. If the process exited, Lambda would report the
-/// invocation that was just answered as failed. Therefore it executes its own program again. To Lambda, this looks like the
-/// runtime asking for its next invocation. No thread survives.
+/// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue during the
+/// next invocation, or after a thaw, with effects that nobody expects any more. If the process exited, Lambda would
+/// report the invocation that was just answered as failed. Therefore it executes its own program again. To Lambda, this
+/// looks like the runtime asking for its next invocation. No thread survives.
 fn begin_anew() -> ! {
     tracing::warn!("handlers continue after the answer; the process restarts");
     let mut arguments = std::env::args_os();

@@ -2,8 +2,8 @@
 --
 -- The order inside a group is the order in which publishes commit. Ids alone do not give this order, because transactions may
 -- commit in a different order from the one in which they drew their ids. So a publish with a group locks the group until its
--- transaction ends, in a statement before the one that draws the id. (A BEFORE INSERT trigger would be too late: the id is
--- drawn before it runs.)
+-- transaction ends. It does so in a statement before the one that draws the id. (A BEFORE INSERT trigger would be too late: the
+-- id is drawn before it runs.)
 
 -- Whether JSON text has the escape of a NUL character, which no text column can store: u0000 after a backslash that is not itself
 -- escaped. Nearly all texts have none, and the first condition finds that out.

@@ -32,9 +32,10 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
 --   over    the worker holds no event of this lease any more. The lease is not marked as ended if it still contains an
 --           event: a free event without a mark would be lost to the order of its group.
 --
--- Returns for each lease how many events it held that are now in the log, and `cuts`: how often events were taken away from
--- the lease, or null if the lease is gone. If a worker sees a new cut, or an event that was no longer held, it must read all
--- of its leases again before it starts another event: the later events of that group have left too, from any of its leases.
+-- Returns two numbers for each lease: how many of the events that it held are now in the log, and `cuts`, which is how often
+-- events were taken away from the lease, or null if the lease is gone. If a worker sees a new cut, or an event that was no
+-- longer held, it must read all of its leases again before it starts another event. The later events of that group have left
+-- too, from any of its leases.
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[],
                                   OUT ended bigint[], OUT cuts integer[])
     LANGUAGE plpgsql

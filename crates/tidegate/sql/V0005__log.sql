@@ -179,9 +179,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Returns either the ancestors of an event, nearest first, or the descendants of some events. The result follows the
--- given ids and has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent.
--- The last ancestor may no longer be stored.
+-- Returns the given ids, followed either by the ancestors of one event, nearest first, or by the descendants of several. The
+-- result has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent. The last
+-- ancestor may no longer be stored.
 --
 -- Each table is searched recursively to the end. One pass over the tables is therefore enough if the family lies in
 -- their order. Only links that go back and forth between tables need further passes.

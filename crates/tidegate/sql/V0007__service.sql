@@ -51,10 +51,10 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
         SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
 
--- Stores what a worker has learned about a service since its last report: whether the service answered (before the failures, if
--- there are any), how many calls in a row have failed since, the code of the last failure, when the service wants to be called
--- again, and the kinds of events that wait for it. `probed`: the report is about the one event that was tried. If it contains
--- neither an answer nor a failure, no call was made, and another event is tried.
+-- Stores what a worker has learned about a service since its last report. The arguments say whether the service answered
+-- (before the failures, if there are any), how many calls in a row have failed since, and the code of the last failure. They
+-- also say when the service wants to be called again, and which kinds of events wait for it. `probed`: the report is about the
+-- one event that was tried. If it contains neither an answer nor a failure, no call was made, and another event is tried.
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text,
                                         retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'

@@ -34,8 +34,8 @@ BEGIN
     END IF;
 END $$;
 
--- Returns the next live events of a selection. It is planned anew each time: a missing argument is no condition, and a given one
--- may have an index.
+-- Returns the next live events of a selection. Each call is planned anew, because a missing argument is no condition, and a
+-- given one may have an index.
 CREATE FUNCTION tidegate.select_live(
     ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
     until timestamptz, after bigint, most integer

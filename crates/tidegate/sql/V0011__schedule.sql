@@ -172,7 +172,8 @@ CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFA
     SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
 $$;
 
--- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, whoever keeps it.
+-- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, even one that a program
+-- keeps.
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$

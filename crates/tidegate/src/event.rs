@@ -473,8 +473,9 @@ pub(crate) fn has_nul_escape(text: &str) -> bool {
     false
 }
 
-/// Derives a deduplication key: the SHA-256, in hex, of the kind, the canonical payload (sorted object keys, no white
-/// space) and any further fields, such as the id of the user who makes the request (requirement E2).
+/// Derives a deduplication key (requirement E2). It is the SHA-256, in hex, of the kind, the canonical payload and any
+/// further fields, such as the id of the user who makes the request. In the canonical payload, object keys are sorted
+/// and there is no white space.
 ///
 /// # Errors
 /// When the payload's `Serialize` fails.

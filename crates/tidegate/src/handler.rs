@@ -92,7 +92,7 @@ pub(crate) enum Unhandled {
 pub struct HandlerError {
     pub(crate) verdict: Verdict,
     pub(crate) faults: Vec<Fault>,
-    /// The event did not cause the failure, so it keeps its attempt.
+    /// The event did not cause the failure, so the attempt is not charged to it.
     pub(crate) blameless: bool,
     /// Not a failure: the handler asks to run later.
     pub(crate) snoozed: bool,
@@ -221,7 +221,7 @@ impl HandlerError {
         first.chain(further)
     }
 
-    /// Marks a failure that the event did not cause, so it keeps its attempt.
+    /// Marks a failure that the event did not cause, so that the attempt is not charged to it.
     pub(crate) fn blameless(mut self) -> Self {
         self.blameless = true;
         self
@@ -243,8 +243,8 @@ impl HandlerError {
         self.unavailable
     }
 
-    /// Makes the event wait for this service and keep its attempt. The events that it shared a call with did not cause
-    /// the failure, so the size of their next call stays as it is.
+    /// Makes the event wait for this service, and does not charge the attempt to it. The events that it shared a call
+    /// with did not cause the failure, so the size of their next call stays as it is.
     pub(crate) fn deferred(mut self, service: &'static str) -> Self {
         self.deferred = Some(service);
         if let Some(shared) = &mut self.shared {
@@ -304,7 +304,7 @@ impl HandlerError {
         }
     }
 
-    /// Starts the next attempt no sooner than this, in place of the usual backoff.
+    /// Starts the next attempt no sooner than after `delay`, in place of the usual backoff.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         if let Verdict::Retry { after } = &mut self.verdict {

@@ -174,7 +174,7 @@ pub struct HandlerEnd {
 }
 
 impl HandlerEnd {
-    /// Whether the event did not cause the handler's failure, so it keeps its attempt.
+    /// Whether the event did not cause the handler's failure, so that the attempt is not charged to it.
     #[must_use]
     pub fn is_blameless(&self) -> bool {
         matches!(&self.result, Err(error) if error.blameless)

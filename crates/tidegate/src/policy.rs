@@ -67,8 +67,8 @@ impl Policy {
         self
     }
 
-    /// Sets how many events run at once in all drains together, 1 to 10,000. An event that waits for its turn keeps its
-    /// attempt and does not delay other kinds.
+    /// Sets how many events run at once in all drains together, 1 to 10,000. An event that waits for its turn is not
+    /// charged an attempt, and does not delay other kinds.
     pub fn concurrency(mut self, events: u32) -> Self {
         self.concurrency = Some(events);
         self
@@ -108,7 +108,7 @@ impl Sharing {
 impl Policy {
     fn sharing(&self) -> Sharing {
         let most = self.batch.map_or(1, usize::from);
-        // No more events than this run at once, so waiting for more would be in vain.
+        // No more events than this run at once, so waiting for more would bring none.
         let at_once = self
             .concurrency
             .and_then(|events| usize::try_from(events).ok());

@@ -152,7 +152,7 @@ impl Program {
         self.origin
     }
 
-    /// Adds tables of the program, which `migrate` creates beside the queue's.
+    /// Adds tables of the program, which `migrate` creates next to the queue's.
     #[must_use]
     pub fn tables(mut self, tables: Migrations) -> Self {
         self.tables.push(tables);

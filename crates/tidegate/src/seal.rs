@@ -384,7 +384,7 @@ pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
 /// Returns a stored payload as it was before it was sealed. A payload that is not sealed is returned unchanged.
 ///
 /// # Errors
-/// [`Unhandled`]: without its key the event is retried later and keeps its attempt.
+/// [`Unhandled`]: without its key the event is retried later, and the attempt is not charged to it.
 pub(crate) fn opened<'a>(
     kind: &str,
     payload: Option<&'a [u8]>,

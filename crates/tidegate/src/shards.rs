@@ -34,7 +34,7 @@ const LOOKS_AT_ONCE: usize = 32;
 ///     ("north", Database::new("postgres://queue@north/app", 4)?),
 ///     ("south", Database::new("postgres://queue@south/app", 4)?),
 /// ])?;
-/// // All events of a group are in one of them, always the same. Its producers publish there.
+/// // All events of a group are in the same database. The producers of the group publish there.
 /// let shard = shards.of("customer-3");
 /// assert!(["north", "south"].contains(&shard.name()));
 /// # Ok(())

@@ -94,8 +94,9 @@ impl Logins {
         let _ = tokio::join!(known, read);
     }
 
-    /// Connects. If the login is refused, or may have been, tries again: once with the current secret, if it has
-    /// changed, and once with the version that a rotation is about to make valid. The connection takes `place` with it.
+    /// Connects. If the login is refused, or may have been, tries again. The second try uses the current secret, if it
+    /// has changed; the third uses the version that a rotation is about to make valid. The connection takes `place`
+    /// with it.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,

@@ -32,7 +32,7 @@ pub struct Target<'a> {
     pub kinds: &'a [&'a str],
     /// The options of its drains.
     pub options: &'a DrainOptions,
-    /// The program's own migrations beside the queue's.
+    /// The program's own migrations, which are applied besides the queue's.
     pub tables: &'a [Migrations],
 }
 

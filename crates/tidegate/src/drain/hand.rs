@@ -89,8 +89,8 @@ impl Start {
 }
 
 impl Hand {
-    /// Takes in a lease. The events of one group come in order, as a lease returns them. Returns the events that were
-    /// taken away from an older lease, are now leased again, and have not ended for the older lease.
+    /// Adds a lease. The events of one group come in order, as a lease returns them. Returns the events that were taken
+    /// away from an older lease, are now leased again, and have not ended for the older lease.
     pub(super) fn take_in(
         &mut self,
         token: Uuid,

@@ -108,7 +108,7 @@ pub struct Hooks {
     pub handlers: Option<Handle>,
     /// The drain's place in a chain of drains that start each other. `None` begins a chain.
     pub chain: Option<Chain>,
-    /// Starts further drains: beside this one while there is more to do than it can finish in time, and behind it if
+    /// Starts further drains: alongside this one while there is more to do than it can finish in time, and after it if
     /// its budget is spent and events are left. `None` leaves that to the schedule.
     pub starter: Option<Arc<dyn StartDrain>>,
     /// The invocation of the function that runs the drain, for its trace. With the feature `otel`.

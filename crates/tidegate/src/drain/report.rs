@@ -85,7 +85,7 @@ pub struct DrainReport {
     /// most.
     #[serde(default)]
     pub ready_left: u64,
-    /// Further drains that it has started, beside it and behind it.
+    /// Further drains that it has started, to work alongside it or after it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub started_drains: u64,
     /// The next time when a plan, a retry, a schedule or a service's next try makes work available, if it is known; RFC

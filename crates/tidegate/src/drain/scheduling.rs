@@ -78,7 +78,7 @@ impl Scheduling {
         self.look_at = Instant::now() + REFUSED;
     }
 
-    /// Takes in the result of a look.
+    /// Processes the result of a look.
     pub(super) fn found(&mut self, found: Result<Vec<DueSchedule>, Error>) {
         let now = Instant::now();
         let found = match found {
@@ -123,7 +123,7 @@ impl Scheduling {
         self.look_at = if goes_on { now } else { now + LOOK };
     }
 
-    /// Takes in the result of a firing. Returns how many events it published.
+    /// Processes the result of a firing. Returns how many events it published.
     pub(super) fn fired(&mut self, fired: Result<Vec<Fired>, Error>) -> u64 {
         let fired = match fired {
             Ok(fired) => fired,

@@ -246,8 +246,8 @@ impl Services {
         }
     }
 
-    /// Takes in what the database says: all services that have recently not answered or are limited. Returns whether
-    /// one may be called again.
+    /// Learns what the database says: all services that have recently not answered or are limited. Returns whether one
+    /// may be called again.
     pub(super) fn learn(&self, watched: &[Watched]) -> bool {
         let known = if watched.is_empty() {
             self.known()

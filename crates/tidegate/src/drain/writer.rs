@@ -451,7 +451,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes in the answer to a completion. If it counts all events of a lease, they have ended.
+    /// Processes the answer to a completion. If it counts all events of a lease, they have ended.
     fn take_completed(&mut self, completions: &[Completion], completed: &[Completed]) {
         for (completion, answer) in completions.iter().zip(completed) {
             self.written.cuts.push((completion.token, answer.cuts));

@@ -294,7 +294,7 @@ impl ListFilter<'_> {
             && self.group.is_none()
             && self.since.is_none()
             && self.until.is_none();
-        // The first events that are met match, or an index of both tables leads to those that do.
+        // Either every event matches, or an index of both tables leads to the events that do.
         if is_any || self.correlation.is_some() {
             return (false, false);
         }

@@ -326,8 +326,8 @@ SELECT s.name, s.setting, s.source, quote_ident(current_database()), quote_ident
  ORDER BY s.name",
 };
 
-/// The number of relations that a query of the whole log locks, the number of locks that the server has room for, and
-/// the number of sessions for which it reserves that room.
+/// Three numbers: the relations that a query of the whole log locks, the locks that the server has room for, and the
+/// sessions for which it reserves that room.
 pub static LOCKS: Statement = Statement {
     name: "locks",
     params: &[],
