@@ -56,7 +56,7 @@ impl Checkup {
         if started {
             let mut seen = self.0.subscribe();
             tokio::spawn(run(self.0.clone(), examine));
-            // Without an end in time, the page says that the checks are running.
+            // If the run does not end in time, the page says that the checks are running.
             let _ = tokio::time::timeout(patience, seen.wait_for(|seen| !seen.is_running)).await;
         }
         self.0.borrow().clone()

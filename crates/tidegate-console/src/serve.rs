@@ -41,7 +41,7 @@ const BOUNDS: Bounds = Bounds {
 /// The longest life of a connection.
 const LIFETIME: Duration = Duration::from_mins(5);
 
-/// The pause after a failed accept, such as with too many open files.
+/// The pause after a failed accept, for example because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` is ready; then waits for the requests under way, for at most as long as one of them may take.

@@ -199,7 +199,7 @@ pub struct ServicesReport {
 #[serde(tag = "action", rename = "schedules")]
 #[non_exhaustive]
 pub struct SchedulesReport {
-    /// Schedules that stand still come first, then in the order of their next slot.
+    /// Schedules that have stopped come first, then the others by their next slot.
     pub schedules: Vec<ScheduleStatus>,
 }
 

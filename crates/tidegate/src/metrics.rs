@@ -28,8 +28,8 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// Which of several databases this is. Then each metric of a drain exists twice: with the dimension `Queue` alone, for
-    /// all databases together, and with the second dimension `Database`.
+    /// The name of this database, if there are several. Then each metric of a drain exists twice: with the dimension
+    /// `Queue` alone, for all databases together, and with the second dimension `Database`.
     pub database: Option<String>,
     /// Whether each kind has its own metrics, under the dimensions `Queue` and `Kind`.
     pub by_kind: bool,

@@ -15,7 +15,7 @@ pub const COUNTED: u32 = 100_000;
 /// The most live and the most finished events that one page of a search looks at.
 pub const SEARCHED: u32 = 50_000;
 
-/// The most dead letters that are read for their error codes.
+/// The most dead letters whose error codes are read.
 pub const DEAD_LOOKED_AT: u32 = 20_000;
 
 /// The most delayed events of groups that are checked for blocked groups.

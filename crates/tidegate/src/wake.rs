@@ -13,7 +13,7 @@ use crate::connect::Database;
 use crate::error::Error;
 use crate::queue;
 
-/// The longest that a start may take, and the longest wait for a connection.
+/// The longest time that a start may take, and the longest wait for a connection.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// The shortest time between two queries by one process.

@@ -67,7 +67,7 @@ pub struct DrainReport {
     /// run is over, while their events are back in the queue. Run the next drain in a new process.
     #[serde(default, skip_serializing_if = "is_none")]
     pub still_running: u64,
-    /// Lease calls that returned events.
+    /// Leases that returned events.
     pub batches: u64,
     /// How long the run took.
     pub elapsed_ms: u64,

@@ -28,7 +28,7 @@ const KEEP: Duration = Duration::from_secs(2);
 /// A drain's rate means little before it has run for this long.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// The longest that a start may take.
+/// The longest time that a start may take.
 const START: Duration = Duration::from_secs(2);
 
 /// The longest time to wait for the slot of a drain that closes. Such a drain gives its slot back within a few

@@ -35,7 +35,7 @@ use crate::wake::Waker;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Retention {
-    /// The retention in force.
+    /// The retention in effect.
     Kept(KindsReport),
     /// The result of a change.
     Changed(RetentionReport),

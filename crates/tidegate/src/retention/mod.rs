@@ -83,7 +83,7 @@ pub struct CleanupHooks {
 }
 
 /// Creates partitions ahead, ends live events that no program will handle, and removes finished events whose retention
-/// is over (B14, B15, F4). The whole run counts the time at which it began as now.
+/// is over (B14, B15, F4). For the whole run, "now" is the time at which the run began.
 ///
 /// # Errors
 /// When options are out of range or the database fails. What was done before the error stays done.
