@@ -1,4 +1,4 @@
-//! The arguments: verbs, flags and their help. Every verb's help holds an example.
+//! The arguments: verbs, flags and their help. The help of every verb contains an example.
 
 #![expect(
     clippy::doc_markdown,
@@ -374,7 +374,7 @@ pub struct ListArgs {
     pub limit: u32,
 }
 
-/// A range of the library's as the parser takes one.
+/// Converts a range of the library to the type that the parser takes.
 fn bounds<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i64> {
     let bound = |value: T| value.try_into().unwrap_or(i64::MAX);
     bound(*range.start())..=bound(*range.end())

@@ -3,7 +3,7 @@
 //! library, and `text` formats answers for people. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the doctor found
 //! something.
 //!
-//! A whole `main`:
+//! A complete `main`:
 //!
 //! ```no_run
 //! # use tidegate::{Context, Dispatch, Done, Handlers, Program};

@@ -38,7 +38,7 @@ use crate::{block_on, colour, fail, give, misused, report, verbs};
 /// #[derive(Parser)]
 /// #[command(name = "hello")]
 /// struct Hello {
-///     /// To whom.
+///     /// The person to greet.
 ///     name: String,
 /// }
 ///

@@ -390,7 +390,7 @@ pub fn services(services: &[ServiceStatus]) -> String {
     format!("{table}\nresume calls of a service: tidegate service NAME --resume --reason TEXT")
 }
 
-/// Lists periodic events: those that stand still come first, then by their next slot.
+/// Lists periodic events: those that have stopped first, then the others by their next slot.
 pub fn schedules(schedules: &[ScheduleStatus]) -> String {
     if schedules.is_empty() {
         return "there are no schedules".to_owned();

@@ -46,7 +46,7 @@ pub(crate) static CODE: LazyLock<Asset> = LazyLock::new(|| {
     )
 });
 
-/// htmx, as it was released; its licence lies beside it.
+/// htmx, as it was released; its licence is in the same folder.
 pub(crate) static HTMX: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../assets/htmx-2.0.11.min.js");
     Asset::new("htmx", "js", SCRIPT, bytes)

@@ -1,5 +1,5 @@
-//! Runs the doctor's checks beside the requests, one run at a time for all readers. Some checks read all live events, so they take
-//! longer than a page may. The page shows the last result with its age.
+//! Runs the doctor's checks in the background of the requests, one run at a time for all readers. Some checks read all
+//! live events, so they take longer than a page may. The page shows the last result with its age.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -56,7 +56,7 @@ impl Checkup {
         if started {
             let mut seen = self.0.subscribe();
             tokio::spawn(run(self.0.clone(), examine));
-            // Without an end in time, the page says that the checks are running.
+            // If the run does not end in time, the page says that the checks are running.
             let _ = tokio::time::timeout(patience, seen.wait_for(|seen| !seen.is_running)).await;
         }
         self.0.borrow().clone()

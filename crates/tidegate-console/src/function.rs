@@ -1,7 +1,8 @@
-//! The console as a Lambda function, behind a function URL or an HTTP API. The same router; no logic of its own.
+//! The console as a Lambda function, behind a function URL or an HTTP API. It serves the same router and has no logic
+//! of its own.
 //!
-//! It reads the verb's options from the environment, `TIDEGATE_CONSOLE_AUTH` and so on. Use a separate function with a separate
-//! login, never those of the drain.
+//! It reads the options of the verb `console` from the environment: `TIDEGATE_CONSOLE_AUTH` and so on. Use a separate
+//! function with a separate database login, never those of the drain.
 
 use axum::Router;
 use lambda_http::Request;

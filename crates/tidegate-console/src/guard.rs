@@ -23,7 +23,8 @@ use crate::who::{Given, Identity, Peer, Refusal};
 const PER_SECOND: f64 = 20.0;
 const AT_ONCE: f64 = 120.0;
 
-/// What a busy console tells to wait, in seconds: as long as the database may take for a statement of a page.
+/// How long a busy console asks clients to wait, in seconds: as long as the database may take for a statement of a
+/// page.
 const BUSY_FOR_S: u64 = 5;
 
 /// The most people whose rate is tracked.
@@ -52,8 +53,8 @@ impl Pace {
     }
 }
 
-/// The host name under which AWS has published this function. AWS routes no other name to it, so a request for this name is no trick
-/// of another page's name server.
+/// The host name under which AWS has published this function. AWS routes no other name to the function, so a request
+/// for this name cannot be an attempt at DNS rebinding.
 #[derive(Clone)]
 pub(crate) struct Published(pub String);
 

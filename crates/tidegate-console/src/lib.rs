@@ -33,12 +33,12 @@
 //! - `screens`: the pages, one file each. `acts`: the actions.
 //! - `page`, `offer`, `html`, `chart`, `json`: the parts of pages.
 //! - `desk`, `form`: the context and the fields of a request.
-//! - `checkup`: the doctor's checks, beside the requests.
+//! - `checkup`: the doctor's checks, which run in the background of the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors, settings, state.
 //! - `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
 //!
-//! Every page and every action works without JavaScript. htmx only renews the part of a page that changes. Rights are checked by each
-//! action again, whatever the page offered.
+//! Every page and every action works without JavaScript. htmx only renews the part of a page that changes. Each action
+//! checks the person's rights again, whatever the page offered.
 
 mod acts;
 mod asset;

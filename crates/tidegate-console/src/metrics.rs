@@ -1,4 +1,4 @@
-//! Serves the queue's figures to Prometheus, to whoever may see the pages.
+//! Serves the queue's figures to Prometheus, to everybody who may see the pages.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Renders action forms. A form is folded, has a field for the reason, and works without scripts and by keyboard. People without the
-//! right to act do not get any.
+//! Renders action forms. A form is collapsed at first, has a field for the reason, and works without scripts and by
+//! keyboard. People without the right to act get no forms.
 
 use maud::{Markup, html};
 
@@ -25,7 +25,7 @@ impl Offer<'_> {
         self.form(desk, &html! { (fields) (reason()) })
     }
 
-    /// The action with fields to fill in, of which the reason is none: the audit takes none for it.
+    /// The action with fields to fill in, but without a reason, because the audit stores none for it.
     pub(crate) fn without_reason(&self, desk: &Desk, fields: &Markup) -> Markup {
         self.form(desk, fields)
     }

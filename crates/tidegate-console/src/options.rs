@@ -100,7 +100,7 @@ impl Options {
                         "act needs your name for the audit: set TIDEGATE_ACTOR or USER",
                     )
                 };
-                // The audit names nobody who only looks.
+                // The audit does not name people who only look.
                 let reads = self.allow.as_deref().is_none_or(|allow| allow == "read");
                 let operator = self.operator.as_deref();
                 let operator = operator.or(reads.then_some("reader"));

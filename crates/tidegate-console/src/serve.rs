@@ -1,4 +1,4 @@
-//! A router on a socket: no TLS, HTTP/1.1. In the cloud the same router is a function.
+//! Serves a router on a socket, over HTTP/1.1 and without TLS. On AWS Lambda, `function` serves the same router.
 //!
 //! Idle and slow connections are bounded: there are limits for the number of connections, the time for a request's head, and the age of a
 //! connection.
@@ -27,7 +27,7 @@ pub struct Bounds {
     pub connections: usize,
     /// The longest time for a request's head, and for the first byte of the next one.
     pub head: Duration,
-    /// The longest time for a request. The server waits so long for those under way when it stops.
+    /// The longest time for a request. When the server stops, it waits this long for the requests under way.
     pub request: Duration,
 }
 
@@ -41,13 +41,13 @@ const BOUNDS: Bounds = Bounds {
 /// The longest life of a connection.
 const LIFETIME: Duration = Duration::from_mins(5);
 
-/// The pause after a failed accept, such as with too many open files.
+/// The pause after a failed accept, for example because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is ready; then lets requests under way end, but waits no longer than any of them may take.
+/// Serves until `stop` is ready; then waits for the requests under way, for at most as long as one of them may take.
 ///
 /// # Errors
-/// When no connection can be taken in any more.
+/// When no connection can be accepted any more.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -56,10 +56,10 @@ pub async fn serve(
     serve_within(listener, router, BOUNDS, stop).await
 }
 
-/// As [`serve`], within other limits and for any router.
+/// Like [`serve`], with other limits and for any router.
 ///
 /// # Errors
-/// When no connection can be taken in any more.
+/// When no connection can be accepted any more.
 pub async fn serve_within(
     listener: TcpListener,
     router: Router,

@@ -1,9 +1,9 @@
-//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, has it answered within the deadline, and returns
-//! the report. It has no logic of its own except `intake`, which answers Lambda for messages from other services. `envelope`
-//! knows their formats.
+//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, lets the program answer it within the
+//! deadline, and returns the report. It has no logic of its own except `intake`, which receives messages from other
+//! services and tells Lambda which to redeliver. `envelope` knows the formats of these messages.
 //!
-//! Invalid settings do not make the start fail. A function that fails during its start tells its caller nothing, so the error
-//! is kept and every invocation answers with it.
+//! Invalid settings do not make the start fail. A function that fails during its start gives its caller no reason. So
+//! the error is kept, and every invocation answers with it.
 
 mod envelope;
 mod intake;
@@ -269,10 +269,10 @@ fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
     }
 }
 
-/// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue beside the next
-/// invocation, or after a thaw, with effects that are no longer expected. If the process exited, Lambda would report the
-/// invocation that was just answered as failed. Therefore it executes its own program again. To Lambda, this looks like the
-/// runtime asking for its next invocation. No thread survives.
+/// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue during the
+/// next invocation, or after a thaw, with effects that nobody expects any more. If the process exited, Lambda would
+/// report the invocation that was just answered as failed. Therefore it executes its own program again. To Lambda, this
+/// looks like the runtime asking for its next invocation. No thread survives.
 fn begin_anew() -> ! {
     tracing::warn!("handlers continue after the answer; the process restarts");
     let mut arguments = std::env::args_os();

@@ -1,8 +1,8 @@
 -- The tables of the queue: kinds, live events, leases, the log, the audit trail.
 --
 -- An event is in hand if, and only if, a row of `lease` names its id. Events themselves carry no mark. Therefore a lease of a
--- thousand events writes one row. An event is written when it is published and when it ends, and the end leaves its only dead
--- version.
+-- thousand events writes one row. An event's row is written when the event is published and when it ends. Only its end leaves a
+-- dead row version.
 
 -- What is wrong with a field of a policy. Null if the field is valid or absent.
 CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
@@ -37,20 +37,20 @@ CREATE TABLE tidegate.event_kind (
     retention_failed    interval    NOT NULL DEFAULT '90 days' CHECK (retention_failed BETWEEN '0' AND '3660 days'),
     paused              boolean     NOT NULL DEFAULT false,
     registered_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- How its events are handled if not in the default way. The program declares it, and operators can override it with
+    -- How its events are handled where the defaults do not apply. The program declares it, and operators can override it with
     -- set_policy().
     declared            jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(declared) IS NULL),
     overridden          jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(overridden) IS NULL),
     policy              jsonb       NOT NULL GENERATED ALWAYS AS (declared || overridden) STORED
 );
 
--- Slots for transactions to wait on each other. A publish to a group locks the slot that the hash of the group's key selects. A
--- replay and a step of a cleanup lock slot -1. The rows are locked and never written.
+-- Slots at which transactions wait for each other. A publish to a group locks the slot that the hash of the group's key
+-- selects. A replay and a step of a cleanup lock slot -1. The rows are locked and never written.
 --
--- Advisory locks would not do, because any login may take them. Besides, each one has an entry in the server's lock table, so a
--- transaction that publishes to 10,000 groups would fill the table for every session. A row costs more: 4.9 ms for 1,000 groups
--- instead of 1.6. Publishers to two groups wait for each other if the groups share a slot. The probability of that is 1 in
--- 65,536.
+-- Advisory locks are not an alternative, because any login may take them. Besides, each one has an entry in the server's lock
+-- table, so a transaction that publishes to 10,000 groups would fill the table for every session. A row costs more: 4.9 ms for
+-- 1,000 groups instead of 1.6. Publishers to two groups wait for each other if the groups share a slot. The probability of that
+-- is 1 in 65,536.
 CREATE TABLE tidegate.mutex (
     slot integer PRIMARY KEY
 );
@@ -154,7 +154,7 @@ CREATE INDEX event_queue_stray ON tidegate.event_queue (group_key, id) WHERE str
 CREATE INDEX event_queue_deadline ON tidegate.event_queue (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX event_queue_correlation ON tidegate.event_queue (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX event_queue_parent ON tidegate.event_queue (parent_id) WHERE parent_id IS NOT NULL;
--- Covers live events only: after the first one has ended, the same key creates a new event.
+-- Covers live events only: once the first event with a key has ended, the same key creates a new event.
 CREATE UNIQUE INDEX event_queue_dedup ON tidegate.event_queue (kind, dedup_key) WHERE dedup_key IS NOT NULL;
 -- Allows one live replay of an event at a time. If two operators replay it concurrently, one wins.
 CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue (replay_of) WHERE replay_of IS NOT NULL;
@@ -183,15 +183,15 @@ CREATE TRIGGER event_queue_delayed_update
 CREATE TABLE tidegate.service (
     service     text        PRIMARY KEY CHECK (char_length(service) BETWEEN 1 AND 100),
     state       text        NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'probing', 'paused')),
-    -- Since when it is closed, paused, or not closed.
+    -- Since when it has been closed, paused, or neither of them (open or probing).
     since       timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The number of consecutive calls that it has not answered.
     failures    integer     NOT NULL DEFAULT 0,
     -- The number of consecutive probes that found it still down.
     holds       integer     NOT NULL DEFAULT 0,
     retry_at    timestamptz CHECK (isfinite(retry_at)),
-    -- The number of reports that it has answered. If it is the same as when an event was put back, nothing has shown since then
-    -- that the service is up.
+    -- The number of reports that it has answered. If it has not changed since an event was put back, nothing has shown in the
+    -- meantime that the service is up.
     answers     bigint      NOT NULL DEFAULT 0,
     answered_at timestamptz,
     last_error  text,
@@ -200,7 +200,7 @@ CREATE TABLE tidegate.service (
     prober      uuid,
     -- The event that probed it last. The next one in order probes it next.
     probe_id    bigint      NOT NULL DEFAULT 0,
-    -- The most events that call it at once, over all drains, and the most that start per second. Null is any number.
+    -- The most events that call it at once, over all drains, and the most that start per second. Null means no limit.
     max_running integer     CHECK (max_running BETWEEN 1 AND 10000),
     per_second  float8      CHECK (per_second BETWEEN 0.0001 AND 10000),
     -- The earliest start of the next call.
@@ -233,9 +233,9 @@ CREATE TABLE tidegate.lease (
     expires_at timestamptz    NOT NULL,
     -- How often other sessions have removed events from it.
     cuts       integer        NOT NULL DEFAULT 0,
-    -- No event of it is left in the queue, so every session treats it as gone. Its worker's next lease removes the row. If the
-    -- end of its last event removed the row, the row would be locked until the commit, and concurrent leases could not rely on
-    -- it.
+    -- None of its events is left in the queue, so every session treats the lease as gone. Its worker's next lease removes the
+    -- row. If the end of its last event removed the row, the row would be locked until the commit, and concurrent leases could
+    -- not rely on it.
     ended      boolean        NOT NULL DEFAULT false,
     -- The transaction that took it. A drain that knows that all earlier transactions have ended reads only from there on, and
     -- passes no dead version of an older lease.
@@ -311,8 +311,8 @@ CREATE TRIGGER event_log_status_is_final
     FOR EACH ROW WHEN (NEW.status IS DISTINCT FROM OLD.status)
     EXECUTE FUNCTION tidegate.refuse_status_change();
 
--- Messages from outside, each taken in once: the row commits with the work for the message. An event's dedup_key would not do. It
--- only counts while the event is live, and a message may lead to no event or to several.
+-- Messages from outside, each taken in once: the row commits with the work for the message. An event's dedup_key is not enough:
+-- it only counts while the event is live, and a message may lead to no event or to several.
 CREATE TABLE tidegate.received (
     -- The route of the message, such as a queue's ARN, and its id there.
     source      text        NOT NULL,

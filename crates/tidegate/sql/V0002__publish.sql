@@ -1,8 +1,9 @@
 -- The producers' interface, the same for every language. It joins the caller's transaction.
 --
--- The order inside a group is the order in which publishes commit. Ids alone do not give this order: transactions may commit in
--- another order than they drew their ids. So a publish with a group locks the group until its transaction ends, in a statement
--- before the one that draws the id. (A BEFORE INSERT trigger would be too late: the id is drawn before it runs.)
+-- The order inside a group is the order in which publishes commit. Ids alone do not give this order, because transactions may
+-- commit in a different order from the one in which they drew their ids. So a publish with a group locks the group until its
+-- transaction ends. It does so in a statement before the one that draws the id. (A BEFORE INSERT trigger would be too late: the
+-- id is drawn before it runs.)
 
 -- Whether JSON text has the escape of a NUL character, which no text column can store: u0000 after a backslash that is not itself
 -- escaped. Nearly all texts have none, and the first condition finds that out.
@@ -18,7 +19,7 @@ CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
 
 -- The first invalid field of an event, as a message that names the field and says what it must be. Null if all are valid. It is
 -- one expression without a SET clause, so that Postgres inlines it. As a function call for each event of a batch, it took twice
--- as long as the insert itself. Names were resolved when the function was created.
+-- as long as the insert itself. It needs no search_path, because its names were resolved when it was created.
 CREATE FUNCTION tidegate.refusal(
     kind text, payload json, group_key text, dedup_key text, correlation_id text,
     available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text
@@ -105,9 +106,9 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
 -- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have already checked the
 -- kind and say so in `kind_known`, so this trigger does not run for them.
 --
--- One look serves all rows of a kind in a transaction, because a look for each row doubles the server's cost of a COPY. The
--- setting tidegate.registered_kind holds the last kind that was found, until the transaction ends. Any login may set it. That
--- only lets an event into the queue that the next drain ends as FAILED with `no_handler`.
+-- One lookup serves all rows of a kind in a transaction, because a lookup for each row would double the server's cost of a
+-- COPY. The setting tidegate.registered_kind holds the last kind that was found, until the transaction ends. Any login may set
+-- it. That only lets an event into the queue that the next drain ends as FAILED with `no_handler`.
 CREATE FUNCTION tidegate.require_registered() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$

@@ -8,7 +8,7 @@
 --   an event leaves the lease without having ended (hand_back, requeue,
 --   sweep), and removal of the lease                                           FOR UPDATE
 --
--- So the worker's own statements can run at the same time, and no event leaves a lease while its worker writes it.
+-- So the worker's own statements can run at the same time, and no event leaves a lease while the lease's worker writes to it.
 --
 -- Order in groups depends on one property. Every statement preserves it, and unordered_leases() can check it at any time:
 --
@@ -40,7 +40,8 @@ $$;
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about `bytes` of payload.
 --
 -- A walk is a sequence of such calls, from after = 0 to the end of the queue. Between calls the caller keeps the results of the
--- last call: reached (`after`), clear_to, as_of and low. Their meaning holds whatever other sessions do in the meantime:
+-- last call: reached (`after`), clear_to, as_of and low. Whatever other sessions do in the meantime, these statements stay
+-- true:
 --
 --   as_of     Every earlier transaction had ended when the walk began, so the walk has seen all its writes.
 --   clear_to  Every event with a group, an id up to this one, and a last write before as_of has ended, is in a lease, or
@@ -48,7 +49,8 @@ $$;
 --   low       No lease that was taken before this transaction is still live.
 --
 -- An event with a group is leased only if every earlier live event of its group is leased by this call or is in a lease of this
--- worker that `held` names. The function looks up a group in the index only if it is doubtful:
+-- worker that `held` names. The function looks up a group in the index only if one of these conditions makes the group
+-- doubtful:
 --
 -- - An event of the group is in a lease of another worker. (Compared by hash: too many groups may match, never too few.)
 -- - The group has a stray that this worker does not hold.
@@ -376,11 +378,11 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
 $$;
 
 -- Removes events from the worker's leases without ending them. With each event, the later events of its group in these leases
--- leave too. Returns all events that left. `under` names the lease of each event, and this lease must still hold it, because the
--- same worker may have leased the event again since. `ran` names later events that were already started, because the earlier
--- event had ended but this was not written yet. They have used an attempt. `taken_away`: another session takes the events, and
--- the worker must notice. Only the worker knows which later events it has started. Therefore each one that may have been started
--- is charged an attempt, and its limit is raised by one.
+-- leave too. Returns all events that left. `under` names the lease of each event, and this lease must still hold it, because
+-- the same worker may have leased the event again since. `ran` names later events that were already started: the earlier event
+-- had ended, but its end was not written yet. They have used an attempt. `taken_away`: another session takes the events, and
+-- the worker must notice. Only the worker knows which later events it has started. Therefore each one that may have been
+-- started is charged an attempt, and its limit is raised by one.
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL, ran bigint[] DEFAULT '{}',
                                    taken_away boolean DEFAULT false)
     RETURNS bigint[]

@@ -32,9 +32,10 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
 --   over    the worker holds no event of this lease any more. The lease is not marked as ended if it still contains an
 --           event: a free event without a mark would be lost to the order of its group.
 --
--- Returns for each lease how many events it held that are now in the log, and `cuts`: how often events were taken away from
--- the lease, or null if the lease is gone. If a worker sees a new cut, or an event that was no longer held, it must read all
--- of its leases again before it starts another event: the later events of that group have left too, from any of its leases.
+-- Returns two numbers for each lease: how many of the events that it held are now in the log, and `cuts`, which is how often
+-- events were taken away from the lease, or null if the lease is gone. If a worker sees a new cut, or an event that was no
+-- longer held, it must read all of its leases again before it starts another event. The later events of that group have left
+-- too, from any of its leases.
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[],
                                   OUT ended bigint[], OUT cuts integer[])
     LANGUAGE plpgsql
@@ -229,8 +230,8 @@ BEGIN
     END IF;
 END $$;
 
--- Ends an event whose payload cannot be read. It first deletes the payload, because moving it to the log would read it.
--- SECURITY DEFINER is needed, because otherwise the drain role would need the right to change payloads.
+-- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would read it. SECURITY
+-- DEFINER is needed, because otherwise the drain role would need the right to change payloads.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -277,7 +278,7 @@ BEGIN
     RETURN left_hand;
 END $$;
 
--- Stores a step's result or a handler's end with an event that is still held. Returns whether it is.
+-- Stores a step's result or a handler's end with an event that is still held. Returns whether the event is still held.
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -292,8 +293,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Stores how far a handler has come with an event that is still held. Returns false if it is no longer held. It never waits: a
--- row that another session has locked is not worth a handler's time, and the next report comes in a second.
+-- Stores how far a handler has come with an event that is still held. Returns false if it is no longer held. It never waits for
+-- a row that another session has locked, because the next report comes in a second.
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$

@@ -1,4 +1,4 @@
--- Retention: how finished events leave the log, and which figures about them are kept forever.
+-- Retention: how finished events leave the log, and which figures about them stay for ever.
 --
 -- The log is partitioned by the UTC day on which its rows expire. A partition is created before the first event
 -- finishes into it, and dropped as a whole after its day. Rows that expire on the current day, and rows in the default
@@ -108,7 +108,7 @@ CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
                                     WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
 $$;
 
--- Waits for other steps, at most 200 ms, because every caller has this lock_timeout. After a step has its lock, its
+-- Waits for other steps, but at most 200 ms, because that is the lock_timeout of every caller. After a step has its lock, its
 -- statements must see everything that was committed before. Only this isolation level guarantees that.
 CREATE FUNCTION tidegate.begin_step() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -179,9 +179,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Returns either the ancestors of an event, nearest first, or the descendants of some events. The result follows the
--- given ids and has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent.
--- The last ancestor may no longer be stored.
+-- Returns the given ids, followed either by the ancestors of one event, nearest first, or by the descendants of several. The
+-- result has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent. The last
+-- ancestor may no longer be stored.
 --
 -- Each table is searched recursively to the end. One pass over the tables is therefore enough if the family lies in
 -- their order. Only links that go back and forth between tables need further passes.
@@ -265,8 +265,8 @@ BEGIN
          ORDER BY array_position(kin, e.id);
 END $$;
 
--- The days that need a partition: the days on which events expire that finish within a week, for each retention in use.
--- Not every day until the longest retention ends.
+-- The days that need a partition: the days on which events expire that finish within a week, for each retention in use. The
+-- days between them and the end of the longest retention are not included.
 CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -368,9 +368,9 @@ CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAUL
       FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
 $$;
 
--- Counts a closed partition, one step at a time, and stores the counts. Inserts into this partition and deletes from it
--- wait during a step. There are none, because no event can finish into it any more. Returns whether it is sealed now,
--- or null if it is not closed or does not exist.
+-- Counts a closed partition, one step at a time, and stores the counts. Inserts into this partition and deletes from it would
+-- wait during a step. But there are none, because no event can finish into it any more. Returns whether it is sealed now, or
+-- null if it is not closed or does not exist.
 CREATE FUNCTION tidegate.seal_log_partition(
     partition text, now timestamptz DEFAULT NULL, pages bigint DEFAULT 8192
 ) RETURNS boolean

@@ -47,8 +47,8 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
 $$;
 
 -- The only function that requeues events. The worker loses the events, and with each one the later events of its group. A
--- started attempt counts. The event runs in the next drain even if its attempts were used up. At 1000, the maximum, one
--- attempt is returned to it.
+-- started attempt counts. The event runs in the next drain even if its attempts were used up. If its limit is already 1000, the
+-- maximum, one attempt is returned to it.
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -121,8 +121,8 @@ BEGIN
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
 
--- Allows one replay at a time. A session that waited here sees in its next statement what the other session replayed. An
--- older snapshot would not show it.
+-- Allows one replay at a time. The next statement of a session that waited here sees what the other session replayed. An older
+-- snapshot would not show it.
 CREATE FUNCTION tidegate.lock_replays() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -276,9 +276,9 @@ CREATE FUNCTION tidegate.replay_candidates(
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
 $$;
 
--- Returns the orders that a replay may break, for a dry run: groups in which the replay would wait behind live events, and
--- groups whose later events have already ended, so that it would run after events it once preceded. Those events ended
--- after it, so the block range index of finished_at limits the search.
+-- Returns the groups whose order a replay may break, for a dry run. In some groups the replay would wait behind live events. In
+-- others later events have already ended, so that the replay would run after events that the original once preceded. Those
+-- events ended after it, so the block range index of finished_at limits the search.
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -342,8 +342,8 @@ END $$;
 -- A report has the `digest` of the ids of the eligible events. A call with a digest replays exactly these events or nothing: what
 -- a person saw in a dry run is what happens, even if other events have ended since.
 --
--- A call changes at most 2000 groups: each needs a lock, and a server with default settings has about 7000 for all
--- sessions. limit_reached reports that more events are left; the same call continues with them.
+-- A call changes at most 2000 groups, because each needs a lock, and a server with default settings has about 7000 locks for
+-- all sessions. limit_reached reports that more events are left; the same call continues with them.
 CREATE FUNCTION tidegate.replay(
     ids                  bigint[]    DEFAULT NULL,
     kind                 text        DEFAULT NULL,
@@ -625,8 +625,8 @@ BEGIN
     RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
 END $$;
 
--- Records in the audit that an operator has published this event by hand. Call it in the transaction that publishes: the event
--- must be there and must not be visible to others yet, so that nobody puts their name to the events of a producer.
+-- Records in the audit that an operator has published this event by hand. Call it in the transaction that publishes. The event
+-- must exist and must not be visible to others yet, so that an operator cannot put their name to the events of a producer.
 CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$

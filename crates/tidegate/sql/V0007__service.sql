@@ -51,10 +51,10 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
         SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
 
--- Stores what a worker has learned about a service since its last report: whether the service answered (before the failures, if
--- there are any), how many calls in a row have failed since, the code of the last failure, when the service wants to be called
--- again, and the kinds of events that wait for it. `probed`: the report is about the one event that was tried. If it contains
--- neither an answer nor a failure, no call was made, and another event is tried.
+-- Stores what a worker has learned about a service since its last report. The arguments say whether the service answered
+-- (before the failures, if there are any), how many calls in a row have failed since, and the code of the last failure. They
+-- also say when the service wants to be called again, and which kinds of events wait for it. `probed`: the report is about the
+-- one event that was tried. If it contains neither an answer nor a failure, no call was made, and another event is tried.
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text,
                                         retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
@@ -140,7 +140,7 @@ BEGIN
     RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
 END $$;
 
--- Also for an open service: the events that wait for it are tried at once.
+-- Works for an open service too: the events that wait for it are tried at once.
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -150,9 +150,9 @@ END $$;
 
 -- Claims places and starts: `running` is how many events of the service the worker runs, `wanted` is for how many more it wants
 -- a place, and `starts` is how many starts it wants. A negative number of starts returns starts. The result is how many places
--- the worker now has, including those of running events, and the starts that it may use: the first after `first_in` seconds, and
--- each further one `apart` seconds after the one before. Starts are given for at most one second ahead. Values that are not
--- limited are null. All values are null if another session is claiming at this moment.
+-- the worker now has, including those of running events, and the starts that it may use. The first start is after `first_in`
+-- seconds, and each further one is `apart` seconds after the one before. Starts are given for at most one second ahead. Values
+-- that are not limited are null. All values are null if another session is claiming at this moment.
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer,
                                        seconds double precision,
                                        OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision)

@@ -163,7 +163,7 @@ SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, crea
        nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
   FROM tidegate.event_log;
 
--- The leases: their worker, since when, and the events in them that are still in hand.
+-- The leases: their workers, since when they have been held, and the events in them that are still in hand.
 CREATE VIEW tidegate.leases AS
 SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <= clock_timestamp() AS expired,
        in_hand.events, in_hand.started, in_hand.first_id, in_hand.last_id, l.cuts

@@ -49,8 +49,8 @@ CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RET
 $$;
 
 -- Forgets the content of these events, at most 1,000 of them. An empty list is also recorded in the audit. Live events are
--- first cancelled, even if a worker holds them. Descendants must be forgotten before, because they are found by these
--- events, and these events by their keys. `offspring` returns the first 1,000 descendants that appeared since.
+-- first cancelled, even if a worker holds them. Descendants must be forgotten before, because they are found through these
+-- events. These events in turn are found by their keys. `offspring` returns the first 1,000 descendants that appeared since.
 --
 -- A handler that is working on a cancelled event (`in_hand`) continues. It cannot write anything about it to the queue, but
 -- its changes to other tables are its own. The audit stores the ids, but not the person they were about.

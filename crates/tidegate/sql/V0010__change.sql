@@ -34,8 +34,8 @@ BEGIN
     END IF;
 END $$;
 
--- Returns the next live events of a selection. It is planned anew each time: a missing argument is no condition, and a given one
--- may have an index.
+-- Returns the next live events of a selection. Each call is planned anew, because a missing argument is no condition, and a
+-- given one may have an index.
 CREATE FUNCTION tidegate.select_live(
     ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
     until timestamptz, after bigint, most integer
@@ -98,10 +98,10 @@ CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
       FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (count_kinds.ids) GROUP BY q.kind) AS k
 $$;
 
--- Ends live events as FAILED with `cancelled`, with the reason in their log. This includes events in a worker's hands. The worker
--- is notified at its next renewal, its writes about them are refused, and an attempt that may have begun (`begun`) counts.
--- `missed` are events that another session had locked at this moment; call again for them. A dry run reports what would be done,
--- and leaves no audit row.
+-- Ends live events as FAILED with `cancelled`, with the reason in their log. This includes events that a worker has leased. The
+-- worker is notified at its next renewal, its writes about them are refused, and an attempt that may have begun (`begun`)
+-- counts. `missed` are events that another session had locked at this moment; call again for them. A dry run reports what would
+-- be done, and leaves no audit row.
 CREATE FUNCTION tidegate.cancel(
     ids            bigint[]    DEFAULT NULL,
     kind           text        DEFAULT NULL,
@@ -150,9 +150,9 @@ BEGIN
 END $$;
 
 -- Reschedules waiting events, or changes their deadline. An `available_at` in the past means now, also for events that wait for
--- another attempt. Events in a worker's hands are not changed (`in_hand`), because the worker would not notice. An event of a
--- group is not changed if it would block its group for longer than a publisher may (`too_late`). `past_deadline` counts events
--- whose deadline passes before they start; they will end as expired.
+-- another attempt. Events that a worker has leased are not changed (`in_hand`), because the worker would not notice. An event
+-- of a group is not changed if it would block its group for longer than a publisher may (`too_late`). `past_deadline` counts
+-- events whose deadline passes before they start; they will end as expired.
 --
 -- No lease is locked: an event that is in no lease while its row is locked cannot be leased.
 CREATE FUNCTION tidegate.reschedule(

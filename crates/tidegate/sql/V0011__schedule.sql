@@ -16,7 +16,7 @@ CREATE TABLE tidegate.schedule (
     every         interval,
     time_zone     text        NOT NULL DEFAULT 'UTC',
     group_key     text,
-    -- Its events start within this time after their slot, or never.
+    -- An event starts within this time after its slot, or never.
     start_within  interval,
     catch_up      text        NOT NULL DEFAULT 'last',
     paused        boolean     NOT NULL DEFAULT false,
@@ -28,7 +28,7 @@ CREATE TABLE tidegate.schedule (
     last_at       timestamptz,
     last_event_id bigint,
     fired_at      timestamptz,
-    -- The reason why it does not run, if so.
+    -- Why it does not run, if it does not.
     problem       text,
     -- Increases with each change, so that results computed from an earlier definition are not used.
     revision      bigint      NOT NULL DEFAULT 1,
@@ -172,7 +172,8 @@ CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFA
     SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
 $$;
 
--- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, whoever keeps it.
+-- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, even one that a program
+-- keeps.
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -213,8 +214,8 @@ CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFA
     SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
 $$;
 
--- Returns the name of a slot, which is the event's deduplication key and correlation id. Handlers recognize the slot by it, and it
--- finds all events that descend from the slot.
+-- Returns the name of a slot, which is the event's deduplication key and correlation id. Handlers recognize the slot by this
+-- name, and a search for it finds all events that descend from the slot.
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamptz) RETURNS text
     LANGUAGE sql STABLE
     RETURN 'schedule:' || name || '@' || to_char(slot AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');

@@ -1,7 +1,8 @@
 -- How many drains work at the same time, and how much work there is.
 
--- Each drain holds a slot while it runs. The number of allowed slots is therefore the maximum number of drains, however often the
--- function is invoked. If a drain does not renew its slot in time, the slot becomes free, when its leases do too.
+-- Each drain holds a slot while it runs. The number of allowed slots is therefore the maximum number of drains, however often
+-- the function is invoked. If a drain does not renew its slot in time, the slot becomes free at the same time as the drain's
+-- leases.
 CREATE TABLE tidegate.drain_slot (
     slot     integer     PRIMARY KEY,
     worker   uuid,
@@ -153,11 +154,11 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
 
--- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones become ready. Events are not
--- ready if they are scheduled, retried, or held back by their group, by a pause of their kind or by an outside service. Events in
--- the hands of another drain are not counted. It also returns how many drains are working, how many of them have no known rate yet,
--- and how many events per second the others end together. It reads the first 100,000 events that are not delayed, and the first
--- 1,000 that are.
+-- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones become ready. Events
+-- are not ready if they are scheduled, retried, or held back by their group, by a pause of their kind or by an outside service.
+-- Events that another drain has leased are not counted. It also returns how many drains are working, how many of them have no
+-- known rate yet, and how many events per second the others end together. It reads the first 100,000 events that are not
+-- delayed, and the first 1,000 that are.
 CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
                                     OUT at_work integer, OUT unrated integer, OUT rate double precision)
     LANGUAGE plpgsql STABLE

@@ -3,9 +3,9 @@
 -- The event is in the queue from the start, delayed until it is released. It has its id, its place in its group, its deadline and its
 -- deduplication key, and can be cancelled, rescheduled or viewed like any other event. A separate row names its members.
 --
--- Nothing is done where events end, because that is the hot path. Instead, drains check whether the member that each waiting event
--- waits for is still live: at their start, once a second, and when the queue looks empty. The check never waits: locked rows are left
--- to a later check.
+-- The functions that end events do nothing for fan-in, because they are the hot path. Instead, drains check for each waiting
+-- event whether the member that it waits for is still live: at the start of the drain, once a second, and when the queue looks
+-- empty. The check never waits: locked rows are left to a later check.
 
 CREATE TABLE tidegate.fan_in (
     event_id     bigint      PRIMARY KEY,

@@ -19,9 +19,9 @@ CREATE TABLE tidegate.minute_stats (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 CREATE INDEX minute_stats_minute ON tidegate.minute_stats (minute, kind, status);
 
--- Returns the bounds of the latency buckets as negative seconds. width_bucket() of a negative latency over them is its bucket: 8 for at
--- most 50 ms, 0 for more than an hour. tstzrange_subdiff() is the cheapest way to a difference in seconds: date_part() parses the name of
--- its field for each row.
+-- Returns the bounds of the latency buckets as negative seconds. width_bucket() of a negative latency over them is its bucket:
+-- 8 for at most 50 ms, 0 for more than an hour. tstzrange_subdiff() is the cheapest way to get a difference in seconds, because
+-- date_part() parses the name of its field for each row.
 CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '{-3600,-600,-120,-30,-5,-1,-0.25,-0.05}'::double precision[];

@@ -2,7 +2,7 @@
 //! answer. The batch decides nothing about an event; its handler still returns the verdict.
 //!
 //! While several events share a call, a failure of the whole call is charged to none of them. Each of them is retried
-//! at no cost, and shares its next call with a quarter as many events, in the end with none. So an event that spoils
+//! at no cost, and shares its next call with a quarter as many events, and finally with none. So an event that spoils
 //! its calls costs its neighbours a few calls, but no attempt.
 
 use std::collections::HashMap;
@@ -31,13 +31,13 @@ type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync
 /// and its own verdict. Attempts, limits, order and the log are the same as without a batch.
 ///
 /// The kind's [`Policy::batch`](crate::Policy::batch) sets how many events share a call, and how long the first waits
-/// for the others. Without it, and in a drain with concurrency 1, each event has its own call. The wait counts towards
-/// the handler's time limit. Events of one group, or of different kinds, never share a call.
+/// for the others. If the policy sets no batch, and in a drain with concurrency 1, each event has its own call. The
+/// wait counts towards the handler's time limit. Events of one group, or of different kinds, never share a call.
 ///
-/// A call fails as a whole with an error, with a panic, without an answer in time, or without one answer for each item.
-/// While several events share the call, this costs none of them an attempt: each is retried with a quarter as many
-/// events, in the end alone. Return an answer for each item if you can. If a handler is stopped, or its event is taken
-/// away, after the call has started, its item stays in the call and the others continue.
+/// A call fails as a whole if it returns an error, panics, does not answer in time, or does not return one answer for
+/// each item. While several events share the call, this costs none of them an attempt: each is retried with a quarter
+/// as many events, and finally alone. Return an answer for each item if you can. If a handler is stopped, or its event
+/// is taken away, after the call has started, its item stays in the call and the others continue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,7 +81,7 @@ type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync
 ///     }
 /// }
 ///
-/// // Beside the program's handlers: up to 100 events in a call, and none waits longer than 200 ms for it.
+/// // The program also sets this policy: up to 100 events share a call, and none waits longer than 200 ms for it.
 /// let policy = Policy::default().batch(100, Duration::from_millis(200));
 /// ```
 pub struct Batch<T, R> {

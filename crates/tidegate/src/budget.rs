@@ -63,7 +63,7 @@ impl Budget {
         self.cut
     }
 
-    /// Learns how long an event took. No event of its kind starts with less time than that left.
+    /// Learns how long an event took. From then on, no event of its kind starts with less time left than that.
     pub fn learn(&mut self, kind: &str, took: Duration) {
         match self.slowest.get_mut(kind) {
             Some(slowest) => *slowest = took.max(*slowest),

@@ -47,7 +47,7 @@ impl Chain {
     }
 }
 
-/// Starts drains: a function that invokes itself, for instance.
+/// Starts drains. An example is a function that invokes itself.
 pub trait StartDrain: Send + Sync + 'static {
     /// Starts a drain elsewhere, soon, as this hop of its chain. If the same hop is started twice, it runs once.
     ///
@@ -96,16 +96,16 @@ pub(crate) struct Fleet {
     enough: bool,
 }
 
-/// How many drains are started for each one at work, at most. Each step takes about two seconds, because the new drains
-/// must show what they bring. If they bring nothing, there are few to end.
+/// The most drains to start for each one at work. Each step takes about two seconds, because the new drains must first
+/// show how much they add. If they add nothing, only few of them have to end.
 const GROWTH: u16 = 3;
 
-/// How many starts in a row may bring no new drain before no more are tried.
+/// After this many starts in a row without a new drain, no more are tried.
 const MOST_MISSING: u8 = 3;
 
 impl Fleet {
     /// Returns how many drains to start: as many as would empty the queue within the time, but at most [`GROWTH`] for
-    /// each that is at work. Returns 0 for good once new drains have brought less than half of what the earlier ones did.
+    /// each that is at work. Returns 0 for good once new drains have added less than half of what the earlier ones did.
     pub(crate) fn more(&mut self, seen: Seen, within: Duration, most: u16) -> u16 {
         if let Some(last) = self.last.take() {
             let came = seen.at_work.saturating_sub(last.at_work);

@@ -1,4 +1,4 @@
-//! Owns how many live events are cancelled or rescheduled at once: with a short transaction for each thousand events,
+//! Owns how a large number of live events is cancelled or rescheduled: in short transactions of a thousand events each,
 //! so that drains, producers and other operators can work in between. It knows no SQL.
 //!
 //! An event that another transaction has locked at that moment is skipped, and tried again later by its id, so that the
@@ -17,21 +17,21 @@ use crate::operate::{
 };
 use crate::queue::{self, ChangedPage, Page};
 
-/// Events in one transaction.
+/// How many events one transaction changes.
 const BATCH: u32 = 1000;
 
 /// How often skipped events are tried again, and how long to wait before each try.
 const ROUNDS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Events in a page of a dry run. A page lists no more ids.
+/// How many events a page of a dry run has. A page lists no more ids than this.
 const LISTED_IN_A_PAGE: u32 = 100;
 
-/// The reason to change nothing.
+/// The reported reason when nothing is changed.
 const REFUSED: &str =
     "digest: must match the selected events, and these have changed since the dry run";
 
-/// The most ids of each sort in a report.
+/// The most ids in each list of a report.
 const LISTED: usize = 100;
 
 /// Ends events as FAILED with the code `cancelled`.
@@ -134,7 +134,7 @@ async fn look(client: &Client, change: &Change<'_>, limit: u32) -> Result<Change
     Ok(all)
 }
 
-/// Returns the digest of ids, as a replay's dry run has it.
+/// Returns the digest of ids, computed as for a replay's dry run.
 fn digest(ids: &[i64]) -> String {
     let texts: Vec<String> = ids.iter().map(i64::to_string).collect();
     let digest = Sha256::digest(texts.join(","));
@@ -177,7 +177,7 @@ async fn walk(
     Ok(())
 }
 
-/// Tries the events again that another session had locked.
+/// Tries again to change the events that another session had locked.
 async fn again(client: &Client, change: &Change<'_>, all: &mut Changed) -> Result<(), Error> {
     let selection = change.selection();
     for _ in 0..ROUNDS {

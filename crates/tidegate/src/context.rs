@@ -49,7 +49,7 @@ pub struct Context {
     /// Whether another process now owns the event, so this attempt's results no longer count.
     taken_away: AtomicBool,
     told: Notify,
-    /// When its handlers began, if somebody wants to know.
+    /// When its handlers began, if that is recorded.
     #[cfg(feature = "otel")]
     began: OnceLock<SystemTime>,
 }
@@ -146,7 +146,7 @@ impl Context {
         self.trace = position;
     }
 
-    /// Notes that its handlers begin now.
+    /// Records that the event's handlers begin now.
     #[cfg(feature = "otel")]
     pub(crate) fn note_beginning(&self) {
         let _ = self.began.set(SystemTime::now());
@@ -232,8 +232,8 @@ impl Context {
 
     /// Whether the event was taken from this attempt, because an operator cancelled or requeued it, for example. From
     /// then on nothing that the handler stores in the queue counts: its transaction cannot commit, and its follow-ups
-    /// are not published. It may as well stop, with any verdict. The drain notices the change when it renews its
-    /// leases, so within a third of `TIDEGATE_LEASE_TIMEOUT`.
+    /// are not published. It may as well stop; its verdict does not matter. The drain notices the change when it renews
+    /// its leases, that is, within a third of `TIDEGATE_LEASE_TIMEOUT`.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.taken_away.load(Ordering::Acquire)
@@ -267,12 +267,12 @@ impl Context {
     }
 
     /// Returns a key that is the same for every attempt of this handler at this event, and different for everything
-    /// else. Send it with each call that has an effect. `step` tells several calls of one handler apart.
+    /// else. Send it with each call that has an effect. `step` distinguishes several calls of one handler.
     #[must_use]
     pub fn idempotency_key(&self, step: &str) -> String {
         let handler = self.state().handler;
-        // Ids start again in a new database, and a service may serve several databases. The time of the publish tells
-        // them apart. A replay is a new event, and repeats the original's effects on purpose.
+        // Ids start again in a new database, and a service may serve several databases. The time of the publish
+        // distinguishes them. A replay is a new event, and repeats the original's effects on purpose.
         let published = self.event.created_at.duration_since(SystemTime::UNIX_EPOCH);
         let published = published.unwrap_or_default().as_micros();
         format!(
@@ -430,8 +430,8 @@ impl Context {
     /// completion commit together, fenced by the lease, so the writes happen exactly once. Dropped without `complete`,
     /// the transaction rolls back.
     ///
-    /// Beyond the handler's own statements it needs one round trip to the database, at its end. A result or a follow-up
-    /// needs a second one.
+    /// Beyond the handler's own statements, the transaction needs one round trip to the database, at its end. A result
+    /// or a follow-up needs a second one.
     ///
     /// # Errors
     /// A retry when the database cannot be reached.

@@ -71,7 +71,7 @@ impl<'a> Handlers<'a> {
         Self(Vec::new()).and(name, work)
     }
 
-    /// Adds a handler for the same event. It runs whatever the result of the handlers before it (C10).
+    /// Adds a handler for the same event. It runs whatever the handlers before it return (C10).
     #[must_use]
     pub fn and(
         mut self,

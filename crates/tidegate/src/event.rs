@@ -66,7 +66,7 @@ pub enum DecodeError {
         kind: &'static str,
         /// The payload's version.
         version: u32,
-        /// The kind's present version.
+        /// The version that this program knows.
         known: u32,
     },
 }
@@ -116,7 +116,7 @@ impl DecodeError {
 ///
 /// When the shape of a payload changes, give the kind a version. The version is stored in the payload's field
 /// `tidegate_version`; a payload without that field has version 1. For each older version, a lift converts that shape
-/// to the present one. An event of a newer version than the program knows waits for a newer program and costs no
+/// to the current one. An event of a newer version than the program knows waits for a newer program and costs no
 /// attempt.
 ///
 /// ```
@@ -182,7 +182,7 @@ macro_rules! events {
 /// The payload field that holds the version.
 const VERSION: &str = "tidegate_version";
 
-/// Decodes a payload of the kind's present version `known`, or uses `lift` to convert an older version to it.
+/// Decodes a payload of the kind's current version `known`, or uses `lift` to convert an older version to it.
 #[doc(hidden)]
 pub fn decode<P: DeserializeOwned>(
     kind: &'static str,
@@ -347,9 +347,9 @@ impl NewEvent {
 
     /// Starts the event only after all of these events have ended, with whatever status. Takes up to 10,000 ids of
     /// events that are committed or that the same transaction publishes. Until then the event is live and keeps its
-    /// place in line, also in its group. [`Context::members`](crate::Context::members) tells its handlers how the
-    /// events ended. If one of them is replayed in the meantime, the event waits for the replay too. Not allowed in
-    /// batches. Follow-ups wait for each other with [`Context::emit_all`](crate::Context::emit_all) instead.
+    /// place in line, also in its group. Its handlers learn with [`Context::members`](crate::Context::members) how
+    /// those events ended. If one of them is replayed in the meantime, the event waits for the replay too. Not allowed
+    /// in batches. Follow-ups wait for each other with [`Context::emit_all`](crate::Context::emit_all) instead.
     #[must_use]
     pub fn after(mut self, ids: impl IntoIterator<Item = i64>) -> Self {
         self.after = ids.into_iter().collect();
@@ -385,7 +385,8 @@ impl NewEvent {
         self
     }
 
-    /// Sets the number of attempts before the event fails, 1 to 1000 (B6). Without it the database's default holds.
+    /// Sets the number of attempts before the event fails, 1 to 1000 (B6). Without this call, the database's default
+    /// applies.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
@@ -393,7 +394,7 @@ impl NewEvent {
     }
 
     /// Sets the W3C trace context of the publish, in the form of its HTTP header. The event's handlers continue that
-    /// trace. Follow-ups take the trace of their handler without this.
+    /// trace. Follow-ups take the trace of their handler without this call.
     #[must_use]
     pub fn traceparent(mut self, header: impl Into<String>) -> Self {
         self.traceparent = Some(header.into());
@@ -472,8 +473,9 @@ pub(crate) fn has_nul_escape(text: &str) -> bool {
     false
 }
 
-/// Derives a deduplication key: the SHA-256, in hex, of the kind, the canonical payload (sorted object keys, no white
-/// space) and any further fields, such as the id of the user who makes the request (requirement E2).
+/// Derives a deduplication key (requirement E2). It is the SHA-256, in hex, of the kind, the canonical payload and any
+/// further fields, such as the id of the user who makes the request. In the canonical payload, object keys are sorted
+/// and there is no white space.
 ///
 /// # Errors
 /// When the payload's `Serialize` fails.
@@ -487,7 +489,7 @@ pub fn dedup_key(
     let canonical = canonical.to_string();
     let mut hash = Sha256::new();
     for part in [kind, &canonical].into_iter().chain(fields.iter().copied()) {
-        // The length in front tells ("ab", "c") from ("a", "bc").
+        // The length in front distinguishes ("ab", "c") from ("a", "bc").
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }

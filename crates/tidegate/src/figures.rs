@@ -17,13 +17,13 @@ pub struct KindFigures {
     pub failed: u64,
     /// Events that went back to the queue for another attempt.
     pub retried: u64,
-    /// Events that went back to the queue because their handlers said "not now".
+    /// Events that went back to the queue because their handlers asked to run later.
     pub snoozed: u64,
     /// How long all handlers of an event took together, with one entry per attempt.
     pub took: Histogram,
 }
 
-/// The figures of a run by kind, without events that no handler saw.
+/// The figures of a run by kind. Events that no handler saw are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
     kinds: BTreeMap<String, KindFigures>,
@@ -31,7 +31,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Records an attempt: how it ended and how long its handlers took. `None` is a retry, unless the attempt was
+    /// Records an attempt: how it ended and how long its handlers took. `None` means a retry, unless the attempt was
     /// snoozed.
     pub(crate) fn note(
         &mut self,

@@ -1,5 +1,6 @@
 //! Owns how the data of a person is removed: from an operator's request, through the program's own tables and the
-//! person's events, to a report. It knows no SQL, and of the program's tables only what [`Records`] reports.
+//! person's events, to a report. It knows no SQL, and it knows only what [`Records`] reports about the program's
+//! tables.
 //!
 //! The follow-ups of an event are forgotten before the event itself. Once an event is forgotten, its group no longer
 //! leads to it, and so its follow-ups could not be found either. In this order an interrupted run can simply be started
@@ -17,7 +18,7 @@ use crate::operate::{ForgetReport, ForgetRequest, Subject, SubjectKeys};
 use crate::queue;
 use crate::queue::retention::partitions;
 
-/// Events in one statement.
+/// How many events one statement takes.
 const BATCH: usize = 1000;
 
 /// How often to look for events that were published in the meantime. While producers keep publishing about the person,
@@ -120,7 +121,7 @@ pub(crate) async fn forget(
     let rounds = if request.dry_run { 0 } else { ROUNDS };
     let mut is_complete = request.dry_run;
     for _ in 0..rounds {
-        // Finds events that were published in the meantime, also by events that were at work.
+        // Finds events that were published in the meantime, including those that running handlers published.
         left.extend(everywhere(&client, &keys).await?);
         is_complete = left.is_empty();
         if is_complete {

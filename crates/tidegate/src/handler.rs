@@ -92,7 +92,7 @@ pub(crate) enum Unhandled {
 pub struct HandlerError {
     pub(crate) verdict: Verdict,
     pub(crate) faults: Vec<Fault>,
-    /// The event did not cause the failure, so it keeps its attempt.
+    /// The event did not cause the failure, so the attempt is not charged to it.
     pub(crate) blameless: bool,
     /// Not a failure: the handler asks to run later.
     pub(crate) snoozed: bool,
@@ -156,10 +156,10 @@ impl HandlerError {
     /// Use it when the service cannot be reached, times out, reports that it is unhealthy or overloaded (5xx, 429), or
     /// refuses the program's own credentials (code `credentials`).
     ///
-    /// The event keeps its attempt, unless the service has answered other events since this event last failed in this
-    /// way. After five such failures in a row no drain calls the service: events that need it wait in their places, and
-    /// from time to time one of them is tried. Use [`HandlerError::after`] to pass on when the service wants to be
-    /// called again. In a handler that calls no service this is a plain retry.
+    /// The attempt does not count against the event's limit, unless the service has answered other events since this
+    /// event last failed in this way. After five such failures in a row, no drain calls the service: events that need
+    /// it wait in their places, and from time to time a drain tries one of them. If the service says when to call it
+    /// again, pass that on with [`HandlerError::after`]. In a handler that calls no service, this is a plain retry.
     pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             unavailable: true,
@@ -167,7 +167,7 @@ impl HandlerError {
         }
     }
 
-    /// Asks to run the handler again after `delay`, because what it needs is not ready yet, for example. This is not an
+    /// Asks to run the handler again after `delay`, for example because what it needs is not ready yet. This is not an
     /// error: it costs no attempt and does not appear among the event's errors. `why` is stored with the event's
     /// progress, so put no personal data there. Later events of the group go on waiting.
     ///
@@ -221,7 +221,7 @@ impl HandlerError {
         first.chain(further)
     }
 
-    /// Marks a failure that the event did not cause, so it keeps its attempt.
+    /// Marks a failure that the event did not cause, so that the attempt is not charged to it.
     pub(crate) fn blameless(mut self) -> Self {
         self.blameless = true;
         self
@@ -243,8 +243,8 @@ impl HandlerError {
         self.unavailable
     }
 
-    /// Makes the event wait for this service and keep its attempt. The events that it shared a call with did not cause
-    /// the failure, so the size of their next call stays as it is.
+    /// Makes the event wait for this service, and does not charge the attempt to it. The events that it shared a call
+    /// with did not cause the failure, so the size of their next call stays as it is.
     pub(crate) fn deferred(mut self, service: &'static str) -> Self {
         self.deferred = Some(service);
         if let Some(shared) = &mut self.shared {
@@ -304,7 +304,7 @@ impl HandlerError {
         }
     }
 
-    /// Starts the next attempt no sooner than this, in place of the usual backoff.
+    /// Starts the next attempt no sooner than after `delay`, in place of the usual backoff.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         if let Verdict::Retry { after } = &mut self.verdict {
@@ -394,7 +394,7 @@ pub trait Verdicts<T> {
     /// A retry, code `error`.
     fn retryable(self) -> Result<T, HandlerError>;
 
-    /// Marks that the service has not answered: the event waits for it and keeps its attempt. See
+    /// Marks that the service has not answered: the event waits for it, and the attempt is not counted. See
     /// [`HandlerError::unavailable`].
     ///
     /// # Errors

@@ -22,15 +22,15 @@ use crate::queue;
 pub struct Message {
     /// Where it came from, such as a queue's ARN; at most 1000 bytes.
     pub source: String,
-    /// What tells it apart from all other messages of that source; at most 500 bytes. Two messages with the same id are
-    /// the same message.
+    /// What distinguishes it from all other messages of that source; at most 500 bytes. Two messages with the same id
+    /// are the same message.
     pub id: String,
     /// Its content, as it was sent; at most [`PAYLOAD_LIMIT`].
     pub body: Vec<u8>,
 }
 
 impl std::fmt::Debug for Message {
-    /// Leaves the body out, which may be about a person (I9).
+    /// Leaves out the body, which may contain personal data (I9).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { source, id, body } = self;
         write!(f, "Message({source:?}, {id:?}, {} bytes)", body.len())

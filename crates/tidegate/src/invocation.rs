@@ -175,8 +175,8 @@ impl Actions {
         self.all().collect::<Vec<_>>().join(", ")
     }
 
-    /// Decodes an invocation's payload. `EventBridge`'s own scheduled-event envelope has no action and counts as a
-    /// drain (F1).
+    /// Decodes an invocation's payload. The envelope of an `EventBridge` schedule has no action, and counts as a drain
+    /// (F1).
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
@@ -275,7 +275,7 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
 }
 
 /// Reads the options of an action. An error names the field: `serde` names unknown and missing fields itself. For other
-/// errors it is the field that was read at that time.
+/// errors, this names the field that was being read.
 fn decode<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Error> {
     let reading = RefCell::new(None);
     let noted = fields.into_iter().inspect(|(name, _)| {

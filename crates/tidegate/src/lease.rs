@@ -18,7 +18,7 @@ pub struct Lease {
     pub token: Uuid,
 }
 
-// Ids are nearly always enough to tell leases apart, and the drain hashes a lease several times for each event.
+// Ids are nearly always enough to distinguish leases, and the drain hashes a lease several times for each event.
 impl Hash for Lease {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
@@ -63,7 +63,7 @@ pub struct LeasedEvent {
     pub progress: Option<Progress>,
     /// The W3C trace context under which it was published.
     pub traceparent: Option<String>,
-    /// It is a replay of an event that has ended.
+    /// Whether it is a replay of an event that has ended.
     #[cfg_attr(
         not(any(feature = "otel", feature = "internals")),
         expect(dead_code, reason = "only traces ask for it")

@@ -43,8 +43,8 @@
 //!     Ok(transaction.commit().await?)
 //! }
 //!
-//! /// The program that a shell runs: `tidegate_lambda::run(program())` is a Lambda function,
-//! /// `tidegate_cli::run(program())` a command line.
+//! /// The program: `tidegate_lambda::run(program())` runs it as a Lambda function,
+//! /// `tidegate_cli::run(program())` as a command line.
 //! fn program() -> Program {
 //!     Program::new(|_settings| Ok(Shop))
 //! }
@@ -56,7 +56,8 @@
 //!
 //! - `aws`: logs in to the database with a secret of AWS Secrets Manager or with an IAM token.
 //! - `logging`: sets up the log of a program.
-//! - `operate`: the operators' requests and their reports, and the `Service` that both shells are built on.
+//! - `operate`: operators' requests and the reports on them, and `Service`, on which the Lambda function and the
+//!   command line are built.
 //! - `otel`: sends traces and metrics over OTLP to a collector or to AWS X-Ray.
 //! - `schema`: JSON Schemas of the reports.
 //! - `schedules`: periodic events (cron expressions, time zones, intervals). A program without this feature leaves the
@@ -73,9 +74,9 @@
 //! 1. `budget`: computes how long the run may take.
 //! 2. `queue`: leases a batch of events. The statements are in `queue/sql`.
 //! 3. `event`: decodes each leased row (`lease`) into the program's enum.
-//! 4. `dispatch`: one `match` lists the handlers of an event. `context` is what a handler may ask of the engine,
-//!    `batch` lets events share a call, `fan_in` lets an event wait for others, and `handler` is what a handler
-//!    returns.
+//! 4. `dispatch`: one `match` lists the handlers of an event. `handler` is what a handler returns, and `context` is
+//!    what it may ask of the engine. `batch` lets events share one call to a service, and `fan_in` lets an event wait
+//!    for others.
 //! 5. `outcome`: computes what to store from the handlers' verdicts.
 //! 6. `queue` again: finalizes, retries or releases each event.
 //! 7. `drain`: the loop around all of this, and its report.
@@ -83,13 +84,13 @@
 //! The other modules, by subject:
 //!
 //! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy` (how to
-//!   handle the events of a kind), `program` (a whole program, ready for a shell), `shards` (queues in several
-//!   databases).
+//!   handle the events of a kind), `program` (a whole program, ready for a shell: the Lambda function or the command
+//!   line), `shards` (queues in several databases).
 //! - Publishing: `schedule` (periodic events), `intake` (messages from outside, each taken in once), `wake` (a producer
 //!   starts a drain), `chain` (a drain starts the next one).
-//! - Operating: `operate` and `change` (operators' requests and the changes that they make), `look` and `survey` (views for
-//!   operators; those of `survey` read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests and answers of Lambda and of the command
-//!   line).
+//! - Operating: `operate` and `change` (operators' requests and the changes that they make), `look` (views for
+//!   operators), `survey` (views that read a bounded number of rows), `doctor` (checks of a database), `invocation`
+//!   (the requests and answers of Lambda and of the command line).
 //! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
 //!   (encrypts payloads), `rewrap` (seals stored payloads again with the current key).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus), `trace` (carries a trace through the queue),

@@ -1,4 +1,4 @@
-//! Owns the log filter of the shells: how much they log, and that they log nothing that could be a secret. With the
+//! Owns the log filter of the shells: how much they log, and that they log nothing that could be a secret. It needs the
 //! feature `logging`.
 
 use tracing::{Level, Metadata, Subscriber};

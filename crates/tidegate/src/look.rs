@@ -1,5 +1,5 @@
-//! Owns the requests and answers of people who look at the queue: one event, and lists of events, groups, leases and
-//! services. This module knows no SQL and changes nothing.
+//! Owns the requests of operators who look at the queue, and the answers to them: one event, and lists of events,
+//! groups, leases and services. This module knows no SQL and changes nothing.
 
 use std::ops::RangeInclusive;
 
@@ -199,7 +199,7 @@ pub struct ServicesReport {
 #[serde(tag = "action", rename = "schedules")]
 #[non_exhaustive]
 pub struct SchedulesReport {
-    /// Schedules that stand still come first, then in the order of their next slot.
+    /// Schedules that have stopped come first, then the others by their next slot.
     pub schedules: Vec<ScheduleStatus>,
 }
 

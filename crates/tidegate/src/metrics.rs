@@ -1,8 +1,8 @@
 //! Owns the metrics of a drain for CloudWatch: one line in its embedded metric format. A Lambda function writes this
 //! line to its log, so no call, no sidecar and no further permission is needed.
 //!
-//! Every metric costs money, so a metric for each kind would multiply the price. Therefore the same line has the
-//! figures of each kind as plain fields, which Logs Insights can query, unless the settings ask for metrics by kind.
+//! Every metric costs money, so a metric for each kind would multiply the price. Therefore the line has the figures of
+//! each kind only as plain fields, which Logs Insights can query, unless the settings ask for metrics by kind.
 //!
 //! The format: <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html>.
 //! It is small enough that a crate for it would bring more code than it replaces.
@@ -20,7 +20,7 @@ use crate::operate::ServiceState;
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "Tidegate";
 
-/// The format allows no longer array.
+/// The longest array that the format allows.
 const MOST_VALUES: u64 = 100;
 
 /// What to report to CloudWatch, and under which name.
@@ -28,8 +28,8 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// Which of several databases this is. Then each metric of a drain exists twice: with the dimension `Queue` alone, for
-    /// all databases together, and with the second dimension `Database`.
+    /// The name of this database, if there are several. Then each metric of a drain exists twice: with the dimension
+    /// `Queue` alone, for all databases together, and with the second dimension `Database`.
     pub database: Option<String>,
     /// Whether each kind has its own metrics, under the dimensions `Queue` and `Kind`.
     pub by_kind: bool,

@@ -37,7 +37,7 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0017__rights.sql",
 );
 
-/// The oldest Postgres on which leases work. It introduced `range_agg` over multiranges.
+/// The oldest Postgres on which leases work, because it introduced `range_agg` over multiranges.
 const OLDEST_SERVER: u32 = 15;
 
 /// How long a migration waits for another one to end.
@@ -292,7 +292,7 @@ impl Migrate<'_> {
     }
 }
 
-/// Checked before anything is changed. Half a schema is of no use on a server that cannot take the other half.
+/// Checked before anything is changed. Half a schema is useless on a server that cannot run the other half.
 async fn check_server(client: &Client) -> Result<(), Error> {
     let sql =
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int";

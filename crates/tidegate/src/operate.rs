@@ -243,8 +243,8 @@ pub struct ReplayReport {
     pub replayed: u64,
     /// The first 100 new events.
     pub events: Vec<Replayed>,
-    /// Whether more events were eligible than the limit or than may touch 2,000 groups. Send the request again for the
-    /// rest.
+    /// Whether eligible events were left out, because of the limit or because a replay may touch at most 2,000 groups.
+    /// Send the request again for the rest.
     pub limit_reached: bool,
     /// Eligible events by kind.
     pub kinds: BTreeMap<String, u64>,
@@ -415,7 +415,7 @@ pub struct ServiceStatus {
     pub kinds: Vec<String>,
     /// The most events that call it at once, over all drains.
     pub max_running: Option<u32>,
-    /// The most of them that start per second.
+    /// The most events that start per second, over all drains.
     pub per_second: Option<f64>,
     /// How many of its slots drains hold now.
     pub places: u32,
@@ -528,7 +528,7 @@ pub struct ServiceChange {
     /// The most events that call it at once now, if the request was about limits and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u32>,
-    /// The most events that start per second, likewise.
+    /// The most events that start per second now, if the request was about limits and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_second: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! What is left of traces where OpenTelemetry is not built in: the trace context still crosses the queue, and nothing is sent.
+//! Replaces `otel` in builds without OpenTelemetry: the trace context still crosses the queue, and nothing is sent.
 
 use crate::config::{Lookup, is_on};
 use crate::error::Error;
@@ -14,7 +14,7 @@ pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Nobody keeps spans.
+/// Never exists, because no spans are kept.
 #[derive(Clone)]
 pub(crate) enum Spool {}
 
@@ -22,7 +22,7 @@ pub(crate) fn follow_up(above: &TraceContext) -> String {
     above.to_string()
 }
 
-/// Nobody records a publish.
+/// Never exists, because no publish is recorded.
 pub(crate) enum Publishing {}
 
 impl Publishing {

@@ -174,7 +174,7 @@ pub struct HandlerEnd {
 }
 
 impl HandlerEnd {
-    /// Whether the event did not cause the handler's failure, so it keeps its attempt.
+    /// Whether the event did not cause the handler's failure, so that the attempt is not charged to it.
     #[must_use]
     pub fn is_blameless(&self) -> bool {
         matches!(&self.result, Err(error) if error.blameless)
@@ -215,7 +215,8 @@ pub struct Progress {
     /// Whether, and how often, handlers have snoozed the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snoozed: Option<Snoozed>,
-    /// How many events may share its calls from now on, because a call that more events shared has failed as a whole.
+    /// How many events may share its calls from now on, because a call that more events than this shared has failed as
+    /// a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<u16>,
 }

@@ -1,5 +1,5 @@
-//! Owns how events of a kind are handled where the defaults do not hold: what the program declares, and what an
-//! operator sets instead. The database stores both and decides which of them holds.
+//! Owns how events of a kind are handled where the defaults do not apply: what the program declares, and what an
+//! operator sets instead. The database stores both and decides which of them applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::RetryPolicy;
 
-/// How events of one kind are handled. Fields that are not set follow the defaults of all kinds. Declare it with
+/// How events of one kind are handled. A field that is not set has the default value of all kinds. Declare it with
 /// [`Program::policy`](crate::Program::policy); operators change it with `tidegate policy`.
 ///
 /// ```
@@ -46,8 +46,8 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Policy {
-    /// Sets the number of attempts before an event fails, 1 to 1,000. It holds for events that are published from then
-    /// on and set no limit themselves.
+    /// Sets the number of attempts before an event fails, 1 to 1,000. The limit applies to events that are published
+    /// from then on and set no limit of their own.
     pub fn attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
@@ -67,8 +67,8 @@ impl Policy {
         self
     }
 
-    /// Sets how many events run at once in all drains together, 1 to 10,000. An event that waits for its turn keeps its
-    /// attempt and does not delay other kinds.
+    /// Sets how many events run at once in all drains together, 1 to 10,000. An event that waits for its turn is not
+    /// charged an attempt, and does not delay other kinds.
     pub fn concurrency(mut self, events: u32) -> Self {
         self.concurrency = Some(events);
         self
@@ -108,7 +108,7 @@ impl Sharing {
 impl Policy {
     fn sharing(&self) -> Sharing {
         let most = self.batch.map_or(1, usize::from);
-        // No more events than this run at once, so waiting for more would be in vain.
+        // No more events than this run at once, so waiting for more would bring none.
         let at_once = self
             .concurrency
             .and_then(|events| usize::try_from(events).ok());

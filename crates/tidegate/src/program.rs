@@ -152,7 +152,7 @@ impl Program {
         self.origin
     }
 
-    /// Adds tables of the program, which `migrate` creates beside the queue's.
+    /// Adds tables of the program, which `migrate` creates next to the queue's.
     #[must_use]
     pub fn tables(mut self, tables: Migrations) -> Self {
         self.tables.push(tables);
@@ -340,7 +340,7 @@ pub struct Service {
     pub takes_plaintext: Option<bool>,
     /// The operator's name for the audit, unless a request overrides it.
     pub actor: Option<String>,
-    /// The longest time that the database may take for one statement of a look; `None` means the usual limit.
+    /// The longest time that the database may take for one statement of a view; `None` means the usual limit.
     pub looks_within: Option<Duration>,
     /// Whether its drains may start further drains.
     pub starts_drains: bool,
@@ -403,7 +403,7 @@ impl Service {
             Request::Policy(asked) => told(time, self.policy(asked)).await?,
             Request::Unblock(asked) => told(time, self.unblock(asked)).await?,
             Request::Forget(asked) => told(time, self.forget(asked)).await?,
-            // It watches its own time, as a cleanup does.
+            // A rewrap watches its own time, as a cleanup does.
             Request::Rewrap(asked) => told(time.map(overrun), self.rewrap(asked, time)).await?,
             Request::Schedules(asked) => told(time, self.schedules(*asked)).await?,
             Request::Schedule(asked) => told(time, self.change_schedule(asked)).await?,

@@ -14,10 +14,10 @@ use crate::queue::retention::partitions;
 use crate::queue::{self, Unsealed};
 use crate::seal::{self, PayloadKeys, Unopened};
 
-/// Payloads in one statement. Each may have a megabyte.
+/// How many payloads one statement reads. Each may be a megabyte long.
 const PAGE: i32 = 100;
 
-/// The most broken payloads in a report.
+/// The most broken payloads that a report lists.
 const TOLD: usize = 100;
 
 pub(crate) async fn rewrap(
@@ -48,7 +48,7 @@ pub(crate) async fn rewrap(
     for partition in partitions(&client, SystemTime::now()).await? {
         run.place(Some(&partition.name)).await?;
     }
-    // The payload of a schedule is that of its events.
+    // A schedule stores the payload of its events.
     run.place(Some("schedule")).await?;
     Ok(run.report)
 }
@@ -57,7 +57,7 @@ struct Run<'a> {
     client: &'a Client,
     keys: &'a PayloadKeys,
     request: &'a RewrapRequest,
-    /// When no more pages begin.
+    /// The time after which no more pages begin.
     until: Option<Instant>,
     has_done_a_page: bool,
     report: RewrapReport,
@@ -94,7 +94,7 @@ impl Run<'_> {
         self.has_done_a_page && self.until.is_some_and(|until| Instant::now() >= until)
     }
 
-    /// Returns the payload under the current key and counts it; `None` when that is impossible.
+    /// Returns the payload sealed with the current key and counts it; `None` when that is impossible.
     fn anew(&mut self, found: &Unsealed) -> Result<Option<Box<RawValue>>, Error> {
         let text = found.payload.as_bytes();
         if !seal::is_sealed(text) {

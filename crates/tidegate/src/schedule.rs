@@ -20,10 +20,10 @@ use crate::operate::{Periodic, ScheduleStatus};
 use crate::queue::{self, Declared, DueSchedule, Firing, Times};
 use crate::seal;
 
-/// With [`CatchUp::None`], a slot that is met up to this many seconds late still counts as met.
+/// With [`CatchUp::None`], a slot that a drain reaches up to this many seconds late does not count as missed.
 const LATE: i64 = 15 * 60;
 
-/// The most slots of one schedule that are caught up with at once.
+/// The most missed slots of one schedule that are caught up on at once.
 const MOST_AT_ONCE: usize = 100;
 
 /// A program's periodic event: what is published, and when. A program lists its schedules in [`Dispatch::schedules`],
@@ -120,8 +120,8 @@ impl<E: Event> Schedule<E> {
         self
     }
 
-    /// Sets how long after its slot an event may start. After that time the event is not started, and a slot that is
-    /// met later is skipped.
+    /// Sets how long after its slot an event may start. After that time the event is not started, and a slot that a
+    /// drain reaches later is skipped.
     pub fn start_within(mut self, time: Duration) -> Self {
         self.periodic.start_within = Some(time);
         self
@@ -321,7 +321,8 @@ pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
     firing.next.is_some_and(|next| next <= now)
 }
 
-/// Fires what is due at this second, whatever the real time, as one look of a drain does. Returns the number of events.
+/// Fires what is due at this second, whatever the real time is, as a drain does when it looks for due schedules.
+/// Returns the number of events.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -381,8 +382,8 @@ pub(crate) async fn sync(
     Ok(changes)
 }
 
-/// Whether the stored schedule equals the declared one. The stored payload is opened first, because each seal gives
-/// another text. A payload that should be sealed and is not, or that cannot be opened, counts as different
+/// Whether the stored schedule equals the declared one. The stored payload is opened first, because sealing gives a
+/// different text each time. A payload that should be sealed and is not, or that cannot be opened, counts as different
 /// and is stored again.
 fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
     let text = stored.payload.as_deref().map(str::as_bytes);

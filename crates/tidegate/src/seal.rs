@@ -29,7 +29,7 @@ use crate::handler::{Fault, HandlerError, Unhandled};
 /// The beginning of a sealed payload, as this module writes it and as the database checks it.
 const BEGINNING: &str = r#"{"tidegate_sealed":"#;
 
-/// Part of what is sealed, so that nothing sealed for another purpose is taken for a payload.
+/// Part of what is sealed, so that nothing that was sealed for another purpose can pass for a payload.
 const PURPOSE: &str = "tidegate payload 1:";
 
 const KEY_BYTES: usize = 32;
@@ -284,8 +284,8 @@ const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
 
 /// Makes this process seal every payload that it publishes, and open those that it handles. The keys are in the file
 /// `TIDEGATE_PAYLOAD_KEYS_FILE`, or in the secret `TIDEGATE_PAYLOAD_KEYS_SECRET_ID`, which is read at the first use.
-/// Both have the form of [`PayloadKeys::parse`]. Without either, payloads are stored unsealed. The shells call this
-/// themselves; any other producer calls it once.
+/// Both have the form of [`PayloadKeys::parse`]. Without either, payloads are stored unsealed. The Lambda function and
+/// the command line call this themselves; any other producer calls it once.
 ///
 /// # Errors
 /// [`Error::Config`] when both are set, when the file holds no keys, or when this process already has other keys.
@@ -384,7 +384,7 @@ pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
 /// Returns a stored payload as it was before it was sealed. A payload that is not sealed is returned unchanged.
 ///
 /// # Errors
-/// [`Unhandled`]: without its key the event is retried later and keeps its attempt.
+/// [`Unhandled`]: without its key the event is retried later, and the attempt is not charged to it.
 pub(crate) fn opened<'a>(
     kind: &str,
     payload: Option<&'a [u8]>,

@@ -15,13 +15,13 @@ use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::error::Error;
 use crate::queue::{self, Backlog};
 
-/// A database that does not answer for this long is given up, and drained last.
+/// A database that does not answer within this time is passed over, and drained last.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// The least time for a drain. None starts with less time left, and none receives less while others wait.
+/// The shortest time for a drain. No drain starts with less time left, and none gets less while others wait.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// How many databases are asked for their state at once.
+/// How many databases are asked at once for their state.
 const LOOKS_AT_ONCE: usize = 32;
 
 /// Several databases, each with a queue.
@@ -34,7 +34,7 @@ const LOOKS_AT_ONCE: usize = 32;
 ///     ("north", Database::new("postgres://queue@north/app", 4)?),
 ///     ("south", Database::new("postgres://queue@south/app", 4)?),
 /// ])?;
-/// // All events of a group are in one of them, always the same. Its producers publish there.
+/// // All events of a group are in the same database. The producers of the group publish there.
 /// let shard = shards.of("customer-3");
 /// assert!(["north", "south"].contains(&shard.name()));
 /// # Ok(())

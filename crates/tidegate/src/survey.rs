@@ -1,5 +1,6 @@
-//! The answers for people who watch a queue of any size: rights, depths, figures over time, what needs attention, one event, the
-//! audit. Every view reads a bounded number of rows. If it reaches its bound, the answer says so.
+//! Owns the answers for operators who watch a queue of any size: rights, depths, figures over time, what needs
+//! attention, one event, the audit. Every view reads a bounded number of rows. If it reaches its bound, the answer says
+//! so.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ pub const COUNTED: u32 = 100_000;
 /// The most live and the most finished events that one page of a search looks at.
 pub const SEARCHED: u32 = 50_000;
 
-/// The most dead letters that are read for their error codes.
+/// The most dead letters whose error codes are read.
 pub const DEAD_LOOKED_AT: u32 = 20_000;
 
 /// The most delayed events of groups that are checked for blocked groups.
@@ -40,7 +41,7 @@ pub struct Rights {
 pub struct Depth {
     /// The kind.
     pub kind: String,
-    /// All of them.
+    /// All events of this kind.
     pub events: u64,
     /// Leased events.
     pub processing: u64,

@@ -24,7 +24,7 @@ use crate::outcome::{Disposition, Member, Progress, RetryPolicy};
 
 pub use crate::outcome::Status;
 
-/// The end of the pretended run, later than any test.
+/// The end of the simulated run, later than the end of any test.
 const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 
 /// An attempt at an event, without a database. By default it is the first of five attempts.
@@ -81,7 +81,7 @@ pub struct Attempt {
 pub struct Ran {
     /// How the event ends; `None` if it is retried.
     pub status: Option<Status>,
-    /// The delay before the retry: the one that a handler asked for, or the middle of the range of the backoff.
+    /// The delay before the retry: the delay that a handler asked for, or the middle of the backoff's range.
     pub retries_after: Option<Duration>,
     /// How each handler ended, in order.
     pub handlers: Vec<Handled>,

@@ -13,18 +13,18 @@ use crate::connect::Database;
 use crate::error::Error;
 use crate::queue;
 
-/// The longest that a start may take, and the longest wait for a connection.
+/// The longest time that a start may take, and the longest wait for a connection.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The shortest time between two questions of one process.
+/// The shortest time between two queries by one process.
 const BETWEEN: Duration = Duration::from_millis(200);
 
 /// Wakes a drain when something was published and no drain is at work.
 ///
 /// If several producers publish at once, the database tells only one of them to start a drain (`tidegate.should_wake`).
-/// While a drain is at work, it tells none. An event that is published while a drain ends is not missed, because a
-/// drain announces its end before its last look at the queue. A lost wake-up costs the time until the schedule's next
-/// tick, but no event.
+/// While a drain is at work, it tells none of them to. An event that is published while a drain ends is not missed,
+/// because a drain announces its end before its last look at the queue. A lost wake-up costs the time until the
+/// schedule's next tick, but no event.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -53,8 +53,8 @@ struct Asks {
 }
 
 impl Waker {
-    /// Creates a waker that starts drains with `starter`. Call it inside a tokio runtime, because it asks in the
-    /// background.
+    /// Creates a waker that starts drains with `starter`. Call it inside a tokio runtime, because it queries the
+    /// database in the background.
     #[must_use]
     pub fn new(database: Database, starter: Arc<dyn StartDrain>) -> Self {
         let asks = Arc::new(Asks {
@@ -80,8 +80,8 @@ impl Waker {
         Self::new(database, Arc::new(function))
     }
 
-    /// Reports that a publish has been committed. Returns at once and asks in the background, at most five times a
-    /// second however often it is called. Use it in a process that goes on running.
+    /// Reports that a publish has been committed. Returns at once and queries the database in the background, at most
+    /// five times a second however often it is called. Use it in a process that goes on running.
     pub fn published(&self) {
         self.asks.published.notify_one();
     }

@@ -199,7 +199,7 @@ pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Faile
     })
 }
 
-/// Fails if a payload could not be sealed again, or if the time was over before all were.
+/// Fails if a payload could not be sealed again, or if the time ran out before all were.
 pub async fn rewrap(service: &Service, args: RewrapArgs) -> Result<Answer, Failed> {
     let report = service
         .rewrap(

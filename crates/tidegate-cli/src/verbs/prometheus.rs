@@ -13,7 +13,7 @@ use tidegate::prometheus::{Format, down, metrics};
 
 use crate::answer::{Answer, Failed};
 
-/// The file is readable for everyone, because the collector usually runs as another user.
+/// The file is readable by everyone, because the collector usually runs as another user.
 const MODE: u32 = 0o644;
 
 /// Fails if the database does not answer. The metrics then say so.

@@ -31,8 +31,8 @@ const ACT_LIMIT: Duration = Duration::from_secs(30);
 /// The shortest interval between two queries of an open list.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Counting a queue of millions takes a second. This pause, a multiple of the time of the last count, limits counting
-/// to a tenth of the time.
+/// Counting a queue of millions takes a second. After each count the view rests for this multiple of the count's
+/// duration, so that counting takes at most a tenth of the time.
 const REST_AFTER_COUNTING: u32 = 9;
 
 /// The interval at which the reader of keys checks whether the view has ended.
@@ -152,7 +152,7 @@ impl<'a> Open<'a> {
         true
     }
 
-    /// Handles a key. Returns false if the view is to end.
+    /// Handles a key. Returns false if the view must end.
     fn press(&mut self, key: Key) -> bool {
         match self.screen.press(key) {
             Step::Stay => true,

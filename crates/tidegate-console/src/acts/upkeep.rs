@@ -75,7 +75,7 @@ pub(super) async fn cleanup(desk: &Desk, sent: &Fields) -> Result<String, Proble
     let more = if is_done {
         ""
     } else {
-        " More is left: repeat it."
+        " More is left to do: repeat the action."
     };
     Ok(format!("{told}{more}"))
 }
@@ -98,7 +98,7 @@ pub(super) async fn rewrap(desk: &Desk, sent: &Fields) -> Result<String, Problem
         lost => format!(" {} cannot be opened.", number(lost)),
     };
     let more = if report.incomplete {
-        " The time was over: repeat it, or run tidegate rewrap."
+        " The time ran out: repeat the action, or run tidegate rewrap."
     } else {
         ""
     };

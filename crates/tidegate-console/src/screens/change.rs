@@ -178,7 +178,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         .iter()
         .any(|name| asked.is_set(name));
     let body = if action == Action::Reschedule && !has_time {
-        html! { p.note { "Enter when the events shall start, or their deadline." } }
+        html! { p.note { "Enter when the events should start, or a new deadline for them." } }
     } else {
         dry_run(&desk, action, &asked).await?
     };

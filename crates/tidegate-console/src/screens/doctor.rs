@@ -31,7 +31,7 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
         .answer(&desk))
 }
 
-/// Starts another run. It only reads, so everybody may.
+/// Starts another run. The checks only read, so everybody may start them.
 pub(super) async fn run(desk: Desk) -> Response {
     look(&desk, true).await;
     Redirect::to(desk.base().to("/doctor").as_str()).into_response()

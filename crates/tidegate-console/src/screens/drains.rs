@@ -15,7 +15,7 @@ const LISTED: u32 = 200;
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     let drains = desk.service().drains(LISTED).await?;
-    let body = html! { p { "The latest " (LISTED) " drains at most. Reports are kept for a week." } (list(&drains)) };
+    let body = html! { p { "At most the latest " (LISTED) " drains. Reports are kept for a week." } (list(&drains)) };
     let command = "tidegate status --watch";
     Ok(Page::new(Place::Drains, "Drains", command, body)
         .renewing("")

@@ -1,5 +1,5 @@
-//! Forgets a person or thing: dry run, then a confirmation for which its key must be typed. Both are forms that are sent, so that the
-//! key is in no address. The digest is made of the numbers of the dry run.
+//! Forgets a person or thing: dry run, then a confirmation for which its key must be typed. Both steps post a form, so
+//! that the key never appears in an address. The digest is computed from the numbers of the dry run.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -20,7 +20,7 @@ const FIELDS: [&str; 3] = ["group", "correlation", "subject"];
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     permitted(&desk)?;
-    let body = html! { p.note { "Choose whom to forget: the events of a group, with a correlation id, or of a subject of the program's own tables." } };
+    let body = html! { p.note { "Choose whom to forget: all events of a group, all events with a correlation id, or a subject of the program's own tables with its events." } };
     Ok(page(&desk, &Fields::default(), body))
 }
 
@@ -61,7 +61,7 @@ fn request(
     })
 }
 
-/// The dry run, or with a digest the deed.
+/// Does the dry run or, with a digest, forgets.
 pub(super) async fn send(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
     permitted(&desk)?;
     let dry = request(&desk, &sent, "a dry run", true)?;

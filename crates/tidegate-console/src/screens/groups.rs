@@ -70,7 +70,10 @@ fn list(desk: &Desk, groups: &[Value]) -> Markup {
 fn unblock(desk: &Desk, key: &str) -> Markup {
     let how = [
         ("retry", "retry: run the first event at the next drain"),
-        ("skip", "skip: move the rest of it behind the other events"),
+        (
+            "skip",
+            "skip: move its unfinished handlers behind the other events",
+        ),
         ("cancel", "cancel: end it; the other events go on"),
     ];
     let offer = Offer {

@@ -160,7 +160,7 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
     let offer = Offer {
         verb: "policy",
         label: "Change the policy",
-        explains: "Empty fields stay as they are. Durations are written like 30s. Reset returns to the declared value.",
+        explains: "Settings whose field is empty stay as they are. Durations are written like 30s. Reset returns to the declared value.",
         of: &[("kind", &kind.kind)],
         is_grave: false,
     };

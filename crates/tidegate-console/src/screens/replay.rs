@@ -36,7 +36,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let told = match asked.text("since") {
         Some(_) => dry_run(&desk, &asked).await?,
         None => {
-            html! { p.note { "Choose the events: give at least the time from which on they ended." } }
+            html! { p.note { "Choose the events. At least the field \"Ended since\" must be filled in." } }
         }
     };
     let command = format!(
@@ -117,7 +117,7 @@ fn order(base: &Base, risks: &OrderRisks) -> Markup {
     }
 }
 
-/// So many groups.
+/// The number of groups, as text.
 fn counted(groups: u64) -> Markup {
     html! { strong { (number(groups)) } @if groups == 1 { " group" } @else { " groups" } }
 }

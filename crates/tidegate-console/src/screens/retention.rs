@@ -33,20 +33,21 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     Ok(Page::new(Place::Retention, "Retention", "tidegate retention", body).answer(&desk))
 }
 
-/// What a timer does, and what follows a new key: both in steps that fit into a request.
+/// The cleanup, which a schedule usually starts, and the sealing of payloads after a change of key. Both stop in time
+/// for a request.
 fn upkeep(desk: &Desk) -> Markup {
     let dry = tick("Dry run", "dry_run", false);
     let cleanup = Offer {
         verb: "cleanup",
         label: "Clean up",
-        explains: "Creates partitions ahead, ends events that no drain would handle any more, and removes events whose retention is over. Works for ten seconds at most.",
+        explains: "Creates the log's partitions for the coming days, ends events that no drain would handle any more, and removes events whose retention is over. Runs for at most ten seconds.",
         of: &[],
         is_grave: true,
     };
     let rewrap = Offer {
         verb: "rewrap",
         label: "Seal payloads again",
-        explains: "Seals the payloads that have another key than the current one, or no seal. Works for ten seconds at most.",
+        explains: "Seals payloads with the current key if they are sealed with another key or not at all. Runs for at most ten seconds.",
         of: &[],
         is_grave: true,
     };

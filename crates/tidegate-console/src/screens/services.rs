@@ -102,7 +102,7 @@ fn another(desk: &Desk) -> Markup {
         details.act {
             summary { "Limit another service" }
             form method="post" action=(desk.base().of("/act", "service")) {
-                p { "The name that handlers use. The service need not have been called yet." }
+                p { "Enter the name that handlers use. The service need not have been called yet." }
                 input type="hidden" name="back" value=(desk.address);
                 label { span { "Service" } input name="name" required maxlength="100" autocomplete="off"; }
                 (input("Concurrency over all drains", "limit", "", "10")) (input("Starts per second", "per_second", "", "2.5"))

@@ -177,7 +177,7 @@ impl Acting {
     }
 }
 
-/// Returns the person of this name, if the audit can hold the name.
+/// Returns the person with this name, if the audit can store the name.
 fn named(name: &str) -> Result<Identity, Refusal> {
     let name = name.trim();
     if !(1..=200).contains(&name.chars().count()) || name.chars().any(char::is_control) {

@@ -92,7 +92,8 @@ impl Login {
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(1).max(1);
         config
             .connect_timeout(CONNECT_TIMEOUT / hosts)
-            // Notices within seconds, and not after two hours, that a peer has disappeared without a word.
+            // Notices within seconds, and not after two hours, that a peer has disappeared without closing the
+            // connection.
             .keepalives_idle(Duration::from_secs(30))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3)
@@ -222,7 +223,7 @@ async fn held<T>(connection: impl Future<Output = T>, place: Option<OwnedSemapho
 }
 
 impl Failure {
-    /// Converts the failure to an error, and adds what was learnt later.
+    /// Converts the failure to an error, and adds what was found out later.
     pub(super) fn with(self, further: &str) -> Error {
         match self {
             Self::Refused(text) => Error::Login(text + further),

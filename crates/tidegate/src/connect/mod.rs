@@ -9,7 +9,7 @@
 //! - `source`: the selected one, what is cached of it, and what happens when the database refuses it;
 //! - `tls`: which certificates are trusted.
 //!
-//! [`Database::new`] uses nothing of AWS. [`Database::from_settings`] uses what the environment selects.
+//! [`Database::new`] needs nothing from AWS. [`Database::from_settings`] uses what the environment selects.
 //!
 //! Each run opens its own connections, and they end with it. A function is frozen between two runs for longer than
 //! sockets live, and is not notified of their end. A connection that a firewall has forgotten answers only with a
@@ -67,14 +67,14 @@ struct Places {
     wait: Duration,
 }
 
-/// What a URL says, without the ability to connect with it.
+/// The configuration in a URL, which cannot be used to connect.
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
     Login::from_url(url, &Trust::system()).map(|login| login.config().clone())
 }
 
-/// What the text of a secret says by itself.
+/// The configuration in the text of a secret alone.
 #[cfg(all(feature = "aws", feature = "internals"))]
 #[doc(hidden)]
 pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
@@ -164,9 +164,9 @@ impl Database {
         })
     }
 
-    /// Returns the same database with at most `sessions` connections of [`Database::connect`] at once, in all its clones
-    /// together. A connection counts until its last statement has been answered, even if its client was dropped before.
-    /// Who must wait longer than `wait` for a place gets [`Error::TimedOut`].
+    /// Returns the same database with at most `sessions` connections of [`Database::connect`] at once, in all its
+    /// clones together. A connection counts until its last statement has been answered, even if its client was dropped
+    /// before. A caller that must wait longer than `wait` for a place gets [`Error::TimedOut`].
     #[cfg(feature = "operate")]
     #[must_use]
     pub fn with_at_most(&self, sessions: usize, wait: Duration) -> Self {
@@ -198,8 +198,8 @@ impl Database {
         tokio::spawn(async move { logins.prepare().await });
     }
 
-    /// Opens a connection outside the pool. It ends when the client is dropped. A refused login is tried again with the
-    /// present secret.
+    /// Opens a connection outside the pool. It ends when the client is dropped. If the login is refused, this tries
+    /// again with the current secret.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason; [`Error::TimedOut`] when the number of

@@ -25,7 +25,7 @@ pub(super) enum Source {
     Kept(Box<dyn Keeper>),
 }
 
-/// Keeps a login: a store of secrets, or a generator of tokens.
+/// Something that keeps a login: a store of secrets, or a generator of tokens.
 pub(super) trait Keeper: Send + Sync {
     /// Reads a version of the login; `None` when there is no such version.
     fn read(&self, version: Version) -> BoxFuture<'_, Result<Option<Login>, Error>>;
@@ -94,8 +94,9 @@ impl Logins {
         let _ = tokio::join!(known, read);
     }
 
-    /// Connects. If the login is refused, or may have been, tries again: once with the present secret, if it has
-    /// changed, and once with the version that a rotation is about to make valid. The connection takes `place` with it.
+    /// Connects. If the login is refused, or may have been, tries again. The second try uses the current secret, if it
+    /// has changed; the third uses the version that a rotation is about to make valid. The connection takes `place`
+    /// with it.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,

@@ -1,4 +1,4 @@
-//! Owns the schema as a list of lines: the present lines, the expected lines, and their difference.
+//! Owns the schema as a list of lines: the lines that the database has, the expected lines, and their difference.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,8 @@ const SEPARATOR: &str = ": ";
 /// When the database fails or does not answer.
 pub async fn catalog(client: &mut Client) -> Result<Vec<String>, Error> {
     let failed = |error: tokio_postgres::Error| Error::Connect(describe(&error));
-    // The settings for the wording end with the transaction. So they work through a pooler, and do not stay.
+    // The settings for the wording end with the transaction. So this works through a pooler, and leaves no setting
+    // behind.
     let transaction = client.transaction().await.map_err(failed)?;
     query(&transaction, &sql::doctor::PLAIN_WORDING, &[]).await?;
     let rows = query(&transaction, &sql::doctor::CATALOG, &[]).await?;

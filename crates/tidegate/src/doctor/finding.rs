@@ -13,7 +13,7 @@ pub enum State {
     Ok,
     /// It works, but not well or not for long. Or it could not be checked.
     Warning,
-    /// It does not work, or loses what it promises.
+    /// It does not work, or breaks a guarantee.
     Problem,
 }
 

@@ -28,7 +28,7 @@ const OUTAGE: Duration = Duration::from_mins(15);
 /// A service that is down for this long needs an operator.
 const LONG_OUTAGE: Duration = Duration::from_hours(2);
 
-/// The most examples of each type of disorder. One is too many.
+/// The most examples of each violation that a finding names.
 const MOST_TOLD: i64 = 5;
 
 pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
@@ -64,8 +64,8 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Checks what no statement of the queue allows. If it has happened, the queue's tables were changed by hand, or there
-/// is a bug.
+/// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were changed by
+/// hand, or there is a bug.
 pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
     if rows.is_empty() {
@@ -201,7 +201,7 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Checks for slots that no drain has met, and for schedules that no drain can fire.
+/// Checks for overdue slots, and for schedules that no drain can fire.
 pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = SLOT_OVERDUE.as_secs_f64();
     let rows = query(&probe.client, &sql::schedule::TROUBLED_SCHEDULES, &[&limit]).await?;

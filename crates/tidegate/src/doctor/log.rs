@@ -1,4 +1,5 @@
-//! Checks of the log: a partition for every day on which rows will expire, and no partition left that is over.
+//! Checks of the log: a partition for every day on which rows will expire, and no partition left whose rows have all
+//! expired.
 
 use super::{Finding, Probe};
 use crate::error::Error;

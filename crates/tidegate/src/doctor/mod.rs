@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::migrate::Migrations;
 use crate::queue::{query, sql};
 
-/// What to examine: a database, and what the program must tell about itself.
+/// What to examine: a database, and what the doctor must know about the program.
 pub struct Target<'a> {
     /// The database with the queue.
     pub database: &'a Database,
@@ -32,7 +32,7 @@ pub struct Target<'a> {
     pub kinds: &'a [&'a str],
     /// The options of its drains.
     pub options: &'a DrainOptions,
-    /// The program's own migrations beside the queue's.
+    /// The program's own migrations, which are applied besides the queue's.
     pub tables: &'a [Migrations],
 }
 

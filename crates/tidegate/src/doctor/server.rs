@@ -89,7 +89,7 @@ pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::problem(text, remedies.join("\n")))
 }
 
-/// Returns the statement that changes a setting in the place where its present value is set.
+/// Returns the statement that changes a setting in the place where its current value is set.
 fn correction(row: &Row, value: &str) -> String {
     let (name, source): (String, String) = (row.get(0), row.get(2));
     let (database, role): (String, String) = (row.get(3), row.get(4));
@@ -103,8 +103,8 @@ fn correction(row: &Row, value: &str) -> String {
     }
 }
 
-/// Checks the drains' settings. Drains of a program cannot even start with wrong settings, but a program that embeds
-/// the engine may have others.
+/// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program that embeds
+/// the engine may use other settings.
 #[expect(clippy::unused_async, reason = "every check is one")]
 pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding, Error> {
     let options = probe.target.options;

@@ -89,8 +89,8 @@ impl Start {
 }
 
 impl Hand {
-    /// Takes in a lease. The events of one group come in order, as a lease returns them. Returns the events that were
-    /// taken away from an older lease, are now leased again, and have not ended for the older lease.
+    /// Adds a lease. The events of one group come in order, as a lease returns them. Returns the events that were taken
+    /// away from an older lease, are now leased again, and have not ended for the older lease.
     pub(super) fn take_in(
         &mut self,
         token: Uuid,
@@ -166,7 +166,7 @@ impl Hand {
     }
 
     /// Returns the event that follows the handed-over events of a group, if it may be handed over too. It starts only
-    /// when those have ended well.
+    /// when those events have ended well.
     pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
         let group = self.groups.get(key).filter(|group| !group.closed)?;
         let next = group.line.front()?;

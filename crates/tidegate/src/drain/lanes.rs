@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::clocks::Reading;
 use crate::lease::Lease;
 
-/// Handlers that take less than this on a recent average are quick enough to line up for.
+/// Handlers that have recently taken less than this on average count as quick: events may line up behind them.
 const QUICK: Duration = Duration::from_millis(1);
 
 /// The minimum and the maximum number of events in hand for each lane while handlers are quick, including the running
@@ -73,7 +73,7 @@ pub(super) struct Ended {
     pub came: Came,
 }
 
-/// What came of it.
+/// What happened to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Came {
     /// Its handlers ended after this time.

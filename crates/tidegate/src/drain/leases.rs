@@ -66,7 +66,7 @@ impl Held {
 }
 
 impl Leases {
-    /// Takes in a lease of these events.
+    /// Adds a lease of these events.
     pub(super) fn insert(
         &mut self,
         token: Uuid,

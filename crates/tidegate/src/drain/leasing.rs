@@ -54,7 +54,7 @@ impl<D: Dispatch> Drain<D> {
         let may_lease = self.may_lease();
         let (ask, kinds) = self.what_to_ask(may_lease, now);
         let leases = ask.leases();
-        // Not together with a firing. Its answer first tells whether another worker holds the schedules.
+        // Not together with a firing. The answer to the firing shows whether another worker holds the schedules.
         let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
         let look = looks.then(|| self.scheduling.look(now)).flatten();
         let slots = self.ask_of_slots(now);
@@ -223,7 +223,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Takes in the results about schedules.
+    /// Processes the results about schedules.
     fn take_scheduled(
         &mut self,
         fired: Option<Result<Vec<Fired>, Error>>,
@@ -248,7 +248,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Takes in what a lease reports about services and kinds.
+    /// Learns what a lease reports about services and kinds.
     fn learn(&mut self, batch: &mut LeasedBatch) {
         self.policies.learn(std::mem::take(&mut batch.policies));
         if self.services.learn(&batch.watched) {
@@ -277,7 +277,7 @@ impl<D: Dispatch> Drain<D> {
         self.empty.seen = false;
     }
 
-    /// Takes in a renewal. Leases that are missing from it are gone; others may have been cut.
+    /// Processes a renewal. Leases that are missing from it are gone; others may have been cut.
     fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Reading) {
         for (token, cuts) in renewed {
             self.between.rereads |= self.hand.leases.is_cut(*token, Some(*cuts));
@@ -305,7 +305,8 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or while a lease like this
-    /// one is under way, and a few while that is not known. Events that share a call take one handler's place together.
+    /// one is under way. While that is not known, it returns a small number. Events that share a call take one
+    /// handler's place together.
     fn pace(&self, arrived: &Stretch) -> u32 {
         let known = self.handled_in(arrived.under_way().clamp(WORTH, ARRIVAL));
         let most = known.unwrap_or(2 * self.options.concurrency);

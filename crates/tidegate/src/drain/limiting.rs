@@ -11,8 +11,8 @@ use crate::event::Event;
 use crate::queue::{Claim, Grant};
 
 impl<D: Dispatch> Drain<D> {
-    /// Takes in which services are limited, and which of their events may start now. Events that were leased before
-    /// their service was limited go back.
+    /// Learns which services are limited, and which of their events may start now. Events that were leased before their
+    /// service was limited go back.
     pub(super) fn follow_limits(&mut self) {
         let kinds = self.limits.learn(&self.services);
         if !kinds.is_empty() {
@@ -66,7 +66,7 @@ impl<D: Dispatch> Drain<D> {
         self.limits.is_empty() || self.limits.is_quiet(&kinds())
     }
 
-    /// Takes in the answer to a claim. Events in hand that wait for places of other workers go back, so that those can
+    /// Processes the answer to a claim. Events in hand that wait for places of other workers go back, so that those can
     /// lease them.
     pub(super) fn take_grant(&mut self, claim: &Claim, grant: Grant, sent: Instant) {
         let kinds = self.limits.granted(&self.services, claim, grant, sent);

@@ -1,9 +1,9 @@
 //! Owns how many events that call a limited service this run may start: its places and starts for each service, and
 //! when to request more or give some back. It is pure except that it reads tokio's clock.
 //!
-//! Events of limited kinds are leased by walks of their own, and no more at a time than will soon start. An event that
-//! waits here for a place would wait even while another drain has one. And leasing past such events would lease the
-//! whole queue.
+//! Events of limited kinds are leased by walks of their own, and no more at a time than will soon start. Otherwise an
+//! event that waits here for a place would wait even while another drain has a free one, and leasing past such events
+//! would lease the whole queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -162,7 +162,7 @@ impl ServiceLimits {
         self.services.is_empty()
     }
 
-    /// Takes in which services are limited. Returns the kinds that are limited now and were not before: their events in
+    /// Learns which services are limited. Returns the kinds that are limited now and were not before: their events in
     /// hand were not leased to start soon.
     pub(super) fn learn(&mut self, services: &Services) -> BTreeSet<String> {
         let version = services.limits_version();
@@ -192,7 +192,7 @@ impl ServiceLimits {
         limits.any(|limit| limit.by.kinds.contains(kind))
     }
 
-    /// Returns the kinds of which no event may start now.
+    /// Returns the kinds whose events may not start now.
     pub(super) fn barred(&mut self, services: &Services, now: Instant) -> BTreeSet<String> {
         let mut barred = BTreeSet::new();
         for (name, limit) in &mut self.services {
@@ -264,8 +264,8 @@ impl ServiceLimits {
         }))
     }
 
-    /// Takes in the answer to a claim. Returns the kinds whose events need not wait in hand, because other workers have
-    /// all places.
+    /// Processes the answer to a claim. Returns the kinds whose events need not wait in hand, because other workers
+    /// have all places.
     pub(super) fn granted(
         &mut self,
         services: &Services,
@@ -311,7 +311,7 @@ impl ServiceLimits {
         })
     }
 
-    /// Takes in a lease that has arrived.
+    /// Learns from a lease that has arrived.
     pub(super) fn arrived(
         &mut self,
         turn: &Turn,

@@ -1,5 +1,5 @@
-//! Owns the one loop. It leases ahead, starts handlers and writes down the ends of events, until the queue is empty or
-//! the budget is spent. Then it releases the remaining events and reports. It holds no SQL and knows no kind.
+//! Owns the one loop. It leases ahead, starts handlers and writes the ends of events, until the queue is empty or the
+//! budget is spent. Then it releases the remaining events and reports. It holds no SQL and knows no kind.
 //!
 //! All decisions of the loop are made in one task, on its own thread with its two connections. Therefore a handler that
 //! blocks its thread stops neither lease renewals nor the deadline. Handlers run in tasks of the caller's runtime, the
@@ -7,8 +7,8 @@
 //! (99,000 events/s against 73,000 on one connection).
 //!
 //! Two rules keep the order inside a group despite this overlap. First, a drain may lease further events of a group
-//! that it holds, because they queue up behind in `hand`. Second, no lease is under way while an event goes back to the
-//! queue, so both sides always agree on which events are in hand.
+//! that it holds, because in `hand` those events line up behind the earlier ones. Second, no lease is under way while
+//! an event goes back to the queue, so both sides always agree on which events are in hand.
 //!
 //! This file holds the loop and its state. The work is in `leasing`, `limiting`, `running` and `writing`.
 
@@ -108,7 +108,7 @@ pub struct Hooks {
     pub handlers: Option<Handle>,
     /// The drain's place in a chain of drains that start each other. `None` begins a chain.
     pub chain: Option<Chain>,
-    /// Starts further drains: beside this one while there is more to do than it can finish in time, and behind it if
+    /// Starts further drains: alongside this one while there is more to do than it can finish in time, and after it if
     /// its budget is spent and events are left. `None` leaves that to the schedule.
     pub starter: Option<Arc<dyn StartDrain>>,
     /// The invocation of the function that runs the drain, for its trace. With the feature `otel`.
@@ -249,7 +249,7 @@ struct Drain<D: Dispatch> {
     failed: Option<Error>,
 }
 
-/// The state that the leasing and the writing session share.
+/// The state that the leasing session and the writing session share.
 #[derive(Default)]
 struct Between {
     /// The current write releases events without an end, or reads them again.

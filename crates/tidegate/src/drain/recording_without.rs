@@ -1,4 +1,4 @@
-//! A drain records nothing where OpenTelemetry is not built in.
+//! Replaces `recording` in builds without OpenTelemetry: a drain records nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::lease::LeasedEvent;
 use crate::otel::Spool;
 use crate::outcome::HandlerEnd;
 
-/// There is none.
+/// Never exists.
 pub(super) struct Recording {
     never: Never,
     pub(super) left: Option<BTreeMap<String, u64>>,
@@ -78,7 +78,7 @@ pub(super) async fn ran<T>(_: Option<Spool>, _: &Context, work: impl Future<Outp
     work.await
 }
 
-/// No handler is recorded.
+/// Never exists, because no handler is recorded.
 pub(super) enum Above {}
 
 pub(super) fn above(_: &Context) -> Option<Above> {

@@ -46,7 +46,7 @@ pub struct DrainReport {
     /// Back in the queue, with their attempt restored: a service that they need does not answer.
     #[serde(default, skip_serializing_if = "is_none")]
     pub deferred: u64,
-    /// Back in the queue, with their attempt restored: their handlers said "not now".
+    /// Back in the queue, with their attempt restored: their handlers asked to run later.
     #[serde(default, skip_serializing_if = "is_none")]
     pub snoozed: u64,
     /// Back in the queue before they started, with their attempt restored.
@@ -67,7 +67,7 @@ pub struct DrainReport {
     /// run is over, while their events are back in the queue. Run the next drain in a new process.
     #[serde(default, skip_serializing_if = "is_none")]
     pub still_running: u64,
-    /// Lease calls that returned events.
+    /// Leases that returned events.
     pub batches: u64,
     /// How long the run took.
     pub elapsed_ms: u64,
@@ -85,7 +85,7 @@ pub struct DrainReport {
     /// most.
     #[serde(default)]
     pub ready_left: u64,
-    /// Further drains that it has started, beside it and behind it.
+    /// Further drains that it has started, to work alongside it or after it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub started_drains: u64,
     /// The next time when a plan, a retry, a schedule or a service's next try makes work available, if it is known; RFC
@@ -98,7 +98,7 @@ pub struct DrainReport {
     /// Live events that will pass their start-before deadline before they start (B13).
     #[serde(default, skip_serializing_if = "is_none")]
     pub expiring: u64,
-    /// Services that are not called now, with the events that wait for each. Only in the report of a run that met one.
+    /// Services that are not called now, with the events that wait for each. Empty unless the run has met one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
     /// The cost of the run.

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::queue::{DueSchedule, Fired, Firing};
 use crate::schedule;
 
-/// The time from one look to the next. While a drain runs, a slot is met about this late.
+/// The time from one look to the next. While a drain runs, it publishes the event of a slot at most about this late.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The time to the next look after a look has failed or a schedule was refused.
@@ -78,7 +78,7 @@ impl Scheduling {
         self.look_at = Instant::now() + REFUSED;
     }
 
-    /// Takes in the result of a look.
+    /// Processes the result of a look.
     pub(super) fn found(&mut self, found: Result<Vec<DueSchedule>, Error>) {
         let now = Instant::now();
         let found = match found {
@@ -123,7 +123,7 @@ impl Scheduling {
         self.look_at = if goes_on { now } else { now + LOOK };
     }
 
-    /// Takes in the result of a firing. Returns how many events it published.
+    /// Processes the result of a firing. Returns how many events it published.
     pub(super) fn fired(&mut self, fired: Result<Vec<Fired>, Error>) -> u64 {
         let fired = match fired {
             Ok(fired) => fired,

@@ -24,10 +24,10 @@ const OPEN_AFTER: u32 = 5;
 /// too.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long an event goes back when it turns out, unexpectedly, to call a limited service.
+/// How long an event goes back to the queue if it unexpectedly turns out to call a limited service.
 const NO_PLACE: Duration = Duration::from_secs(1);
 
-/// What is known of all services. A service that is not listed answers, and nothing is to be reported of it.
+/// What is known of all services. A service that is not listed is answering, and there is nothing to report about it.
 #[derive(Default)]
 pub(crate) struct Services {
     /// Whether anything is known of any service. Until then, which is nearly always the case, no handler's task waits
@@ -246,8 +246,8 @@ impl Services {
         }
     }
 
-    /// Takes in what the database says: all services that have recently not answered or are limited. Returns whether
-    /// one may be called again.
+    /// Learns what the database says: all services that have recently not answered or are limited. Returns whether one
+    /// may be called again.
     pub(super) fn learn(&self, watched: &[Watched]) -> bool {
         let known = if watched.is_empty() {
             self.known()

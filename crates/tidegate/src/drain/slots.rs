@@ -28,7 +28,7 @@ const KEEP: Duration = Duration::from_secs(2);
 /// A drain's rate means little before it has run for this long.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// The longest that a start may take.
+/// The longest time that a start may take.
 const START: Duration = Duration::from_secs(2);
 
 /// The longest time to wait for the slot of a drain that closes. Such a drain gives its slot back within a few
@@ -284,7 +284,7 @@ impl<D: Dispatch> Drain<D> {
         self.slots.held.is_none() || self.slots.closing != Closing::Asked
     }
 
-    /// Takes in the answers about slots.
+    /// Processes the answers about slots.
     pub(super) fn told_of_slots(&mut self, told: &SlotTold, sent: Instant) {
         if let Some(kept) = told.kept {
             self.slot_kept(kept, sent);
@@ -305,7 +305,7 @@ impl<D: Dispatch> Drain<D> {
     /// Returns how to renew the slot, if it is time to.
     fn keep_slot(&mut self, now: Instant) -> Option<(i32, Option<f64>)> {
         let held = self.slots.held?;
-        // Other drains start no more of them until the newest one has told its rate.
+        // Other drains start no more of them until the newest one has reported its rate.
         let often = self.slots.rate.map_or(SETTLED, |_| KEEP);
         let often = often.min(self.options.lease_timeout / 3);
         if now < held.kept_at + often {
@@ -322,7 +322,7 @@ impl<D: Dispatch> Drain<D> {
         Some((held.number, self.slots.rate))
     }
 
-    /// Takes in the answer to a renewal of the slot.
+    /// Processes the answer to a renewal of the slot.
     fn slot_kept(&mut self, kept: Kept, sent: Instant) {
         if !kept.ours {
             tracing::warn!("another drain has taken this drain's slot; this drain ends");
@@ -345,7 +345,7 @@ impl<D: Dispatch> Drain<D> {
         rate.is_some_and(|rate| rate * within < f64::from(MOST_SURVEYED))
     }
 
-    /// Takes in a look at all drains, and starts more of them if they would help. As long as the rate of the newest
+    /// Processes a look at all drains, and starts more of them if they would help. As long as the rate of the newest
     /// ones is unknown, it starts none.
     fn surveyed(&mut self, left: &Left) {
         if left.unrated > 0 {

@@ -58,7 +58,7 @@ impl Waiting {
         self.after == 0 && self.seen == ended
     }
 
-    /// Takes in the result of a look. Returns where a scan must begin to find the released events.
+    /// Processes the result of a look. Returns where a scan must begin to find the released events.
     fn told(&mut self, released: Result<Released, Error>) -> Option<i64> {
         let now = Instant::now();
         match released {
@@ -87,7 +87,7 @@ impl<D: Dispatch> Drain<D> {
         self.waiting.look(now, self.report.ended(), is_idle)
     }
 
-    /// Takes in the result of a look.
+    /// Processes the result of a look.
     pub(super) fn take_released(&mut self, released: Option<Result<Released, Error>>) {
         if let Some(lowest) = released.and_then(|released| self.waiting.told(released)) {
             self.back_to(lowest);

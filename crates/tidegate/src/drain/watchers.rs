@@ -1,5 +1,5 @@
-//! Owns the receivers of a run's reports beside its caller: its progress, its figures by kind, and its OpenTelemetry
-//! records.
+//! Owns the receivers of a run's reports other than its caller: its progress, its figures by kind, and its
+//! OpenTelemetry records.
 
 use std::time::Duration;
 

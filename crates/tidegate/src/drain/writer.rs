@@ -215,7 +215,7 @@ pub(super) async fn write(
     }
 }
 
-/// One batch under way, over as many tries as it takes.
+/// One batch that is being written, in as many tries as it takes.
 struct Writer<'a> {
     worker: Uuid,
     services: &'a Services,
@@ -246,7 +246,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Before retries: what a service's answers are counted at is noted with the events that wait for it.
+    /// Sends the reports about services. This comes before the retries, because each event that waits for a service is
+    /// stored with the number of that service's answers.
     async fn report(&mut self, client: &Client) -> Result<(), Error> {
         for report in self.batch.reports.iter().skip(self.written.reported) {
             match queue::report_service(client, self.worker, report).await {
@@ -384,7 +385,7 @@ impl Writer<'_> {
         .boxed()
     }
 
-    /// Handles the one end that the database refuses. If its own data is the cause, the event fails; otherwise it goes
+    /// Handles a single end that the database refuses. If its own data is the cause, the event fails; otherwise it goes
     /// back.
     async fn end_refused(
         &mut self,
@@ -450,7 +451,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes in the answer to a completion. If it counts all events of a lease, they have ended.
+    /// Processes the answer to a completion. If it counts all events of a lease, they have ended.
     fn take_completed(&mut self, completions: &[Completion], completed: &[Completed]) {
         for (completion, answer) in completions.iter().zip(completed) {
             self.written.cuts.push((completion.token, answer.cuts));

@@ -1,19 +1,21 @@
-//! Cuts an answer to what AWS lets a function answer, and says in it what was cut.
+//! Cuts an answer to the size that AWS accepts from a function, and states in the answer what was cut.
 
 use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
-/// AWS takes answers of 6 MB (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>), and turns a longer
-/// one into an error without a word of it. Less than that, for what is cut is written about.
+/// The longest answer. AWS accepts 6 MB (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>),
+/// and replaces a longer answer with an error that contains nothing of it. The limit is lower, to leave room for the
+/// list of what was cut.
 pub const ANSWER_LIMIT: usize = 5_000_000;
 
-/// Bytes of a long value's text that stay.
+/// How many bytes of a long value's text are kept.
 const HEAD: usize = 100_000;
 
-/// The answer itself while it is short enough. Else its longest fields are cut, one after the other, until it is: a list
-/// loses its end, but `errors` loses its beginning, for the last ones tell more; anything else becomes the beginning of its
-/// text. `cut` names the fields that are not whole, and a list's `next` is where the next page begins.
+/// Returns the answer unchanged if it is short enough. Otherwise cuts its longest fields, one after the other, until it
+/// is. A list loses its end, except `errors`, which loses its beginning, because the last errors say more. Any other
+/// field becomes the beginning of its text. `cut` names the fields that were cut, and `next` of a list says where the
+/// next page begins.
 #[must_use]
 pub fn fit(answer: Value, limit: usize) -> Value {
     let mut length = bytes(&answer);
@@ -25,7 +27,7 @@ pub fn fit(answer: Value, limit: usize) -> Value {
         let Some((before, name)) = longest(&fields, &cut) else {
             break;
         };
-        // Room for the name in `cut`, and for the comma of the last element.
+        // Leaves room for the name in `cut`, and for the comma of the last element.
         let over = length - limit + name.len() + 100;
         shorten(&mut fields, &name, before.saturating_sub(over));
         cut.push(name);
@@ -35,7 +37,7 @@ pub fn fit(answer: Value, limit: usize) -> Value {
     Value::Object(fields)
 }
 
-/// The longest field that can be cut and has not been, with its length.
+/// Returns the longest field that can be cut and has not been cut yet, with its length.
 fn longest(fields: &Map<String, Value>, cut: &[String]) -> Option<(usize, String)> {
     let whole = fields
         .iter()
@@ -46,7 +48,7 @@ fn longest(fields: &Map<String, Value>, cut: &[String]) -> Option<(usize, String
     longest.map(|(_, length, name)| (length, name.clone()))
 }
 
-/// Cuts a field to at most so many bytes, or to [`HEAD`] where its text is cut.
+/// Cuts a list to at most `most` bytes, and any other field to the first [`HEAD`] bytes of its text.
 fn shorten(fields: &mut Map<String, Value>, name: &str, most: usize) {
     match fields.get_mut(name) {
         Some(Value::Array(elements)) => {
@@ -69,7 +71,7 @@ fn shorten(fields: &mut Map<String, Value>, name: &str, most: usize) {
     }
 }
 
-/// How many of the first elements have so many bytes, with their commas.
+/// Returns how many of the first elements fit into `most` bytes, with their commas.
 fn fitting(elements: &[Value], most: usize) -> usize {
     let mut length = 2;
     let fit = elements.iter().take_while(|element| {
@@ -79,7 +81,7 @@ fn fitting(elements: &[Value], most: usize) -> usize {
     fit.count()
 }
 
-/// The beginning of a value's text.
+/// Returns the beginning of a value's text.
 fn head(value: &Value) -> Value {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -89,7 +91,7 @@ fn head(value: &Value) -> Value {
     Value::String(format!("{}…", &text[..end]))
 }
 
-/// How long a value is as JSON.
+/// Returns the length of a value as JSON.
 fn bytes(value: &impl serde::Serialize) -> usize {
     struct Count(usize);
     impl Write for Count {
@@ -102,7 +104,7 @@ fn bytes(value: &impl serde::Serialize) -> usize {
         }
     }
     let mut count = Count(0);
-    // Counting does not fail, and neither does a value that was parsed.
+    // Counting cannot fail, and neither can the serialization of a value that was parsed.
     let _ = serde_json::to_writer(&mut count, value);
     count.0
 }

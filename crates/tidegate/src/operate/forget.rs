@@ -17,7 +17,7 @@ pub struct Subject {
 }
 
 impl std::fmt::Debug for Subject {
-    /// Leaves the id out, which may be a person's (I9).
+    /// Leaves out the id, which may identify a person (I9).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Subject({:?})", self.name)
     }
@@ -69,7 +69,7 @@ pub struct ForgetRequest {
 }
 
 impl std::fmt::Debug for ForgetRequest {
-    /// Leaves out the subject, which may be a person (I9).
+    /// Leaves out the subject, which may identify a person (I9).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ForgetRequest(dry_run: {})", self.dry_run)
     }
@@ -122,8 +122,8 @@ pub struct RewrapRequest {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// How long it may take. No page of payloads begins later, but one page is always done. The invocation's own deadline
-    /// also limits it. Without either, it runs to the end.
+    /// How long it may take. No page of payloads begins after that, but one page is always done. The invocation's own
+    /// deadline also limits it. Without either, it runs to the end.
     #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
 }
@@ -150,7 +150,7 @@ pub struct RewrapReport {
     pub no_key: BTreeMap<String, u64>,
     /// The first 100 events whose sealed payload cannot be opened.
     pub broken: Vec<i64>,
-    /// Whether the time was over before everything was read. Send the request again: what is sealed stays sealed.
+    /// Whether the time ran out before everything was read. Send the request again: what is sealed stays sealed.
     #[serde(default)]
     pub incomplete: bool,
 }

@@ -111,7 +111,7 @@ pub struct PolicyReport {
     pub declared: Map<String, Value>,
     /// The values that operators have set instead.
     pub overridden: Map<String, Value>,
-    /// The values in force.
+    /// The values in effect.
     pub policy: Map<String, Value>,
 }
 

@@ -74,7 +74,7 @@ impl Telemetry {
         Ok(Some(Self(Arc::new(Inner { settings, way }))))
     }
 
-    /// Runs some work, such as a request that publishes, and sends the spans that it has recorded: one for each publish
+    /// Runs `work`, such as a request that publishes, and sends the spans that it has recorded: one for each publish
     /// under a sampled trace. Work under no trace begins a new one, as often as the ratio says. Sending takes half a
     /// second at most. Spans that cannot be sent are dropped, and a log line counts them.
     pub async fn recorded<T>(&self, work: impl Future<Output = T>) -> T {

@@ -1,5 +1,5 @@
-//! Owns one deployment of a program for several databases, such as shards or tenants. It finds the database of a
-//! request, and takes all databases in turn. The service of a database does the work there.
+//! Owns one deployment of a program for several databases, such as shards or tenants. It finds the database that a
+//! request is for, and takes the databases in turn if the request is for all. The database's service does the work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::invocation::Request;
 use crate::shards::in_turn;
 
-/// The variable that names the databases: a list such as `north=night/north, south=night/south`. An id without a name
-/// is its own name; an ARN without a name gets the name of its secret.
+/// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id without a
+/// name, the id is the name; for an ARN without a name, the name of its secret is.
 const IDS: &str = "DATABASE_SECRET_IDS";
 
 /// The variable that selects the one database of a program for one database.
@@ -106,7 +106,7 @@ fn name_of(id: &str) -> &str {
     }
 }
 
-/// Returns the settings of one of several databases. The name of the database tells them apart in metrics.
+/// Returns the settings of one of several databases. The name of the database distinguishes them in metrics.
 fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<String> + 'a {
     move |asked| match asked {
         IDS => None,

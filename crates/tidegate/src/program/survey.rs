@@ -21,13 +21,14 @@ const BLOCKED: u32 = 100;
 /// The most drains in an overview.
 const DRAINS: u32 = 8;
 
-/// Lets a search walk indexes even in a partition of the log that nobody has analyzed yet, of which the planner expects that a
-/// third of the rows is wanted.
+/// Lets a search walk indexes even in a partition of the log that has not been analyzed yet, for which the planner
+/// expects to return a third of the rows.
 const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
 
 impl Service {
-    /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that statement timeout.
-    /// It does not compile plans: for a log of many partitions that takes longer than to run them (0.2 s for 90).
+    /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that statement
+    /// timeout. It does not compile plans: for a log with many partitions, compiling a plan takes longer than running
+    /// it (0.2 s for 90).
     pub(super) async fn looking(&self) -> Result<Client, Error> {
         self.looking_with("").await
     }

@@ -35,7 +35,7 @@ use crate::wake::Waker;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Retention {
-    /// The retention in force.
+    /// The retention in effect.
     Kept(KindsReport),
     /// The result of a change.
     Changed(RetentionReport),
@@ -116,8 +116,8 @@ impl Service {
         self.page(&client, &asked.filter(status), limit, true).await
     }
 
-    /// Returns a page of events. `is_all` tells whether the filter accepts events of any age, so that an empty page means that
-    /// there are none.
+    /// Returns a page of events. `is_all` says whether the filter accepts events of any age, so that an empty page
+    /// means that there are none.
     pub(super) async fn page(
         &self,
         client: &Client,
@@ -171,8 +171,8 @@ impl Service {
         Ok(ServicesReport { services })
     }
 
-    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the event is delayed.
-    /// The limit of attempts is the program's, unless the event has its own.
+    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the event is
+    /// delayed. The event has the program's attempt limit, unless it sets its own.
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database fails.
@@ -285,7 +285,7 @@ impl Service {
         queue::change_service(&client, &ServiceRequest { actor, ..asked }).await
     }
 
-    /// Sets how events of a kind are handled, or returns it.
+    /// Changes how events of a kind are handled, or returns how they are.
     ///
     /// # Errors
     /// As [`Service::replay`].

@@ -363,7 +363,7 @@ pub(super) struct EventColumns<'a> {
     pub expires_ins: Vec<Option<f64>>,
     pub max_attempts: Vec<Option<i32>>,
     pub traceparents: Vec<Option<&'a str>>,
-    /// The sets of which follow-ups are members.
+    /// The sets that the follow-ups belong to.
     pub sets: Vec<Option<Uuid>>,
     /// The sets for which they wait.
     pub waits: Vec<Option<Uuid>>,

@@ -146,7 +146,8 @@ pub async fn lease(
     Ok(batch)
 }
 
-/// Removes leases that are marked as ended. For a worker that makes no further lease, which would remove them.
+/// Removes leases that are marked as ended. A worker that takes no further lease calls this; otherwise its next lease
+/// removes them.
 ///
 /// # Errors
 /// When the database fails or does not answer.

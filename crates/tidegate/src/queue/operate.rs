@@ -248,7 +248,7 @@ pub async fn retire(
     report(client, &sql::operate::RETIRE, values).await
 }
 
-/// Sets how events of a kind are handled, or returns it.
+/// Changes how events of a kind are handled, or returns how they are.
 ///
 /// # Errors
 /// [`Error::Invalid`] when the kind is not registered, or names the field that is out of range; otherwise the
@@ -351,7 +351,7 @@ pub async fn unsealed(
     Ok(found.collect())
 }
 
-/// Replaces these payloads with the same ones under another seal. Returns how many were still there.
+/// Replaces these payloads with the same payloads under another seal. Returns how many were still there.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.

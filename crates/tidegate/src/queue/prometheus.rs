@@ -1,4 +1,4 @@
-//! The figures for Prometheus, all of one moment.
+//! Reads the figures for Prometheus, all from one moment.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use tokio_postgres::{Client, IsolationLevel, Row};
 use super::{query, sql};
 use crate::error::Error;
 
-/// More live events are not looked at: so many take a twentieth of a second.
+/// The most live events that are counted. Counting this many takes a twentieth of a second.
 pub(crate) const MOST_EVENTS: i64 = 100_000;
 
-/// Of groups, deadlines and stuck events.
+/// The most rows that are read for groups, for deadlines and for stuck events.
 const MOST_LOOKED_AT: i64 = 10_000;
 
-/// The database ends what takes longer by itself, in milliseconds.
+/// The database cancels a statement that takes longer, in milliseconds.
 const STATEMENT_TIMEOUT_MS: u32 = 5000;
 
-/// The kind of all events whose kind nobody has registered.
+/// The kind that stands for all kinds that no program has registered.
 pub(crate) const OTHER: &str = "other";
 
-/// What is known at one moment.
+/// The state of the queue at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// The kinds that somebody has registered.
+    /// The kinds that programs have registered.
     pub kinds: Vec<String>,
     /// Live events by kind and state, and how many seconds ago the oldest of them became ready.
     pub live: BTreeMap<(String, String), (u64, f64)>,
-    /// What has ended, by kind and status and the bound of its latency, in milliseconds.
+    /// The events that have ended, by kind, status and latency bound in milliseconds.
     pub ended: Vec<Ended>,
-    /// Events without a sign of life of their workers.
+    /// Events whose workers no longer renew their leases.
     pub stuck: u64,
     /// Groups whose first event waits.
     pub blocked_groups: u64,
@@ -40,11 +40,11 @@ pub(crate) struct Figures {
     pub drains: u64,
     /// The schema's version.
     pub version: i32,
-    /// Services, and whether each is not called.
+    /// The services, and for each whether calls to it are stopped.
     pub services: Vec<(String, bool)>,
 }
 
-/// A sum of what has ended.
+/// The sums for the events that ended with one kind, status and latency bound.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Ended {
     pub kind: String,
@@ -99,7 +99,7 @@ pub(crate) async fn figures(client: &mut Client) -> Result<Figures, Error> {
     Ok(figures)
 }
 
-/// Somebody may have registered a kind of the name that the others share; then they share it.
+/// Adds up rows with the same kind and state: a program may have registered a kind named like [`OTHER`].
 fn counted(rows: &[Row]) -> BTreeMap<(String, String), (u64, f64)> {
     let mut live = BTreeMap::new();
     for row in rows {

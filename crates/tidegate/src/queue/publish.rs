@@ -164,7 +164,7 @@ pub async fn publish_batch(
     rows.iter().map(Published::of).collect()
 }
 
-/// Notes a message from outside, in the transaction that does what it asks for. Returns false if it was taken in
+/// Records a message from outside, in the transaction that does what it asks for. Returns false if it was taken in
 /// before. Waits for another transaction that takes in the same message.
 ///
 /// # Errors

@@ -21,8 +21,8 @@ use crate::policy::Policy;
 /// minute have not reached the event.
 pub const EXPIRY_WINDOW: Duration = Duration::from_mins(5);
 
-/// The most events that this looks at. A drain that ends also counts them, and a million of them must not delay it:
-/// this many take 0.05 s.
+/// The most events that [`expiring`] examines. A drain that ends also counts them, and a million of them must not delay
+/// it: this many take 0.05 s.
 pub const MOST_EXPIRING: u32 = 10_000;
 
 /// What is left in the queue.
@@ -294,7 +294,7 @@ impl ListFilter<'_> {
             && self.group.is_none()
             && self.since.is_none()
             && self.until.is_none();
-        // The first events that are met match, or an index of both tables leads to those that do.
+        // Either every event matches, or an index of both tables leads to the events that do.
         if is_any || self.correlation.is_some() {
             return (false, false);
         }

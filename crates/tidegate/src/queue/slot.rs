@@ -110,8 +110,8 @@ pub async fn keep_slot(
     })
 }
 
-/// Announces that the drain looks one last time before it ends, or that it goes on after all. Returns false if that
-/// could not be stored.
+/// Announces that the drain looks for events one last time before it ends, or that it goes on after all. Returns false
+/// if that could not be stored.
 ///
 /// # Errors
 /// When the database fails or does not answer.

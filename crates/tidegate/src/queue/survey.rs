@@ -14,7 +14,7 @@ use crate::survey::{
     Kind, KindFigures, Rights, Span, Step,
 };
 
-/// What the database lets this login do.
+/// Returns what the database allows this login to do.
 pub(crate) async fn rights(client: &(impl GenericClient + Sync)) -> Result<Rights, Error> {
     let rows = query(client, &sql::survey::RIGHTS, &[]).await?;
     let row = rows.first();
@@ -26,14 +26,14 @@ pub(crate) async fn rights(client: &(impl GenericClient + Sync)) -> Result<Right
     }))
 }
 
-/// Live events by kind, of the first [`COUNTED`].
+/// Counts live events by kind, among the first [`COUNTED`].
 pub(crate) async fn depths(client: &(impl GenericClient + Sync)) -> Result<Vec<Depth>, Error> {
     let most = i64::from(COUNTED);
     let rows = query(client, &sql::survey::DEPTHS, &[&most]).await?;
     parsed("depths", &rows)
 }
 
-/// Groups whose first event holds back others, at most `limit`.
+/// Returns groups whose first event holds back others, at most `limit`.
 pub(crate) async fn blocked(
     client: &(impl GenericClient + Sync),
     limit: u32,
@@ -43,7 +43,7 @@ pub(crate) async fn blocked(
     parsed("blocked", &rows)
 }
 
-/// The live events of a group in their order, at most `limit`.
+/// Returns the live events of a group in order, at most `limit`.
 pub(crate) async fn group(
     client: &(impl GenericClient + Sync),
     key: &str,
@@ -53,7 +53,7 @@ pub(crate) async fn group(
     parsed("group", &rows)
 }
 
-/// Services without what waits for them.
+/// Returns the services, without counting the events that wait for them.
 pub(crate) async fn service_states(
     client: &(impl GenericClient + Sync),
 ) -> Result<Vec<ServiceStatus>, Error> {
@@ -61,7 +61,7 @@ pub(crate) async fn service_states(
     parsed("service_states", &rows)
 }
 
-/// What ended otherwise than COMPLETED, by its reason.
+/// Counts the dead letters by kind, status and error code.
 pub(crate) async fn dead(
     client: &(impl GenericClient + Sync),
     since: Duration,
@@ -72,7 +72,7 @@ pub(crate) async fn dead(
     parsed("dead", &rows)
 }
 
-/// One event without what it is about.
+/// Returns one event without its content.
 pub(crate) async fn event(
     client: &(impl GenericClient + Sync),
     id: i64,
@@ -83,7 +83,7 @@ pub(crate) async fn event(
         .transpose()
 }
 
-/// What one event is about.
+/// Returns the content of one event: payload, results, progress and errors.
 pub(crate) async fn content(
     client: &(impl GenericClient + Sync),
     id: i64,
@@ -98,7 +98,7 @@ pub(crate) async fn content(
     }))
 }
 
-/// How far the handler at work on an event says that it has come.
+/// Returns the progress that the running handler of an event reports.
 pub(crate) async fn work(
     client: &(impl GenericClient + Sync),
     id: i64,
@@ -109,7 +109,7 @@ pub(crate) async fn work(
         .transpose()
 }
 
-/// What operators did.
+/// Returns entries of the audit.
 pub(crate) async fn audit(
     client: &(impl GenericClient + Sync),
     asked: &AuditRequest,
@@ -124,13 +124,13 @@ pub(crate) async fn audit(
     parsed("audit", &rows)
 }
 
-/// Registered kinds.
+/// Returns the registered kinds.
 pub(crate) async fn kinds(client: &(impl GenericClient + Sync)) -> Result<Vec<Kind>, Error> {
     let rows = query(client, &sql::survey::KINDS, &[]).await?;
     parsed("kinds", &rows)
 }
 
-/// The log's partitions.
+/// Returns the log's partitions.
 pub(crate) async fn log_partitions(
     client: &(impl GenericClient + Sync),
 ) -> Result<Vec<Value>, Error> {
@@ -138,7 +138,7 @@ pub(crate) async fn log_partitions(
     parsed("log_partitions", &rows)
 }
 
-/// What ended, step by step; steps in which nothing did are left out.
+/// Counts the events that ended, step by step. Steps without any are left out.
 pub(crate) async fn course(
     client: &(impl GenericClient + Sync),
     span: Span,
@@ -162,7 +162,7 @@ pub(crate) async fn course(
     Ok(steps)
 }
 
-/// What ended, by kind.
+/// Counts the events that ended, by kind.
 pub(crate) async fn ended(
     client: &(impl GenericClient + Sync),
     span: Span,
@@ -191,14 +191,14 @@ pub(crate) async fn ended(
         }
     }
     for kind in &mut kinds {
-        // What lies beyond all bounds comes last.
+        // The events beyond all bounds come last.
         kind.within
             .sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
     }
     Ok(kinds)
 }
 
-/// The latest drains.
+/// Returns the latest drains.
 pub(crate) async fn drains(
     client: &(impl GenericClient + Sync),
     limit: u32,

@@ -32,7 +32,7 @@ use crate::queue::retention::{
 pub struct CleanupOptions {
     /// Report what would be done, and change nothing.
     pub dry_run: bool,
-    /// The time for the whole run. No step begins later, but one step always runs.
+    /// The time for the whole run. No step begins after that, but one step always runs.
     pub budget: Duration,
     /// End live events only if they were published at least this long ago.
     pub older_than: Duration,
@@ -71,7 +71,7 @@ impl CleanupOptions {
     }
 }
 
-/// What can stop a cleanup, and what follows it while it runs.
+/// What can stop a cleanup, what receives its counts while it runs, and the program's own data that it removes.
 #[derive(Default)]
 pub struct CleanupHooks {
     /// Turns true to end the run as if the budget were spent.
@@ -83,7 +83,7 @@ pub struct CleanupHooks {
 }
 
 /// Creates partitions ahead, ends live events that no program will handle, and removes finished events whose retention
-/// is over (B14, B15, F4). The time at which the run began holds for the whole run.
+/// is over (B14, B15, F4). For the whole run, "now" is the time at which the run began.
 ///
 /// # Errors
 /// When options are out of range or the database fails. What was done before the error stays done.
@@ -246,7 +246,7 @@ async fn redate_all(
 
 /// Why the stages of a run stopped early.
 enum Halt {
-    /// The time was over, or a stop signal came.
+    /// The time ran out, or a stop signal came.
     Spent,
     Failed(Error),
 }
@@ -265,7 +265,7 @@ fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop, Error> {
     }
 }
 
-/// How often a step is tried that does not get its locks, in all.
+/// How often a step that does not get its locks is tried in all.
 const TRIES: u32 = 3;
 
 /// How long to pause, so that the sessions which waited for the step go first.

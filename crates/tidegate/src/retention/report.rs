@@ -14,11 +14,11 @@ pub enum CleanupStop {
     /// Nothing is left to do, except what was skipped because of locks.
     #[default]
     Done,
-    /// The time was over, or a stop signal came.
+    /// The time ran out, or a stop signal came.
     BudgetSpent,
 }
 
-/// What a cleanup did or, when it was dry, would have done.
+/// What a cleanup did or, in a dry run, would have done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "cleanup")]
@@ -64,7 +64,7 @@ pub struct CleanupReport {
     pub stop_reason: CleanupStop,
 }
 
-/// A day's finished events, gone at once.
+/// A dropped partition: the finished events of a day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DroppedPartition {
@@ -90,7 +90,7 @@ pub struct KindsReport {
 #[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct RetentionReport {
-    /// The present retention of the kind.
+    /// The current retention of the kind.
     pub kinds: Vec<KindRetention>,
     /// The result for events that had already finished, if the change was applied to them.
     pub redated: Option<RedateReport>,

@@ -162,8 +162,8 @@ SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - 
               ORDER BY taken_at, id LIMIT 1) AS longest ON true",
 };
 
-/// Violations of the order (see `sql/`): events that are leased ahead of their group, and events with a group that a
-/// walk has passed unmarked. Up to `$1` of each.
+/// Violations of the order (see `V0003__lease.sql`): events that are leased ahead of their group, and unmarked events
+/// with a group that a walk has passed. Up to `$1` of each.
 pub static DISORDER: Statement = Statement {
     name: "disorder",
     params: &[Type::INT8],
@@ -326,8 +326,8 @@ SELECT s.name, s.setting, s.source, quote_ident(current_database()), quote_ident
  ORDER BY s.name",
 };
 
-/// The number of relations that a query of the whole log locks, the number of locks that the server has room for, and
-/// the number of sessions for which it reserves that room.
+/// Three numbers: the relations that a query of the whole log locks, the locks that the server has room for, and the
+/// sessions for which it reserves that room.
 pub static LOCKS: Statement = Statement {
     name: "locks",
     params: &[],

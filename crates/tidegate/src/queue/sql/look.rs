@@ -192,9 +192,9 @@ SELECT to_jsonb(e)::text
          ORDER BY id DESC LIMIT $3) AS e",
 };
 
-/// How far back a search reaches that looks at `$4` live events (if `$2`) and at `$4` finished ones (if `$3`), the newest
-/// below the id `$1`: the first id that it does not reach, and when that event was created. No row if it reaches all. Only
-/// the indexes of the ids are walked.
+/// How far back a search reaches: the first id that it does not reach, and when that event was created. The search
+/// looks at the newest `$4` live events (if `$2`) and the newest `$4` finished ones (if `$3`) below the id `$1`. There
+/// is no row if it reaches all events. Only the indexes of the ids are walked.
 pub static SEARCH_FLOOR: Statement = Statement {
     name: "search_floor",
     params: &[Type::INT8, Type::BOOL, Type::BOOL, Type::INT8],

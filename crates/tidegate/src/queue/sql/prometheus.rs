@@ -55,7 +55,7 @@ SELECT k.kind, m.status, m.within_ms, sum(m.events)::bigint, sum(m.attempts)::bi
  GROUP BY k.kind, m.status, m.within_ms",
 };
 
-/// Figures that belong to no kind, from at most `$1` events of each sort.
+/// Figures that belong to no kind, from at most `$1` events for each figure.
 pub static STATE: Statement = Statement {
     name: "prometheus_state",
     params: &[Type::INT8],

@@ -28,7 +28,7 @@ pub static FIRE_SCHEDULES: Statement = Statement {
     text: "SELECT f.id, f.published, f.refused FROM tidegate.fire_schedules($1::jsonb) AS f",
 };
 
-/// At most `$1` schedules: those that stand still first, then by their next slot.
+/// At most `$1` schedules: those that have stopped first, then the others by their next slot.
 pub static SCHEDULES: Statement = Statement {
     name: "schedules",
     params: &[Type::INT4],
@@ -140,7 +140,7 @@ pub static FORGET_SCHEDULES: Statement = Statement {
     text: "SELECT tidegate.forget_schedules($1, $2, $3, $4)",
 };
 
-/// Schedules with a problem: their kind is not registered, they stand still, they are ahead of the clock, or they have
+/// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the clock, or they have
 /// not fired for `$1` seconds after their slot.
 pub static TROUBLED_SCHEDULES: Statement = Statement {
     name: "troubled_schedules",
