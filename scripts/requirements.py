@@ -3,7 +3,7 @@
 begins with its id: f7_…, e2_e3_….
 
 `check` fails for an id in a test name or a comment that the page does not contain, a requirement without a proof, a proof
-that does not exist, a test in docs/threats.md that does not exist, and a comment that cites a decision by number, because
+that does not exist, a test in docs/threats.md or docs/reliability.md that does not exist, and a comment that cites a decision by number, because
 decisions have no numbers. `write` puts the names of the tests into the page. The sentences are written by hand.
 """
 
@@ -19,8 +19,8 @@ TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
 IDS = re.compile(r"(?:[a-fi]\d+_)+")
 # The format of citations in comments: (B13), (E2, E3).
 CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
-# The format of test names in the page of threats: `roles::what_people_type_…`.
-THREATS = ROOT / "docs" / "threats.md"
+# The pages that name tests, such as `roles::what_people_type_…`.
+NAMING = [ROOT / "docs" / name for name in ("threats.md", "reliability.md")]
 NAMED = re.compile(r"`(?:[a-z/_]+::)?([a-z0-9]+(?:_[a-z0-9]+){3,})`")
 DECISION = re.compile(r"\bdecisions? \d+")
 # Requirements that are proven by something else than a test with that name.
@@ -44,7 +44,7 @@ def main():
     wrong += [f"{name}: no test proves it" for name in rows if not proof(name, tests)]
     wrong += [f"{name}: `python3 scripts/requirements.py write` names other tests" for name, told in rows.items()
               if told != proof(name, tests)]
-    wrong += decisions() + threats()
+    wrong += decisions() + named()
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
@@ -74,11 +74,12 @@ def decisions():
             if DECISION.search(line)]
 
 
-def threats():
-    """Returns tests that are named but do not exist."""
+def named():
+    """Returns tests that a page names but that do not exist."""
     code = "\n".join(file.read_text() for source in SOURCES for file in (ROOT / source).rglob("*.rs"))
     there = set(re.findall(r"\bfn (\w+)\(", code))
-    return [f"{THREATS.relative_to(ROOT)}: there is no test {name}" for name in NAMED.findall(THREATS.read_text()) if name not in there]
+    return [f"{page.relative_to(ROOT)}: there is no test {name}" for page in NAMING for name in NAMED.findall(page.read_text())
+            if name not in there]
 
 
 def place(file):

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tidegate::config::parse_duration;
 use tidegate::look::{LIMIT, LISTED};
@@ -510,6 +510,7 @@ pub struct StartArgs {
 
 /// Selects live events: by id, or by at least one of kind, correlation id and group.
 #[derive(Args)]
+#[command(group(ArgGroup::new("which").args(["ids", "kind", "correlation_id", "group"]).required(true).multiple(true)))]
 pub struct SelectArgs {
     /// Ids of events, up to 10000.
     #[arg(long = "id", value_name = "ID", num_args = 1..)]

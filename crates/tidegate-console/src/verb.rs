@@ -32,7 +32,7 @@ pub struct Console {
     #[arg(long, env = "TIDEGATE_CONSOLE_LISTEN", default_value = "127.0.0.1:8081", value_parser = listen_address)]
     listen: SocketAddr,
     /// How people sign in: token, with a link that is printed; basic, with a password from --users-file; proxy-header, at a proxy in front.
-    #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token")]
+    #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token", value_parser = ["token", "basic", "proxy-header"])]
     auth: String,
     /// For basic: a file with a line for each person, `NAME read|act HASH`.
     #[arg(long, env = "TIDEGATE_CONSOLE_USERS_FILE", value_name = "FILE")]
@@ -44,7 +44,7 @@ pub struct Console {
     #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_SECRET_FILE", value_name = "FILE")]
     proxy_secret_file: Option<String>,
     /// What people may do: read, or act as well.
-    #[arg(long, env = "TIDEGATE_CONSOLE_ALLOW", default_value = "read")]
+    #[arg(long, env = "TIDEGATE_CONSOLE_ALLOW", default_value = "read", value_parser = ["read", "act"])]
     allow: String,
     /// Only these people may act; needs --allow act.
     #[arg(

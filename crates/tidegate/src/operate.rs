@@ -417,7 +417,7 @@ pub struct ServiceStatus {
     pub max_running: Option<u32>,
     /// The most events that start per second, over all drains.
     pub per_second: Option<f64>,
-    /// How many of its slots drains hold now.
+    /// How many of its places drains hold now.
     pub places: u32,
     /// How many events wait for it.
     pub waiting: u64,

@@ -226,7 +226,7 @@ pub fn rewrapped(report: &RewrapReport) -> String {
     }
     if report.incomplete {
         lines.push(
-            "  the time was over before all were read: run the same command again".to_owned(),
+            "  time ran out before all payloads were read: run the same command again".to_owned(),
         );
     }
     lines.join("\n")

@@ -335,6 +335,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_long_under_way_is_not_followed_by_a_larger_one() {
+        let mut cursor = Cursor::new(100, 1000);
+        for (took, next) in [(ARRIVAL / 8, 400), (ARRIVAL * 2, 200), (ARRIVAL * 4, 100)] {
+            let stretch = cursor.next(1000, false);
+            let count = i64::from(stretch.limit);
+            tokio::time::advance(took).await;
+            // No event waited for a handler, so a quick lease would be followed by a four times larger one.
+            cursor.arrived(stretch, None, &mut leased(count, count), (0, u32::MAX));
+            assert_eq!(cursor.want(), next);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_walk_goes_on_where_it_was_and_begins_anew_after_a_while() {
         let mut cursor = Cursor::new(8, 8);
         let stretch = cursor.next(8, true);
