@@ -13,8 +13,8 @@ ifdef POSTGRES
 export TIDEGATE_PG_MAJOR := $(POSTGRES)
 endif
 
-# Many tests wait for something, so one more of them runs than there are cores.
-export RUST_TEST_THREADS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Many tests wait for something, so twice as many of them run as there are cores.
+export RUST_TEST_THREADS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
