@@ -200,13 +200,18 @@ CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
 -- call. A replay proves that its original was replayed; after the replay's own retention the audit proves it. `again`
 -- includes both, but takes only the original event of each lineage. A filter never takes events that an operator cancelled.
 -- `known` is the last audit row of a replay that the caller saw before it waited for other sessions.
+--
+-- It is planned anew each time: a filter for dead letters then finds them by their own index, and not by a look at every day.
 CREATE FUNCTION tidegate.replay_candidates(
     ids bigint[], kind text, status text, code text, since timestamptz, until timestamptz, again boolean,
     failed_handlers_only boolean, known bigint
 ) RETURNS TABLE (id bigint, event_kind text, group_key text, deadline timestamptz, finished_at timestamptz,
                  in_log boolean, obstacle text, obstructed_by bigint)
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
     AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     WITH asked AS MATERIALIZED (
         SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
     ), matched AS MATERIALIZED (
@@ -273,20 +278,23 @@ CREATE FUNCTION tidegate.replay_candidates(
       FROM asked LEFT JOIN tidegate.event_queue AS q ON q.id = asked.id
      WHERE asked.id NOT IN (SELECT m.id FROM matched AS m)
     UNION ALL
-    SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
-$$;
+    SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1;
+END $$;
 
 -- Returns the groups whose order a replay may break, for a dry run. In some groups the replay would wait behind live events. In
 -- others later events have already ended, so that the replay would run after events that the original once preceded. Those
 -- events ended after it, so the block range index of finished_at limits the search.
-CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
+CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
     WITH touched AS MATERIALIZED (
-        SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
-          FROM tidegate.event_log AS l WHERE l.id = ANY (chosen) AND l.group_key IS NOT NULL GROUP BY l.group_key
+        SELECT g.group_key, g.first_id, g.finished_at
+          FROM jsonb_to_recordset(groups) AS g(group_key text, first_id bigint, finished_at timestamptz)
     ), busy AS (
-        SELECT q.group_key, count(*) AS live FROM tidegate.event_queue AS q JOIN touched USING (group_key) GROUP BY q.group_key
+        SELECT t.group_key, l.live
+          FROM touched AS t
+         CROSS JOIN LATERAL (SELECT count(*) AS live FROM tidegate.event_queue AS q WHERE q.group_key = t.group_key) AS l
+         WHERE l.live > 0
     ), overtaken AS (
         SELECT l.group_key, count(*) AS ended, max(l.id) AS last_id, max(l.finished_at) AS last_finished_at
           FROM tidegate.event_log AS l JOIN touched AS t ON t.group_key = l.group_key AND l.id > t.first_id
@@ -368,6 +376,7 @@ DECLARE
     report jsonb;
     chosen bigint[];
     passed bigint[];
+    groups jsonb;
     chosen_digest text;
     refused text;
     done bigint[] := '{}';
@@ -412,8 +421,12 @@ BEGIN
                                       'id', s.id, 'reason', s.obstacle, 'by', s.obstructed_by)) ORDER BY s.id), '[]')
                              FROM skipped AS s WHERE s.position <= tidegate.listed_at_most())),
            ARRAY(SELECT t.id FROM taken AS t ORDER BY t.id),
-           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id)
-      INTO report, chosen, passed;
+           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id),
+           -- For the order's risks. To look the events up again would take as many searches as there are partitions.
+           (SELECT jsonb_agg(to_jsonb(g)) FROM (
+                SELECT t.group_key, min(t.id) AS first_id, min(t.finished_at) AS finished_at
+                  FROM taken AS t WHERE replay.dry_run AND t.group_key IS NOT NULL GROUP BY t.group_key) AS g)
+      INTO report, chosen, passed, groups;
     IF replay.expires_in IS NULL AND cardinality(passed) > 0 THEN
         refused := format('expires_in: is needed, for the deadline of %s of these events has passed, such as of %s',
                           cardinality(passed), array_to_string(passed[1:10], ', '));
@@ -425,7 +438,7 @@ BEGIN
     report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused, 'digest', chosen_digest,
         'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
     IF replay.dry_run THEN
-        RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen));
+        RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen, coalesce(groups, '[]')));
     END IF;
     IF refused IS NULL AND cardinality(chosen) > 0 THEN
         SELECT coalesce(array_agg(r.original ORDER BY r.original), '{}'),

@@ -145,7 +145,9 @@ BEGIN
           FROM tidegate.end_live(chosen, 'cancelled', 'cancelled by an operator: ' || cancel.reason) AS e;
         PERFORM tidegate.record_action('cancel', cancel.actor, asked, done, cancel.reason);
     END IF;
-    RETURN report || jsonb_build_object('changed', cardinality(done), 'ids', done[1:tidegate.listed_at_most()],
+    -- A dry run lists all events, so that a digest can be made of them.
+    RETURN report || jsonb_build_object('changed', cardinality(done),
+                                        'ids', CASE WHEN cancel.dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
                                         'begun', cardinality(begun), 'missed', missed);
 END $$;
 
@@ -241,7 +243,8 @@ BEGIN
          WHERE q.id = ANY (done);
         PERFORM tidegate.record_action('reschedule', reschedule.actor, asked, done, reschedule.reason);
     END IF;
-    RETURN report || jsonb_build_object('changed', cardinality(done), 'ids', done[1:tidegate.listed_at_most()],
+    RETURN report || jsonb_build_object('changed', cardinality(done),
+        'ids', CASE WHEN reschedule.dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
         'missed', missed, 'in_hand', cardinality(held), 'in_hand_ids', held[1:tidegate.listed_at_most()],
         'too_late', cardinality(late), 'too_late_ids', late[1:tidegate.listed_at_most()],
         'past_deadline', cardinality(past), 'past_deadline_ids', past[1:tidegate.listed_at_most()]);

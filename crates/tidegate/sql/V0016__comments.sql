@@ -566,7 +566,7 @@ COMMENT ON FUNCTION tidegate.cancel IS
     'by kind, correlation_id or group_key, or by a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), '
     'since and until (the time of the publish). reason: the reason, required. actor: the operator''s name. limit: the most '
     'events in this call. after: only ids above this; the report''s next is the value for the next call. dry_run: true '
-    'reports what would be done and changes nothing. Returns a report as an object.';
+    'reports what would be done, with all ids, and changes nothing. Returns a report as an object.';
 COMMENT ON FUNCTION tidegate.reschedule IS
     'Sets another start or deadline for waiting events. Selects them by ids, kind, dedup_key, correlation_id, group_key, '
     'status, since and until as in cancel(). available_at: the new start; a time in the past means now. expires_at: the new '

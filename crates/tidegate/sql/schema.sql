@@ -265,11 +265,13 @@ BEGIN
           FROM tidegate.end_live(chosen, 'cancelled', 'cancelled by an operator: ' || cancel.reason) AS e;
         PERFORM tidegate.record_action('cancel', cancel.actor, asked, done, cancel.reason);
     END IF;
-    RETURN report || jsonb_build_object('changed', cardinality(done), 'ids', done[1:tidegate.listed_at_most()],
+    -- A dry run lists all events, so that a digest can be made of them.
+    RETURN report || jsonb_build_object('changed', cardinality(done),
+                                        'ids', CASE WHEN cancel.dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
                                         'begun', cardinality(begun), 'missed', missed);
 END $$;
 
-COMMENT ON FUNCTION tidegate.cancel(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Ends live events FAILED with the code cancelled, even while a worker holds them. Selects them by ids (1 to 10000), or by kind, correlation_id or group_key, or by a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), since and until (the time of the publish). reason: the reason, required. actor: the operator''s name. limit: the most events in this call. after: only ids above this; the report''s next is the value for the next call. dry_run: true reports what would be done and changes nothing. Returns a report as an object.';
+COMMENT ON FUNCTION tidegate.cancel(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Ends live events FAILED with the code cancelled, even while a worker holds them. Selects them by ids (1 to 10000), or by kind, correlation_id or group_key, or by a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), since and until (the time of the publish). reason: the reason, required. actor: the operator''s name. limit: the most events in this call. after: only ids above this; the report''s next is the value for the next call. dry_run: true reports what would be done, with all ids, and changes nothing. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql STABLE
@@ -2605,15 +2607,18 @@ CREATE FUNCTION tidegate.open_after() RETURNS integer
 
 COMMENT ON FUNCTION tidegate.open_after() IS 'The number of consecutive unanswered calls that opens a service.';
 
-CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
+CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     WITH touched AS MATERIALIZED (
-        SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
-          FROM tidegate.event_log AS l WHERE l.id = ANY (chosen) AND l.group_key IS NOT NULL GROUP BY l.group_key
+        SELECT g.group_key, g.first_id, g.finished_at
+          FROM jsonb_to_recordset(groups) AS g(group_key text, first_id bigint, finished_at timestamptz)
     ), busy AS (
-        SELECT q.group_key, count(*) AS live FROM tidegate.event_queue AS q JOIN touched USING (group_key) GROUP BY q.group_key
+        SELECT t.group_key, l.live
+          FROM touched AS t
+         CROSS JOIN LATERAL (SELECT count(*) AS live FROM tidegate.event_queue AS q WHERE q.group_key = t.group_key) AS l
+         WHERE l.live > 0
     ), overtaken AS (
         SELECT l.group_key, count(*) AS ended, max(l.id) AS last_id, max(l.finished_at) AS last_finished_at
           FROM tidegate.event_log AS l JOIN touched AS t ON t.group_key = l.group_key AND l.id > t.first_id
@@ -2631,7 +2636,7 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
                       (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
 $$;
 
-COMMENT ON FUNCTION tidegate.order_risks(chosen bigint[]) IS 'The changes of order in groups that a replay may cause.';
+COMMENT ON FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) IS 'The changes of order in groups that a replay may cause.';
 
 CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -3403,6 +3408,7 @@ DECLARE
     report jsonb;
     chosen bigint[];
     passed bigint[];
+    groups jsonb;
     chosen_digest text;
     refused text;
     done bigint[] := '{}';
@@ -3447,8 +3453,12 @@ BEGIN
                                       'id', s.id, 'reason', s.obstacle, 'by', s.obstructed_by)) ORDER BY s.id), '[]')
                              FROM skipped AS s WHERE s.position <= tidegate.listed_at_most())),
            ARRAY(SELECT t.id FROM taken AS t ORDER BY t.id),
-           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id)
-      INTO report, chosen, passed;
+           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id),
+           -- For the order's risks. To look the events up again would take as many searches as there are partitions.
+           (SELECT jsonb_agg(to_jsonb(g)) FROM (
+                SELECT t.group_key, min(t.id) AS first_id, min(t.finished_at) AS finished_at
+                  FROM taken AS t WHERE replay.dry_run AND t.group_key IS NOT NULL GROUP BY t.group_key) AS g)
+      INTO report, chosen, passed, groups;
     IF replay.expires_in IS NULL AND cardinality(passed) > 0 THEN
         refused := format('expires_in: is needed, for the deadline of %s of these events has passed, such as of %s',
                           cardinality(passed), array_to_string(passed[1:10], ', '));
@@ -3460,7 +3470,7 @@ BEGIN
     report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused, 'digest', chosen_digest,
         'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
     IF replay.dry_run THEN
-        RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen));
+        RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen, coalesce(groups, '[]')));
     END IF;
     IF refused IS NULL AND cardinality(chosen) > 0 THEN
         SELECT coalesce(array_agg(r.original ORDER BY r.original), '{}'),
@@ -3483,9 +3493,13 @@ END $$;
 COMMENT ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval, code text, digest text) IS 'Publishes finished events again, as new events with replay_of. Selects them by ids (1 to 10000), or by a filter: since (ended at this time or later; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or FAILED). reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to 200 characters. limit: the most events, 1 to 100000. dry_run: true reports what would be done and changes nothing. again: includes events that were replayed before. failed_handlers_only: skips handlers that had succeeded. expires_in: a new deadline, counted from now, for events whose own deadline has passed; at most 3660 days. code: only events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
 
 CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) RETURNS TABLE(id bigint, event_kind text, group_key text, deadline timestamp with time zone, finished_at timestamp with time zone, in_log boolean, obstacle text, obstructed_by bigint)
-    LANGUAGE sql
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
     AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     WITH asked AS MATERIALIZED (
         SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
     ), matched AS MATERIALIZED (
@@ -3552,8 +3566,8 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
       FROM asked LEFT JOIN tidegate.event_queue AS q ON q.id = asked.id
      WHERE asked.id NOT IN (SELECT m.id FROM matched AS m)
     UNION ALL
-    SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
-$$;
+    SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1;
+END $$;
 
 COMMENT ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) IS 'The events that a replay would publish, and the reasons against the others.';
 
@@ -3761,7 +3775,8 @@ BEGIN
          WHERE q.id = ANY (done);
         PERFORM tidegate.record_action('reschedule', reschedule.actor, asked, done, reschedule.reason);
     END IF;
-    RETURN report || jsonb_build_object('changed', cardinality(done), 'ids', done[1:tidegate.listed_at_most()],
+    RETURN report || jsonb_build_object('changed', cardinality(done),
+        'ids', CASE WHEN reschedule.dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
         'missed', missed, 'in_hand', cardinality(held), 'in_hand_ids', held[1:tidegate.listed_at_most()],
         'too_late', cardinality(late), 'too_late_ids', late[1:tidegate.listed_at_most()],
         'past_deadline', cardinality(past), 'past_deadline_ids', past[1:tidegate.listed_at_most()]);
@@ -6032,7 +6047,7 @@ REVOKE ALL ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integ
 
 REVOKE ALL ON FUNCTION tidegate.open_after() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) FROM PUBLIC;
 

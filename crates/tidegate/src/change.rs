@@ -24,9 +24,6 @@ const BATCH: u32 = 1000;
 const ROUNDS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How many events a page of a dry run has. A page lists no more ids than this.
-const LISTED_IN_A_PAGE: u32 = 100;
-
 /// The reported reason when nothing is changed.
 const REFUSED: &str =
     "digest: must match the selected events, and these have changed since the dry run";
@@ -123,13 +120,12 @@ async fn change(database: &Database, change: Change<'_>) -> Result<Changed, Erro
     Ok(all)
 }
 
-/// A dry run, with the ids of all its events and their digest. The pages are so small that each lists all its ids.
+/// A dry run, with the ids of all its events and their digest.
 async fn look(client: &Client, change: &Change<'_>, limit: u32) -> Result<Changed, Error> {
     let mut selection = change.selection();
     selection.dry_run = true;
     let mut all = Changed::default();
-    let sizes = (limit, LISTED_IN_A_PAGE);
-    walk(client, change, selection, sizes, &mut all).await?;
+    walk(client, change, selection, (limit, BATCH), &mut all).await?;
     all.digest = Some(digest(&all.every));
     Ok(all)
 }
