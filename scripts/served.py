@@ -107,10 +107,12 @@ def _folder_in_memory(user):
 
 
 def _sweep_memory():
-    """Removes what scripts have left that were killed. Memory is not to be left lying about."""
+    """Removes what killed scripts have left in memory. An hour's wait spares the folders of other containers, whose processes are
+    not visible here."""
     for folder in MEMORY.glob(IN_MEMORY.format("*") + "*"):
         owner = folder.name.removeprefix(IN_MEMORY.split("{")[0]).split("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        is_old = time.time() - folder.stat().st_mtime > 3600
+        if is_old and owner.isdigit() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(folder, ignore_errors=True)
 
 
