@@ -48,6 +48,8 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// # Errors
 /// [`Error::Config`] if the address cannot be used, or must not be used because callers would not be authenticated.
 pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
+    // Before anybody is told that it listens: a signal must not end the process without its answer.
+    let stop = stop_signal();
     let listen = asked.listen;
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() && !listen.ip().is_loopback() {
@@ -65,7 +67,7 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let wakes = Wakes::function(database, ask.service.wakes.clone(), false);
     let router = waking(measured(database.clone(), access, scrapes), wakes);
     let router = recording(router, ask.service.options.telemetry.clone());
-    let served = serve(listener, router, stop_signal()).await;
+    let served = serve(listener, router, stop).await;
     served.map_err(failed)?;
     Ok(Answer::new(
         json!({"action": "serve", "url": url}),

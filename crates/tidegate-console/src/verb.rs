@@ -120,6 +120,8 @@ pub async fn console(ask: Ask, asked: Console) -> Result<Answer, Error> {
     if let Some(What::HashPassword) = asked.what {
         return hashed();
     }
+    // Before anybody is told that it listens: a signal must not end the process without its answer.
+    let stop = stop_signal();
     let listen = asked.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
     let settings = asked.options(ask.service.actor.clone()).settings()?;
@@ -137,9 +139,7 @@ pub async fn console(ask: Ask, asked: Console) -> Result<Answer, Error> {
     let shared = "the program is in use elsewhere";
     let service = Arc::into_inner(ask.service).ok_or_else(|| Error::Config(shared.to_owned()))?;
     let routes = mounted(&base, router(service, settings));
-    serve(listener, routes, stop_signal())
-        .await
-        .map_err(failed)?;
+    serve(listener, routes, stop).await.map_err(failed)?;
     Ok(Answer::new(
         json!({"action": "console", "url": url}),
         "stopped",

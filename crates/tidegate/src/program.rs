@@ -670,25 +670,30 @@ pub struct Migrated {
 #[must_use]
 pub fn stopped_by_signal() -> watch::Receiver<bool> {
     let (stop, stopped) = watch::channel(false);
+    let signal = stop_signal();
     tokio::spawn(async move {
-        stop_signal().await;
+        signal.await;
         let _ = stop.send(true);
     });
     stopped
 }
 
-/// Waits for SIGTERM or Ctrl-C. If the process cannot listen for signals, it waits for ever.
-pub async fn stop_signal() {
+/// Listens for SIGTERM and Ctrl-C from this call on. The future is ready at the first of them. If the process cannot listen
+/// for signals, it is never ready. Call it in a Tokio runtime.
+pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
+    let signals = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    );
+    async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     }
 }
 
