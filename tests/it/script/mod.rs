@@ -235,7 +235,7 @@ fn scripts_notice_what_is_wrong_with_a_database_and_are_cut_down_to_what_shows_i
         let world = runtime.block_on(server.world(&format!("sabotage_{number}"), &sql));
         let config = Config {
             failure_persistence: None,
-            cases: 200,
+            cases: 1500,
             max_shrink_iters: 500,
             ..Config::default()
         };

@@ -873,7 +873,8 @@ impl Row {
     }
 
     fn requeue(&mut self, ran: bool) {
-        self.attempts += i32::from(ran);
+        // An event without an attempt left does not start, wherever the lease's window ends.
+        self.attempts = (self.attempts + i32::from(ran)).min(self.max_attempts);
         (self.available, self.delayed) = (self.available.min(0), false);
         self.max_attempts = self.max_attempts.max(self.attempts + 1);
     }
