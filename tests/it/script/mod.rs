@@ -225,13 +225,12 @@ fn sabotage_of_waits() -> [(&'static str, String); 3] {
     ]
 }
 
-#[test]
-fn scripts_notice_what_is_wrong_with_a_database_and_are_cut_down_to_what_shows_it() {
+/// Checks that scripts notice each of these flaws, and are cut down to what shows it.
+fn noticed(flaws: impl IntoIterator<Item = (&'static str, String)>) {
     let runtime = runtime();
     let server = runtime.block_on(Alone::start());
     let mut missed = Vec::new();
-    let all = sabotage().into_iter().chain(sabotage_of_waits());
-    for (number, (name, sql)) in all.enumerate() {
+    for (number, (name, sql)) in flaws.into_iter().enumerate() {
         let world = runtime.block_on(server.world(&format!("sabotage_{number}"), &sql));
         let config = Config {
             failure_persistence: None,
@@ -248,4 +247,22 @@ fn scripts_notice_what_is_wrong_with_a_database_and_are_cut_down_to_what_shows_i
         }
     }
     assert!(missed.is_empty(), "{}", missed.join("\n\n"));
+}
+
+/// How many of the flaws one test has; the next one has the rest, beside it.
+const HALF: usize = 7;
+
+#[test]
+fn scripts_notice_what_is_wrong_with_a_database_and_are_cut_down_to_what_shows_it() {
+    noticed(sabotage().into_iter().take(HALF));
+}
+
+#[test]
+fn scripts_notice_what_else_is_wrong_with_a_database() {
+    noticed(sabotage().into_iter().skip(HALF));
+}
+
+#[test]
+fn scripts_notice_what_is_wrong_with_waits_for_other_events() {
+    noticed(sabotage_of_waits());
 }
