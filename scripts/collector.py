@@ -68,7 +68,7 @@ class Collector:
     def __init__(self, agent):
         self.room = tempfile.TemporaryDirectory()
         self.output = Path(self.room.name) / "understood"
-        http, grpc = free_port(), free_port()
+        http, grpc = local.free_port(), local.free_port()
         self.url = f"http://127.0.0.1:{http}"
         command = [sys.executable, local.SCRIPTS / "guard.py", agent, "start", "--exporter", "blackhole",
                    "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}",
@@ -94,12 +94,6 @@ class Collector:
         self.process.stdin.close()
         self.process.wait(local.STOP_LIMIT_S)
         self.room.cleanup()
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def waited_for(is_so, what):

@@ -62,7 +62,7 @@ class Watch:
     package in the folder, by default this one."""
 
     def __init__(self, cargo_lambda, function, environment, folder=None):
-        self.cargo_lambda, self.function, self.port = cargo_lambda, function, _free_port()
+        self.cargo_lambda, self.function, self.port = cargo_lambda, function, local.free_port()
         command = [cargo_lambda, "lambda", "watch", "--invoke-address", "127.0.0.1", "--invoke-port", self.port]
         # It would rebuild on every change, but the function that was built must be invoked.
         command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", function]
@@ -95,12 +95,6 @@ class Watch:
         if done.returncode != 0:
             return [f"{file}: exit code {done.returncode}"]
         return [f"{file}: {fault}" for fault in _faults(file, done.stdout)]
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _wait_for(port, process):

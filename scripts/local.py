@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,13 @@ SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL", "OT
 
 class Failed(Exception):
     """A step failed and has printed the reason. The value is the exit code to return."""
+
+
+def free_port():
+    """Returns a port of the loopback address that is free now. Another program may take it before it is used."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def run_script(work):

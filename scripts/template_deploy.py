@@ -111,9 +111,7 @@ class Moto:
     """moto on a free port. It ends with this script."""
 
     def __init__(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = local.free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, local.SCRIPTS / "guard.py", sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", self.port]
         self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,

@@ -63,6 +63,13 @@ pub(crate) fn named<'de, T, D: Deserializer<'de>>(
         .map_err(|refused| D::Error::custom(format!("{field}: {refused}")))
 }
 
+/// Reads the field `budget` of an invocation.
+pub(crate) fn budget<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    named("budget", parse_duration, deserializer)
+}
+
 pub(crate) fn duration(
     lookup: Lookup<'_>,
     name: &str,

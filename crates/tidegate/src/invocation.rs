@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 pub use self::fit::{ANSWER_LIMIT, fit};
 use crate::chain::Chain;
-use crate::config::{Lookup, named, parse_duration};
+use crate::config::{Lookup, budget, named, parse_duration};
 use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
@@ -449,10 +449,6 @@ fn completed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Durati
 
 fn failed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     named("failed", parse_duration, deserializer)
-}
-
-fn budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    named("budget", parse_duration, deserializer)
 }
 
 fn linger<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::config::{named, parse_duration};
+use crate::config::budget;
 
 /// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
 #[derive(Clone, PartialEq, Eq)]
@@ -126,10 +126,6 @@ pub struct RewrapRequest {
     /// deadline also limits it. Without either, it runs to the end.
     #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
-}
-
-fn budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    named("budget", parse_duration, deserializer)
 }
 
 /// The report of a rewrap. For a dry run, what it would seal.
