@@ -492,7 +492,13 @@ async fn a_cleanup_is_tried_dry_and_then_removes_what_is_old() {
     let dry = [("dry_run", "on"), ("back", "/retention")];
     assert_eq!(site.done("/act/cleanup", &dry).await, "/retention");
     assert_eq!(site.number(rows).await, 1);
-    site.done("/act/cleanup", &[]).await;
+    let (status, text) = {
+        let answer = site.post("/act/cleanup", &[("older_than", "soon")]).await;
+        (answer.status(), answer.text().await.unwrap())
+    };
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{text}");
+    assert!(text.contains("older_than: must be"), "{text}");
+    site.done("/act/cleanup", &[("older_than", "1h")]).await;
     assert_eq!(site.number(rows).await, 0);
     let (actor, told, ..) = site.audited().await;
     assert_eq!((actor.as_deref(), &*told), (Some("ada"), "cleanup"));

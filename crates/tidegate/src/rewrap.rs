@@ -36,7 +36,7 @@ pub(crate) async fn rewrap(
         keys,
         request,
         until: budget.and_then(|budget| began.checked_add(budget)),
-        has_done_a_page: false,
+        has_read: false,
         report: RewrapReport {
             dry_run: request.dry_run,
             key: keys.current().to_owned(),
@@ -59,7 +59,7 @@ struct Run<'a> {
     request: &'a RewrapRequest,
     /// The time after which no more pages begin.
     until: Option<Instant>,
-    has_done_a_page: bool,
+    has_read: bool,
     report: RewrapReport,
 }
 
@@ -69,6 +69,8 @@ impl Run<'_> {
         while !self.is_over() {
             let key = self.keys.current();
             let page = queue::unsealed(self.client, partition, key, after, PAGE).await?;
+            // Also if nothing was found: a log without anything to seal is read no longer than the budget, too.
+            self.has_read = true;
             let Some(last) = page.last() else {
                 return Ok(());
             };
@@ -84,14 +86,13 @@ impl Run<'_> {
                 let new = (&*ids, &*payloads);
                 queue::rewrap(self.client, partition, new, self.request).await?;
             }
-            self.has_done_a_page = true;
         }
         self.report.incomplete = true;
         Ok(())
     }
 
     fn is_over(&self) -> bool {
-        self.has_done_a_page && self.until.is_some_and(|until| Instant::now() >= until)
+        self.has_read && self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// Returns the payload sealed with the current key and counts it; `None` when that is impossible.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::kinds;
 use crate::desk::Desk;
 use crate::html::{bytes, field, named, nothing, number, short, table};
-use crate::offer::{Offer, tick};
+use crate::offer::{Offer, input, tick};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -37,6 +37,7 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 /// for a request.
 fn upkeep(desk: &Desk) -> Markup {
     let dry = tick("Dry run", "dry_run", false);
+    let older = input("Only live events older than", "older_than", "", "0s");
     let cleanup = Offer {
         verb: "cleanup",
         label: "Clean up",
@@ -53,7 +54,7 @@ fn upkeep(desk: &Desk) -> Markup {
     };
     html! {
         @if desk.may_act() {
-            section { h2 { "Upkeep" } (cleanup.without_reason(desk, &dry)) (rewrap.with(desk, &dry)) }
+            section { h2 { "Upkeep" } (cleanup.without_reason(desk, &html! { (older) (dry) })) (rewrap.with(desk, &dry)) }
         }
     }
 }

@@ -122,7 +122,8 @@ pub struct RewrapRequest {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// How long it may take. No page of payloads begins after that, but one page is always done. The invocation's own
+    /// How long it may take. No page of payloads is read after that, but one always is. Reading also counts where everything
+    /// is sealed already: if that alone takes longer, nothing is sealed, and the run needs more time. The invocation's own
     /// deadline also limits it. Without either, it runs to the end.
     #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
