@@ -106,7 +106,8 @@ def waited_for(is_so, what):
 
 def check(collector):
     """Compares the spans and metrics that the collector has understood with what was done."""
-    waited_for(lambda: re.search(r"Name +: drain\n", collector.understood()) and "tidegate.queue.size" in collector.understood(), "the drain's spans and metrics")
+    wanted = re.compile(r"tidegate\.queue\.size.*Name +: drain\n|Name +: drain\n.*tidegate\.queue\.size", re.DOTALL)
+    waited_for(lambda: wanted.search(collector.understood()), "the drain's spans and metrics")
     text = collector.understood()
     spans, metrics = spans_of(text), metrics_of(text)
     wrong = [f"span {name}: {kind}, {count} or more expected, got {[span['kind'] for span in spans if span['name'] == name]}"
@@ -116,7 +117,7 @@ def check(collector):
               if name not in metrics or metrics[name][0] != expected[0] or expected[1] not in (None, metrics[name][1])]
     published = [span for span in spans if span["name"].startswith("publish")]
     processed = [span for span in spans if span["name"].startswith("process")]
-    if not any(one["parent"] == published[0]["id"] and one["trace"] == published[0]["trace"] for one in processed):
+    if not any(one["parent"] == up["id"] and one["trace"] == up["trace"] for up in published for one in processed):
         wrong.append("no event was processed below the span that published it")
     for what in wrong:
         print(f"  WRONG: {what}")

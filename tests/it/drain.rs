@@ -953,6 +953,30 @@ async fn f2_a_slow_kind_that_there_is_no_time_for_does_not_end_the_run_for_quick
 }
 
 #[tokio::test]
+async fn a_slow_kind_among_thousands_of_quick_events_does_not_shrink_their_leases_for_long() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let mixed: Vec<NewEvent> = (0..5000)
+        .map(|n| match n % 100 {
+            0 => act("slow"),
+            _ => NewEvent::of(&Probe::Note(())).unwrap(),
+        })
+        .collect();
+    queue::publish_batch(&client, &mixed).await.unwrap();
+    let app = ProbeApp::new(|_, _| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.backlog), (5000, 0), "{report:?}");
+    // Leases no larger than the handlers that run at once would be 625.
+    println!("{} leases", report.batches);
+    assert!(report.batches < 300, "{report:?}");
+}
+
+#[tokio::test]
 async fn a_handler_that_the_end_of_the_run_cuts_is_retried() {
     let db = probe_database().await;
     let client = db.client().await;
