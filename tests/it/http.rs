@@ -120,7 +120,6 @@ impl Api {
             limit: 100,
             bytes: u64::MAX,
             first_window: 100,
-            join: Some(false),
             passed_by: &[],
             probe: None,
             walk: Walk {

@@ -175,9 +175,9 @@ async fn live_and_free(client: &Client) -> i64 {
 const CHANGES: [(&str, &str, &[usize]); 4] = [
     (
         "leased by another worker",
-        "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
+        "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, clear_to, as_of)
          SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range($1, $1, '[]')), $1, ARRAY[hashtext('g')],
-                t, t, t + interval '1 day', $1, 0, pg_current_xact_id() FROM clock_timestamp() AS t",
+                t, t, t + interval '1 day', 0, pg_current_xact_id() FROM clock_timestamp() AS t",
         &[],
     ),
     (

@@ -163,7 +163,6 @@ pub fn lease_request() -> LeaseRequest<'static> {
         limit: 100,
         bytes: 8 << 20,
         first_window: 100,
-        join: Some(false),
         passed_by: &[],
         probe: None,
         walk: Walk::default(),

@@ -1121,8 +1121,8 @@ async fn the_database_itself_refuses_to_lease_an_event_twice() {
     let client = db.client().await;
     publish_acts(&client, 3).await;
     lease(&client, 3).await;
-    let twice = "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
-                 SELECT gen_random_uuid(), gen_random_uuid(), '{[2,9]}', 0, now(), now(), now(), 0, 0, as_of FROM tidegate.lease";
+    let twice = "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
+                 SELECT gen_random_uuid(), gen_random_uuid(), '{[2,9]}', 0, now(), now(), now(), 0, as_of FROM tidegate.lease";
     let error = client.execute(twice, &[]).await.unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::EXCLUSION_VIOLATION));
 }

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::queue::{LeaseRequest, Walk};
 use tidegate::{
-    Context, Dispatch, Done, DrainOptions, DrainReport, Event, HandlerError, HandlerResult,
-    Handlers, NewEvent, ServiceState, StopReason, queue,
+    Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,
+    NewEvent, ServiceState, StopReason, queue,
 };
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{lease_request, live, logged, number};
+use crate::probe::{live, logged, number};
 use crate::support::{TestDb, database_for};
 
 tidegate::events! {
@@ -465,36 +464,4 @@ async fn i1_a_failure_that_cannot_be_told_harms_only_its_own_event() {
     let report = drain(&db, &post).await;
     assert_eq!((report.completed, report.failed), (2000, 0), "{report:?}");
     assert_eq!(live(&client).await, 1);
-}
-
-#[tokio::test]
-async fn where_a_service_is_tried_nobody_goes_on_from() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
-    let mut events: Vec<NewEvent> = (0..10).map(|_| note()).collect();
-    events.push(letter("last"));
-    let ids = publish(&client, events).await;
-    let due = "INSERT INTO tidegate.service (service, state, retry_at, kinds)
-               VALUES ('carrier', 'open', clock_timestamp(), '{letter}')";
-    client.batch_execute(due).await.unwrap();
-    let kinds = Mailing::KINDS;
-    let request = |walk, limit| LeaseRequest {
-        kinds,
-        limit,
-        join: Some(true),
-        walk,
-        ..lease_request()
-    };
-    let first = queue::lease(&client, &request(Walk::default(), 2)).await;
-    let walk = first.unwrap().walk;
-    let probe = LeaseRequest {
-        probe: Some("carrier"),
-        join: None,
-        ..request(Walk::default(), 1)
-    };
-    let tried = queue::lease(&client, &probe).await.unwrap();
-    assert_eq!(tried.events[0].lease.id, ids[10]);
-    let next = queue::lease(&client, &request(walk, 2)).await.unwrap();
-    let next: Vec<i64> = next.events.iter().map(|event| event.lease.id).collect();
-    assert_eq!(next, [ids[2], ids[3]]);
 }

@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::lease::Lease;
 use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
-use uuid::Uuid;
 
 use crate::probe::{
     ProbeApp, act, disorder, drain, lease_request, live, number, options, probe_database,
@@ -205,46 +203,6 @@ async fn i4_b10_what_was_committed_behind_the_cursor_keeps_what_was_committed_wi
 
 fn leased(batch: &LeasedBatch) -> Vec<i64> {
     batch.events.iter().map(|event| event.lease.id).collect()
-}
-
-#[tokio::test]
-async fn drains_that_join_share_one_walk_and_one_that_does_not_keeps_to_its_own() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let events: Vec<NewEvent> = (0..20).map(|n: usize| act(&n.to_string())).collect();
-    let ids = publish(&client, &events).await;
-    let own = lease(&client, &from(Walk::default(), 2)).await;
-    assert_eq!(leased(&own), ids[..2]);
-    let other = Uuid::new_v4();
-    let theirs = LeaseRequest {
-        worker: other,
-        ..from(Walk::default(), 4)
-    };
-    let token = theirs.token;
-    let theirs_of = |id| [Lease { id, token }];
-    let theirs = lease(&client, &theirs).await;
-    assert_eq!(leased(&theirs), ids[2..6]);
-    queue::hand_back(&client, other, &theirs_of(ids[2]))
-        .await
-        .unwrap();
-    let joins = LeaseRequest {
-        join: Some(true),
-        ..from(own.walk, 2)
-    };
-    let joined = lease(&client, &joins).await;
-    assert_eq!(leased(&joined), ids[6..8]);
-    assert_eq!(joined.walk.as_of, theirs.walk.as_of);
-    let alone = lease(&client, &from(own.walk, 2)).await;
-    assert_eq!(leased(&alone), [ids[2], ids[8]]);
-    // A walk begins where the queue does, whoever has gone on.
-    queue::hand_back(&client, other, &theirs_of(ids[3]))
-        .await
-        .unwrap();
-    let joins = LeaseRequest {
-        join: Some(true),
-        ..from(Walk::default(), 1)
-    };
-    assert_eq!(leased(&lease(&client, &joins).await), ids[3..4]);
 }
 
 #[tokio::test]

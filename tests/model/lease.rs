@@ -23,7 +23,7 @@ impl Protocol {
         }
     }
 
-    /// Reads the events in hand, and where the newest lease ended.
+    /// Reads the events in hand.
     pub fn begin(&self, state: &mut State, worker: Worker, ask: Ask) -> Token {
         let token = state.free_token();
         let mind = state.mind(worker);
@@ -35,14 +35,6 @@ impl Protocol {
                 seen: self.written(state),
                 ..Walk::default()
             };
-        } else if ask.join {
-            let ahead = |lease: &&Lease| lease.walk.reached > walk.reached;
-            let newest = state
-                .leases
-                .iter()
-                .filter(ahead)
-                .max_by_key(|lease| lease.walk.reached);
-            walk = newest.map_or(walk, |lease| lease.walk);
         }
         state.calls.push(Call {
             token,

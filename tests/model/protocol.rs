@@ -239,26 +239,19 @@ impl Protocol {
     fn of_leases(&self, state: &State, worker: Worker, actions: &mut Vec<Action>) {
         let mind = state.mind(worker);
         let walks = [true, false].into_iter();
-        let joins = [false, true].into_iter();
         let walks_on = self.scenario.walks && mind.walk.reached > 0;
         for from_start in walks.filter(|from_start| *from_start || walks_on) {
-            for join in joins.clone() {
-                if join && (from_start || !self.scenario.joins) {
-                    continue;
-                }
-                let start = if from_start { 0 } else { mind.walk.reached };
-                let rows = self.scannable(state, start, state.in_leases()).count();
-                let most = rows.min(usize::from(self.scenario.most));
-                for most in 1..=u8::try_from(most).expect("a model is small") {
-                    for first_window in self.first_windows(mind).iter().copied() {
-                        let ask = Ask {
-                            from_start,
-                            join,
-                            most,
-                            first_window,
-                        };
-                        self.of_ask(state, worker, ask, actions);
-                    }
+            let start = if from_start { 0 } else { mind.walk.reached };
+            let rows = self.scannable(state, start, state.in_leases()).count();
+            let most = rows.min(usize::from(self.scenario.most));
+            for most in 1..=u8::try_from(most).expect("a model is small") {
+                for first_window in self.first_windows(mind).iter().copied() {
+                    let ask = Ask {
+                        from_start,
+                        most,
+                        first_window,
+                    };
+                    self.of_ask(state, worker, ask, actions);
                 }
             }
         }

@@ -20,8 +20,6 @@ pub struct Scenario {
     pub first_windows: &'static [u8],
     /// Whether workers continue to lease behind the rows that they have examined.
     pub walks: bool,
-    /// Whether workers also continue behind the rows that another worker has examined.
-    pub joins: bool,
     /// Whether handlers start.
     pub runs: bool,
     /// Whether handlers ask for a retry.
@@ -69,7 +67,6 @@ impl Scenario {
         most: 1,
         first_windows: &[0, 1],
         walks: false,
-        joins: false,
         runs: true,
         retries: true,
         most_snoozes: 0,
@@ -279,7 +276,6 @@ impl Scenario {
         name: "two events of a group, one without, and walks",
         groups: &[Some(1), Some(1), None],
         walks: true,
-        joins: true,
         runs: false,
         retries: false,
         allowed: NOTHING,
@@ -499,7 +495,6 @@ impl Scenario {
         name: "two events of a group, one without, and a walk statement by statement",
         workers: 1,
         apart: true,
-        joins: false,
         ..Self::WALK
     };
     /// Walks that pass events that are given back.

@@ -130,7 +130,6 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ask {
     pub from_start: bool,
-    pub join: bool,
     pub most: u8,
     pub first_window: u8,
 }

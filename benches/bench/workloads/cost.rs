@@ -213,7 +213,6 @@ async fn nothing(queue: &Queue, state: &str, found: &mut Findings) -> Outcome<()
             limit: 8,
             bytes: 8_000_000,
             first_window: 8,
-            join: Some(false),
             passed_by: &[],
             probe: None,
             walk: Walk::default(),

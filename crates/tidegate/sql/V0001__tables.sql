@@ -240,8 +240,7 @@ CREATE TABLE tidegate.lease (
     -- The transaction that took it. A drain that knows that all earlier transactions have ended reads only from there on, and
     -- passes no dead version of an older lease.
     born       xid8           NOT NULL DEFAULT pg_current_xact_id(),
-    -- The position of the walk. Another drain may continue from here.
-    reached    bigint         NOT NULL,
+    -- What its walk knew: see lease() and unmarked_events().
     clear_to   bigint         NOT NULL,
     as_of      xid8           NOT NULL,
     -- No event is leased twice, whatever the statements do.

@@ -67,9 +67,7 @@ $$;
 -- group wait. Of other events, the first `first_window` count as started: if their worker dies, their attempt is charged.
 --
 -- `blocked` returns the groups of which no event could be leased. The caller may pass the groups that it met in this walk as
--- `passed_by`: their other events are then skipped without a lock. With `join` the walk continues where the newest lease ended,
--- so that several drains share one walk. A walk for only some kinds stays separate (null), and no other drain continues from it
--- either. The caller runs `sweep` before the start of a walk.
+-- `passed_by`: their other events are then skipped without a lock. The caller runs `sweep` before the start of a walk.
 --
 -- `over`: leases of the worker that are marked as ended. They are removed first.
 --
@@ -82,7 +80,7 @@ $$;
 -- without a scan of their own.
 CREATE FUNCTION tidegate.lease(
     token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
-    first_window integer, "join" boolean, passed_by text[], probe text,
+    first_window integer, passed_by text[], probe text,
     INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8,
     OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb
 ) LANGUAGE plpgsql
@@ -92,7 +90,6 @@ CREATE FUNCTION tidegate.lease(
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     have_policies boolean;
-    newest record;
     start bigint;
     horizon integer;
     active int8multirange;
@@ -138,17 +135,8 @@ BEGIN
         low := '0';
     END IF;
 
-    -- Find the events in leases, and where the newest lease ended.
+    -- Find the events in leases.
     SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
-    IF "join" AND after > 0 AND upper(active) > after + 1 THEN
-        SELECT l.reached, l.clear_to, l.as_of INTO newest
-          FROM tidegate.lease AS l WHERE l.born >= lease.low AND l.reached > lease.after AND NOT l.ended ORDER BY l.reached DESC LIMIT 1;
-        IF FOUND THEN
-            after := newest.reached;
-            clear_to := newest.clear_to;
-            as_of := newest.as_of;
-        END IF;
-    END IF;
     IF probe IS NOT NULL THEN
         UPDATE tidegate.service AS s
            SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)
@@ -321,15 +309,13 @@ BEGIN
         SELECT count(*), array_agg(DISTINCT hashtext(u.key)) FILTER (WHERE u.key IS NOT NULL) INTO taken, hashes
           FROM unnest(ids, keys) AS u(id, key) WHERE u.id <@ mine;
     END IF;
-    INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
+    INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, clear_to, as_of)
     VALUES (token, worker, mine,
             CASE WHEN suspect OR first_window = 0 THEN 0
                  WHEN mine = page THEN ids[least(first_window, kept)]
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
-            hashes, instant, instant, instant + make_interval(secs => seconds),
-            -- A walk for only some kinds passes most of the ready events, so no other drain may continue from its end.
-            CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
+            hashes, instant, instant, instant + make_interval(secs => seconds), clear_to, as_of);
 END $$;
 
 -- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them, because the lease is

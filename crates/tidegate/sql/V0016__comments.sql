@@ -188,7 +188,6 @@ COMMENT ON COLUMN tidegate.lease.expires_at IS 'When the lease runs out if it is
 COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed events from the lease.';
 COMMENT ON COLUMN tidegate.lease.ended IS 'True: none of its events is left in the queue.';
 COMMENT ON COLUMN tidegate.lease.born IS 'The transaction that took it.';
-COMMENT ON COLUMN tidegate.lease.reached IS 'The id that the walk of this lease has reached.';
 COMMENT ON COLUMN tidegate.lease.clear_to IS 'Up to this id, that walk has left no unmarked event of a group behind.';
 COMMENT ON COLUMN tidegate.lease.as_of IS 'That walk has seen all writes of transactions before this one.';
 

@@ -1815,7 +1815,7 @@ CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finishe
 
 COMMENT ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) IS 'Milliseconds from publish to end. created_at and finished_at: as in the log.';
 
-CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) RETURNS record
+CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1826,7 +1826,6 @@ CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[]
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     have_policies boolean;
-    newest record;
     start bigint;
     horizon integer;
     active int8multirange;
@@ -1872,17 +1871,8 @@ BEGIN
         low := '0';
     END IF;
 
-    -- Find the events in leases, and where the newest lease ended.
+    -- Find the events in leases.
     SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
-    IF "join" AND after > 0 AND upper(active) > after + 1 THEN
-        SELECT l.reached, l.clear_to, l.as_of INTO newest
-          FROM tidegate.lease AS l WHERE l.born >= lease.low AND l.reached > lease.after AND NOT l.ended ORDER BY l.reached DESC LIMIT 1;
-        IF FOUND THEN
-            after := newest.reached;
-            clear_to := newest.clear_to;
-            as_of := newest.as_of;
-        END IF;
-    END IF;
     IF probe IS NOT NULL THEN
         UPDATE tidegate.service AS s
            SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)
@@ -2055,18 +2045,16 @@ BEGIN
         SELECT count(*), array_agg(DISTINCT hashtext(u.key)) FILTER (WHERE u.key IS NOT NULL) INTO taken, hashes
           FROM unnest(ids, keys) AS u(id, key) WHERE u.id <@ mine;
     END IF;
-    INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
+    INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, clear_to, as_of)
     VALUES (token, worker, mine,
             CASE WHEN suspect OR first_window = 0 THEN 0
                  WHEN mine = page THEN ids[least(first_window, kept)]
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
-            hashes, instant, instant, instant + make_interval(secs => seconds),
-            -- A walk for only some kinds passes most of the ready events, so no other drain may continue from its end.
-            CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
+            hashes, instant, instant, instant + make_interval(secs => seconds), clear_to, as_of);
 END $$;
 
-COMMENT ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) IS 'Leases the next ready events to a worker. The definition describes the protocol.';
+COMMENT ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) IS 'Leases the next ready events to a worker. The definition describes the protocol.';
 
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql
@@ -4738,7 +4726,6 @@ CREATE TABLE tidegate.lease (
     cuts integer DEFAULT 0 NOT NULL,
     ended boolean DEFAULT false NOT NULL,
     born xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    reached bigint NOT NULL,
     clear_to bigint NOT NULL,
     as_of xid8 NOT NULL,
     CONSTRAINT lease_ids_check CHECK ((NOT isempty(ids)))
@@ -4768,8 +4755,6 @@ COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed 
 COMMENT ON COLUMN tidegate.lease.ended IS 'True: none of its events is left in the queue.';
 
 COMMENT ON COLUMN tidegate.lease.born IS 'The transaction that took it.';
-
-COMMENT ON COLUMN tidegate.lease.reached IS 'The id that the walk of this lease has reached.';
 
 COMMENT ON COLUMN tidegate.lease.clear_to IS 'Up to this id, that walk has left no unmarked event of a group behind.';
 
@@ -5995,7 +5980,7 @@ REVOKE ALL ON FUNCTION tidegate.latency_bounds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.leave_slot(slot integer, worker uuid) FROM PUBLIC;
 

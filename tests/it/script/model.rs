@@ -47,8 +47,6 @@ pub struct Hold {
     pub taken: i64,
     pub until: i64,
     pub cuts: i32,
-    /// Where its walk stood.
-    pub reached: i64,
 }
 
 /// An event in the log.
@@ -129,7 +127,6 @@ pub struct Wanted {
     pub token: Uuid,
     pub limit: usize,
     pub window: usize,
-    pub joins: bool,
     pub says_held: bool,
     pub kinds: usize,
 }
@@ -335,7 +332,7 @@ impl Model {
     /// Takes the next free events of a walk. One with a group is taken only if everything ahead of it in its group is
     /// taken with it, or is in a lease of the worker that it says to hold. How the database knows that is its own affair.
     pub fn lease(&mut self, wanted: Wanted) -> Batch {
-        let after = self.start(wanted);
+        let after = self.walks[wanted.worker].at.after;
         let ready = self.ready(wanted, after);
         let mut page: Vec<&Row> = ready.iter().take(wanted.limit).collect();
         let Some(first) = page.first() else {
@@ -364,7 +361,7 @@ impl Model {
             .iter()
             .filter_map(|id| ready.iter().find(|row| row.id == *id));
         let events = rows.map(Row::handed_over).collect();
-        self.grant(wanted, mine, started_to, after, &events);
+        self.grant(wanted, mine, started_to, &events);
         Batch {
             events,
             started_to,
@@ -373,18 +370,6 @@ impl Model {
             blocked,
             after,
         }
-    }
-
-    /// Where the lease begins: a walk under way may go on where the newest lease has ended.
-    fn start(&self, wanted: Wanted) -> i64 {
-        let after = self.walks[wanted.worker].at.after;
-        let leases = &self.tables.leases;
-        let is_behind = leases.iter().any(|hold| hold.ids.last() > Some(&after));
-        if !wanted.joins || after == 0 || !is_behind {
-            return after;
-        }
-        let reached = leases.iter().map(|hold| hold.reached).max();
-        reached.unwrap_or(0).max(after)
     }
 
     /// What is free behind an id.
@@ -435,7 +420,6 @@ impl Model {
         wanted: Wanted,
         ids: BTreeSet<i64>,
         started_to: i64,
-        reached: i64,
         events: &Vec<(i64, i32, i32)>,
     ) {
         let Wanted { token, worker, .. } = wanted;
@@ -464,7 +448,6 @@ impl Model {
                 taken: 0,
                 until: LEASE,
                 cuts: 0,
-                reached,
             },
         );
     }

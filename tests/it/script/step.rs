@@ -24,8 +24,6 @@ pub enum Step {
         /// How many of them may start at once.
         window: u32,
         from: From,
-        /// Go on where another worker's lease has ended.
-        joins: bool,
         /// Whether the worker says what it holds.
         says_held: bool,
         /// How many of the kinds the program knows.
@@ -179,26 +177,16 @@ fn lease() -> impl Strategy<Value = Step> {
     ];
     let likely = || proptest::bool::weighted(0.7);
     let kinds = prop_oneof![4 => Just(2usize), 1 => Just(1)];
-    (
-        0..2usize,
-        1..4u32,
-        0..4u32,
-        from,
-        any::<bool>(),
-        likely(),
-        kinds,
+    (0..2usize, 1..4u32, 0..4u32, from, likely(), kinds).prop_map(
+        |(worker, limit, window, from, says_held, kinds)| Step::Lease {
+            worker,
+            limit,
+            window,
+            from,
+            says_held,
+            kinds,
+        },
     )
-        .prop_map(
-            |(worker, limit, window, from, joins, says_held, kinds)| Step::Lease {
-                worker,
-                limit,
-                window,
-                from,
-                joins,
-                says_held,
-                kinds,
-            },
-        )
 }
 
 fn complete() -> impl Strategy<Value = Step> {

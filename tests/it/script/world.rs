@@ -203,7 +203,6 @@ impl World {
             limit,
             window,
             from,
-            joins,
             says_held,
             kinds,
         } = *step
@@ -227,7 +226,6 @@ impl World {
             kinds: &Probe::KINDS[..kinds],
             limit,
             first_window: window,
-            join: Some(joins),
             passed_by: &walk.blocked,
             probe: None,
             walk: walk.at,
@@ -239,7 +237,6 @@ impl World {
             token,
             limit: limit as usize,
             window: window as usize,
-            joins,
             says_held,
             kinds,
         });
@@ -563,7 +560,7 @@ fn reads() -> [String; 6] {
         left("expires_at", "deadline_in"),
     );
     let leases = format!(
-        "SELECT token, worker, started_to, cuts, reached, {}, {},
+        "SELECT token, worker, started_to, cuts, {}, {},
                 ARRAY(SELECT id FROM unnest(ids) AS r, generate_series(lower(r), upper(r) - 1) AS id ORDER BY id) AS held
            FROM tidegate.lease ORDER BY token",
         left("taken_at", "taken"),
@@ -616,7 +613,6 @@ fn hold(row: &SqlRow) -> Hold {
         taken: row.get("taken"),
         until: row.get("lasts"),
         cuts: row.get("cuts"),
-        reached: row.get("reached"),
     }
 }
 

@@ -96,7 +96,6 @@ impl LeaseOrder {
             limit: 1,
             bytes: LEASE_BYTES,
             first_window: self.first_window,
-            join: None,
             passed_by: &[],
             probe: None,
             walk: Walk::default(),
@@ -110,7 +109,6 @@ impl LeaseOrder {
         let stretch = self.ask.stretch()?;
         Some(LeaseRequest {
             limit: stretch.limit,
-            join: stretch.join,
             passed_by: &stretch.passed_by,
             walk: stretch.walk,
             ..request

@@ -305,10 +305,7 @@ impl ServiceLimits {
     pub(super) fn stretch(&mut self, turn: &Turn, most: u64) -> Option<Stretch> {
         let limit = self.services.get_mut(&turn.service)?;
         let stretch = limit.cursor.next(most, turn.idle);
-        Some(Stretch {
-            join: None,
-            ..stretch
-        })
+        Some(Stretch { ..stretch })
     }
 
     /// Learns from a lease that has arrived.

@@ -63,9 +63,6 @@ pub(super) struct Stretch {
     pub limit: u32,
     /// Groups found blocked earlier in the walk.
     pub passed_by: Vec<String>,
-    /// Whether to continue where another drain has arrived; `None` in a walk for few kinds, which does not share its
-    /// place.
-    pub join: Option<bool>,
     /// When it was requested. Its leases are no older.
     pub sent: Instant,
 }
@@ -151,7 +148,7 @@ impl Cursor {
             self.resume_at = self.at.after;
             self.at.after = 0;
         }
-        let called_back = self.called_back.take().is_some();
+        self.called_back = None;
         if self.at.after == 0 {
             self.at = Walk::default();
             self.blocked.clear();
@@ -163,8 +160,6 @@ impl Cursor {
         Stretch {
             walk: self.at,
             limit: u32::try_from(most).unwrap_or(u32::MAX).min(self.want),
-            // A drain that runs one handler at a time may be meant to keep the order of all events (A2).
-            join: Some(self.least > 1 && !called_back && passed_by.is_empty()),
             passed_by,
             sent: now,
         }
@@ -366,17 +361,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_came_free_behind_the_cursor_is_looked_for_at_once_and_alone() {
+    async fn what_came_free_behind_the_cursor_is_looked_for_at_once() {
         let mut cursor = Cursor::new(8, 8);
         let stretch = cursor.next(8, true);
         cursor.arrived(stretch, None, &mut leased(8, 8), (0, u32::MAX));
         let stretch = cursor.next(8, false);
-        assert_eq!(stretch.join, Some(true));
         // If the cursor is called back while a lease is under way, the lease's cursor is not taken over.
         cursor.back_to(3);
         cursor.arrived(stretch, None, &mut leased(8, 16), (0, u32::MAX));
         let stretch = cursor.next(8, false);
-        assert_eq!((stretch.walk.after, stretch.join), (2, Some(false)));
+        assert_eq!(stretch.walk.after, 2);
     }
 
     #[tokio::test(start_paused = true)]
@@ -387,20 +381,16 @@ mod tests {
         found.blocked = vec!["a".to_owned()];
         cursor.arrived(stretch, None, &mut found, (0, u32::MAX));
         let stretch = cursor.next(8, false);
-        assert_eq!(
-            (stretch.passed_by.as_slice(), stretch.join),
-            (&["a".to_owned()][..], Some(false))
-        );
+        assert_eq!(stretch.passed_by, ["a"]);
         cursor.arrived(stretch, None, &mut batch(0, 8), (0, u32::MAX));
         assert!(cursor.next(8, false).passed_by.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_is_leased_than_handlers_do_and_one_at_a_time_never_joins() {
+    async fn no_more_is_leased_than_handlers_do() {
         let mut cursor = Cursor::new(1, 1000);
         for _ in 0..3 {
             let stretch = cursor.next(1000, false);
-            assert_eq!(stretch.join, Some(false));
             let limit = i64::from(stretch.limit);
             tokio::time::advance(WORTH * 2).await;
             cursor.arrived(stretch, None, &mut leased(limit, limit), (1, u32::MAX));

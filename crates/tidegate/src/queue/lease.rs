@@ -48,9 +48,6 @@ pub struct LeaseRequest<'a> {
     pub bytes: u64,
     /// How many of the events may start at once. If the lease lapses, these are charged an attempt.
     pub first_window: u32,
-    /// Whether to continue where another worker's lease has ended. `None` when only some of the kinds are requested;
-    /// then no other lease continues where this one ends, either.
-    pub join: Option<bool>,
     /// Groups that this walk has found blocked. Their events are skipped.
     pub passed_by: &'a [String],
     /// A service that is open and due. One event of its kinds is leased instead, if no other worker is trying one.
@@ -96,7 +93,7 @@ pub async fn lease(
     let seconds = request.timeout.as_secs_f64();
     let (limit, bytes) = (i64::from(request.limit), bytes(request.bytes));
     let window = i32::try_from(request.first_window).unwrap_or(i32::MAX);
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 16] = [
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 15] = [
         &request.token,
         &request.worker,
         &request.held,
@@ -106,7 +103,6 @@ pub async fn lease(
         &limit,
         &bytes,
         &window,
-        &request.join,
         &request.passed_by,
         &request.probe,
         &walk.after,

@@ -27,7 +27,6 @@ pub static LEASE: Statement = Statement {
         Type::INT8,
         Type::INT8,
         Type::INT4,
-        Type::BOOL,
         Type::TEXT_ARRAY,
         Type::TEXT,
         Type::INT8,
@@ -38,7 +37,7 @@ pub static LEASE: Statement = Statement {
     text: "\
 SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken, l.scanned, l.suspect, l.blocked,
        l.services::text
-  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text::xid8, $16::text::xid8) AS l",
+  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l",
 };
 
 /// Removes the leases of worker `$1` that are marked as ended.
