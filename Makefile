@@ -53,7 +53,7 @@ test-pooled: tools ## run the integration tests through pgbouncer in transaction
 
 # These tests cover what may differ between Postgres versions: statements and their plans, partitions, roles and crash recovery.
 NEWEST := 18
-ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles:: batch:: fan_in:: wake::
+ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles:: batch:: wake::
 FAULTS_ON_NEWEST := lease
 
 newest: tools ## run some tests on the newest Postgres, if it can be installed; for all tests: `make unit torture POSTGRES=18`

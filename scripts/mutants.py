@@ -32,15 +32,13 @@ CHANGE = "crates/tidegate/sql/V0010__change.sql"
 SCHEDULE = "crates/tidegate/sql/V0011__schedule.sql"
 SCHEDULING = "crates/tidegate/src/drain/scheduling.rs"
 SLOT = "crates/tidegate/sql/V0013__slot.sql"
-FIGURES = "crates/tidegate/sql/V0015__figures.sql"
+FIGURES = "crates/tidegate/sql/V0014__figures.sql"
 SLOTS = "crates/tidegate/src/drain/slots.rs"
 REPORT = "crates/tidegate/src/drain/report.rs"
 HANDLER = "crates/tidegate/src/handler.rs"
 SETTLE = "crates/tidegate/src/drain/settle.rs"
 RUNNING = "crates/tidegate/src/drain/running.rs"
 BATCH = "crates/tidegate/src/batch.rs"
-FAN_IN = "crates/tidegate/sql/V0014__fan_in.sql"
-WAITING = "crates/tidegate/src/drain/waiting.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -86,10 +84,6 @@ def slot(name):
 
 def batch(name):
     return "it", f"batch::{name}"
-
-
-def fan_in(name):
-    return "it", f"fan_in::{name}"
 
 
 class Mutant:
@@ -405,16 +399,6 @@ MUTANTS = [
     Mutant("a drain of one lane has calls shared",
            batch("a2_a_drain_of_concurrency_one_keeps_the_order_of_all_and_each_event_has_its_own_call"),
            (RUNNING, "if self.options.concurrency == 1 {\n            return Sharing::NONE;\n        }", "", 1)),
-    Mutant("fan-in: a replay is not waited for", fan_in("a_member_that_is_cancelled_has_ended_and_one_that_is_replayed_is_waited_for_again"),
-           (OPERATE, "PERFORM tidegate.await_replays(made.originals, made.ids);", "NULL;", 1)),
-    Mutant("fan-in: a replay is waited for wherever it stands",
-           fan_in("a2_in_a_group_it_keeps_its_place_and_no_replay_behind_it_keeps_it_waiting_for_ever"),
-           (FAN_IN, "WHERE r.group_key IS NULL OR NOT EXISTS (", "WHERE true OR NOT EXISTS (", 1)),
-    Mutant("fan-in: what somebody holds is waited for",
-           fan_in("thousands_that_wait_for_ever_and_a_transaction_that_holds_one_keep_nobody_else_waiting"),
-           (FAN_IN, "w.released_at IS NULL FOR NO KEY UPDATE SKIP LOCKED;", "w.released_at IS NULL FOR NO KEY UPDATE;", 1)),
-    Mutant("fan-in: a drain ends without a last look", fan_in("it_begins_when_all_have_ended_however_they_did_and_learns_how"),
-           (WAITING, "self.after == 0 && self.seen == ended", "self.after == 0", 1)),
     Mutant("schedules: a program takes over what another one keeps",
            periodic("what_a_program_declares_follows_it_and_what_operators_did_stays"),
            (SCHEDULE, "     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper\n", "", 1)),

@@ -111,12 +111,6 @@ pub enum Flaw {
     ReplayOfLive,
     /// Replays take no lock.
     ReplaysNotSerialized,
-    /// `release_waiting` does not check the last event of a set.
-    LastMemberNotAsked,
-    /// Events do not wait for a replay of a member.
-    ReplayNotAwaited,
-    /// Events wait for a replay, whatever its position.
-    ReplayAwaitedBehind,
     /// `retry` charges a snooze like a failure.
     SnoozeCharges,
     /// `retry` does not store how often an event was snoozed.
@@ -124,7 +118,7 @@ pub enum Flaw {
 }
 
 impl Flaw {
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 54] = [
         Self::NoGroupLock,
         Self::NoRowLocks,
         Self::NoRowLocksNorConstraint,
@@ -177,9 +171,6 @@ impl Flaw {
         Self::CleanupIgnoresState,
         Self::ReplayOfLive,
         Self::ReplaysNotSerialized,
-        Self::LastMemberNotAsked,
-        Self::ReplayNotAwaited,
-        Self::ReplayAwaitedBehind,
         Self::SnoozeCharges,
         Self::SnoozesForgotten,
     ];
@@ -193,7 +184,7 @@ impl Flaw {
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
             ALONE, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,
-            ONE_PLACE, ORDER, OWN_ROWS, RUN, SNOOZED, UNCHARGED, WAITS,
+            ONE_PLACE, ORDER, OWN_ROWS, RUN, SNOOZED, UNCHARGED,
         };
         match self {
             Self::NoGroupLock => (Scenario::GROUP, &[RUN, ORDER]),
@@ -248,9 +239,6 @@ impl Flaw {
             Self::CleanupIgnoresState => (Scenario::REPLAYED, &[ONE_PLACE, OWN_ROWS]),
             Self::ReplayOfLive => (Scenario::REPLAYED, &[OWN_ROWS]),
             Self::ReplaysNotSerialized => (Scenario::REPLAYED, &[OWN_ROWS]),
-            Self::LastMemberNotAsked => (Scenario::FAN_IN_OF_TWO, &[WAITS]),
-            Self::ReplayNotAwaited => (Scenario::FAN_IN, &[WAITS]),
-            Self::ReplayAwaitedBehind => (Scenario::FAN_IN_GROUP, &[ENDS]),
             Self::SnoozeCharges => (Scenario::ONE_SNOOZED, &[SNOOZED]),
             Self::SnoozesForgotten => (Scenario::ONE_SNOOZED, &[SNOOZED]),
         }

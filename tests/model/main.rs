@@ -90,13 +90,6 @@ fn every_promise_is_kept_by_events_that_may_kill_their_worker() {
 }
 
 #[test]
-fn every_promise_is_kept_by_events_that_wait_for_others() {
-    check(Scenario::FAN_IN);
-    check(Scenario::FAN_IN_OF_TWO);
-    check(Scenario::FAN_IN_GROUP);
-}
-
-#[test]
 fn each_guard_that_is_taken_away_breaks_its_promises() {
     for flaw in Flaw::ALL {
         let (scenario, promises) = flaw.breaks();

@@ -20,8 +20,7 @@ impl Protocol {
     fn commit(&self, state: &mut State, index: usize) {
         if let Publish::Open(id) = state.publishes[index] {
             let group = self.scenario.groups[index];
-            let waits = self.scenario.waits_of(index);
-            let delayed = self.scenario.delayed == Some(index) || !waits.is_empty();
+            let delayed = self.scenario.delayed == Some(index);
             state.insert(Row {
                 id,
                 group,
@@ -30,7 +29,6 @@ impl Protocol {
                 max_attempts: self.scenario.max_attempts,
                 suspect: false,
                 delayed,
-                waits,
                 stray: delayed && group.is_some() && !self.has(Flaw::DelayedIsNoStray),
                 snoozes: 0,
                 replay_of: None,
@@ -149,59 +147,8 @@ impl Protocol {
         }
         if let Some(row) = state.row_mut(id) {
             row.delayed = false;
-            row.waits = Set::default();
             row.stray |= row.group.is_some();
             row.max_attempts = row.max_attempts.max(row.attempts + 1);
-        }
-    }
-
-    /// Whether `release_waiting` finds no live member of an event.
-    pub fn is_released(&self, state: &State, row: &Row) -> bool {
-        let mut members: Vec<Id> = row.waits.iter().collect();
-        if self.has(Flaw::LastMemberNotAsked) {
-            members.pop();
-        }
-        !row.waits.is_empty() && members.iter().all(|id| state.row(*id).is_none())
-    }
-
-    /// `release_waiting` of one event.
-    pub fn release(state: &mut State, id: Id) {
-        let Some(row) = state.row(id).cloned() else {
-            return;
-        };
-        let counts = |other: &&Row| {
-            let of_it = |id: Id| row.waits.has(id) && !row.blocks(other);
-            row.waits.has(other.id) || other.replay_of.is_some_and(of_it)
-        };
-        if state.queue.iter().any(|other| counts(&other)) {
-            state.breach(Breach::BegunEarly);
-        }
-        if let Some(row) = state.row_mut(id) {
-            row.delayed = false;
-            row.waits = Set::default();
-            row.stray |= row.group.is_some();
-        }
-    }
-
-    /// `insert_replays`: events that wait for the original wait for its replay, unless the replay is behind them, or
-    /// behind another waiting event.
-    pub fn replay(&self, state: &mut State, original: Id) {
-        insert_replay(state, original);
-        let Some(replay) = state.queue.last().cloned() else {
-            return;
-        };
-        let blocked = state
-            .queue
-            .iter()
-            .any(|row| !row.waits.is_empty() && row.blocks(&replay));
-        if replay.replay_of != Some(original)
-            || self.has(Flaw::ReplayNotAwaited)
-            || blocked && !self.has(Flaw::ReplayAwaitedBehind)
-        {
-            return;
-        }
-        for row in state.queue.iter_mut().filter(|row| row.waits.has(original)) {
-            row.waits = row.waits.minus(Set::one(original)).or(Set::one(replay.id));
         }
     }
 
@@ -303,7 +250,6 @@ pub fn insert_replay(state: &mut State, original: Id) {
         max_attempts,
         suspect: false,
         delayed: false,
-        waits: Set::default(),
         stray: false,
         snoozes: 0,
         replay_of: Some(original),

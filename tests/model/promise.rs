@@ -28,14 +28,12 @@ pub const NO_CLASH: &str = "I6 no lease needs the database to refuse it";
 pub const OWN_ROWS: &str = "I7 cleanup, sweep and operators touch only what is theirs to touch";
 pub const ENDS: &str = "I8 once the faults are over, everything ends";
 pub const GOES_ON: &str = "I8 a worker that holds something can go on with it";
-pub const WAITS: &str =
-    "what waits for others begins when all of them, and what they are replayed as, have ended";
 pub const EFFECT: &str =
     "effects of a handler's transaction happen at most once, and once when it completed";
 
 type Condition = fn(&Protocol, &State) -> bool;
 
-const ALWAYS: [(&str, Condition); 17] = [
+const ALWAYS: [(&str, Condition); 16] = [
     (ONE_PLACE, |_, state| is_in_one_place(state)),
     (ATTEMPTS, |_, state| {
         attempts_are_in_bounds(state) && kept(state, Breach::TooOften)
@@ -55,7 +53,6 @@ const ALWAYS: [(&str, Condition); 17] = [
     (ONE_HOLDER, |_, state| has_one_holder_each(state)),
     (NO_CLASH, |_, state| kept(state, Breach::Clash)),
     (OWN_ROWS, |_, state| kept(state, Breach::Forbidden)),
-    (WAITS, |_, state| kept(state, Breach::BegunEarly)),
     (ENDS, ends_after_the_faults),
     (GOES_ON, workers_can_go_on),
     (EFFECT, |_, state| effects_happen_once(state)),
@@ -220,15 +217,10 @@ fn ends_after_the_faults(protocol: &Protocol, state: &State) -> bool {
         lease.expired = true;
     }
     for row in &mut state.queue {
-        row.delayed &= !row.waits.is_empty();
+        row.delayed = false;
     }
     protocol.step(&mut state, Action::Sweep(healthy));
     for _ in 0..state.queue.len() {
-        for row in state.queue.clone() {
-            if protocol.is_released(&state, &row) {
-                protocol.step(&mut state, Action::Release(row.id));
-            }
-        }
         let ask = Ask {
             from_start: true,
             most: u8::MAX,

@@ -82,8 +82,6 @@ pub enum Action {
     Sweep(Worker),
     /// `promote`, after the clock has passed `available_at`.
     Promote(Id),
-    /// `release_waiting` of this event.
-    Release(Id),
     /// The paused kind is resumed.
     Resume,
     /// `requeue`.
@@ -431,16 +429,8 @@ impl Protocol {
             let running = state.leases.iter().filter(|lease| !lease.expired);
             actions.extend(running.map(|lease| Action::Expire(lease.token)));
         }
-        let delayed = state
-            .queue
-            .iter()
-            .filter(|row| row.delayed && row.waits.is_empty());
+        let delayed = state.queue.iter().filter(|row| row.delayed);
         actions.extend(delayed.map(|row| Action::Promote(row.id)));
-        let released = state
-            .queue
-            .iter()
-            .filter(|row| self.is_released(state, row));
-        actions.extend(released.map(|row| Action::Release(row.id)));
         if self.scenario.paused.is_some() && !state.resumed {
             actions.push(Action::Resume);
         }
@@ -522,7 +512,7 @@ impl Protocol {
             Action::Cancel(id) => self.cancel(state, id),
             Action::Replay(id) => {
                 state.spent.replays += 1;
-                self.replay(state, id);
+                insert_replay(state, id);
             }
             Action::LookAt(id) => {
                 state.spent.replays += 1;
@@ -538,7 +528,6 @@ impl Protocol {
             Action::Cleanup(id) => cleanup(state, id),
             Action::Expire(token) => expire(state, token),
             Action::Promote(id) => promote(state, id),
-            Action::Release(id) => Self::release(state, id),
             _ => self.step_of_a_worker(state, action),
         }
         state.tidy();

@@ -1,7 +1,7 @@
 //! Small scenarios, each with what its flaws and promises need.
 
 use crate::promise::{ALL_END, BESIDE, GIVEN_UP, LEASES_ON, OVERLAP, REFUSED, RUNS_ALONE, SNOOZES};
-use crate::state::{Group, Id, Set, Spent, Worker};
+use crate::state::{Group, Spent, Worker};
 
 /// Limits for everything that can happen. They bound the search.
 #[expect(clippy::struct_excessive_bools, reason = "switches, each by itself")]
@@ -38,8 +38,6 @@ pub struct Scenario {
     pub paused: Option<usize>,
     /// The event that becomes ready later.
     pub delayed: Option<usize>,
-    /// The event that waits for others, and its members. All are published in order.
-    pub waits: Option<(usize, &'static [usize])>,
     /// The states that must be reachable in this scenario.
     pub reaches: &'static [&'static str],
 }
@@ -82,7 +80,6 @@ impl Scenario {
         published: false,
         paused: None,
         delayed: None,
-        waits: None,
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
     };
     /// The same with an operator who requeues.
@@ -348,61 +345,6 @@ impl Scenario {
         reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
         ..Self::SUSPECTS
     };
-}
-
-// Events that wait for others.
-impl Scenario {
-    /// An event that waits for another one, which is replayed or cancelled.
-    pub const FAN_IN: Self = Self {
-        name: "an event that waits for another, a lapse, a replay and a cancel",
-        groups: &[None, None],
-        max_attempts: 1,
-        first_windows: &[1],
-        retries: false,
-        allowed: Spent {
-            lapses: 1,
-            cancels: 1,
-            replays: 1,
-            ..NOTHING
-        },
-        published: true,
-        waits: Some((1, &[0])),
-        reaches: &[ALL_END, GIVEN_UP],
-        ..Self::ONE_EVENT
-    };
-    /// An event that waits for two others, and that an operator may start.
-    pub const FAN_IN_OF_TWO: Self = Self {
-        name: "an event that waits for two others, and a requeue",
-        groups: &[None, None, None],
-        workers: 1,
-        allowed: Spent {
-            requeues: 1,
-            ..NOTHING
-        },
-        waits: Some((2, &[0, 1])),
-        reaches: &[ALL_END],
-        ..Self::FAN_IN
-    };
-    /// An event that waits for another one of its group, whose replay is inserted behind it.
-    pub const FAN_IN_GROUP: Self = Self {
-        name: "an event of a group that waits for one ahead of it, and a replay",
-        groups: &[Some(1), Some(1)],
-        most: 2,
-        allowed: Spent {
-            lapses: 1,
-            replays: 1,
-            ..NOTHING
-        },
-        ..Self::FAN_IN
-    };
-
-    /// The members that the event of this publish waits for.
-    pub fn waits_of(&self, index: usize) -> Set {
-        let waits = self.waits.filter(|(waiting, _)| *waiting == index);
-        let members = waits.map_or(&[][..], |(_, members)| members);
-        let id = |index: &usize| Id::try_from(index + 1).expect("a model is small");
-        members.iter().map(id).collect()
-    }
 }
 
 // Larger scenarios, for a long search.

@@ -66,8 +66,6 @@ pub struct Row {
     /// `lapses > 0`: a worker died while it held this event.
     pub suspect: bool,
     pub delayed: bool,
-    /// It is delayed until none of these is live.
-    pub waits: Set,
     /// It may be free behind a cursor.
     pub stray: bool,
     /// How often its handler has asked to run later.
@@ -307,8 +305,6 @@ pub enum Breach {
     TooOften,
     /// An event was charged because of a suspect next to it.
     NeighbourCharged,
-    /// An event was started while one of its members was live.
-    BegunEarly,
     /// An event was given up without an attempt that failed.
     GivenUpUnfailed,
     /// An event was snoozed more often than it may be.
@@ -495,11 +491,6 @@ impl Hand {
 impl Row {
     pub fn is_exhausted(&self) -> bool {
         self.attempts >= self.max_attempts
-    }
-
-    /// Whether another event is behind it in its group.
-    pub fn blocks(&self, other: &Self) -> bool {
-        self.group.is_some() && self.group == other.group && self.id < other.id
     }
 }
 

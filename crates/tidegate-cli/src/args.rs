@@ -234,14 +234,6 @@ pub struct PublishArgs {
     /// Correlation id: the business object that the event belongs to.
     #[arg(long)]
     pub correlation_id: Option<String>,
-    /// Start the event after these events have ended; comma-separated ids, such as 7,8,9.
-    #[arg(
-        long,
-        value_name = "IDS",
-        value_delimiter = ',',
-        conflicts_with = "replace"
-    )]
-    pub after: Vec<i64>,
     /// Do not start the event before this time has passed, such as 30s.
     #[arg(long, value_parser = parse_duration)]
     pub delay: Option<Duration>,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tidegate::doctor::DoctorReport;
 use tidegate::invocation::StatsReport;
 use tidegate::operate::{ExpiringKind, ScheduleStatus};
-use tidegate::queue::{Lineage, RelatedEvent, Relation, Wait};
+use tidegate::queue::{Lineage, RelatedEvent, Relation};
 use tidegate::{DrainReport, ServiceState, ServiceStatus, StopReason};
 
 /// Describes the queue and its health: one line for the whole, then one per kind.
@@ -210,19 +210,6 @@ pub fn event(event: &Value) -> String {
         let _ = writeln!(text, "{name:22} {value}");
     }
     text
-}
-
-/// Describes the events that an event waits for or waited for.
-pub fn wait(wait: &Wait) -> String {
-    let told = match (wait.waits_for, &wait.released_at) {
-        (Some(id), _) => format!(
-            "for {} events; at least {} of them have ended; next is event {id}",
-            wait.members, wait.ended_at_least
-        ),
-        (None, Some(at)) => format!("for {} events, until {at}", wait.members),
-        (None, None) => format!("for {} events", wait.members),
-    };
-    format!("{:22} {told}\n", "waits")
 }
 
 /// Draws the ancestors and descendants of an event as a tree.

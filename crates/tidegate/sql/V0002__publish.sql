@@ -213,8 +213,7 @@ BEGIN
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
                -- A ready event keeps its time, so that no index gets a new entry.
-               available_at = CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at
-                                   WHEN q.delayed OR replace_waiting.available_at > instant
+               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
            AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
@@ -222,9 +221,6 @@ BEGIN
             -- Rolls back the lock on an event that was not replaced.
             RAISE EXCEPTION USING ERRCODE = 'TG003';
         END IF;
-        -- An event that waits for others continues to wait.
-        UPDATE tidegate.fan_in AS w SET available_at = coalesce(replace_waiting.available_at, instant)
-         WHERE w.event_id = first.id AND w.released_at IS NULL;
         RETURN true;
     EXCEPTION WHEN SQLSTATE 'TG003' THEN
         RETURN false;
@@ -236,7 +232,7 @@ END $$;
 -- the Rust interface use this function. It takes the text as it will be stored.
 CREATE FUNCTION tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
-    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep', after bigint[] DEFAULT NULL
+    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -255,11 +251,7 @@ BEGIN
         refused := coalesce(refused, CASE
             WHEN publish_one.on_duplicate IS DISTINCT FROM 'replace'
                 THEN 'on_duplicate: must be keep or replace, got ' || coalesce(quote_literal(publish_one.on_duplicate), 'NULL')
-            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL'
-            WHEN publish_one.after <> '{}' THEN 'after: must not be given with on_duplicate replace' END);
-    END IF;
-    IF publish_one.after <> '{}' THEN
-        refused := coalesce(refused, tidegate.members_refusal(publish_one.after));
+            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL' END);
     END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
@@ -286,9 +278,6 @@ BEGIN
             publish_one.created := true;
             publish_one.status := 'PENDING';
             publish_one.attempts := 0;
-            IF publish_one.after <> '{}' THEN
-                PERFORM tidegate.await_members(publish_one.id, publish_one.after);
-            END IF;
             RETURN NEXT;
             RETURN;
         END IF;
@@ -363,7 +352,6 @@ CREATE FUNCTION tidegate.publish(
     max_attempts   integer     DEFAULT NULL,
     traceparent    text        DEFAULT NULL,
     on_duplicate   text        DEFAULT 'keep',
-    after          bigint[]    DEFAULT NULL,
     delay          interval    DEFAULT NULL
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -373,7 +361,7 @@ CREATE FUNCTION tidegate.publish(
                                 publish.correlation_id,
                                 CASE WHEN publish.delay IS NULL THEN publish.available_at
                                      ELSE tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
-                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate, publish.after) AS p
+                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate) AS p
 $$;
 
 -- The numbers of attempts of kinds that have one in their policy; null if there are none.

@@ -136,7 +136,7 @@ CREATE FUNCTION tidegate.finalize(
     token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean,
     next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[],
     next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamptz[], next_max_attempts integer[],
-    next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[],
+    next_expires_in double precision[], next_traceparents text[],
     OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer
 ) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
@@ -199,35 +199,26 @@ BEGIN
                array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
                array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
                array_agg(g.id ORDER BY f.position) AS parent_ids,
-               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents,
-               array_agg(f.set ORDER BY f.position) AS sets,
-               array_agg(f.waits ORDER BY f.position) AS waits
+               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
           FROM unnest(next_parent_ids, next_kinds, next_payloads, next_group_keys, next_dedup_keys, next_correlation_ids,
-                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents, next_sets, next_waits)
-                      WITH ORDINALITY
+                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents) WITH ORDINALITY
                AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
-                    max_attempts, expires_in, traceparent, set, waits, position)
+                    max_attempts, expires_in, traceparent, position)
           JOIN gone AS g ON g.id = f.parent_id
         HAVING count(*) > 0
     ), put AS (
-        SELECT p.id, p.created, p.position
+        SELECT p.created
           FROM follow_ups AS f,
                tidegate.publish_children(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
                                          f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
-                                         f.traceparents)
-                   WITH ORDINALITY AS p(id, created, status, attempts, position))
-    SELECT array_agg(logged.id) AS ended, (SELECT array_agg(p.id ORDER BY p.position) FROM put AS p) AS ids,
-           (SELECT array_agg(p.created ORDER BY p.position) FROM put AS p) AS created, (SELECT f.sets FROM follow_ups AS f) AS sets,
-           (SELECT f.waits FROM follow_ups AS f) AS waits,
+                                         f.traceparents) AS p)
+    SELECT array_agg(logged.id) AS ended, (SELECT count(*) FILTER (WHERE p.created) FROM put AS p) AS published,
            array_agg(logged.kind) AS kinds, array_agg(logged.status) AS statuses, array_agg(logged.attempts) AS attempts,
            array_agg(logged.created_at) AS created_ats
       INTO put FROM logged;
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
-    published := coalesce(cardinality(array_positions(put.created, true)), 0);
-    IF array_remove(put.waits, NULL) <> '{}' THEN
-        PERFORM tidegate.await_follow_ups(put.ids, put.created, put.sets, put.waits);
-    END IF;
+    published := coalesce(put.published, 0);
 END $$;
 
 -- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would read it. SECURITY
@@ -244,7 +235,7 @@ BEGIN
         end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
         ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
                                                    'attempt', 0))::text],
-        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
+        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
 
 -- Returns events to the queue for a later try, with the progress they have made. Events that are no longer under their tokens

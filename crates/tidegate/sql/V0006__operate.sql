@@ -160,13 +160,12 @@ CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only
     AS $$
 DECLARE
     drawn bigint[];
-    made record;
 BEGIN
     PERFORM tidegate.lock_groups(ARRAY(
         SELECT DISTINCT l.group_key FROM tidegate.event_log AS l
          WHERE l.id = ANY (originals) AND l.group_key IS NOT NULL));
     drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
-    WITH inserted AS (
+    RETURN QUERY
     INSERT INTO tidegate.event_queue AS q
            (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of, kind_known,
             traceparent)
@@ -180,12 +179,7 @@ BEGIN
       JOIN tidegate.event_log AS l ON l.id = pair.id
      ORDER BY l.id
     ON CONFLICT DO NOTHING
-    RETURNING q.id, q.replay_of)
-    SELECT array_agg(i.id) AS ids, array_agg(i.replay_of) AS originals INTO made FROM inserted AS i;
-    IF made.ids IS NOT NULL THEN
-        PERFORM tidegate.await_replays(made.originals, made.ids);
-    END IF;
-    RETURN QUERY SELECT m.id, m.original FROM unnest(made.ids, made.originals) AS m(id, original);
+    RETURNING q.id, q.replay_of;
 END $$;
 
 -- Returns whether the ids of an audit row were replayed.

@@ -192,7 +192,7 @@ BEGIN
     SELECT min(d.at) INTO next_due_at
       FROM (SELECT p.available_at AS at
               FROM (SELECT q.available_at, q.kind FROM tidegate.event_queue AS q WHERE q.delayed ORDER BY q.available_at LIMIT 1000) AS p
-             WHERE p.kind = ANY (taken) AND p.available_at < tidegate.unreleased()
+             WHERE p.kind = ANY (taken)
             UNION ALL
             SELECT s.next_at FROM tidegate.schedule AS s WHERE NOT s.paused AND s.kind = ANY (taken) AND s.next_at < 'infinity'
             UNION ALL

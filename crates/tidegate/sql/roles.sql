@@ -70,12 +70,6 @@ GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.add_figures, tidegate.l
 GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run TO tidegate_read, tidegate_operate;
 GRANT SELECT (minute, kind, events) ON tidegate.minute_stats TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.fold_figures, tidegate.forget_runs TO tidegate_operate;
--- Events that wait for other events.
-GRANT EXECUTE ON FUNCTION tidegate.release_waiting, tidegate.members, tidegate.await_follow_ups TO tidegate_drain;
-GRANT SELECT (event_id, members, reached, waits_for, available_at, created_at, released_at) ON tidegate.fan_in
-   TO tidegate_drain, tidegate_operate, tidegate_read;
-GRANT SELECT ON tidegate.waiting TO tidegate_drain, tidegate_operate, tidegate_read;
-GRANT EXECUTE ON FUNCTION tidegate.unreleased TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;
 -- Periodic events: the definition sets what they publish, and a login that fires them cannot change it.
 GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since, next_at, last_at,

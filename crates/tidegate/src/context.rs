@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Notify, OnceCell, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryStream};
 use uuid::Uuid;
@@ -25,7 +25,7 @@ use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
 use crate::otel;
-use crate::outcome::{HandlerEnd, HandlerRecord, Member, Progress, Status};
+use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::policy::Sharing;
 use crate::queue::{self, Follow, ending};
 use crate::seal;
@@ -41,8 +41,6 @@ pub struct Context {
     sharing: Sharing,
     /// Identifies the run. Only events of one run share calls.
     run: Uuid,
-    /// The events that this event waited for, once a handler has asked for them.
-    members: OnceCell<Vec<Member>>,
     /// The number of this event's completion, once there is one. It is 0 if the completion is already in the database.
     completion: OnceLock<u64>,
     state: Mutex<State>,
@@ -130,7 +128,6 @@ impl Context {
             flushed,
             sharing: Sharing::NONE,
             run: Uuid::nil(),
-            members: OnceCell::new(),
             completion: OnceLock::new(),
             state: Mutex::new(state),
             taken_away: AtomicBool::new(false),
@@ -302,33 +299,9 @@ impl Context {
         if event.replaces {
             return Err(HandlerError::reject("emit", queue::ALONE));
         }
-        if !event.after.is_empty() {
-            return Err(HandlerError::reject("emit", queue::AFTER));
-        }
         let event = seal::sealed(&event).reject("emit")?.into_owned();
         self.state().emitted.push(event);
         Ok(())
-    }
-
-    /// Returns the events that this event waited for, ordered by id, and how they ended. The list is empty if it waited
-    /// for none. It is the same in every attempt, and a replay gets the list of its original. The events' results are
-    /// in the log, `event_log.result`.
-    ///
-    /// # Errors
-    /// A retry when the database fails.
-    pub async fn members(&self) -> Result<&[Member], HandlerError> {
-        let read = async || {
-            let client = self.pooled().await?;
-            queue::members(&*client, self.event_id()).await.retryable()
-        };
-        self.members.get_or_try_init(read).await.map(Vec::as_slice)
-    }
-
-    /// For tests: sets the events that this event waited for.
-    #[cfg(feature = "testing")]
-    pub(crate) fn having_waited_for(self, members: Option<Vec<Member>>) -> Self {
-        let members = OnceCell::new_with(members);
-        Self { members, ..self }
     }
 
     /// Runs a sub-step once. Its result is stored with the event immediately, and a later attempt gets the stored

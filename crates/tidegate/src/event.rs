@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use crate::config::in_range;
 use crate::error::Error;
@@ -275,15 +274,6 @@ pub struct NewEvent {
     /// Never true for a follow-up.
     #[serde(skip)]
     pub(crate) replaces: bool,
-    /// Always empty for a follow-up.
-    #[serde(skip)]
-    pub(crate) after: Vec<i64>,
-    /// The set of follow-ups that this event is a member of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) set: Option<Uuid>,
-    /// The set of follow-ups that this event waits for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) waits: Option<Uuid>,
 }
 
 impl NewEvent {
@@ -313,9 +303,6 @@ impl NewEvent {
             max_attempts: None,
             traceparent: None,
             replaces: false,
-            after: Vec::new(),
-            set: None,
-            waits: None,
         }
     }
 
@@ -342,17 +329,6 @@ impl NewEvent {
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replaces = true;
-        self
-    }
-
-    /// Starts the event only after all of these events have ended, with whatever status. Takes up to 10,000 ids of
-    /// events that are committed or that the same transaction publishes. Until then the event is live and keeps its
-    /// place in line, also in its group. Its handlers learn with [`Context::members`](crate::Context::members) how
-    /// those events ended. If one of them is replayed in the meantime, the event waits for the replay too. Not allowed
-    /// in batches. Follow-ups wait for each other with [`Context::emit_all`](crate::Context::emit_all) instead.
-    #[must_use]
-    pub fn after(mut self, ids: impl IntoIterator<Item = i64>) -> Self {
-        self.after = ids.into_iter().collect();
         self
     }
 

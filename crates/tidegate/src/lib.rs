@@ -75,8 +75,7 @@
 //! 2. `queue`: leases a batch of events. The statements are in `queue/sql`.
 //! 3. `event`: decodes each leased row (`lease`) into the program's enum.
 //! 4. `dispatch`: one `match` lists the handlers of an event. `handler` is what a handler returns, and `context` is
-//!    what it may ask of the engine. `batch` lets events share one call to a service, and `fan_in` lets an event wait
-//!    for others.
+//!    what it may ask of the engine. `batch` lets events share one call to a service.
 //! 5. `outcome`: computes what to store from the handlers' verdicts.
 //! 6. `queue` again: finalizes, retries or releases each event.
 //! 7. `drain`: the loop around all of this, and its report.
@@ -117,7 +116,6 @@ mod context;
 mod dispatch;
 mod error;
 mod event;
-mod fan_in;
 mod figures;
 mod handler;
 #[cfg(feature = "logging")]
@@ -225,10 +223,9 @@ pub use drain::Invocation;
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
-pub use fan_in::EmittedSet;
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use operate::{ServiceState, ServiceStatus};
-pub use outcome::{Member, RetryPolicy};
+pub use outcome::RetryPolicy;
 pub use policy::Policy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};

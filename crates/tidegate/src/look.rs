@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::config::in_range;
 use crate::error::Error;
 use crate::operate::{Moment, ScheduleStatus, ServiceStatus, since, until};
-use crate::queue::{Lineage, ListFilter, Wait};
+use crate::queue::{Lineage, ListFilter};
 use crate::survey::Content;
 
 /// The allowed lengths of a list.
@@ -121,9 +121,6 @@ pub struct ShowReport {
     /// Its ancestors and descendants. `None` if the event has just ended and was cleaned up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
-    /// The events that it waits for or waited for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub wait: Option<Wait>,
 }
 
 /// A page of events.
@@ -213,8 +210,6 @@ pub struct Dossier {
     pub content: Option<Content>,
     /// Its ancestors and descendants.
     pub lineage: Option<Lineage>,
-    /// The events that it waits for or waited for.
-    pub wait: Option<Wait>,
     /// The progress that the running handler reports.
     pub work: Option<Value>,
 }

@@ -35,43 +35,6 @@ impl Status {
     }
 }
 
-/// An event that another one waited for, and how it ended.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[non_exhaustive]
-pub struct Member {
-    /// Its id, or the id of its replay if it was replayed in the meantime.
-    pub id: i64,
-    /// Its kind. `None` if it is no longer in the log.
-    #[serde(default)]
-    pub kind: Option<String>,
-    /// How it ended. `None` if it is no longer in the log, or if it is still live because an operator started the
-    /// waiting event early.
-    #[serde(default)]
-    pub status: Option<Status>,
-    /// The codes of its errors, without repetitions.
-    #[serde(default)]
-    pub codes: Vec<String>,
-}
-
-impl Member {
-    /// Creates a member, for the test of a handler that reads its members.
-    #[must_use]
-    pub fn ended(id: i64, kind: impl Into<String>, status: Status) -> Self {
-        Self {
-            id,
-            kind: Some(kind.into()),
-            status: Some(status),
-            codes: Vec::new(),
-        }
-    }
-
-    /// Whether all its handlers succeeded.
-    #[must_use]
-    pub fn is_completed(&self) -> bool {
-        self.status == Some(Status::Completed)
-    }
-}
-
 /// What happens to an event after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {

@@ -20,7 +20,7 @@ use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::migrate::Migrate;
-use crate::outcome::{Disposition, Member, Progress, RetryPolicy};
+use crate::outcome::{Disposition, Progress, RetryPolicy};
 
 pub use crate::outcome::Status;
 
@@ -73,7 +73,6 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 pub struct Attempt {
     event: LeasedEvent,
     limit: Duration,
-    members: Option<Vec<Member>>,
 }
 
 /// What the handlers of an event did in one attempt.
@@ -130,11 +129,7 @@ impl Attempt {
             is_replay: false,
         };
         let limit = DrainOptions::default().handler_timeout;
-        Self {
-            event,
-            limit,
-            members: None,
-        }
+        Self { event, limit }
     }
 
     /// Sets how many attempts the event has.
@@ -172,13 +167,6 @@ impl Attempt {
         self
     }
 
-    /// Sets the events that this one waited for, and how they ended. See [`Context::members`].
-    #[must_use]
-    pub fn waited_for(mut self, members: impl IntoIterator<Item = Member>) -> Self {
-        self.members = Some(members.into_iter().collect());
-        self
-    }
-
     /// Adds the result of a handler's step from an earlier attempt. The step does not run again.
     #[must_use]
     pub fn done_before(mut self, handler: &str, step: &str, result: Value) -> Self {
@@ -192,7 +180,7 @@ impl Attempt {
     pub async fn run<D: Dispatch>(mut self, app: &D, event: &D::Event) -> Ran {
         event.kind().clone_into(&mut self.event.kind);
         let (attempt, most) = (self.event.attempts, self.event.max_attempts);
-        let context = context(self.event, self.limit).having_waited_for(self.members);
+        let context = context(self.event, self.limit);
         let began = Instant::now();
         let limits = Limits {
             handler: self.limit,

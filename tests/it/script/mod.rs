@@ -195,36 +195,6 @@ fn sabotage() -> [(&'static str, String); 10] {
     ]
 }
 
-/// And of what waits for others.
-fn sabotage_of_waits() -> [(&'static str, String); 3] {
-    [
-        (
-            "of those that are waited for the last one does not count",
-            patch(
-                "first_live",
-                ".. cardinality(members) LOOP",
-                ".. cardinality(members) - 1 LOOP",
-            ),
-        ),
-        (
-            "a replay is not waited for",
-            patch(
-                "await_replays",
-                "WHERE w.released_at IS NULL AND w.members",
-                "WHERE false AND w.members",
-            ),
-        ),
-        (
-            "what waits for others is replaced by what starts at once",
-            patch(
-                "replace_waiting",
-                "CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at",
-                "CASE",
-            ),
-        ),
-    ]
-}
-
 /// Checks that scripts notice each of these flaws, and are cut down to what shows it.
 fn noticed(flaws: impl IntoIterator<Item = (&'static str, String)>) {
     let runtime = runtime();
@@ -260,9 +230,4 @@ fn scripts_notice_what_is_wrong_with_a_database_and_are_cut_down_to_what_shows_i
 #[test]
 fn scripts_notice_what_else_is_wrong_with_a_database() {
     noticed(sabotage().into_iter().skip(HALF));
-}
-
-#[test]
-fn scripts_notice_what_is_wrong_with_waits_for_other_events() {
-    noticed(sabotage_of_waits());
 }

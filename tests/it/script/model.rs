@@ -14,9 +14,6 @@ pub const LEASE: i64 = 1;
 
 const DAY: i64 = 24;
 
-/// When what waits for others would start by itself.
-pub const UNRELEASED: i64 = i64::MAX / 2;
-
 /// A live event. Times are what the tables show: hours from now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
@@ -68,17 +65,6 @@ pub struct Ended {
     pub kept_until: i64,
 }
 
-/// That an event waits for others, or has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wait {
-    pub event: i64,
-    pub members: Vec<i64>,
-    /// When it may start, as far as it is up to its publisher.
-    pub wanted: i64,
-    /// How they had ended when it was released.
-    pub verdicts: Option<Vec<Option<&'static str>>>,
-}
-
 /// All that is compared.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tables {
@@ -86,7 +72,6 @@ pub struct Tables {
     /// In the order of their tokens.
     pub leases: Vec<Hold>,
     pub log: Vec<Ended>,
-    pub waits: Vec<Wait>,
     /// Operators' actions: which, and on what.
     pub audit: Vec<(String, Vec<i64>)>,
 }
@@ -208,91 +193,13 @@ impl Model {
         if is_held || is_seen || row.replay_of.is_some() {
             return Some(false);
         }
-        if row.available != UNRELEASED && (row.delayed || new.delayed) {
+        if row.delayed || new.delayed {
             row.available = new.available;
             row.delayed = new.delayed;
         }
         row.max_attempts = new.max_attempts;
         row.deadline = new.deadline;
-        for wait in self.waits_under_way().filter(|wait| wait.event == twin) {
-            wait.wanted = new.available;
-        }
         Some(true)
-    }
-
-    fn waits_under_way(&mut self) -> impl Iterator<Item = &mut Wait> {
-        let waits = self.tables.waits.iter_mut();
-        waits.filter(|wait| wait.verdicts.is_none())
-    }
-
-    /// One of all events that are there, live or ended, counted from the last.
-    pub fn pick_known(&self, pick: usize) -> Option<i64> {
-        let is_live = |id: &i64| self.tables.queue.iter().any(|row| row.id == *id);
-        let known = |id: &&i64| is_live(id) || self.ended(**id).is_some();
-        let known: Vec<i64> = self.ids.iter().rev().filter(known).copied().collect();
-        known.get(pick % known.len().max(1)).copied()
-    }
-
-    /// A new event waits for others.
-    pub fn wait(&mut self, event: i64, members: &BTreeSet<i64>) {
-        if members.is_empty() {
-            return;
-        }
-        let Some(row) = self.live(event) else { return };
-        let wanted = std::mem::replace(&mut row.available, UNRELEASED);
-        row.delayed = true;
-        self.tables.waits.push(Wait {
-            event,
-            members: members.iter().copied().collect(),
-            wanted,
-            verdicts: None,
-        });
-    }
-
-    /// The lowest id of those that wait no more.
-    pub fn release(&mut self) -> Option<i64> {
-        let queue = self.tables.queue.clone();
-        let is_live = |id: &i64| queue.iter().any(|row| row.id == *id);
-        let waits = |id: i64| queue.iter().any(|row| row.id == id && row.delayed);
-        let status = |id: &i64| self.ended(*id).map(|ended| ended.status);
-        let mut over = Vec::new();
-        for wait in &self.tables.waits {
-            let ended = !wait.members.iter().any(is_live) || !waits(wait.event);
-            if wait.verdicts.is_none() && ended {
-                let verdicts: Vec<_> = wait.members.iter().map(status).collect();
-                over.push((wait.event, wait.wanted, verdicts));
-            }
-        }
-        let mut lowest = None;
-        for (event, wanted, verdicts) in over {
-            if let Some(row) = self.live(event).filter(|row| row.available == UNRELEASED) {
-                row.available = wanted.max(0);
-                row.delayed = row.available > 0;
-                lowest = lowest.or(Some(event));
-            }
-            let mut waits = self.waits_under_way();
-            if let Some(wait) = waits.find(|wait| wait.event == event) {
-                wait.verdicts = Some(verdicts);
-            }
-        }
-        lowest
-    }
-
-    /// A replay is waited for in its original's place, but not behind an event of its group that waits itself.
-    pub fn insert_replay(&mut self, row: Row) -> Result<(), String> {
-        let (id, original) = (row.id, row.replay_of);
-        let waiting: BTreeSet<i64> = self.waits_under_way().map(|wait| wait.event).collect();
-        let is_behind = |other: &Row| {
-            row.group.is_some() && other.group == row.group && waiting.contains(&other.id)
-        };
-        let stands_behind = self.tables.queue.iter().any(is_behind);
-        self.insert(row)?;
-        for wait in self.waits_under_way().filter(|_| !stands_behind) {
-            for member in wait.members.iter_mut().filter(|id| Some(**id) == original) {
-                *member = id;
-            }
-        }
-        Ok(())
     }
 
     pub fn cancel_one(&mut self, id: i64) -> i64 {
@@ -778,15 +685,8 @@ impl Model {
     }
 
     pub fn pass(&mut self, hours: i64) {
-        for wait in self.waits_under_way() {
-            wait.wanted -= hours;
-        }
         for row in &mut self.tables.queue {
-            row.available -= if row.available == UNRELEASED {
-                0
-            } else {
-                hours
-            };
+            row.available -= hours;
             row.deadline = row.deadline.map(|time| time - hours);
         }
         for hold in &mut self.tables.leases {

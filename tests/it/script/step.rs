@@ -15,8 +15,6 @@ pub enum Step {
         max_attempts: u16,
         /// Takes the place of what is live with its key.
         replaces: bool,
-        /// Waits for these, of all events that are there.
-        after: Vec<usize>,
     },
     Lease {
         worker: usize,
@@ -30,8 +28,6 @@ pub enum Step {
         kinds: usize,
     },
     Promote,
-    /// What waits for others is looked at.
-    Release,
     Finalize {
         pick: usize,
         end: End,
@@ -118,7 +114,6 @@ pub fn step() -> impl Strategy<Value = Step> {
         6 => publish(),
         8 => lease(),
         2 => Just(Step::Promote),
-        2 => Just(Step::Release),
         4 => finalize(),
         3 => complete(),
         4 => (pick(), few_hours(), proptest::bool::weighted(0.7))
@@ -150,10 +145,9 @@ fn publish() -> impl Strategy<Value = Step> {
         proptest::option::weighted(0.3, 1..5i64),
         1..4u16,
         any::<bool>(),
-        prop_oneof![4 => Just(Vec::new()), 1 => proptest::collection::vec(0..4usize, 1..4)],
     )
         .prop_map(
-            |(kind, group, dedup, delay, expires_in, max_attempts, replaces, after)| {
+            |(kind, group, dedup, delay, expires_in, max_attempts, replaces)| {
                 Step::Publish {
                     kind,
                     group,
@@ -161,9 +155,8 @@ fn publish() -> impl Strategy<Value = Step> {
                     delay,
                     expires_in,
                     max_attempts,
-                    // Without a key there is nothing to replace, and it is refused; so is what replaces and waits.
-                    replaces: replaces && dedup.is_some() && after.is_empty(),
-                    after,
+                    // Without a key there is nothing to replace, and it is refused.
+                    replaces: replaces && dedup.is_some(),
                 }
             },
         )

@@ -1,6 +1,5 @@
 //! The real database: does each step by the library, and shows its tables as the model has them.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate::lease::Fate;
@@ -12,9 +11,7 @@ use tidegate::{Event, Fault, NewEvent};
 use tokio_postgres::{Client, Row as SqlRow, Statement};
 use uuid::Uuid;
 
-use super::model::{
-    Batch, Ended, Granted, Hold, LEASE, Model, RENEWED, Row, Tables, UNRELEASED, Wait, Walk, Wanted,
-};
+use super::model::{Batch, Ended, Granted, Hold, LEASE, Model, RENEWED, Row, Tables, Walk, Wanted};
 use super::step::{End, From, Step};
 use crate::probe::{Probe, act, lease_request};
 use crate::support::{self, TestDb};
@@ -22,9 +19,9 @@ use crate::support::{self, TestDb};
 pub struct World {
     db: TestDb,
     client: Client,
-    /// What reads the queue, the leases, the log, the waits, the audit and what is out of order: prepared, for they are asked
+    /// What reads the queue, the leases, the log, the audit and what is out of order: prepared, for they are asked
     /// after each step.
-    reads: [Statement; 6],
+    reads: [Statement; 5],
 }
 
 /// Both said the same.
@@ -85,22 +82,18 @@ impl World {
     /// Empties the tables. The audit cannot be emptied; what is there already is not shown.
     pub async fn reset(&self) {
         let sql = "DELETE FROM tidegate.lease; DELETE FROM tidegate.event_queue; DELETE FROM tidegate.event_log;
-                   DELETE FROM tidegate.fan_in; DELETE FROM tidegate.minute_stats; DELETE FROM tidegate.stats_archive;
+                   DELETE FROM tidegate.minute_stats; DELETE FROM tidegate.stats_archive;
                    UPDATE public.known SET audit = (SELECT coalesce(max(id), 0) FROM tidegate.audit)";
         self.client.batch_execute(sql).await.unwrap();
     }
 
     pub async fn apply(&self, model: &mut Model, step: &Step) -> Result<(), String> {
         match *step {
-            Step::Publish { ref after, .. } => self.publish(model, step, after).await,
+            Step::Publish { .. } => self.publish(model, step).await,
             Step::Lease { .. } => self.lease(model, step).await,
             Step::Promote => {
                 let found = queue::promote(&self.client, 1000).await.unwrap();
                 same(&model.promote(), &found)
-            }
-            Step::Release => {
-                let found = queue::release_waiting(&self.client, 0, 1000).await;
-                same(&model.release(), &found.unwrap().lowest)
             }
             Step::Finalize {
                 pick,
@@ -139,7 +132,7 @@ impl World {
         }
     }
 
-    async fn publish(&self, model: &mut Model, step: &Step, after: &[usize]) -> Result<(), String> {
+    async fn publish(&self, model: &mut Model, step: &Step) -> Result<(), String> {
         let Step::Publish {
             kind,
             group,
@@ -148,7 +141,6 @@ impl World {
             expires_in,
             max_attempts,
             replaces,
-            after: _,
         } = *step
         else {
             return Ok(());
@@ -179,9 +171,6 @@ impl World {
         if replaces {
             event = event.replace();
         }
-        let known = after.iter().filter_map(|pick| model.pick_known(*pick));
-        let after: BTreeSet<i64> = known.collect();
-        let event = event.after(after.iter().copied());
         let published = queue::publish(&self.client, &event).await;
         if let Some(twin) = model.twin(row.dedup.as_ref()) {
             let found = published.map(|new| (new.id, new.created, new.replaced));
@@ -192,9 +181,7 @@ impl World {
         let published = published.unwrap();
         same(&true, &published.created)?;
         row.id = published.id;
-        model.insert(row)?;
-        model.wait(published.id, &after);
-        Ok(())
+        model.insert(row)
     }
 
     async fn lease(&self, model: &mut Model, step: &Step) -> Result<(), String> {
@@ -416,7 +403,7 @@ impl World {
         let skipped = model.skip(group);
         same(&skipped.as_ref().map(|ended| ended.id), &report.id)?;
         match (skipped, report.new_id) {
-            (Some(original), Some(id)) => model.insert_replay(Row::replay(id, &original)),
+            (Some(original), Some(id)) => model.insert(Row::replay(id, &original)),
             (None, None) => Ok(()),
             (skipped, id) => Err(format!("{skipped:?} is put behind as {id:?}")),
         }
@@ -434,7 +421,7 @@ impl World {
         let original = model.replay(id, renews);
         same(&u64::from(original.is_some()), &report.replayed)?;
         match original {
-            Some(original) => model.insert_replay(Row::replay(report.events[0].id, &original)),
+            Some(original) => model.insert(Row::replay(report.events[0].id, &original)),
             None => Ok(()),
         }
     }
@@ -468,11 +455,8 @@ impl World {
             "BEGIN;
              SET LOCAL session_replication_role = replica;
              UPDATE tidegate.event_queue
-                SET available_at = CASE WHEN available_at = tidegate.unreleased() THEN available_at
-                                        ELSE available_at - interval '{hours} hours' END,
-                    expires_at = expires_at - interval '{hours} hours',
+                SET available_at = available_at - interval '{hours} hours', expires_at = expires_at - interval '{hours} hours',
                     created_at = created_at - interval '{hours} hours';
-             UPDATE tidegate.fan_in SET available_at = available_at - interval '{hours} hours' WHERE released_at IS NULL;
              UPDATE tidegate.lease
                 SET taken_at = taken_at - interval '{hours} hours', renewed_at = renewed_at - interval '{hours} hours',
                     expires_at = expires_at - interval '{hours} hours';
@@ -486,12 +470,11 @@ impl World {
 
     /// The tables, and what in them is out of order.
     pub async fn tables(&self) -> (Tables, Vec<String>) {
-        let [queue, leases, log, waits, audit, disorder] = &self.reads;
-        let (queue, leases, log, waits, audit, disorder) = tokio::try_join!(
+        let [queue, leases, log, audit, disorder] = &self.reads;
+        let (queue, leases, log, audit, disorder) = tokio::try_join!(
             self.client.query(queue, &[]),
             self.client.query(leases, &[]),
             self.client.query(log, &[]),
-            self.client.query(waits, &[]),
             self.client.query(audit, &[]),
             self.client.query(disorder, &[])
         )
@@ -500,7 +483,6 @@ impl World {
             queue: queue.iter().map(live_row).collect(),
             leases: leases.iter().map(hold).collect(),
             log: log.iter().map(ended_row).collect(),
-            waits: waits.iter().map(wait).collect(),
             audit: audit.iter().map(|row| (row.get(0), row.get(1))).collect(),
         };
         (tables, disorder.iter().map(|row| row.get(0)).collect())
@@ -547,14 +529,14 @@ fn brought(batch: queue::LeasedBatch) -> Batch {
 }
 
 /// The queue, the leases, the log and the audit, with times as hours from now; and what is out of order.
-fn reads() -> [String; 6] {
+fn reads() -> [String; 5] {
     let left = |column: &str, name: &str| {
         format!("round(extract(epoch FROM {column} - clock_timestamp()) / 3600)::bigint AS {name}")
     };
     let both = "id, kind, group_key, dedup_key, attempts, max_attempts, parent_id, replay_of,
                 ARRAY(SELECT e->>'code' FROM jsonb_array_elements(errors) AS e) AS codes";
     let queue = format!(
-        "SELECT {both}, lapses, delayed, last_error, available_at = tidegate.unreleased() AS unreleased, {}, {}
+        "SELECT {both}, lapses, delayed, last_error, {}, {}
            FROM tidegate.event_queue ORDER BY id",
         left("available_at", "available"),
         left("expires_at", "deadline_in"),
@@ -580,20 +562,7 @@ fn reads() -> [String; 6] {
                       FROM (SELECT kind, status, sum(events) AS events FROM tidegate.daily_stats GROUP BY 1, 2) AS l
                       FULL JOIN (SELECT kind, status, sum(events) AS events FROM tidegate.minute_stats GROUP BY 1, 2) AS m
                            USING (kind, status) WHERE l.events IS DISTINCT FROM m.events";
-    let waits = format!(
-        "SELECT event_id, members, {}, released_at IS NOT NULL AS is_over,
-                ARRAY(SELECT v->>'status' FROM jsonb_array_elements(verdicts) AS v) AS statuses
-           FROM tidegate.fan_in ORDER BY event_id",
-        left("available_at", "wanted"),
-    );
-    [
-        queue,
-        leases,
-        log,
-        waits,
-        audit.to_owned(),
-        disorder.to_owned(),
-    ]
+    [queue, leases, log, audit.to_owned(), disorder.to_owned()]
 }
 
 fn kind(row: &SqlRow) -> usize {
@@ -626,11 +595,7 @@ fn live_row(row: &SqlRow) -> Row {
         lapses: row.get("lapses"),
         max_attempts: row.get("max_attempts"),
         delayed: row.get("delayed"),
-        available: if row.get("unreleased") {
-            UNRELEASED
-        } else {
-            row.get("available")
-        },
+        available: row.get("available"),
         deadline: row.get("deadline_in"),
         last_error: row.get("last_error"),
         codes: row.get("codes"),
@@ -644,18 +609,6 @@ fn status(name: &str) -> &'static str {
         "COMPLETED" => "COMPLETED",
         "COMPLETED_WITH_ERRORS" => "COMPLETED_WITH_ERRORS",
         _ => "FAILED",
-    }
-}
-
-fn wait(row: &SqlRow) -> Wait {
-    let statuses: Vec<Option<&str>> = row.get("statuses");
-    let statuses = statuses.into_iter().map(|name| name.map(status)).collect();
-    let is_over: bool = row.get("is_over");
-    Wait {
-        event: row.get("event_id"),
-        members: row.get("members"),
-        wanted: row.get("wanted"),
-        verdicts: is_over.then_some(statuses),
     }
 }
 

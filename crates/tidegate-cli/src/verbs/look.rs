@@ -18,9 +18,6 @@ pub async fn status(service: &Service) -> Result<Answer, Failed> {
 pub async fn show(service: &Service, id: i64) -> Result<Answer, Failed> {
     let report = service.show(ShowRequest { id }).await?;
     let mut text = text::event(&report.event);
-    if let Some(wait) = &report.wait {
-        text.push_str(&text::wait(wait));
-    }
     if let Some(lineage) = &report.lineage {
         text.push_str(&text::lineage(lineage, id));
     }

@@ -23,7 +23,6 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     if args.replace {
         event = event.replace();
     }
-    event = event.after(args.after);
     if let Some(id) = args.correlation_id {
         event = event.correlation(id);
     }

@@ -5,7 +5,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::look::Dossier;
-use tidegate::queue::{Lineage, RelatedEvent, Relation, Wait};
+use tidegate::queue::{Lineage, RelatedEvent, Relation};
 use tidegate::survey::Content;
 
 use crate::desk::Desk;
@@ -127,17 +127,8 @@ fn facts(base: &Base, dossier: &Dossier) -> Markup {
             (when("Kept until", "kept_until"))
             @if !one["parent_id"].is_null() { (fact("Parent", event(base, &one["parent_id"]))) }
             @if !one["replay_of"].is_null() { (fact("Replay of", event(base, &one["replay_of"]))) }
-            @if let Some(wait) = &dossier.wait { (fact("Waits", waits(base, wait))) }
             @if let Some(trace) = trace { (fact("Trace id", html! { code { (trace) } })) }
         }
-    }
-}
-
-fn waits(base: &Base, wait: &Wait) -> Markup {
-    html! {
-        "for " (wait.members) " events; at least " (wait.ended_at_least) " have ended"
-        @if let Some(id) = wait.waits_for { "; now for " (event(base, &id.into())) }
-        @if let Some(at) = &wait.released_at { "; the wait ended " (time_of(Some(at))) }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join, join4, join5};
+use futures_util::future::{OptionFuture, join, join3, join5};
 use uuid::Uuid;
 
 use super::clocks::Reading;
@@ -11,11 +11,10 @@ use super::limits::Turn;
 use super::scheduling::PAGE;
 use super::session::Session;
 use super::slots::{SlotAsk, SlotTold};
-use super::waiting;
 use super::walk::Stretch;
 use crate::error::Error;
 use crate::queue::{
-    self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Released, Walk,
+    self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Walk,
 };
 
 /// The most delayed events that become ready at once.
@@ -44,8 +43,6 @@ pub(super) struct LeaseOrder {
     pub slots: SlotAsk,
     /// If it is time to look for due schedules: the schedule after which to look.
     pub look: Option<i64>,
-    /// If it is time to look for events that wait no longer: the waiting event after which to look.
-    pub waiting: Option<i64>,
     /// All kinds that this program handles.
     pub all_kinds: &'static [&'static str],
     pub first_window: u32,
@@ -127,8 +124,6 @@ pub(super) struct Brought {
     pub due: Option<Result<Vec<DueSchedule>, Error>>,
     /// The result of the firing.
     pub fired: Option<Result<Vec<Fired>, Error>>,
-    /// The waiting events that were released.
-    pub released: Option<Result<Released, Error>>,
     pub token: Uuid,
     /// The leases that still exist, each with how often events were taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
@@ -211,14 +206,11 @@ async fn attempt(
     let slots = order
         .slots
         .ask(client, order.worker, order.timeout, order.all_kinds);
-    let release = |after| queue::release_waiting(client, after, waiting::PAGE);
-    let release = OptionFuture::from(order.waiting.map(release));
-    let (fire, look) = (OptionFuture::from(fire), OptionFuture::from(look));
-    let beside = join4(fire, look, release, slots);
-    let ((renewed, swept, promoted, batch, grant), (fired, due, released, slots)) =
+    let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
+    let ((renewed, swept, promoted, batch, grant), (fired, due, slots)) =
         join(leasing, beside).await;
     swept.transpose()?;
-    let (fired, due, released) = (passes(fired)?, passes(due)?, passes(released)?);
+    let (fired, due) = (passes(fired)?, passes(due)?);
     Ok(Brought {
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
@@ -226,14 +218,13 @@ async fn attempt(
         grant: grant.transpose()?.unwrap_or_default(),
         due,
         fired,
-        released,
         token,
         slots: slots?,
     })
 }
 
-/// Lets errors of schedules and of waiting events pass, so that they do not stop the drain. Only a lost connection is
-/// an error here, because it affects everything.
+/// Lets errors of schedules pass, so that they do not stop the drain. Only a lost connection is an error here, because
+/// it affects everything.
 fn passes<T>(answer: Option<Result<T, Error>>) -> Result<Option<Result<T, Error>>, Error> {
     match answer {
         Some(Err(error)) if error.is_connection_lost() => Err(error),

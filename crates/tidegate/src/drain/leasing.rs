@@ -58,8 +58,7 @@ impl<D: Dispatch> Drain<D> {
         let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
         let look = looks.then(|| self.scheduling.look(now)).flatten();
         let slots = self.ask_of_slots(now);
-        let waiting = self.look_at_waiting(now);
-        let beside = look.is_some() || waiting.is_some() || !slots.is_empty();
+        let beside = look.is_some() || !slots.is_empty();
         if matches!(ask, Ask::Nothing) && !renews && !beside {
             return;
         }
@@ -85,7 +84,6 @@ impl<D: Dispatch> Drain<D> {
                 kinds,
                 slots,
                 look,
-                waiting,
                 all_kinds: D::Event::KINDS,
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
                 sent: Reading::now(),
@@ -171,7 +169,6 @@ impl<D: Dispatch> Drain<D> {
         }
         self.told_of_slots(&brought.slots, order.sent.steady);
         self.take_scheduled(brought.fired, brought.due);
-        self.take_released(brought.released);
         let mut batch = brought.batch;
         match order.ask {
             Ask::Nothing | Ask::Fire(_) => return,
@@ -330,7 +327,6 @@ impl<D: Dispatch> Drain<D> {
             || !self.is_idle()
             || self.services.due(now).is_some()
             || !self.limits_are_quiet()
-            || !self.waiting.is_quiet(self.report.ended())
         {
             self.empty.since = None;
             return false;

@@ -35,7 +35,6 @@ pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
 mod slots;
-mod waiting;
 mod walk;
 mod watchers;
 mod writer;
@@ -69,7 +68,6 @@ use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
 use self::slots::Slots;
-use self::waiting::Waiting;
 use self::walk::Cursor;
 use self::watchers::Watchers;
 use self::writer::Round;
@@ -234,7 +232,6 @@ struct Drain<D: Dispatch> {
     limits: ServiceLimits,
     policies: Policies,
     scheduling: Scheduling,
-    waiting: Waiting,
     outbox: Outbox,
     /// Either the idle session or the work that it does.
     leasing: Slot<Arrival>,
@@ -288,7 +285,6 @@ impl<D: Dispatch> Drain<D> {
             limits: ServiceLimits::new(options.concurrency, options.batch, options.lease_timeout),
             policies: Policies::default(),
             scheduling: Scheduling::new(),
-            waiting: Waiting::new(),
             outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),

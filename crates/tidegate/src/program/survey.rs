@@ -175,7 +175,6 @@ impl Service {
             event,
             content,
             lineage: queue::lineage(&client, id).await?,
-            wait: queue::wait_of(&client, id).await?,
             work: queue::work(&client, id).await?,
         })
     }

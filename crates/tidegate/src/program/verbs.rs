@@ -97,12 +97,7 @@ impl Service {
         let event = queue::show(&client, asked.id).await?;
         let event = event.ok_or(Error::UnknownEvent(asked.id))?;
         let lineage = queue::lineage(&client, asked.id).await?;
-        let wait = queue::wait_of(&client, asked.id).await?;
-        Ok(ShowReport {
-            event,
-            lineage,
-            wait,
-        })
+        Ok(ShowReport { event, lineage })
     }
 
     /// Returns a page of events, newest first. `"handled": false` marks an event whose kind this program does not have.

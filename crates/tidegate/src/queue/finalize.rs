@@ -296,8 +296,6 @@ pub async fn finalize_under(
             &events.max_attempts,
             &events.expires_ins,
             &events.traceparents,
-            &events.sets,
-            &events.waits,
         ],
     )
     .await?;
@@ -363,10 +361,6 @@ pub(super) struct EventColumns<'a> {
     pub expires_ins: Vec<Option<f64>>,
     pub max_attempts: Vec<Option<i32>>,
     pub traceparents: Vec<Option<&'a str>>,
-    /// The sets that the follow-ups belong to.
-    pub sets: Vec<Option<Uuid>>,
-    /// The sets for which they wait.
-    pub waits: Vec<Option<Uuid>>,
 }
 
 impl<'a> EventColumns<'a> {
@@ -384,8 +378,6 @@ impl<'a> EventColumns<'a> {
             }),
             max_attempts: column(events, |event| event.max_attempts.map(i32::from)),
             traceparents: column(events, |event| event.traceparent.as_deref()),
-            sets: column(events, |event| event.set),
-            waits: column(events, |event| event.waits),
         }
     }
 }

@@ -6,7 +6,6 @@
 //! [`Error::is_connection_lost`] the connection must be dropped.
 
 pub(crate) mod ending;
-mod fan_in;
 mod finalize;
 mod lease;
 mod lineage;
@@ -33,10 +32,9 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
-pub use fan_in::Wait;
 pub use lineage::{Lineage, RelatedEvent, Relation};
 pub use operate::{change_service, pause, resume, set_policy, unblock};
-pub(crate) use publish::{AFTER, ALONE};
+pub(crate) use publish::ALONE;
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
     Backlog, EXPIRY_WINDOW, Job, JobStatus, ListFilter, MOST_EXPIRING, Pulse, backlog,
@@ -49,7 +47,6 @@ pub use service::{services, services_down};
 /// Functions of the queue for the drain and for this project's own tests.
 #[cfg(feature = "internals")]
 mod internals {
-    pub use super::fan_in::{Released, members, release_waiting, wait_of};
     pub use super::finalize::{
         Completed, Completion, ErrorEntry, Finalization, Flushed, Follow, Retried, complete,
         end_unreadable, finalize_under, finished_under, report_progress, retry, save_progress,
@@ -81,7 +78,6 @@ mod internals {
 }
 #[cfg(not(feature = "internals"))]
 mod internals {
-    pub(crate) use super::fan_in::{Released, members, release_waiting, wait_of};
     pub(crate) use super::finalize::{
         Completed, Completion, ErrorEntry, Finalization, Follow, Retried, complete, end_unreadable,
         finalize_under, finished_under, report_progress, retry, save_progress,

@@ -86,7 +86,6 @@ pub async fn publish(
             &expires_in,
             &here,
             &(if event.replaces { "replace" } else { "keep" }),
-            &event.after,
         ],
     )
     .await
@@ -104,10 +103,6 @@ pub async fn publish(
 pub(crate) const ALONE: &str =
     "on_duplicate: must be keep of a batch's events and of follow-ups, got replace";
 
-/// The error for an event that is to wait for others and is not published alone.
-pub(crate) const AFTER: &str = "after: must be empty of a batch's events and of follow-ups; a handler's wait for each other by \
-                                emit_all(…).then(…)";
-
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
 ///
 /// # Errors
@@ -121,9 +116,6 @@ pub async fn publish_batch(
     }
     if events.iter().any(|event| event.replaces) {
         return Err(Error::Invalid(ALONE.to_owned()));
-    }
-    if events.iter().any(|event| !event.after.is_empty()) {
-        return Err(Error::Invalid(AFTER.to_owned()));
     }
     let recorded = Publishing::begin(None);
     let here = recorded.as_ref().map(Publishing::header);

@@ -160,12 +160,10 @@ pub static FINALIZE: Statement = Statement {
         Type::INT4_ARRAY,
         Type::FLOAT8_ARRAY,
         Type::TEXT_ARRAY,
-        Type::UUID_ARRAY,
-        Type::UUID_ARRAY,
     ],
     text: "\
 SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
-  FROM tidegate.finalize($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) AS f",
+  FROM tidegate.finalize($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f",
 };
 
 /// Ends event `$2` of lease `$1` without reading its payload.
@@ -218,11 +216,11 @@ SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
 /// Publishes one event.
 pub static PUBLISH_ONE: Statement = Statement {
     name: "publish_one",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8, Type::TEXT, Type::TEXT, Type::INT8_ARRAY],
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8, Type::TEXT, Type::TEXT],
     text: "\
 SELECT p.id, p.created, p.status, p.attempts, p.replaced
   FROM tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
-                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11, $12) AS p",
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p",
 };
 
 /// Publishes a batch; see the function for the order of locks and ids.

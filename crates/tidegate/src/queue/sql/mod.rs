@@ -2,7 +2,6 @@
 //! times come from the database: `clock_timestamp()`, because `now()` does not advance within a transaction.
 
 pub mod doctor;
-pub mod fan_in;
 pub mod live;
 pub mod look;
 pub mod operate;
@@ -39,6 +38,5 @@ pub static ALL: &[&[&Statement]] = &[
     service::ALL,
     slot::ALL,
     survey::ALL,
-    fan_in::ALL,
     doctor::ALL,
 ];

@@ -140,17 +140,6 @@ COMMENT ON COLUMN tidegate.audit.ids IS
 COMMENT ON COLUMN tidegate.audit.count IS 'How many events or rows were changed.';
 COMMENT ON COLUMN tidegate.audit.reason IS 'The reason, as the caller gave it.';
 
-COMMENT ON TABLE tidegate.fan_in IS 'Events that wait for other events to end, one row per event. Read the view waiting instead.';
-COMMENT ON COLUMN tidegate.fan_in.event_id IS 'The event that waits.';
-COMMENT ON COLUMN tidegate.fan_in.members IS 'The ids of the events that it waits for.';
-COMMENT ON COLUMN tidegate.fan_in.reached IS 'How many members have been found ended so far, in order.';
-COMMENT ON COLUMN tidegate.fan_in.waits_for IS 'The member that is checked next. Null: all have ended.';
-COMMENT ON COLUMN tidegate.fan_in.available_at IS 'The event starts no earlier than this, even if its members have ended.';
-COMMENT ON COLUMN tidegate.fan_in.created_at IS 'When it began to wait.';
-COMMENT ON COLUMN tidegate.fan_in.released_at IS 'When all members had ended. Null: it still waits.';
-COMMENT ON COLUMN tidegate.fan_in.verdicts IS 'How the members had ended: an array of objects with id, kind, status and codes.';
-COMMENT ON COLUMN tidegate.fan_in.keep_until IS 'When the row may be removed.';
-
 COMMENT ON TABLE tidegate.schedule IS 'Periodic events: each row is published at its slots, at fixed times or intervals.';
 COMMENT ON COLUMN tidegate.schedule.id IS 'A number for internal use.';
 COMMENT ON COLUMN tidegate.schedule.name IS 'The name of the schedule: 1 to 100 letters, digits, ''.'', ''_'' and ''-''.';
@@ -457,17 +446,6 @@ COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers ho
 COMMENT ON COLUMN tidegate.services.waiting IS 'How many events wait for it.';
 COMMENT ON COLUMN tidegate.services.oldest IS 'When the oldest of them was published. Null: none waits.';
 
-COMMENT ON VIEW tidegate.waiting IS 'Events that wait for other events to end.';
-COMMENT ON COLUMN tidegate.waiting.id IS 'The event that waits.';
-COMMENT ON COLUMN tidegate.waiting.kind IS 'Its kind.';
-COMMENT ON COLUMN tidegate.waiting.group_key IS 'Its group. Null: none.';
-COMMENT ON COLUMN tidegate.waiting.correlation_id IS 'Its correlation id. Null: none.';
-COMMENT ON COLUMN tidegate.waiting.members IS 'How many events it waits for.';
-COMMENT ON COLUMN tidegate.waiting.left_at_most IS 'How many of them may still be live.';
-COMMENT ON COLUMN tidegate.waiting.waits_for IS 'One of them that is live. Null: none is, and the next drain releases the event.';
-COMMENT ON COLUMN tidegate.waiting.created_at IS 'When it began to wait.';
-COMMENT ON COLUMN tidegate.waiting.expires_at IS 'Its deadline. Null: none.';
-
 -- Sequences.
 COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. last_value is the latest drawn id.';
 COMMENT ON SEQUENCE tidegate.audit_id_seq IS 'Draws the ids of audit rows.';
@@ -482,10 +460,9 @@ COMMENT ON FUNCTION tidegate.publish IS
     '200 characters; it is copied to the log. available_at: the earliest start. expires_at: the deadline for the start; '
     'after it, the event ends FAILED with the code expired. max_attempts: 1 to 1000; null for the kind''s number, or else '
     'the queue''s default. traceparent: a W3C trace context. on_duplicate: keep, or replace, which overwrites payload and '
-    'times of a waiting event with the dedup_key. after: ids of up to 10000 committed events; this event starts when all of '
-    'them have ended. delay: the earliest start as a time from now, 0 to 36500 days; not together with available_at. With a '
-    'group_key, max_group_delay() limits both. Returns id, created (false: a duplicate), status and attempts of the stored '
-    'event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
+    'times of a waiting event with the dedup_key. delay: the earliest start as a time from now, 0 to 36500 days; not '
+    'together with available_at. With a group_key, max_group_delay() limits both. Returns id, created (false: a duplicate), '
+    'status and attempts of the stored event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
 COMMENT ON FUNCTION tidegate.publish_many IS
     'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the '
     'array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, '
@@ -541,7 +518,6 @@ COMMENT ON FUNCTION tidegate.unordered_leases IS
 COMMENT ON FUNCTION tidegate.unmarked_events IS
     'Checks the order within groups: events that a drain''s walk has passed and lost. There should be none. most: the most '
     'rows.';
-COMMENT ON FUNCTION tidegate.unreleased IS 'The available_at of an event that waits for others: a time that never comes.';
 
 -- Functions for operators.
 COMMENT ON FUNCTION tidegate.replay IS
@@ -711,16 +687,11 @@ COMMENT ON FUNCTION tidegate.keep_slot IS 'Renews a drain''s slot.';
 COMMENT ON FUNCTION tidegate.close_slot IS 'Records that a drain looks for events one last time.';
 COMMENT ON FUNCTION tidegate.leave_slot IS 'Frees a drain''s slot.';
 COMMENT ON FUNCTION tidegate.wal_position IS 'The server''s current position in the write-ahead log.';
-COMMENT ON FUNCTION tidegate.release_waiting IS 'Releases events whose members have all ended.';
-COMMENT ON FUNCTION tidegate.members IS 'The events that an event waited for, and how each ended.';
-COMMENT ON FUNCTION tidegate.await_follow_ups IS 'Makes follow-ups wait for other follow-ups of the same event.';
 COMMENT ON FUNCTION tidegate.fire_schedules IS 'Publishes the due events of schedules.';
 
 -- Internal functions: only the owner may call them.
 COMMENT ON FUNCTION tidegate.available_after IS 'The time at which a delay ends, or an error.';
 COMMENT ON FUNCTION tidegate.available_at_of IS 'When an event of publish_many() with a delay may start.';
-COMMENT ON FUNCTION tidegate.await_members IS 'Makes a new event wait for other events.';
-COMMENT ON FUNCTION tidegate.await_replays IS 'Makes events that wait for these events wait for their replays.';
 COMMENT ON FUNCTION tidegate.begin_step IS 'Begins a step of a cleanup.';
 COMMENT ON FUNCTION tidegate.check_group_delay IS 'Refuses an event of a group that is planned too far ahead.';
 COMMENT ON FUNCTION tidegate.check_ids IS 'Refuses invalid ids.';
@@ -735,7 +706,6 @@ COMMENT ON FUNCTION tidegate.done_so_far IS 'The work that a replay of failed ha
 COMMENT ON FUNCTION tidegate.drop_schedule IS 'Removes a schedule.';
 COMMENT ON FUNCTION tidegate.end_leases IS 'Removes events from all leases, for a requeue.';
 COMMENT ON FUNCTION tidegate.end_live IS 'Ends live events as FAILED.';
-COMMENT ON FUNCTION tidegate.first_live IS 'The first member of a waiting event that is live.';
 COMMENT ON FUNCTION tidegate.found_in IS 'The result of a query on one table.';
 COMMENT ON FUNCTION tidegate.has_nul IS 'Whether JSON text contains a NUL character.';
 COMMENT ON FUNCTION tidegate.insert_batch IS 'Inserts a batch of events.';
@@ -750,7 +720,6 @@ COMMENT ON FUNCTION tidegate.log_columns IS 'The columns of the log, as text.';
 COMMENT ON FUNCTION tidegate.log_places IS 'The partitions of the log.';
 COMMENT ON FUNCTION tidegate.made_replays IS 'Whether an audit row''s ids were replayed.';
 COMMENT ON FUNCTION tidegate.mark_delayed IS 'Trigger of event_queue: keeps delayed in step with available_at.';
-COMMENT ON FUNCTION tidegate.members_refusal IS 'What is wrong with the ids of the events to wait for.';
 COMMENT ON FUNCTION tidegate.mutex_slot IS 'The row of mutex for a group.';
 COMMENT ON FUNCTION tidegate.order_risks IS 'The changes of order in groups that a replay may cause.';
 COMMENT ON FUNCTION tidegate.own_attempts IS 'The numbers of attempts in the policies of kinds.';
@@ -780,7 +749,6 @@ COMMENT ON FUNCTION tidegate.told_selection IS 'The report of cancel() and resch
 COMMENT ON FUNCTION tidegate.unregistered IS 'The error text for a kind that is not registered.';
 COMMENT ON FUNCTION tidegate.unseal_log_partition IS 'Trigger of counted partitions: makes the next cleanup count them again.';
 COMMENT ON FUNCTION tidegate.update_event IS 'Trigger of the view events: an UPDATE requeues or reschedules.';
-COMMENT ON FUNCTION tidegate.verdicts IS 'How events have ended.';
 COMMENT ON FUNCTION tidegate.with_collisions IS 'A replay''s report with the events that collided.';
 COMMENT ON FUNCTION tidegate.wordless IS 'Errors without their messages.';
 
