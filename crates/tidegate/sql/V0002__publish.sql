@@ -209,7 +209,8 @@ BEGIN
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
         -- A separate statement, so that it sees a concurrent lease.
         UPDATE tidegate.event_queue AS q
-           SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
+           SET payload = replace_waiting.payload, payload_bytes = coalesce(octet_length(replace_waiting.payload::text), 0),
+               correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
                -- A ready event keeps its time, so that no index gets a new entry.
@@ -267,9 +268,9 @@ BEGIN
     END IF;
     LOOP
         INSERT INTO tidegate.event_queue AS q
-               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
+               (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
                 traceparent, kind_known)
-        VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+        VALUES (publish_one.kind, publish_one.payload, coalesce(octet_length(publish_one.payload::text), 0), publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
                 publish_one.max_attempts, publish_one.traceparent, true)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
@@ -387,13 +388,13 @@ DECLARE
 BEGIN
     WITH inserted AS (
         INSERT INTO tidegate.event_queue AS q
-               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+               (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
                 max_attempts, parent_id, traceparent, kind_known)
         SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                                           r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
                     ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
-               r.payload, r.group_key, r.dedup_key, r.correlation_id,
+               r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
                coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
@@ -423,15 +424,17 @@ DECLARE
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
-    -- The statuses of duplicates.
-    statuses text[];
-    attempts_each integer[];
-    missing record;
+    answer record;
 BEGIN
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
                  LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
+    END IF;
+    IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
+        PERFORM tidegate.check_group_delay(e.group_key, e.available_at)
+           FROM unnest(group_keys, available_ats) AS e(group_key, available_at)
+          WHERE e.group_key IS NOT NULL AND e.available_at IS NOT NULL;
     END IF;
     PERFORM tidegate.lock_groups(group_keys);
 
@@ -454,48 +457,52 @@ BEGIN
                                       expires_ats, max_attempts_each, traceparents);
     END;
 
-    new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
-    WITH inserted AS (
-        INSERT INTO tidegate.event_queue AS q
-               (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent, kind_known)
-        OVERRIDING SYSTEM VALUE
-        SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-               coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
-          FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                      expires_ats, max_attempts_each, parent_ids, traceparents)
-               AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                    max_attempts, parent_id, traceparent)
-        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
-        RETURNING q.id)
-    SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
-
-    IF cardinality(inserted_ids) = cardinality(new_ids) THEN
-        RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
-        RETURN;
-    END IF;
-    -- A duplicate takes the id of the live event. This is a new statement, so that it sees an event that a concurrent publisher
-    -- has just committed. If that event has ended meanwhile, the loop publishes a new one.
-    FOR missing IN
-        SELECT n.position FROM unnest(new_ids) WITH ORDINALITY AS n(id, position)
-          LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
-         WHERE i.id IS NULL ORDER BY n.position
-    LOOP
-        SELECT p.id, p.created, p.status, p.attempts
-          INTO publish_children.id, publish_children.created, publish_children.status, publish_children.attempts
-          FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
-               group_keys[missing.position], dedup_keys[missing.position],
-               correlation_ids[missing.position], available_ats[missing.position],
-               expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
-        statuses[missing.position] := publish_children.status;
-        attempts_each[missing.position] := publish_children.attempts;
-        -- A negative id marks "not created" until the answer is built.
-        new_ids[missing.position] := CASE WHEN publish_children.created THEN publish_children.id ELSE -publish_children.id END;
+    -- The first event with a key may end between the insert, which leaves the duplicate out, and the look for that event. A new event
+    -- would then come behind later events of this batch, so the whole batch is inserted again.
+    FOR try IN 1..1000 LOOP
+        BEGIN
+            new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
+            WITH inserted AS (
+                INSERT INTO tidegate.event_queue AS q
+                       (id, kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
+                        max_attempts, parent_id, traceparent, kind_known)
+                OVERRIDING SYSTEM VALUE
+                SELECT r.id, r.kind, r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
+                       coalesce(r.available_at, clock_timestamp()), r.expires_at,
+                       coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
+                  FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                              expires_ats, max_attempts_each, parent_ids, traceparents)
+                       AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                            max_attempts, parent_id, traceparent)
+                ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
+                RETURNING q.id)
+            SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
+            -- A new statement, so that it sees an event that a concurrent publisher has just committed. The same states as in the
+            -- view events.
+            SELECT array_agg(coalesce(i.id, -q.id) ORDER BY n.position) AS ids,
+                   array_agg(CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END ORDER BY n.position) AS statuses,
+                   array_agg(coalesce(q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int, q.attempts, 0)
+                             ORDER BY n.position) AS attempts,
+                   bool_and(coalesce(i.id, q.id) IS NOT NULL) AS complete
+              INTO answer
+              FROM unnest(new_ids, kinds, dedup_keys) WITH ORDINALITY AS n(id, kind, dedup_key, position)
+              LEFT JOIN unnest(inserted_ids) AS i(id) ON i.id = n.id
+              LEFT JOIN tidegate.event_queue AS q ON i.id IS NULL AND q.kind = n.kind AND q.dedup_key = n.dedup_key
+              LEFT JOIN tidegate.lease AS l ON l.ids @> q.id;
+            EXIT WHEN answer.complete;
+            RAISE EXCEPTION USING ERRCODE = 'TG003';
+        EXCEPTION WHEN SQLSTATE 'TG003' THEN
+            answer := NULL;
+        END;
     END LOOP;
+    IF answer IS NULL THEN
+        RAISE EXCEPTION 'dedup_key: events with these keys end faster than others are published'
+            USING ERRCODE = 'serialization_failure';
+    END IF;
+    -- A negative id means "not created".
     RETURN QUERY
-    SELECT abs(n.id), n.id > 0, coalesce(statuses[n.position], 'PENDING'), coalesce(attempts_each[n.position], 0)
-      FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
+    SELECT abs(u.id), u.id > 0, u.status, u.attempts
+      FROM unnest(answer.ids, answer.statuses, answer.attempts) WITH ORDINALITY AS u(id, status, attempts, position) ORDER BY u.position;
 END $$;
 
 -- Publishes the batches of publish_many and the Rust interface. Each array has one element per event. All arrays except the first
@@ -507,11 +514,6 @@ CREATE FUNCTION tidegate.publish_batch(
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
-        PERFORM tidegate.check_group_delay(e.group_key, e.available_at)
-           FROM unnest(group_keys, available_ats) AS e(group_key, available_at)
-          WHERE e.group_key IS NOT NULL AND e.available_at IS NOT NULL;
-    END IF;
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,

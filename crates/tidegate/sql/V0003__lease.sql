@@ -1,12 +1,14 @@
 -- Leases of whole batches: lease, read, start, renew, hand back and break.
 --
--- Lock order: every function locks lease rows before event rows, and locks several leases in the order of their tokens.
+-- Lock order: every function locks lease rows before event rows, and locks several leases in the order of their tokens. Only drains
+-- lock leases, and only for a short time. Operators lock events, and note in lease_cut which leases these have left. Whoever finds an
+-- event's row locked leaves this event, and the earlier ones of its group, as they are, and goes on with the others.
 --
 --   the worker uses its lease (leases more events of its groups, ends events)  FOR KEY SHARE
 --   the worker changes started_to or expires_at (starts, renews), or marks
 --   the lease as ended                                                         FOR NO KEY UPDATE (a plain UPDATE)
---   an event leaves the lease without having ended (hand_back, requeue,
---   sweep), and removal of the lease                                           FOR UPDATE
+--   an event leaves the lease without having ended (hand_back, sweep), and
+--   removal of the lease                                                       FOR UPDATE
 --
 -- So the worker's own statements can run at the same time, and no event leaves a lease while the lease's worker writes to it.
 --
@@ -64,7 +66,8 @@ $$;
 --
 -- If the worker of an event died (lapses > 0), a call leases that event alone and does not start it (`suspect`). The caller
 -- starts it when no other event that it holds is running. The caller omits its token from `held` here, so later events of its
--- group wait. Of other events, the first `first_window` count as started: if their worker dies, their attempt is charged.
+-- group wait. Of other events, the first `first_window` count as started: if their worker dies, their attempt is charged. An event on
+-- its last attempt ends this window, because being charged would be its end: the worker starts it when it has a place for it.
 --
 -- `blocked` returns the groups of which no event could be leased. The caller may pass the groups that it met in this walk as
 -- `passed_by`: their other events are then skipped without a lock. The caller runs `sweep` before the start of a walk.
@@ -85,6 +88,7 @@ CREATE FUNCTION tidegate.lease(
     OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb
 ) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET lock_timeout = '1s'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -101,6 +105,7 @@ DECLARE
     last_id bigint;
     total bigint;
     first_suspect bigint;
+    first_last bigint;
     grouped bigint;
     kept bigint;
     page int8multirange;
@@ -174,10 +179,10 @@ BEGIN
     -- that a CASE passes half of the rows, whatever the statistics say. For separate conditions it multiplies the estimates to
     -- almost zero, and then sorts the table instead of walking its index.
     SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.payload_bytes),
-           sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect),
+           sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect), min(s.id) FILTER (WHERE s.last),
            array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
-      INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, young
-      FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, age(q.xmin) <= horizon AS young
+      INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, first_last, young
+      FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
               FROM tidegate.event_queue AS q
              WHERE NOT q.delayed AND q.id > start
                AND CASE WHEN q.available_at <= instant AND NOT (q.id <@ active)
@@ -239,7 +244,9 @@ BEGIN
                          WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
         -- Read all facts from one snapshot.
         WITH own AS MATERIALIZED (
-            SELECT l.token, l.ids FROM tidegate.lease AS l WHERE l.token = ANY (locked)
+            SELECT l.token, l.ids - coalesce((SELECT range_agg(int8range(c.id, c.id, '[]')) FROM tidegate.lease_cut AS c
+                                               WHERE c.token = l.token), '{}') AS ids
+              FROM tidegate.lease AS l WHERE l.token = ANY (locked)
         ), live AS MATERIALIZED (
             SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended
         ), sets AS MATERIALIZED (
@@ -312,19 +319,20 @@ BEGIN
     INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, clear_to, as_of)
     VALUES (token, worker, mine,
             CASE WHEN suspect OR first_window = 0 THEN 0
-                 WHEN mine = page THEN ids[least(first_window, kept)]
-                 ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
-                        ORDER BY u.id LIMIT first_window) AS w) END,
+                 ELSE least(first_last - 1,
+                      CASE WHEN mine = page THEN ids[least(first_window, kept)]
+                           ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
+                                  ORDER BY u.id LIMIT first_window) AS w) END) END,
             hashes, instant, instant, instant + make_interval(secs => seconds), clear_to, as_of);
 END $$;
 
 -- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them, because the lease is
 -- limited by bytes. To find an event that cannot be read, the caller asks for fewer and fewer. Fate 0: to be run, 1: expired, 2:
--- attempts used up.
+-- attempts used up. `expires_in` is the time from the lease to the deadline, in seconds.
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
-                   started boolean, replayed boolean)
+                   started boolean, replayed boolean, expires_in double precision)
     LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -333,7 +341,8 @@ BEGIN
     RETURN QUERY
     SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
-           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL
+           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL,
+           extract(epoch FROM q.expires_at - l.taken_at)::double precision
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
@@ -350,36 +359,58 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts 
       FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
      WHERE l.token = ANY (in_hand.tokens)
+       AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
 $$;
 
 -- Renews the leases of a live worker for this many seconds from now. Returns the leases that it still holds, and how often
--- events were taken away from each.
+-- events were taken away from each. A worker is dead when none of its leases was renewed in time, so it renews all of them in one
+-- statement.
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE (token uuid, cuts integer)
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
     AS $$
+    WITH held AS MATERIALIZED (
+        SELECT l.token FROM tidegate.lease AS l WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
+         ORDER BY l.token FOR NO KEY UPDATE)
     UPDATE tidegate.lease AS l
        SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + make_interval(secs => renew.seconds)
-     WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
+      FROM held WHERE l.token = held.token
     RETURNING l.token, l.cuts
 $$;
 
+-- Lowers the mark up to which handlers of a lease may have started, if it is still `seen`. Only the lease's worker may do so: it
+-- has not started these events, and raises the mark again before it does.
+CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigint[], started_to bigint[]) RETURNS uuid[]
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
+    AS $$
+    WITH asked AS MATERIALIZED (
+        SELECT l.token, a.started_to
+          FROM unnest(tokens, seen, take_back_starts.started_to) AS a(token, seen, started_to)
+          JOIN tidegate.lease AS l ON l.token = a.token AND l.worker = take_back_starts.worker AND l.started_to = a.seen
+         ORDER BY l.token FOR NO KEY UPDATE OF l
+    ), lowered AS (
+        UPDATE tidegate.lease AS l SET started_to = a.started_to FROM asked AS a WHERE l.token = a.token RETURNING l.token)
+    SELECT coalesce(array_agg(l.token), '{}') FROM lowered AS l
+$$;
+
 -- Removes events from the worker's leases without ending them. With each event, the later events of its group in these leases
--- leave too. Returns all events that left. `under` names the lease of each event, and this lease must still hold it, because
+-- leave too. `left_ids` are all events that left. `under` names the lease of each event, and this lease must still hold it, because
 -- the same worker may have leased the event again since. `ran` names later events that were already started: the earlier event
 -- had ended, but its end was not written yet. They have used an attempt. `taken_away`: another session takes the events, and
 -- the worker must notice. Only the worker knows which later events it has started. Therefore each one that may have been
 -- started is charged an attempt, and its limit is raised by one.
+--
+-- It waits for no event. `busy_ids` are events that stay, because another session has locked them or a later event of their group.
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL, ran bigint[] DEFAULT '{}',
-                                   taken_away boolean DEFAULT false)
-    RETURNS bigint[]
+                                   taken_away boolean DEFAULT false, OUT left_ids bigint[], OUT busy_ids bigint[])
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
     own int8multirange;
-    leaving bigint[];
     hole int8multirange;
+    grouped bigint[];
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
     -- A separate statement, so that it also sees a lease that was being taken while we waited for the first lock.
@@ -392,106 +423,249 @@ BEGIN
     -- made for an empty queue walks the index of all groups.
     WITH given AS MATERIALIZED (
         SELECT q.id, q.group_key FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
-    )
-    SELECT ARRAY(SELECT g.id FROM given AS g
-                  UNION
-                 SELECT behind.id
-                   FROM (SELECT g.group_key, min(g.id) AS id FROM given AS g WHERE g.group_key IS NOT NULL GROUP BY g.group_key) AS first
-                  CROSS JOIN LATERAL (SELECT b.id FROM tidegate.event_queue AS b
-                                       WHERE b.group_key = first.group_key AND b.id > first.id AND b.id <@ own OFFSET 0) AS behind)
-      INTO leaving;
-    hole := tidegate.ranges(leaving);
+    ), leaving AS MATERIALIZED (
+        SELECT g.id, false AS grouped FROM given AS g WHERE g.group_key IS NULL
+         UNION ALL
+        SELECT behind.id, true
+          FROM (SELECT g.group_key, min(g.id) AS id FROM given AS g WHERE g.group_key IS NOT NULL GROUP BY g.group_key) AS first
+         CROSS JOIN LATERAL (SELECT b.id FROM tidegate.event_queue AS b
+                              WHERE b.group_key = first.group_key AND b.id >= first.id AND b.id <@ own OFFSET 0) AS behind)
+    SELECT coalesce(array_agg(l.id), '{}'), coalesce(array_agg(l.id) FILTER (WHERE l.grouped), '{}')
+      INTO left_ids, grouped FROM leaving AS l;
+    busy_ids := tidegate.locked_with_earlier(grouped);
+    left_ids := ARRAY(SELECT u.id FROM unnest(left_ids) AS u(id) WHERE u.id <> ALL (busy_ids));
+    hole := tidegate.ranges(left_ids);
     IF taken_away THEN
-        ran := ARRAY(SELECT u.id FROM unnest(leaving) AS u(id)
+        ran := ARRAY(SELECT u.id FROM unnest(left_ids) AS u(id)
                        JOIN tidegate.lease AS l ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);
     END IF;
     ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
     IF taken_away THEN
         -- A separate statement, because a worker that hands back events has no right to change max_attempts.
         UPDATE tidegate.event_queue AS q SET max_attempts = least(1000, q.max_attempts + 1)
-         WHERE q.id = ANY (ran) AND q.attempts < q.max_attempts;
+         WHERE q.id = ANY (ran) AND q.id = ANY (left_ids) AND q.attempts < q.max_attempts;
     END IF;
     UPDATE tidegate.event_queue AS q
        SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int
-     WHERE q.id = ANY (leaving) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
-    -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
-    DELETE FROM tidegate.lease AS l WHERE l.worker = hand_back.worker AND isempty(l.ids - hole);
-    UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int
-     WHERE l.worker = hand_back.worker AND l.ids && hole;
-    RETURN leaving;
+     WHERE q.id = ANY (left_ids) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
+    PERFORM tidegate.shrink_leases(ARRAY(SELECT l.token FROM tidegate.lease AS l
+                                          WHERE l.worker = hand_back.worker AND l.ids && hole), hole, taken_away);
 END $$;
 
--- Runs before a walk. It breaks the leases of dead workers: if one lease of a worker has expired, it breaks all of that worker's
--- leases or none. It also gives back leases of the calling worker that `held` does not name, because the answer of that call was
--- lost. In a broken lease, each event that may have been started loses an attempt, and runs alone the next time. This function
--- reads every version of every lease row; no other function does. It returns the lowest id that became free, and the first
--- transaction whose leases may be live.
+-- Of these events: those that another session has locked, and the earlier ones of their groups. All others are locked for this
+-- session, so that it can change them without a wait. An event that is gone counts as free.
+CREATE FUNCTION tidegate.locked_with_earlier(event_ids bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    AS $$
+DECLARE
+    ours bigint[];
+    busy bigint[];
+BEGIN
+    IF event_ids = '{}' THEN
+        RETURN event_ids;
+    END IF;
+    ours := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) FOR NO KEY UPDATE SKIP LOCKED);
+    busy := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) AND q.id <> ALL (ours));
+    IF busy = '{}' THEN
+        RETURN busy;
+    END IF;
+    RETURN busy || tidegate.earlier_of(event_ids, busy);
+END $$;
+
+-- Of these events: those that come before one of `later` in its group.
+CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS bigint[]
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+    SELECT ARRAY(
+        SELECT q.id FROM tidegate.event_queue AS q
+          JOIN (SELECT b.group_key, max(b.id) AS last FROM tidegate.event_queue AS b
+                 WHERE b.id = ANY (later) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held ON held.group_key = q.group_key
+         WHERE q.id = ANY (event_ids) AND q.id <= held.last AND q.id <> ALL (later))
+$$;
+
+-- Takes these ids out of leases, and removes leases that have no others.
+CREATE FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+BEGIN
+    DELETE FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens) AND c.id <@ hole;
+    -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
+    DELETE FROM tidegate.lease AS l WHERE l.token = ANY (tokens) AND isempty(l.ids - hole);
+    UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int WHERE l.token = ANY (tokens);
+END $$;
+
+-- Takes the events in lease_cut out of their leases, and tells the workers. It returns the lowest id that became free. Events that
+-- another session has locked, and leases that are in use for longer than a moment, are left to the next call.
+CREATE FUNCTION tidegate.apply_cuts() RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET enable_seqscan = off SET jit = off
+    AS $$
+DECLARE
+    cut record;
+    freed record;
+    lowest bigint;
+BEGIN
+    FOR cut IN SELECT l.worker, array_agg(c.id) AS ids, array_agg(DISTINCT c.token) AS tokens
+                 FROM tidegate.lease_cut AS c LEFT JOIN tidegate.lease AS l ON l.token = c.token AND NOT l.ended
+                GROUP BY l.worker ORDER BY l.worker LOOP
+        BEGIN
+            IF cut.worker IS NOT NULL THEN
+                SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, cut.ids, taken_away => true) AS h;
+                lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
+                UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (cut.tokens);
+            END IF;
+            -- What has ended, or has left with its lease.
+            DELETE FROM tidegate.lease_cut AS c
+             WHERE c.token = ANY (cut.tokens) AND c.id = ANY (cut.ids)
+               AND (cut.worker IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id));
+        EXCEPTION WHEN OTHERS THEN
+            IF SQLSTATE <> '55P03' AND SQLSTATE <> '40P01' THEN
+                RAISE WARNING 'events cannot be taken from the leases of worker %: %', cut.worker, SQLERRM;
+            END IF;
+        END;
+    END LOOP;
+    RETURN lowest;
+END $$;
+
+-- Returns events of leases that break to the queue. An event that may have been started loses an attempt if it is `charged`, and runs
+-- alone the next time.
+CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolean) RETURNS void
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+    UPDATE tidegate.event_queue AS q
+       SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
+           last_error = CASE WHEN ran.ran THEN 'lapsed: its worker went away' ELSE q.last_error END,
+           errors = CASE WHEN ran.ran THEN q.errors || jsonb_build_array(jsonb_build_object('handler', NULL,
+                    'code', 'lapsed', 'message', 'its worker went away', 'attempt', q.attempts + 1, 'at', clock_timestamp()))
+                    ELSE q.errors END
+      FROM unnest(event_ids) AS u(id)
+      JOIN tidegate.event_queue AS e ON e.id = u.id
+      JOIN tidegate.lease AS l ON l.token = ANY (tokens) AND l.ids @> u.id
+     CROSS JOIN LATERAL (SELECT lapse.charged AND e.id <= l.started_to AND e.attempts < e.max_attempts
+                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
+     WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL)
+$$;
+
+-- Breaks leases of one worker, whose rows the caller has locked. An event that another session has locked, or that cannot be changed,
+-- stays in its lease, with the earlier ones of its group. A later call takes it. Returns the lowest id that became free.
+CREATE FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) RETURNS bigint
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    AS $$
+DECLARE
+    -- Latest first: an event that cannot be changed then keeps the earlier ones of its group.
+    live CONSTANT bigint[] := ARRAY(
+        SELECT q.id FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) WHERE l.token = ANY (tokens) ORDER BY q.id DESC);
+    stay bigint[] := tidegate.locked_with_earlier(live);
+    leaving bigint[] := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE u.id <> ALL (stay));
+    held int8multirange;
+    one bigint;
+BEGIN
+    BEGIN
+        PERFORM tidegate.lapse(tokens, leaving, charged);
+    EXCEPTION WHEN OTHERS THEN
+        -- For example, a user's trigger refuses one of them.
+        FOREACH one IN ARRAY leaving LOOP
+            CONTINUE WHEN one = ANY (stay);
+            BEGIN
+                PERFORM tidegate.lapse(tokens, ARRAY[one], charged);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'event % cannot leave its broken lease: %', one, SQLERRM;
+                stay := stay || one || tidegate.earlier_of(leaving, ARRAY[one]);
+            END;
+        END LOOP;
+    END;
+    held := tidegate.ranges(stay);
+    SELECT coalesce(range_agg(l.ids), '{}') - held INTO held FROM tidegate.lease AS l WHERE l.token = ANY (tokens);
+    PERFORM tidegate.shrink_leases(tokens, held, false);
+    RETURN lower(held);
+END $$;
+
+-- Runs before a walk. It breaks the leases of dead workers. A worker is dead when the leases with which it works have all expired: it
+-- has renewed none of them. (One alone may expire while the worker lives: it knows nothing of a lease whose answer was lost. An ended
+-- lease is not renewed.) The function also gives back leases of the calling worker that `held` does not name, because the answer of
+-- that call was lost, and takes out of leases what operators have taken. In a broken lease, each event that may have been started loses
+-- an attempt, and runs alone the next time. This function reads every version of every lease row; no other function does. It returns
+-- the lowest id that became free, and the first transaction whose leases may be live.
 CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET lock_timeout = '100ms'
     AS $$
 #variable_conflict use_column
 DECLARE
-    instant CONSTANT timestamptz := clock_timestamp();
     dead uuid;
-    locked bigint;
-    l record;
+    tokens uuid[];
 BEGIN
     broken := 0;
-    FOR l IN SELECT o.token, o.ids FROM tidegate.lease AS o
-              WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY o.token FOR UPDATE SKIP LOCKED LOOP
-        UPDATE tidegate.event_queue AS q SET stray = true
-          FROM unnest(l.ids) AS r
-         WHERE q.id >= lower(r) AND q.id < upper(r) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray ELSE false END;
-        DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
-        broken := broken + 1;
-        lowest := least(lowest, lower(l.ids));
-    END LOOP;
-    FOR dead IN SELECT DISTINCT o.worker FROM tidegate.lease AS o
-                 WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP
-        SELECT count(*) INTO locked
-          FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead AND o.expires_at <= instant FOR UPDATE SKIP LOCKED) AS t;
-        CONTINUE WHEN locked = 0;
-        -- A separate statement, so that it sees leases that the worker took before the first statement locked.
-        SELECT count(*) INTO locked FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;
-        CONTINUE WHEN locked < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead);
+    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+        lowest := tidegate.apply_cuts();
+    END IF;
+    tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o
+                     WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held) ORDER BY o.token FOR UPDATE SKIP LOCKED);
+    IF tokens <> '{}' THEN
+        lowest := least(lowest, tidegate.break_leases(tokens, false));
+        broken := cardinality(tokens);
+    END IF;
+    FOR dead IN SELECT d FROM tidegate.dead_workers() AS d WHERE d IS DISTINCT FROM sweep.worker LOOP
+        tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED);
+        -- A separate statement, so that it sees leases that the worker took or renewed before the first statement locked.
+        CONTINUE WHEN tokens = '{}' OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)
+                   OR NOT EXISTS (SELECT FROM tidegate.dead_workers() AS d WHERE d = dead);
         BEGIN
-            FOR l IN SELECT o.token, o.ids, o.started_to, o.taken_at FROM tidegate.lease AS o WHERE o.worker = dead LOOP
-                UPDATE tidegate.event_queue AS q
-                   SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
-                       last_error = CASE WHEN ran.ran THEN 'lapsed: its worker went away' ELSE q.last_error END,
-                       errors = CASE WHEN ran.ran THEN q.errors || jsonb_build_array(jsonb_build_object('handler', NULL,
-                                'code', 'lapsed', 'message', 'its worker went away', 'attempt', q.attempts + 1, 'at', instant))
-                                ELSE q.errors END
-                  FROM unnest(l.ids) AS r
-                  JOIN tidegate.event_queue AS e ON e.id >= lower(r) AND e.id < upper(r)
-                 CROSS JOIN LATERAL (SELECT e.id <= l.started_to AND e.attempts < e.max_attempts
-                                            AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
-                 WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL);
-                DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
-                broken := broken + 1;
-                lowest := least(lowest, lower(l.ids));
-            END LOOP;
+            lowest := least(lowest, tidegate.break_leases(tokens, true));
+            broken := broken + cardinality(tokens);
         EXCEPTION WHEN OTHERS THEN
-            -- For example, a user's trigger may refuse one of its events. This must not block the leases of other workers.
+            -- This must not block the leases of other workers.
             RAISE WARNING 'the leases of worker % cannot be broken: %', dead, SQLERRM;
         END;
     END LOOP;
     SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
 END $$;
 
--- Makes delayed events ready whose time has come, up to `most` at a time, earliest first. Returns the lowest id, from which the
--- next scan must start. The time is a subselect, so that the index can use it as a bound. Compared with the volatile function
--- itself, every delayed row would be read (26 ms for 100,000).
-CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint)
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+-- Workers with leases, none of which was renewed in time. An ended lease is not renewed, and counts only if the worker has no other.
+CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$
-    WITH due AS MATERIALIZED (
-        SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT clock_timestamp())
-         ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED
-    ), ready AS (
-        UPDATE tidegate.event_queue AS q SET delayed = false WHERE q.id = ANY (ARRAY(SELECT id FROM due)) RETURNING q.id)
-    SELECT count(*), min(id) FROM ready
+    SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
+    HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp()
 $$;
+
+-- Makes delayed events ready whose time has come, or whose deadline has passed, up to `most` at a time, earliest first. Returns the
+-- lowest id, from which the next scan must start. The time is a subselect, so that the index can use it as a bound. Compared with the
+-- volatile function itself, every delayed row would be read (26 ms for 100,000).
+CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    AS $$
+DECLARE
+    due CONSTANT bigint[] := ARRAY(
+        SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT clock_timestamp())
+         ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+    late CONSTANT bigint[] := ARRAY(
+        SELECT id FROM tidegate.event_queue WHERE delayed AND expires_at <= (SELECT clock_timestamp()) AND id <> ALL (due)
+         ORDER BY expires_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+    one bigint;
+BEGIN
+    promoted := 0;
+    IF due || late = '{}' THEN
+        RETURN;
+    END IF;
+    BEGIN
+        UPDATE tidegate.event_queue AS q SET delayed = false WHERE q.id = ANY (due);
+        UPDATE tidegate.event_queue AS q SET available_at = clock_timestamp() WHERE q.id = ANY (late);
+        SELECT count(*), min(u) INTO promoted, lowest FROM unnest(due || late) AS u;
+    EXCEPTION WHEN OTHERS THEN
+        -- For example, a user's trigger refuses one of them.
+        FOREACH one IN ARRAY due || late LOOP
+            BEGIN
+                UPDATE tidegate.event_queue AS q SET delayed = false, available_at = least(q.available_at, clock_timestamp())
+                 WHERE q.id = one;
+                promoted := promoted + 1;
+                lowest := least(lowest, one);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'event % cannot be made ready: %', one, SQLERRM;
+            END;
+        END LOOP;
+    END;
+END $$;
 
 -- Checks property G. Returns leased events with an earlier live event of their group that the same worker does not hold, up to
 -- `most`. There must never be any.

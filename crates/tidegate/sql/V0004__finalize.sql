@@ -1,5 +1,6 @@
 -- Ending events, and returning them to the queue after an attempt. Every write goes through the lease row. An event that has
--- left the lease is not changed.
+-- left the lease is not changed, and neither is one that an operator has taken from it (lease_cut). An operator locks the event's row
+-- before he commits, so a write that waited for this row looks at lease_cut once more when it has it.
 
 -- Appends new errors, each with the time at which it was stored. Null appends nothing.
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz) RETURNS jsonb
@@ -32,6 +33,8 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
 --   over    the worker holds no event of this lease any more. The lease is not marked as ended if it still contains an
 --           event: a free event without a mark would be lost to the order of its group.
 --
+-- It waits for the row of an event for 250 ms at most; then the caller ends the events one way that never waits, by finalize().
+--
 -- Returns two numbers for each lease: how many of the events that it held are now in the log, and `cuts`, which is how often
 -- events were taken away from the lease, or null if the lease is gone. If a worker sees a new cut, or an event that was no
 -- longer held, it must read all of its leases again before it starts another event. The later events of that group have left
@@ -40,6 +43,7 @@ CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto big
                                   OUT ended bigint[], OUT cuts integer[])
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -52,6 +56,9 @@ DECLARE
     lease record;
     gone record;
 BEGIN
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
+        done := ARRAY(SELECT u.done - tidegate.cuts_of(u.token) FROM unnest(tokens, done) WITH ORDINALITY AS u(token, done, n) ORDER BY u.n);
+    END IF;
     FOR n IN 1 .. cardinality(tokens) LOOP
         IF over[n] THEN
             SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR NO KEY UPDATE;
@@ -98,6 +105,25 @@ BEGIN
             UPDATE tidegate.lease AS l SET ended = true WHERE l.token = tokens[n];
         END IF;
     END LOOP;
+    PERFORM tidegate.refuse_new_cuts(tokens, done);
+END $$;
+
+-- Returns the ids that operators have taken from a lease.
+CREATE FUNCTION tidegate.cuts_of(token uuid) RETURNS int8multirange
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT coalesce(range_agg(int8range(c.id, c.id, '[]')), '{}') FROM tidegate.lease_cut AS c WHERE c.token = cuts_of.token
+$$;
+
+-- Rolls back the ends of events that an operator took while they were being ended. The caller tries again.
+CREATE FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) AND EXISTS (
+           SELECT FROM unnest(tokens, done) AS u(token, done) JOIN tidegate.lease_cut AS c ON c.token = u.token AND c.id <@ u.done) THEN
+        RAISE EXCEPTION 'an operator has just taken one of these events' USING ERRCODE = 'lock_not_available';
+    END IF;
 END $$;
 
 -- Completes one event within its handler's transaction, which must not commit if the lease is lost.
@@ -128,8 +154,8 @@ $$;
 
 -- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a handler ended the event:
 -- an event that expired or was given up has used no attempt. `waits` controls what happens to a follow-up if another
--- transaction is publishing to its group: either the call waits, or the event stays unchanged and is named in `busy_ids`. The
--- function returns the events that are now in the log. All others were no longer held.
+-- transaction is publishing to its group: either the call waits, or the event stays unchanged and is named in `busy_ids`, as are events
+-- whose row another transaction has locked. The function returns the events that are now in the log. All others were no longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most one second.
 CREATE FUNCTION tidegate.finalize(
@@ -147,6 +173,7 @@ DECLARE
     lease record;
     instant CONSTANT timestamptz := clock_timestamp();
     busy text[];
+    free bigint[];
     put record;
 BEGIN
     ended_ids := '{}';
@@ -160,10 +187,20 @@ BEGIN
     IF lease.ids IS NULL THEN
         RETURN;
     END IF;
-    IF NOT waits AND cardinality(next_group_keys) > 0 THEN
-        busy := tidegate.busy_groups(next_group_keys);
-        busy_ids := ARRAY(SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
-                           WHERE f.group_key = ANY (busy));
+    lease.ids := lease.ids - tidegate.cuts_of(finalize.token);
+    IF NOT waits THEN
+        free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                       WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids FOR UPDATE SKIP LOCKED);
+        IF cardinality(free) < cardinality(finalize.ids) THEN
+            busy_ids := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                               WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids AND q.id <> ALL (free));
+        END IF;
+        IF cardinality(next_group_keys) > 0 THEN
+            busy := tidegate.busy_groups(next_group_keys);
+            busy_ids := busy_ids || ARRAY(
+                SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
+                 WHERE f.group_key = ANY (busy));
+        END IF;
     END IF;
     WITH outcome AS MATERIALIZED (
         SELECT o.* FROM unnest(finalize.ids, statuses, rans, error_lists, results, progresses)
@@ -219,15 +256,17 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(put.published, 0);
+    PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
 END $$;
 
 -- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would read it. SECURITY
 -- DEFINER is needed, because otherwise the drain role would need the right to change payloads.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET lock_timeout = '250ms'
     AS $$
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids FOR KEY SHARE;
+    PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids
+        AND NOT end_unreadable.id <@ tidegate.cuts_of(l.token) FOR KEY SHARE;
     IF FOUND THEN
         UPDATE tidegate.event_queue AS q SET payload = NULL WHERE q.id = end_unreadable.id;
     END IF;
@@ -240,38 +279,44 @@ END $$;
 
 -- Returns events to the queue for a later try, with the progress they have made. Events that are no longer under their tokens
 -- are left unchanged, because the worker may have leased them again. `charged`: an attempt has ended normally, so the event is
--- no longer suspected of killing its worker. Returns all events that left the worker's leases, including later events of the
--- same groups.
+-- no longer suspected of killing its worker. `left_ids` are all events that left the worker's leases, including later events of the
+-- same groups. It waits for no event: `busy_ids` stay, because another session has locked them or a later event of their group. An
+-- event of a group is not put off for longer than a publisher may plan it.
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
-                               error_lists text[], progresses text[], ran bigint[] DEFAULT '{}') RETURNS bigint[]
+                               error_lists text[], progresses text[], ran bigint[] DEFAULT '{}',
+                               OUT left_ids bigint[], OUT busy_ids bigint[])
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     held bigint[];
-    left_hand bigint[];
+    free bigint[];
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = retry.worker ORDER BY l.token FOR UPDATE;
     held := ARRAY(SELECT o.id FROM unnest(retry.ids, tokens) AS o(id, token)
-                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id);
-    left_hand := tidegate.hand_back(retry.worker, held, ran => retry.ran);
+                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id
+                   WHERE NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = o.token AND c.id = o.id));
+    free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (held) FOR NO KEY UPDATE SKIP LOCKED);
+    SELECT h.left_ids, h.busy_ids INTO left_ids, busy_ids FROM tidegate.hand_back(retry.worker, free, ran => retry.ran) AS h;
+    busy_ids := busy_ids || ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (held) AND q.id <> ALL (free));
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
-           available_at = instant + make_interval(secs => o.delay), last_error = coalesce(o.last_error, q.last_error),
+           available_at = instant + CASE WHEN q.group_key IS NULL THEN make_interval(secs => o.delay)
+                                         ELSE least(make_interval(secs => o.delay), tidegate.max_group_delay()) END, last_error = coalesce(o.last_error, q.last_error),
            -- An event that is put off repeatedly for the same reason adds no further errors.
            errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
                          ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
       FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
            AS o(id, charged, delay, last_error, errors, progress)
-     WHERE q.id = o.id AND q.id = ANY (held) AND q.id = ANY (left_hand);
-    RETURN left_hand;
+     WHERE q.id = o.id AND q.id = ANY (free) AND q.id = ANY (left_ids);
 END $$;
 
 -- Stores a step's result or a handler's end with an event that is still held. Returns whether the event is still held.
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET lock_timeout = '1s'
     AS $$
 #variable_conflict use_column
 BEGIN
@@ -280,7 +325,8 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE tidegate.event_queue AS q SET progress = tidegate.merge_progress(q.progress, save_progress.progress::jsonb)
-     WHERE q.id = save_progress.id;
+     WHERE q.id = save_progress.id
+       AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = save_progress.token AND c.id = save_progress.id);
     RETURN FOUND;
 END $$;
 
@@ -292,7 +338,9 @@ CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, pa
 #variable_conflict use_column
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids FOR KEY SHARE SKIP LOCKED;
-    IF NOT FOUND THEN
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = report_progress.token AND c.id = report_progress.id) THEN
+        RETURN false;
+    ELSIF NOT FOUND THEN
         RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);
     END IF;
     UPDATE tidegate.event_queue AS q

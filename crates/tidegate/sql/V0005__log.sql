@@ -566,6 +566,81 @@ BEGIN
     RETURN forgotten;
 END $$;
 
+-- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be read, it goes without its
+-- payload; an event that cannot be ended stays. `begun` are those that a handler may have been running; their attempt counts.
+CREATE FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+#variable_conflict use_column
+DECLARE
+    middle CONSTANT integer := cardinality(event_ids) / 2;
+    half record;
+BEGIN
+    ended := '{}';
+    begun := '{}';
+    IF event_ids = '{}' THEN
+        RETURN;
+    END IF;
+    BEGIN
+        SELECT e.ended, e.begun INTO ended, begun FROM tidegate.end_at_once(event_ids, code, message) AS e;
+    EXCEPTION
+        WHEN lock_not_available OR deadlock_detected THEN
+            RAISE;
+        WHEN OTHERS THEN
+            IF middle = 0 THEN
+                BEGIN
+                    UPDATE tidegate.event_queue AS q SET payload = NULL, payload_bytes = 0 WHERE q.id = event_ids[1];
+                    SELECT e.ended, e.begun INTO ended, begun
+                      FROM tidegate.end_at_once(event_ids, code, message || ' (its payload cannot be read)') AS e;
+                EXCEPTION WHEN OTHERS THEN
+                    RAISE WARNING 'event % cannot be ended: %', event_ids[1], SQLERRM;
+                END;
+            ELSE
+                SELECT e.ended, e.begun INTO half FROM tidegate.end_locked(event_ids[:middle], code, message) AS e;
+                SELECT half.ended || e.ended, half.begun || e.begun INTO ended, begun
+                  FROM tidegate.end_locked(event_ids[middle + 1:], code, message) AS e;
+            END IF;
+    END;
+END $$;
+
+-- Does the work of end_locked(), for all events or none.
+CREATE FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    WITH gone AS (
+        DELETE FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) RETURNING q.*
+    ), told AS (
+        SELECT g.*, l.token, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun
+          FROM gone AS g LEFT JOIN tidegate.lease AS l
+            ON l.ids @> g.id AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = g.id)
+    ), cut AS (
+        INSERT INTO tidegate.lease_cut (token, id)
+        SELECT t.token, t.id FROM told AS t WHERE t.token IS NOT NULL ORDER BY 1, 2 ON CONFLICT DO NOTHING
+    ), logged AS (
+        INSERT INTO tidegate.event_log
+               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                errors, progress, created_at, processing_started_at, finished_at, expires_at,
+                deadline, parent_id, replay_of, traceparent)
+        SELECT t.id, t.kind, t.payload, t.group_key, t.dedup_key, t.correlation_id, 'FAILED',
+               least(t.attempts + t.begun::int, t.max_attempts), t.max_attempts,
+               tidegate.append_errors(t.errors, jsonb_build_array(jsonb_build_object(
+                   'handler', NULL, 'code', code, 'message', message, 'attempt', least(t.attempts + t.begun::int, t.max_attempts))),
+                   instant),
+               t.progress, t.created_at, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'),
+               t.expires_at, t.parent_id, t.replay_of, t.traceparent
+          FROM told AS t LEFT JOIN tidegate.event_kind AS k ON k.kind = t.kind
+        RETURNING kind, status, attempts, created_at
+    ), counted AS (
+        SELECT tidegate.count_ended(array_agg(l.kind), array_agg(l.status), array_agg(l.attempts), array_agg(l.created_at), instant)
+          FROM logged AS l)
+    SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
+      INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
+END $$;
+
 -- Ends live events that no drain would pass to a handler any more: their deadline has passed or their attempts are used
 -- up, and they are in no live lease. They move to the log with the same codes as in a drain. The function first breaks
 -- the leases of dead workers, which may use up an attempt. It walks the primary key in pages of `page` rows. `last_id`
@@ -588,7 +663,8 @@ BEGIN
     IF NOT dry_run THEN
         PERFORM tidegate.sweep(NULL, '{}');
     END IF;
-    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l WHERE NOT dry_run OR l.expires_at > moment;
+    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l
+     WHERE NOT dry_run OR l.worker NOT IN (SELECT d FROM tidegate.dead_workers() AS d);
     SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
       FROM (SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff
                          AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (
@@ -607,34 +683,14 @@ BEGIN
         -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have
         -- locked.
         SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
-        WITH gone AS (
-            DELETE FROM tidegate.event_queue AS q
-             WHERE q.id = ANY (due) AND NOT (q.id <@ held)
-               AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
-               AND q.created_at <= cutoff
-            RETURNING q.*, (q.expires_at <= moment) IS TRUE AS late, clock_timestamp() AS ended_at
-        ), logged AS (
-            INSERT INTO tidegate.event_log
-                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                    errors, progress, created_at, finished_at, expires_at, deadline, parent_id, replay_of, traceparent)
-            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts,
-                   g.max_attempts,
-                   tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object('handler', NULL,
-                       'code', CASE WHEN g.late THEN 'expired' ELSE 'abandoned' END,
-                       'message', CASE WHEN g.late THEN 'not started before its deadline'
-                                       ELSE 'its worker went away on the last attempt' END,
-                       'attempt', g.attempts)), g.ended_at),
-                   g.progress, g.created_at, g.ended_at,
-                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of, g.traceparent
-              FROM gone AS g
-              LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind)
-        SELECT array_agg(g.id) FILTER (WHERE g.late) AS expired, array_agg(g.id) FILTER (WHERE NOT g.late) AS abandoned,
-               array_agg(g.kind) AS kinds, array_agg('FAILED'::text) AS statuses, array_agg(g.attempts) AS attempts,
-               array_agg(g.created_at) AS created_ats
-          INTO ended FROM gone AS g;
-        expired := ended.expired;
-        abandoned := ended.abandoned;
-        PERFORM tidegate.count_ended(ended.kinds, ended.statuses, ended.attempts, ended.created_ats, moment);
+        SELECT array_agg(q.id ORDER BY q.id) FILTER (WHERE q.expires_at <= moment) AS expired,
+               array_agg(q.id ORDER BY q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) AS abandoned INTO ended
+          FROM tidegate.event_queue AS q
+         WHERE q.id = ANY (due) AND NOT (q.id <@ held) AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
+           AND q.created_at <= cutoff;
+        expired := nullif((tidegate.end_locked(coalesce(ended.expired, '{}'), 'expired', 'not started before its deadline')).ended, '{}');
+        abandoned := nullif((tidegate.end_locked(coalesce(ended.abandoned, '{}'), 'abandoned',
+                                                 'its worker went away on the last attempt')).ended, '{}');
         IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
             INSERT INTO tidegate.audit (action, actor, filter, ids, count)
             VALUES ('cleanup', sweep_events.actor,

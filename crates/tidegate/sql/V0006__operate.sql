@@ -46,34 +46,43 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
 
--- The only function that requeues events. The worker loses the events, and with each one the later events of its group. A
--- started attempt counts. The event runs in the next drain even if its attempts were used up. If its limit is already 1000, the
+-- The only function that requeues events. The worker loses the events, and with each one the later events of its group: it can write
+-- nothing about them any more (lease_cut), and the next sweep takes them out of its leases. A started attempt counts. The event runs in the next drain even if its attempts were used up. If its limit is already 1000, the
 -- maximum, one attempt is returned to it.
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
 DECLARE
-    owner uuid;
-    ran bigint[] := '{}';
+    found bigint[];
+    taken jsonb;
 BEGIN
-    -- Process workers in a fixed order, so that two operators cannot deadlock.
-    FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) ORDER BY 1 LOOP
-        PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
-        ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
-                             WHERE u.id <= l.started_to);
-        PERFORM tidegate.hand_back(owner, event_ids, taken_away => true);
-    END LOOP;
+    found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE);
+    -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have locked.
+    WITH held AS MATERIALIZED (
+        SELECT q.id, q.group_key, l.token, l.worker, q.id <= l.started_to AND q.attempts < q.max_attempts AS ran
+          FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id
+         WHERE q.id = ANY (found)
+           AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
+    ), leaving AS (
+        SELECT h.token, h.id FROM held AS h
+         UNION
+        SELECT behind.token, behind.id
+          FROM (SELECT h.worker, h.group_key, min(h.id) AS id FROM held AS h WHERE h.group_key IS NOT NULL GROUP BY 1, 2) AS first
+         CROSS JOIN LATERAL (
+               SELECT l.token, q.id FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id AND l.worker = first.worker
+                WHERE q.group_key = first.group_key AND q.id > first.id OFFSET 0) AS behind
+    ), cut AS (
+        INSERT INTO tidegate.lease_cut (token, id) SELECT l.token, l.id FROM leaving AS l ORDER BY 1, 2 ON CONFLICT DO NOTHING)
+    SELECT coalesce(jsonb_object_agg(h.id, true) FILTER (WHERE h.ran), '{}') INTO taken FROM held AS h;
     RETURN QUERY
-    WITH found AS MATERIALIZED (
-        SELECT q.id, least(q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int, 999) AS attempts
-          FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
+    WITH now AS MATERIALIZED (
+        SELECT q.id, least(q.attempts + (taken ? q.id::text)::int, 999) AS attempts FROM tidegate.event_queue AS q WHERE q.id = ANY (found))
     UPDATE tidegate.event_queue AS q
        SET available_at = least(q.available_at, clock_timestamp()), stray = true,
-           attempts = found.attempts, max_attempts = greatest(q.max_attempts, found.attempts + 1)
-      FROM found
-     WHERE q.id = found.id AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id)
+           attempts = now.attempts, max_attempts = greatest(q.max_attempts, now.attempts + 1)
+      FROM now
+     WHERE q.id = now.id
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
 
@@ -464,61 +473,25 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
 
--- Ends live events by an operator's decision, whichever worker holds them. It does not write the lease token to the log,
--- where the token would tell the worker that the end was its own. The worker learns of the end by `cuts`. Returns the
+-- Ends live events by an operator's decision, whichever worker holds them. It does not write the lease token to the log, where the
+-- token would tell the worker that the end was its own. The worker learns of the end from the next sweep (lease_cut). Returns the
 -- events that have `ended`, those of them that a handler may have been running (`begun`, whose attempt counts), and those
 -- that were `missed`. A call that ends one event waits for its lock. A call that ends many never waits, because everything
 -- it has locked would wait too.
---
--- Leases are locked before events. A lease taken in between has locked its events first, so this function sees the lease
--- once it has the events. That lease's worker may hold the lease row by then and wait for the events. The function
--- therefore never waits for that lease while it holds the events.
 CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text,
                                   OUT ended bigint[], OUT begun bigint[], OUT missed bigint[])
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
 DECLARE
-    instant CONSTANT timestamptz := clock_timestamp();
-    locked uuid[];
     found bigint[];
 BEGIN
     IF cardinality(event_ids) = 1 THEN
-        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids @> event_ids[1] FOR UPDATE);
         found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = event_ids[1] FOR UPDATE);
     ELSE
-        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) FOR UPDATE SKIP LOCKED);
         found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) FOR UPDATE SKIP LOCKED);
     END IF;
-    locked := locked || ARRAY(SELECT l.token FROM tidegate.lease AS l
-                               WHERE l.ids && tidegate.ranges(found) AND l.token <> ALL (locked) FOR UPDATE SKIP LOCKED);
-    WITH gone AS (
-        DELETE FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (found)
-           AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND l.token <> ALL (locked)) RETURNING q.*
-    ), told AS (
-        SELECT g.*, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun
-          FROM gone AS g LEFT JOIN tidegate.lease AS l ON l.ids @> g.id
-    ), logged AS (
-        INSERT INTO tidegate.event_log
-               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                errors, progress, created_at, processing_started_at, finished_at, expires_at,
-                deadline, parent_id, replay_of, traceparent)
-        SELECT t.id, t.kind, t.payload, t.group_key, t.dedup_key, t.correlation_id, 'FAILED',
-               least(t.attempts + t.begun::int, t.max_attempts), t.max_attempts,
-               tidegate.append_errors(t.errors, jsonb_build_array(jsonb_build_object(
-                   'handler', NULL, 'code', code, 'message', message, 'attempt', least(t.attempts + t.begun::int, t.max_attempts))),
-                   instant),
-               t.progress, t.created_at, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'),
-               t.expires_at, t.parent_id, t.replay_of, t.traceparent
-          FROM told AS t LEFT JOIN tidegate.event_kind AS k ON k.kind = t.kind
-        RETURNING kind, status, attempts, created_at
-    ), counted AS (
-        SELECT tidegate.count_ended(array_agg(l.kind), array_agg(l.status), array_agg(l.attempts), array_agg(l.created_at), instant)
-          FROM logged AS l)
-    SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
-      INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
-    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (locked) AND l.ids && tidegate.ranges(end_live.ended);
+    SELECT e.ended, e.begun INTO ended, begun FROM tidegate.end_locked(found, code, message) AS e;
     missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
 
@@ -546,7 +519,7 @@ BEGIN
         PERFORM tidegate.lock_replays();
     END IF;
     PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
-    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline INTO head
+    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline, q.available_at INTO head
       FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
     IF head.id IS NULL THEN
         refused := format('group_key: %L has no live events', unblock.group_key);
@@ -560,6 +533,9 @@ BEGIN
         acted := cardinality((tidegate.end_live(ARRAY[head.id], 'skipped', 'put behind its group by an operator')).ended) > 0;
         IF acted THEN
             SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
+            -- What was planned, or waits for its next attempt, keeps its time.
+            UPDATE tidegate.event_queue AS q SET available_at = head.available_at
+             WHERE q.replay_of = head.id AND head.available_at > clock_timestamp();
         END IF;
     END IF;
     IF NOT acted THEN

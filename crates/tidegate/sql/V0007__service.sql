@@ -54,9 +54,11 @@ $$;
 -- Stores what a worker has learned about a service since its last report. The arguments say whether the service answered
 -- (before the failures, if there are any), how many calls in a row have failed since, and the code of the last failure. They
 -- also say when the service wants to be called again, and which kinds of events wait for it. `probed`: the report is about the
--- one event that was tried. If it contains neither an answer nor a failure, no call was made, and another event is tried.
+-- one event that was tried. If it contains neither an answer nor a failure, no call was made, and another event is tried. `uncalled`
+-- is the kind of that event if its handlers ended without a call: a deployment may have gone round the service. The kind no longer
+-- waits for the service, until an event of it calls the service again.
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text,
-                                        retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
+                                        retry_after double precision, kinds text[], probed boolean, uncalled text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
     AS $$
 DECLARE
@@ -96,6 +98,15 @@ BEGIN
         ELSIF known.state = 'probing' AND NOT report_service.answered THEN
             next.state := 'open';
             next.retry_at := instant + interval '1 second';
+            IF report_service.uncalled IS NOT NULL THEN
+                next.kinds := array_remove(next.kinds, report_service.uncalled);
+                next.retry_at := instant;
+                IF next.kinds = '{}' THEN
+                    -- Nobody waits for it. The next event calls it, and one failure is enough to open it again.
+                    next.state := 'closed';
+                    next.failures := tidegate.open_after() - 1;
+                END IF;
+            END IF;
         END IF;
     END IF;
     IF next.state <> known.state AND 'closed' IN (next.state, known.state) THEN

@@ -4,10 +4,13 @@
 -- All events in hand, as sets in which an event is found by binary search, and the subsets that may have started or are
 -- stuck.
 CREATE VIEW tidegate.held AS
-SELECT coalesce(range_agg(ids), '{}') AS ids,
-       coalesce(range_agg(ids * int8multirange(int8range(NULL, started_to, '(]'))), '{}') AS started,
-       coalesce(range_agg(ids) FILTER (WHERE expires_at <= statement_timestamp()), '{}') AS stuck
-  FROM tidegate.lease;
+SELECT l.ids - c.ids AS ids, l.started - c.ids AS started, l.stuck - c.ids AS stuck
+  FROM (SELECT coalesce(range_agg(ids), '{}') AS ids,
+               coalesce(range_agg(ids * int8multirange(int8range(NULL, started_to, '(]'))), '{}') AS started,
+               coalesce(range_agg(ids) FILTER (WHERE expires_at <= statement_timestamp()), '{}') AS stuck
+          FROM tidegate.lease) AS l,
+       -- What operators have taken is no longer in hand.
+       (SELECT coalesce(range_agg(int8range(id, id, '[]')), '{}') AS ids FROM tidegate.lease_cut) AS c;
 
 -- The state of an event depends on the lease that holds it. An attempt counts here as soon as it may have started.
 --
@@ -26,6 +29,7 @@ SELECT e.*
           FROM tidegate.lease AS l
          CROSS JOIN LATERAL unnest(l.ids) AS r
           JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND q.id <@ r
+         WHERE NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
         UNION ALL
         SELECT q.id, q.kind, q.payload, q.group_key, q.dedup_key, q.correlation_id, 'PENDING',
                q.attempts, q.max_attempts,
@@ -76,7 +80,7 @@ BEGIN
     ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
         -- As in reschedule().
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
-        IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
+        IF EXISTS (SELECT FROM tidegate.held AS h WHERE h.ids @> OLD.id) THEN
             RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) together with available_at and expires_at, because a worker holds event %, got PROCESSING',
                 OLD.id USING ERRCODE = 'invalid_parameter_value';
         END IF;

@@ -47,7 +47,7 @@ DECLARE
     held int8multirange;
 BEGIN
     IF select_live.status IS NOT NULL THEN
-        SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
+        SELECT h.ids INTO held FROM tidegate.held AS h;
     END IF;
     RETURN ARRAY(
         SELECT q.id FROM tidegate.event_queue AS q
@@ -224,8 +224,7 @@ BEGIN
         missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (asked_for) AND q.id <> ALL (chosen) ORDER BY q.id);
     END IF;
     -- A separate statement, so that it sees every lease that was taken first.
-    held := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id)
-                   ORDER BY u.id);
+    held := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id), tidegate.held AS h WHERE h.ids @> u.id ORDER BY u.id);
     late := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                    WHERE q.id = ANY (chosen) AND q.id <> ALL (held) AND q.group_key IS NOT NULL
                      AND reschedule.available_at > statement_timestamp() + tidegate.max_group_delay());

@@ -314,8 +314,8 @@ BEGIN
             WHEN lock_not_available OR deadlock_detected THEN
                 waited := true;
                 CONTINUE;
-            WHEN data_exception OR integrity_constraint_violation THEN
-                -- A publish that is refused now will be refused again, so the schedule stops and stores the reason.
+            WHEN invalid_parameter_value THEN
+                -- The publish has refused a field of the schedule. It will do so again, so the schedule stops and stores the reason.
                 UPDATE tidegate.schedule AS t SET next_at = 'infinity', problem = SQLERRM
                  WHERE t.id = (SELECT k.id FROM tidegate.schedule AS k WHERE k.id = f.id AND k.revision = f.revision
                                   FOR UPDATE SKIP LOCKED);

@@ -173,7 +173,11 @@ COMMENT ON COLUMN tidegate.lease.started_to IS 'Handlers of events up to this id
 COMMENT ON COLUMN tidegate.lease.groups IS 'Hashes of the groups of its events. Null: none has a group.';
 COMMENT ON COLUMN tidegate.lease.taken_at IS 'When the lease was taken.';
 COMMENT ON COLUMN tidegate.lease.renewed_at IS 'When the worker last renewed the lease.';
-COMMENT ON COLUMN tidegate.lease.expires_at IS 'When the lease runs out if it is not renewed. From then on a sweep may break it.';
+COMMENT ON COLUMN tidegate.lease.expires_at IS
+    'When the lease runs out if it is not renewed. When all leases of a worker have run out, a sweep breaks them.';
+COMMENT ON TABLE tidegate.lease_cut IS 'Events that operators have taken from a lease and the next sweep takes out of it.';
+COMMENT ON COLUMN tidegate.lease_cut.token IS 'The lease.';
+COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
 COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed events from the lease.';
 COMMENT ON COLUMN tidegate.lease.ended IS 'True: none of its events is left in the queue.';
 COMMENT ON COLUMN tidegate.lease.born IS 'The transaction that took it.';

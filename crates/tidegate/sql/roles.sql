@@ -48,10 +48,13 @@ GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
 GRANT UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress, reported) ON tidegate.event_queue
    TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease TO tidegate_drain;
+GRANT SELECT, DELETE ON tidegate.lease_cut TO tidegate_drain;
 GRANT SELECT ON tidegate.events, tidegate.ends, tidegate.held, tidegate.leases, tidegate.services, tidegate.at_work TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
+GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.take_back_starts, tidegate.hand_back,
+                          tidegate.locked_with_earlier, tidegate.earlier_of, tidegate.shrink_leases, tidegate.apply_cuts, tidegate.lapse,
+                          tidegate.break_leases, tidegate.dead_workers, tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.max_group_delay,
                           tidegate.sweep, tidegate.promote, tidegate.complete, tidegate.complete_held, tidegate.busy_groups,
                           tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress, tidegate.report_progress,
                           tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
@@ -91,7 +94,7 @@ GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, 
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at,
               processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of)
    ON tidegate.event_log TO tidegate_read;
-GRANT SELECT ON tidegate.lease, tidegate.leases, tidegate.held, tidegate.service, tidegate.service_place, tidegate.services, tidegate.event_kind, tidegate.audit, tidegate.ends, tidegate.at_work, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
+GRANT SELECT ON tidegate.lease, tidegate.lease_cut, tidegate.leases, tidegate.held, tidegate.service, tidegate.service_place, tidegate.services, tidegate.event_kind, tidegate.audit, tidegate.ends, tidegate.at_work, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
                 tidegate.blocked_groups, tidegate.queue_migrations
    TO tidegate_read, tidegate_operate;
 GRANT SELECT ON SEQUENCE tidegate.event_queue_id_seq TO tidegate_read, tidegate_operate;

@@ -304,14 +304,14 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::context::Flushed;
+    use crate::context::{Completions, Flushed};
     use crate::lease::LeasedEvent;
     use crate::policy::Sharing;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
     fn context(id: i64, most: usize) -> Context {
-        let (_, progress) = watch::channel(0);
+        let (_, progress) = watch::channel(Completions::default());
         let flushed = Flushed {
             ahead: None,
             after: 0,

@@ -63,7 +63,8 @@ impl Budget {
         self.cut
     }
 
-    /// Learns how long an event took. From then on, no event of its kind starts with less time left than that.
+    /// Learns how long an event took. From then on, no event of its kind starts with less time left than that. An event
+    /// that was stopped at its limit says nothing about others of its kind, and is not to be learned from.
     pub fn learn(&mut self, kind: &str, took: Duration) {
         match self.slowest.get_mut(kind) {
             Some(slowest) => *slowest = took.max(*slowest),

@@ -2,7 +2,7 @@
 //! sub-steps, and a transaction whose commit is the completion. It does not decide how the event ends
 //! ([`crate::outcome`]), and it runs nothing ([`mod@crate::drain`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::Deref;
 use std::pin::{Pin, pin};
@@ -82,17 +82,32 @@ pub(crate) struct Flushed {
     pub ahead: Option<Arc<Context>>,
     /// The number of the group's last completion before this event; 0 if there was none.
     pub after: u64,
-    /// The number up to which all completions are in the database.
-    pub progress: watch::Receiver<u64>,
+    /// Which completions are in the database.
+    pub progress: watch::Receiver<Completions>,
+}
+
+/// Which completions are in the database, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Completions {
+    /// All up to this one, except those that are `open`.
+    pub up_to: u64,
+    /// Those that could not be written yet, because they wait for another session's lock for example.
+    pub open: BTreeSet<u64>,
+}
+
+impl Completions {
+    fn contains(&self, number: u64) -> bool {
+        number <= self.up_to && !self.open.contains(&number)
+    }
 }
 
 impl Flushed {
-    /// Whether all preceding completions of the group are in the database when the completions up to `reached` are.
-    fn is_clear(&self, reached: u64) -> bool {
+    /// Whether all preceding completions of the group are in the database.
+    fn is_clear(&self, written: &Completions) -> bool {
         let ahead = self.ahead.as_ref();
         let completion = |ctx: &Arc<Context>| ctx.completion.get().copied();
-        reached >= self.after
-            && ahead.is_none_or(|ctx| completion(ctx).is_some_and(|number| reached >= number))
+        written.contains(self.after)
+            && ahead.is_none_or(|ctx| completion(ctx).is_some_and(|number| written.contains(number)))
     }
 }
 
@@ -256,11 +271,19 @@ impl Context {
         }
     }
 
-    /// Handles the refusal of a write: the event may no longer be ours.
-    fn note_refusal(&self, error: &Error) {
+    /// Handles the refusal of a write: the event may no longer be ours, or somebody else may hold a lock. A lock that
+    /// others hold, and a deadlock with them, cost the event no attempt.
+    fn unsaved(&self, error: Error) -> HandlerError {
         if matches!(error, Error::LeaseLost(_)) {
             self.note_taken_away();
         }
+        if error.is_lock_timeout() || error.is_transient() {
+            let busy = "another transaction holds a lock that the end of this event needs";
+            return HandlerError::retry("group_busy", busy)
+                .after(BUSY_DELAY)
+                .blameless();
+        }
+        HandlerError::retry("error", error)
     }
 
     /// Returns a key that is the same for every attempt of this handler at this event, and different for everything
@@ -330,9 +353,8 @@ impl Context {
         if let Some(database) = &self.database {
             let client = database.pooled().await.retryable()?;
             let saved = queue::save_progress(&*client, self.event.lease, &added).await;
-            saved
-                .inspect_err(|error| self.note_refusal(error))
-                .retryable()?;
+            saved.map_err(|error| self.unsaved(error))?;
+            client.give_back();
         }
         self.state().steps.insert(key, value);
         Ok(result)
@@ -376,10 +398,7 @@ impl Context {
             Err(error) => Err(error),
         };
         match told {
-            Err(lost @ Error::LeaseLost(_)) => {
-                self.note_refusal(&lost);
-                Err(lost).retryable()
-            }
+            Err(lost @ Error::LeaseLost(_)) => Err(self.unsaved(lost)),
             Err(error) => {
                 tracing::warn!(event.id = self.event.lease.id, %error, "progress could not be stored");
                 Ok(())
@@ -413,12 +432,21 @@ impl Context {
         // begins: a wait with an open transaction could wait for one of its own locks.
         let mut flushed = self.flushed.progress.clone();
         let ahead = flushed
-            .wait_for(|reached| self.flushed.is_clear(*reached))
+            .wait_for(|written| self.flushed.is_clear(written))
             .await;
         ahead.map(drop).retryable()?;
         let client = self.pooled().await?;
-        // BEGIN is sent without waiting for the answer. It travels with the handler's first statement.
-        let begun = client.simple_query_raw("BEGIN").await.retryable()?;
+        // Sent without waiting for the answer: it travels with the handler's first statement. If this process freezes or
+        // its host vanishes, the transaction ends soon after the handler's limit, and with it the locks that others wait
+        // for.
+        let limit = self
+            .deadline()
+            .saturating_duration_since(Instant::now())
+            .saturating_add(IDLE_GRACE)
+            .as_millis()
+            .min(i32::MAX as u128);
+        let begin = format!("BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}");
+        let begun = client.simple_query_raw(&begin).await.retryable()?;
         Ok(Transaction {
             client: Some(client),
             begun: Box::pin(begun),
@@ -541,17 +569,10 @@ impl Transaction<'_> {
         let committed = self.commit(&done).await;
         let ended = matches!(committed, Ok(Committed::Event));
         self.ctx.state().commits = ended;
-        let committed = committed.map_err(|error| {
-            self.ctx.note_refusal(&error);
-            if error.is_lock_timeout() {
-                let busy = "another transaction publishes to a follow-up's group";
-                return HandlerError::retry("group_busy", busy)
-                    .after(BUSY_DELAY)
-                    .blameless();
-            }
-            HandlerError::retry("error", error)
-        })?;
-        self.client = None;
+        let committed = committed.map_err(|error| self.ctx.unsaved(error))?;
+        if let Some(client) = self.client.take() {
+            client.give_back();
+        }
         if committed == Committed::Event {
             self.ctx.note_completion(0);
         }
@@ -630,8 +651,9 @@ impl Drop for Transaction<'_> {
         tokio::spawn(async move {
             let rolled_back =
                 tokio::time::timeout(ROLLBACK_TIMEOUT, client.batch_execute("ROLLBACK")).await;
-            if !matches!(rolled_back, Ok(Ok(()))) {
-                drop(Pooled::take(client));
+            match rolled_back {
+                Ok(Ok(())) => client.give_back(),
+                _ => client.abandon().await,
             }
         });
     }
@@ -639,6 +661,9 @@ impl Drop for Transaction<'_> {
 
 /// How long a handler waits for its next attempt when another publisher holds the group of its follow-up.
 const BUSY_DELAY: Duration = Duration::from_secs(1);
+
+/// How much longer than its handler a transaction may be idle.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// A connection that cannot roll back within this time is thrown away.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);

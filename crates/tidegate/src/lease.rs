@@ -2,7 +2,7 @@
 //! in [`crate::event`] and [`crate::context`].
 
 use std::hash::{Hash, Hasher};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
@@ -69,6 +69,15 @@ pub struct LeasedEvent {
         expect(dead_code, reason = "only traces ask for it")
     )]
     pub is_replay: bool,
+    /// The time from the lease to the deadline, by the database's clock.
+    pub expires_in: Option<Duration>,
+}
+
+impl LeasedEvent {
+    /// Whether this is its last attempt: being charged for it would be its end.
+    pub(crate) fn is_last(&self) -> bool {
+        self.fate == Fate::Run && self.attempts >= self.max_attempts
+    }
 }
 
 #[cfg(test)]
@@ -92,6 +101,7 @@ impl LeasedEvent {
             progress: None,
             traceparent: None,
             is_replay: false,
+            expires_in: None,
         }
     }
 }

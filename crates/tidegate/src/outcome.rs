@@ -143,6 +143,12 @@ impl HandlerEnd {
         matches!(&self.result, Err(error) if error.blameless)
     }
 
+    /// Whether the handler was stopped, at its own limit or because the run ended.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        let fault = self.result.as_ref().err().and_then(|error| error.faults.first());
+        fault.is_some_and(|fault| ["timeout", "cut"].contains(&&*fault.code))
+    }
+
     /// Returns why the handler is to run later, if it was snoozed.
     pub(crate) fn snoozed(&self) -> Option<&Fault> {
         let error = self.result.as_ref().err();

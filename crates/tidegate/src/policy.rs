@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::lease::LeasedEvent;
 use crate::outcome::RetryPolicy;
 
 /// How events of one kind are handled. A field that is not set has the default value of all kinds. Declare it with
@@ -144,6 +145,17 @@ impl Policies {
         }
         let policy = self.kinds.get(kind);
         policy.map_or(Sharing::NONE, Policy::sharing)
+    }
+
+    /// Returns how an event shares calls. After a shared call has failed, fewer of its events share the next one.
+    pub(crate) fn sharing_of(&self, event: &LeasedEvent) -> Sharing {
+        let usual = self.sharing(&event.kind);
+        let progress = event.progress.as_ref();
+        let together = progress.and_then(|progress| progress.together);
+        Sharing {
+            most: together.map_or(usual.most, |most| usual.most.min(most.into()).max(1)),
+            ..usual
+        }
     }
 
     /// Returns the most events that share a call, over all kinds.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::connect::Database;
-use crate::context::{Context, Flushed};
+use crate::context::{Completions, Context, Flushed};
 use crate::dispatch::Dispatch;
 use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, Limits, drain, execute};
@@ -127,6 +127,7 @@ impl Attempt {
             progress: None,
             traceparent: None,
             is_replay: false,
+            expires_in: None,
         };
         let limit = DrainOptions::default().handler_timeout;
         Self { event, limit }
@@ -245,7 +246,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
     let flushed = Flushed {
         ahead: None,
         after: 0,
-        progress: watch::channel(0).1,
+        progress: watch::channel(Completions::default()).1,
     };
     Context::new(event, None, flushed, Instant::now() + limit)
 }

@@ -86,28 +86,93 @@ pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
     secret.login(text).map(|login| login.config().clone())
 }
 
-/// A connection of the pool, which returns to the pool when dropped.
-pub struct Pooled(Object<Opener>);
+/// How long a connection that comes back to the pool has for its last answer.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+
+/// A connection of the pool, which returns to the pool when dropped, once its last statement has been answered. Whoever
+/// used it may have been stopped in the middle of a statement that waits for a lock. Nobody else shall wait behind it:
+/// such a statement is cancelled, and its connection is thrown away.
+pub struct Pooled {
+    /// `None` once it is on its way back.
+    lent: Option<Object<Opener>>,
+}
 
 impl Pooled {
     /// Takes the connection out of the pool. It is closed when the returned client is dropped.
     #[must_use]
-    pub fn take(self) -> Client {
-        Object::take(self.0)
+    pub fn take(mut self) -> Client {
+        Object::take(self.held())
+    }
+
+    /// Returns the connection to the pool at once. All its statements have been answered.
+    pub(crate) fn give_back(mut self) {
+        self.lent = None;
+    }
+
+    /// Cancels what the connection may still be doing, and throws it away.
+    pub(crate) async fn abandon(mut self) {
+        abandon(self.held()).await;
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "only a value that is consumed or dropped has given it away"
+    )]
+    fn held(&mut self) -> Object<Opener> {
+        self.lent.take().expect("a connection is lent until its end")
     }
 }
 
+async fn abandon(lent: Object<Opener>) {
+    let pool = Object::pool(&lent);
+    let client = Object::take(lent);
+    let token = client.cancel_token();
+    drop(client);
+    if let Some(pool) = pool {
+        pool.manager().0.cancel(token).await;
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        let Some(lent) = self.lent.take() else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return drop(Object::take(lent));
+        };
+        runtime.spawn(async move {
+            let answer = tokio::time::timeout(LAST_ANSWER, lent.simple_query("")).await;
+            if !matches!(answer, Ok(Ok(_))) {
+                abandon(lent).await;
+            }
+        });
+    }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "only a value that is consumed or dropped has given it away"
+)]
 impl Deref for Pooled {
     type Target = Client;
 
     fn deref(&self) -> &Client {
-        &self.0
+        self.lent
+            .as_ref()
+            .expect("a connection is lent until its end")
     }
 }
 
+#[expect(
+    clippy::expect_used,
+    reason = "only a value that is consumed or dropped has given it away"
+)]
 impl DerefMut for Pooled {
     fn deref_mut(&mut self) -> &mut Client {
-        &mut self.0
+        self.lent
+            .as_mut()
+            .expect("a connection is lent until its end")
     }
 }
 
@@ -230,7 +295,8 @@ impl Database {
             ..self.pool.timeouts()
         };
         let lent = self.pool.timeout_get(&timeouts).await;
-        lent.map(Pooled).map_err(|error| match error {
+        let lent = lent.map(|lent| Pooled { lent: Some(lent) });
+        lent.map_err(|error| match error {
             PoolError::Backend(error) => error,
             other => Error::Connect(other.to_string()),
         })

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
-use tokio_postgres::Client;
+use tokio_postgres::{CancelToken, Client};
 
 use super::login::{Failure, Login};
 use super::tls::Trust;
@@ -129,6 +129,14 @@ impl Logins {
             self.forget(&login).await;
         }
         Err(failure.with(&self.source.tried()))
+    }
+
+    /// Asks the server to cancel what a session is doing. A failure is not reported: the session's own limits end the
+    /// statement later.
+    pub(super) async fn cancel(&self, token: CancelToken) {
+        if let Ok(login) = self.login().await {
+            login.cancel(token).await;
+        }
     }
 
     /// Returns the login to use: the last one that was read, while it is good.

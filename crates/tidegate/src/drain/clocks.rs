@@ -24,6 +24,14 @@ impl Reading {
         }
     }
 
+    /// Returns the reading that is over first.
+    pub(super) fn earlier(self, other: Self) -> Self {
+        Self {
+            steady: self.steady.min(other.steady),
+            wall: self.wall.min(other.wall),
+        }
+    }
+
     /// Whether either clock has reached this reading. The monotonic clock has just returned `now`.
     pub(super) fn is_over(self, now: Instant) -> bool {
         now >= self.steady || SystemTime::now() >= self.wall

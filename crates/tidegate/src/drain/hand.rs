@@ -7,7 +7,9 @@
 //! end, so that it affects no other event.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
@@ -50,7 +52,13 @@ pub(super) struct Hand {
     large: HashMap<i64, usize>,
     /// Kinds whose handlers may not start at present.
     pub barred: BTreeSet<String>,
+    /// Since when a suspect is the next to start.
+    suspect_since: Option<Instant>,
 }
+
+/// How long other events wait for a suspect: before it starts, for those that run to end, and after its start, for it to
+/// end. Longer waits would let one event stop all others.
+pub(super) const SUSPECT_WAIT: Duration = Duration::from_secs(2);
 
 /// Which events may start next.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +76,13 @@ pub(super) struct Wanted<'a> {
     pub few: usize,
     /// The size of a window in events. Events that share calls count as one.
     pub window: usize,
+    /// How many handlers could start at once. As many events on their last attempt may start.
+    pub places: usize,
+    pub now: Instant,
+    /// Whether a lease is under way that brings events which may start at once.
+    pub brings_window: bool,
+    /// Since when the oldest of the running suspects has been running.
+    pub suspect_runs: Option<Instant>,
     /// Returns how many events share calls with an event.
     pub sharing: &'a dyn Fn(&LeasedEvent) -> usize,
 }
@@ -101,7 +116,9 @@ impl Hand {
     ) -> Vec<LeasedEvent> {
         let ids = events.iter().map(|event| event.lease.id);
         let ids = ids.chain(unreadable.iter().copied());
-        self.leases.insert(token, ids, window, renewed);
+        let last = events.iter().filter(|event| event.is_last());
+        let last = last.map(|event| event.lease.id).collect();
+        self.leases.insert(token, ids, last, window, renewed);
         events
             .into_iter()
             .filter_map(|event| self.push(event))
@@ -219,27 +236,63 @@ impl Hand {
     /// cannot. The window of that event opens first, because a younger lease may have come with a larger window.
     ///
     /// While a suspect is ready, no new windows open, so that the open ones become empty. The suspect starts when
-    /// nothing else is between its start and its end, and when `alone` says that no lease under way will change that. A
-    /// suspect in the line of its group stops nothing, because an earlier event of the group may not have a window yet.
-    pub(super) fn start_more(&self, wanted: &Wanted<'_>, alone: bool) -> Option<Start> {
-        match self.ready_suspect() {
-            Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),
-            Some(_) => self.ahead_of_open().map(Start::of),
-            None if self.leases.runs_suspect() => None,
-            None => self.next_window(wanted),
+    /// nothing else is between its start and its end, and no lease under way will change that. A suspect in the line of its
+    /// group stops nothing, because an earlier event of the group may not have a window yet.
+    ///
+    /// All this lasts for [`SUSPECT_WAIT`]. Then the suspect starts beside those that still run, and after the same time
+    /// again others start beside it, but no other suspect, and no event on its last attempt.
+    pub(super) fn start_more(&mut self, wanted: &Wanted<'_>) -> Option<Start> {
+        if let Some(since) = wanted.suspect_runs.filter(|_| self.leases.runs_suspect()) {
+            let waited = wanted.now >= since + SUSPECT_WAIT;
+            return waited.then(|| self.next_window(wanted, true)).flatten();
         }
+        let Some(suspect) = self.ready_suspect() else {
+            self.suspect_since = None;
+            // A suspect with a window that is about to start.
+            let starts = self.leases.runs_suspect();
+            return (!starts).then(|| self.next_window(wanted, false)).flatten();
+        };
+        let since = *self.suspect_since.get_or_insert(wanted.now);
+        if self.leases.open() == 0 && !wanted.brings_window || wanted.now >= since + SUSPECT_WAIT {
+            self.suspect_since = None;
+            return Some(Start::of(suspect));
+        }
+        self.ahead_of_open().map(Start::of)
     }
 
-    fn next_window(&self, wanted: &Wanted<'_>) -> Option<Start> {
-        let may_start = self.ready.values().filter(|event| !self.is_barred(event));
+    fn next_window(&self, wanted: &Wanted<'_>, beside_suspect: bool) -> Option<Start> {
+        let waits = |event: &LeasedEvent| {
+            self.is_barred(event)
+                || beside_suspect
+                    && (self.leases.is_suspect(event.lease.token) || event.is_last())
+        };
+        let may_start = self.ready.values().filter(|event| !waits(event));
         let mut next = may_start.take(wanted.few);
-        let shut = next.find(|event| !self.is_startable(event))?;
-        let most = |id: i64| self.ready.get(&id).map_or(1, wanted.sharing);
-        let upto = self.leases.window_end(shut.lease, wanted.window, most)?;
+        let shut = next.find(|event| !self.is_startable(event))?.lease;
+        let upto = if self.leases.is_last(shut) {
+            // Only what starts at once: if this worker dies, it is charged, and so ends.
+            let starts_at_once = |id| self.ready.get(&id).is_some_and(|event| !waits(event));
+            let places = if self.has_startable() { 0 } else { wanted.places };
+            self.leases.last_window_end(shut, places, starts_at_once)?
+        } else {
+            let most = |id: i64| self.ready.get(&id).map_or(1, wanted.sharing);
+            self.leases.window_end(shut, wanted.window, most)?
+        };
         Some(Start {
-            token: shut.lease.token,
+            token: shut.token,
             upto,
         })
+    }
+
+    /// Closes the windows of events that have not started, because they would wait in them for too long. Returns the marks
+    /// that the database must lower. `begun` names for each lease the last event that was started.
+    pub(super) fn close_windows(&mut self, begun: &HashMap<Uuid, i64>) -> Vec<(Uuid, i64, i64)> {
+        let mut waiting: HashMap<Uuid, Vec<i64>> = HashMap::new();
+        for event in self.all_waiting() {
+            let ids = waiting.entry(event.lease.token).or_default();
+            ids.push(event.lease.id);
+        }
+        self.leases.close_windows(begun, &waiting)
     }
 
     /// Returns an event without a window that a later event of its group with a window waits for. Without a window for
@@ -267,8 +320,9 @@ impl Hand {
         if !self.leases.has_suspect() {
             return None;
         }
-        let runs = |event: &&LeasedEvent| event.fate == Fate::Run && !self.is_barred(event);
-        let mut leases = self.ready.values().filter(runs);
+        let runs = |event: &&LeasedEvent| event.fate == Fate::Run && !self.is_startable(event);
+        let mut leases = self.ready.values().filter(|event| !self.is_barred(event));
+        let mut leases = leases.by_ref().filter(runs);
         leases
             .find(|event| self.leases.is_suspect(event.lease.token))
             .map(|event| event.lease)
@@ -501,6 +555,10 @@ mod tests {
         Wanted {
             few,
             window,
+            places: few,
+            now: Instant::now(),
+            brings_window: false,
+            suspect_runs: None,
             sharing: &|_| 1,
         }
     }
@@ -526,8 +584,8 @@ mod tests {
     #[test]
     fn events_that_share_a_call_count_as_one_of_a_window() {
         let ungrouped: Vec<(i64, Option<&str>)> = (1..=20).map(|id| (id, None)).collect();
-        let hand = hand(&ungrouped, 0);
-        let upto = |first_alone: i64| {
+        let mut hand = hand(&ungrouped, 0);
+        let mut upto = |first_alone: i64| {
             let sharing = move |event: &LeasedEvent| match event.lease.id {
                 id if id < first_alone => 4,
                 _ => 1,
@@ -536,7 +594,7 @@ mod tests {
                 sharing: &sharing,
                 ..wanted(8, 3)
             };
-            hand.start_more(&wanted, true).unwrap().upto
+            hand.start_more(&wanted).unwrap().upto
         };
         assert_eq!(upto(1), 3);
         assert_eq!(upto(21), 12);
@@ -572,7 +630,7 @@ mod tests {
         let mut hand = hand(&[(1, None), (2, None), (3, None), (4, None)], 1);
         assert_eq!(popped(&mut hand), [1]);
         assert!(!hand.has_startable());
-        let start = hand.start_more(&wanted(1, 2), true).unwrap();
+        let start = hand.start_more(&wanted(1, 2)).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 3));
         hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [2, 3]);
@@ -591,7 +649,7 @@ mod tests {
         // The event of the second lease may start, but waits for one of the first lease that may not.
         assert!(!hand.has_startable());
         assert_eq!(
-            hand.start_more(&wanted(1, 1), true),
+            hand.start_more(&wanted(1, 1)),
             Some(Start {
                 token: ONE,
                 upto: 1
@@ -612,28 +670,32 @@ mod tests {
         assert_eq!(hand.leases.trusted(), [ONE]);
         assert_eq!(popped(&mut hand), [1]);
         assert_eq!(
-            hand.start_more(&wanted(8, 8), true),
+            hand.start_more(&wanted(8, 8)),
             None,
             "event 1 has not ended"
         );
         end(&mut hand, 1, ONE);
+        let under_way = Wanted {
+            brings_window: true,
+            ..wanted(8, 8)
+        };
         assert_eq!(
-            hand.start_more(&wanted(8, 8), false),
+            hand.start_more(&under_way),
             None,
             "a lease under way brings more"
         );
-        let start = hand.start_more(&wanted(8, 8), true).unwrap();
+        let start = hand.start_more(&wanted(8, 8)).unwrap();
         assert_eq!((start.token, start.upto), (TWO, 3));
         hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [3]);
         assert_eq!(
-            hand.start_more(&wanted(8, 8), true),
+            hand.start_more(&wanted(8, 8)),
             None,
             "and the others wait for it"
         );
         end(&mut hand, 3, TWO);
         assert_eq!(
-            hand.start_more(&wanted(8, 8), true),
+            hand.start_more(&wanted(8, 8)),
             Some(Start {
                 token: ONE,
                 upto: 2
@@ -642,11 +704,86 @@ mod tests {
     }
 
     #[test]
+    fn i10_nobody_waits_for_a_suspect_for_long_and_none_runs_beside_another() {
+        let mut hand = hand(&[(1, None), (4, None), (6, None)], 1);
+        for (id, token) in [(3, TWO), (5, Uuid::from_u128(3))] {
+            let suspect = vec![event(id, None, token)];
+            hand.take_in(token, suspect, &[], window(0, true), Reading::now());
+        }
+        let mut last = event(2, None, Uuid::from_u128(4));
+        last.attempts = last.max_attempts;
+        let token = last.lease.token;
+        hand.take_in(token, vec![last], &[], window(0, false), Reading::now());
+        assert_eq!(popped(&mut hand), [1]);
+        let began = Instant::now();
+        let at = |now: Instant, suspect_runs: Option<Instant>| Wanted {
+            now,
+            suspect_runs,
+            ..wanted(8, 8)
+        };
+        assert_eq!(hand.start_more(&at(began, None)), None, "event 1 runs");
+        // Event 1 does not end: the suspect starts beside it.
+        let later = began + SUSPECT_WAIT;
+        let start = hand.start_more(&at(later, None)).unwrap();
+        assert_eq!((start.token, start.upto), (TWO, 3));
+        hand.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut hand), [3]);
+        // The suspect does not end either: others start beside it, but no suspect, and none on its last attempt.
+        assert_eq!(hand.start_more(&at(later, Some(later))), None);
+        let much_later = later + SUSPECT_WAIT;
+        let start = hand.start_more(&at(much_later, Some(later))).unwrap();
+        assert_eq!((start.token, start.upto), (ONE, 6));
+        hand.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut hand), [4, 6]);
+        assert_eq!(hand.start_more(&at(much_later, Some(later))), None);
+    }
+
+    #[test]
+    fn i10_an_event_on_its_last_attempt_gets_a_window_only_when_it_starts_at_once() {
+        let mut events: Vec<LeasedEvent> = (1..=6).map(|id| event(id, None, ONE)).collect();
+        for event in &mut events[2..5] {
+            event.attempts = event.max_attempts;
+        }
+        let mut hand = Hand::default();
+        hand.take_in(ONE, events, &[], window(0, false), Reading::now());
+        let with_places = |places| Wanted {
+            places,
+            ..wanted(8, 100)
+        };
+        let mut next = |places| {
+            let start = hand.start_more(&with_places(places))?;
+            hand.leases.started(start.token, start.upto);
+            Some(popped(&mut hand))
+        };
+        assert_eq!(next(8), Some(vec![1, 2]), "the window ends before 3");
+        assert_eq!(next(0), None, "there is no place for 3");
+        assert_eq!(next(2), Some(vec![3, 4]));
+        assert_eq!(next(2), Some(vec![5]));
+        assert_eq!(next(0), Some(vec![6]));
+    }
+
+    #[test]
+    fn i10_windows_close_again_over_what_has_not_started() {
+        let mut hand = hand(&[(1, None), (2, None), (3, None), (4, None)], 4);
+        assert_eq!(hand.pop(ANY).unwrap().lease.id, 1);
+        let begun = HashMap::from([(ONE, 1)]);
+        assert_eq!(hand.close_windows(&begun), [(ONE, 4, 1)]);
+        assert!(!hand.has_startable() && hand.leases.open() == 1);
+        // The database still has the higher mark until it is told.
+        assert_eq!(hand.close_windows(&begun), []);
+        hand.leases.note_lowered(ONE, 1);
+        let start = hand.start_more(&wanted(8, 2)).unwrap();
+        assert_eq!(start.upto, 3);
+        hand.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut hand), [2, 3]);
+    }
+
+    #[test]
     fn a_suspect_in_line_behind_one_without_a_window_holds_nobody_up() {
         let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
         let suspect = vec![event(3, Some("a"), TWO)];
         hand.take_in(TWO, suspect, &[], window(0, true), Reading::now());
-        let start = hand.start_more(&wanted(8, 1), true).unwrap();
+        let start = hand.start_more(&wanted(8, 1)).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
 
@@ -715,7 +852,7 @@ mod tests {
                     "seed {seed}: a suspect runs beside another"
                 );
                 let (few, window) = (random.usize(1..4), random.usize(1..4));
-                let start = hand.start_more(&wanted(few, window), running.is_empty());
+                let start = hand.start_more(&wanted(few, window));
                 let goes_on = start.is_some() || !running.is_empty();
                 assert!(goes_on, "seed {seed}: nothing goes on");
                 if let Some(start) = start {
@@ -911,7 +1048,7 @@ mod tests {
             token: ONE,
             upto: 1,
         };
-        assert_eq!(hand.start_more(&wanted(2, 1), true), Some(start));
+        assert_eq!(hand.start_more(&wanted(2, 1)), Some(start));
         hand.leases.started(start.token, start.upto);
         let started = |event: Option<LeasedEvent>| event.unwrap().lease.id;
         assert_eq!(started(hand.pop(IN_ORDER)), 1);
@@ -924,7 +1061,7 @@ mod tests {
             token: ONE,
             upto: 2,
         };
-        assert_eq!(hand.start_more(&wanted(1, 1), true), Some(start));
+        assert_eq!(hand.start_more(&wanted(1, 1)), Some(start));
     }
 
     #[test]
@@ -934,7 +1071,7 @@ mod tests {
         hand.take_in(ONE, suspect, &[], window(0, true), Reading::now());
         let other = vec![event(2, None, TWO)];
         hand.take_in(TWO, other, &[], window(2, false), Reading::now());
-        assert_eq!(hand.start_more(&wanted(1, 1), true), None);
+        assert_eq!(hand.start_more(&wanted(1, 1)), None);
         assert_eq!(hand.pop(IN_ORDER).unwrap().lease.id, 2);
     }
 
@@ -956,7 +1093,7 @@ mod tests {
         suspect.attempts = 2;
         hand.take_in(TWO, vec![suspect], &[], window(0, true), Reading::now());
         assert!(
-            hand.start_more(&wanted(1, 1), true).is_some(),
+            hand.start_more(&wanted(1, 1)).is_some(),
             "a suspect's turn comes"
         );
     }

@@ -195,9 +195,15 @@ impl<H: Run> Lanes<H> {
         waiting.chain(running).sum()
     }
 
-    /// Returns the recent typical time of a handler, or `None` before the first has ended.
+    /// Returns the recent typical time of a handler, or `None` before the first has ended. If all places are taken by
+    /// handlers that have been running for longer, that time counts: quick events may have turned slow.
     pub(super) fn typical(&self) -> Option<Duration> {
-        self.shared.line().typical
+        self.shared.line().pace(self.shared.most, Instant::now())
+    }
+
+    /// Returns how many events were handed over and wait for a place.
+    pub(super) fn waiting(&self) -> usize {
+        self.shared.line().waiting.len()
     }
 
     /// Puts the work in line. [`Lanes::open`] makes it run.
@@ -380,9 +386,18 @@ impl<H> Line<H> {
         }
     }
 
+    fn pace(&self, most: usize, now: Instant) -> Option<Duration> {
+        let typical = self.typical?;
+        if self.taken + PLACE <= most * PLACE {
+            return Some(typical);
+        }
+        let running = self.lanes.values().map(|lane| now - lane.started).min();
+        Some(typical.max(running.unwrap_or_default()))
+    }
+
     /// Returns how many events may be handed over and not ended.
     fn room(&self, most: usize) -> usize {
-        match self.typical {
+        match self.pace(most, Instant::now()) {
             Some(typical) if typical < QUICK && most > 1 => {
                 let short = SHORT.as_nanos() / typical.as_nanos().max(1);
                 let short = usize::try_from(short).unwrap_or(usize::MAX);

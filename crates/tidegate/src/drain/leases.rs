@@ -1,7 +1,8 @@
 //! Owns the leases of the events in hand: how far each may start, what is left of it, when it was renewed, and which
 //! are over. It is pure.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -14,12 +15,15 @@ use crate::lease::{Lease, LeasedEvent};
 struct Held {
     /// Events up to this id may start.
     started_to: i64,
+    /// Up to this id they may, as far as the database knows. It is never less.
+    mark: i64,
     suspect: bool,
     /// Whether one of its events cannot be given back. That event stays until the lease lapses after this drain.
     lapses: bool,
     /// How often events were taken from it, as far as we know.
     cuts: i32,
-    /// When it was last renewed, by this machine's clocks.
+    /// When it was requested, and when it was last renewed, by this machine's clocks.
+    taken: Reading,
     renewed: Reading,
     /// How many events have an end that is not written.
     left: usize,
@@ -27,7 +31,12 @@ struct Held {
     open: usize,
     /// The ids after the window, in order.
     rest: VecDeque<i64>,
+    /// Those of its events that are on their last attempt.
+    last: BTreeSet<i64>,
 }
+
+/// A deadline that is further away than this does not pass while a drain holds its event.
+const FAR: Duration = Duration::from_hours(24 * 30);
 
 /// How much of a lease may start when it arrives.
 #[derive(Debug, Clone, Copy)]
@@ -66,11 +75,12 @@ impl Held {
 }
 
 impl Leases {
-    /// Adds a lease of these events.
+    /// Adds a lease of these events, `last` of which are on their last attempt.
     pub(super) fn insert(
         &mut self,
         token: Uuid,
         ids: impl Iterator<Item = i64>,
+        last: BTreeSet<i64>,
         window: Window,
         renewed: Reading,
     ) {
@@ -81,13 +91,16 @@ impl Leases {
         self.suspects += usize::from(window.suspect);
         let held = Held {
             started_to: window.started_to,
+            mark: window.started_to,
             suspect: window.suspect,
             lapses: false,
             cuts: 0,
+            taken: renewed,
             renewed,
             left: open.len() + rest.len(),
             open: open.len(),
             rest: VecDeque::from(rest),
+            last,
         };
         self.held.insert(token, held);
     }
@@ -96,6 +109,19 @@ impl Leases {
     pub(super) fn is_open(&self, event: &LeasedEvent) -> bool {
         let held = self.held.get(&event.lease.token);
         held.is_some_and(|held| event.lease.id <= held.started_to)
+    }
+
+    /// Returns when the event's deadline passes, if it has one.
+    pub(super) fn deadline(&self, event: &LeasedEvent) -> Option<Reading> {
+        let left = event.expires_in?.min(FAR);
+        let held = self.held.get(&event.lease.token)?;
+        Some(held.taken + left)
+    }
+
+    /// Whether the event is on its last attempt.
+    pub(super) fn is_last(&self, event: Lease) -> bool {
+        let held = self.held.get(&event.token);
+        held.is_some_and(|held| held.last.contains(&event.id))
     }
 
     /// Returns how many events are between their start and their end.
@@ -118,23 +144,78 @@ impl Leases {
     }
 
     /// Returns the last event of a window of this size that begins with this event, which is after the present window.
-    /// Events that share a call count as one; `sharing` returns how many may share.
+    /// Events that share a call count as one; `sharing` returns how many may share. The window ends before an event on its
+    /// last attempt.
     pub(super) fn window_end(
         &self,
         event: Lease,
         window: usize,
         sharing: impl Fn(i64) -> usize,
     ) -> Option<i64> {
-        let rest = &self.held.get(&event.token)?.rest;
+        let Held { rest, last, .. } = self.held.get(&event.token)?;
         let at = rest.partition_point(|id| *id < event.id);
         let mut room = window.max(1) * PLACE;
         let fits = |id: &&i64| {
             let part = PLACE / sharing(**id);
-            let fits = part <= room;
+            let fits = part <= room && !last.contains(id);
             room = room.saturating_sub(part);
             fits
         };
         rest.range(at..).take_while(fits).last().copied()
+    }
+
+    /// Returns the last event of a window of at most `places` events that are on their last attempt, and for which `ready`
+    /// says that nothing else precedes them. It begins with this event.
+    pub(super) fn last_window_end(
+        &self,
+        event: Lease,
+        places: usize,
+        ready: impl Fn(i64) -> bool,
+    ) -> Option<i64> {
+        let Held { rest, last, .. } = self.held.get(&event.token)?;
+        let at = rest.partition_point(|id| *id < event.id);
+        let starts = rest.range(at..).take(places);
+        let starts = starts.take_while(|id| last.contains(id) && ready(**id));
+        starts.last().copied()
+    }
+
+    /// Closes the windows again: events after the id that `begun` returns for their lease have not been started. Returns
+    /// the marks that the database must lower: the token, the present mark and the new one.
+    pub(super) fn close_windows(
+        &mut self,
+        begun: &HashMap<Uuid, i64>,
+        waiting: &HashMap<Uuid, Vec<i64>>,
+    ) -> Vec<(Uuid, i64, i64)> {
+        let mut lowered = Vec::new();
+        for (token, ids) in waiting {
+            let Some(held) = self.held.get_mut(token) else {
+                continue;
+            };
+            let begun = begun.get(token).copied().unwrap_or(0);
+            let shut = ids
+                .iter()
+                .filter(|id| **id > begun && **id <= held.started_to);
+            let mut shut: Vec<i64> = shut.copied().collect();
+            if held.suspect || shut.is_empty() {
+                continue;
+            }
+            shut.sort_unstable_by(|one, other| other.cmp(one));
+            held.open -= shut.len();
+            self.open -= shut.len();
+            for id in shut {
+                held.rest.push_front(id);
+            }
+            held.started_to = begun;
+            lowered.push((*token, held.mark, begun));
+        }
+        lowered
+    }
+
+    /// Notes that the database has lowered the mark of a lease.
+    pub(super) fn note_lowered(&mut self, token: Uuid, mark: i64) {
+        if let Some(held) = self.held.get_mut(&token) {
+            held.mark = mark.max(held.started_to);
+        }
     }
 
     /// Notes that the database knows that a lease may start up to this id.
@@ -142,6 +223,7 @@ impl Leases {
         let Some(held) = self.held.get_mut(&token) else {
             return;
         };
+        held.mark = held.mark.max(upto);
         held.started_to = held.started_to.max(upto);
         while held.rest.front().is_some_and(|id| *id <= upto) {
             held.rest.pop_front();

@@ -14,7 +14,7 @@ use super::hand::Pick;
 use super::lanes::{Came, Ended, PLACE, Work};
 use super::recording::Recording;
 use super::settle::{Settled, count, log_end, settle};
-use super::writer::{Back, Class, End};
+use super::writer::{Back, Class, End, Release};
 use crate::context::{Context, Flushed};
 use crate::dispatch::Dispatch;
 use crate::event::{DecodeError, Event};
@@ -59,6 +59,10 @@ impl<D: Dispatch> Drain<D> {
                 large: for_large > 0,
             };
             match self.hand.pop(pick) {
+                Some(event) if self.is_late(&event, now) => {
+                    let fate = Fate::Expired;
+                    self.start(LeasedEvent { fate, ..event }, now);
+                }
                 Some(event) if self.may_start(&event, now) => {
                     let part = PLACE / self.sharing(&event).most;
                     self.start(event, now);
@@ -80,20 +84,36 @@ impl<D: Dispatch> Drain<D> {
         !self.start_by(event).is_over(now) && self.budget.allows(&event.kind, now)
     }
 
+    /// Whether the event's deadline has passed while it waited here (B13). It ends unless its lease may be lost.
+    fn is_late(&self, event: &LeasedEvent, now: Instant) -> bool {
+        let deadline = self.hand.leases.deadline(event);
+        event.fate == Fate::Run
+            && deadline.is_some_and(|deadline| deadline.is_over(now))
+            && !self.trusted_until(event).is_over(now)
+    }
+
     /// Returns the time until which an event's lease can be trusted.
-    fn start_by(&self, event: &LeasedEvent) -> Reading {
+    fn trusted_until(&self, event: &LeasedEvent) -> Reading {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
         let renewed = self.hand.leases.renewed(event.lease.token);
         renewed.map_or_else(Reading::now, |renewed| renewed + trusted)
     }
 
+    /// Returns the time before which an event must start: its lease can be trusted until then, and its deadline has not
+    /// passed.
+    fn start_by(&self, event: &LeasedEvent) -> Reading {
+        let trusted = self.trusted_until(event);
+        let deadline = self.hand.leases.deadline(event);
+        deadline.map_or(trusted, |deadline| deadline.earlier(trusted))
+    }
+
     /// Releases an event that has not started, with its attempt restored.
     pub(super) fn give_back(&mut self, event: LeasedEvent) {
-        self.services.note_left(event.lease);
+        self.services.note_left(event.lease, None);
         if let Some(group) = &event.group_key {
             self.hand.close_group(group);
         }
-        self.outbox.note().releases.push(event);
+        self.outbox.note().releases.push(Release::of(event));
     }
 
     /// Releases the selected events that were handed over and have not started.
@@ -167,7 +187,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Ends an event that no handler will see.
     fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
-        self.services.note_left(event.lease);
+        self.services.note_left(event.lease, None);
         let settled = Settled::Finish(ending::given_up(event, fault));
         log_end(event, &settled, Duration::ZERO);
         if let Some(recording) = &self.watchers.recording {
@@ -183,7 +203,7 @@ impl<D: Dispatch> Drain<D> {
     fn put_off(&mut self, event: &LeasedEvent, error: HandlerError) {
         let age = event.created_at.elapsed().unwrap_or_default();
         let error = error.after((age / 4).clamp(PUT_OFF.0, PUT_OFF.1));
-        self.services.note_left(event.lease);
+        self.services.note_left(event.lease, None);
         let end = HandlerEnd {
             handler: "read",
             result: Err(error),
@@ -205,6 +225,8 @@ impl<D: Dispatch> Drain<D> {
             retried,
             group: event.group_key.clone(),
             leased: true,
+            number: None,
+            busy_since: None,
         });
     }
 
@@ -308,13 +330,7 @@ impl<D: Dispatch> Drain<D> {
         if self.options.concurrency == 1 {
             return Sharing::NONE;
         }
-        let usual = self.policies.sharing(&event.kind);
-        let progress = event.progress.as_ref();
-        let together = progress.and_then(|progress| progress.together);
-        Sharing {
-            most: together.map_or(usual.most, |most| usual.most.min(most.into()).max(1)),
-            ..usual
-        }
+        self.policies.sharing_of(event)
     }
 
     /// Returns the number of places that running events leave free because they share them.
@@ -346,10 +362,14 @@ impl<D: Dispatch> Drain<D> {
     /// Decides the end of an event whose handlers ran.
     fn settle(&mut self, ctx: &Context, ends: Vec<HandlerEnd>, published: u64, took: Duration) {
         let event = ctx.event();
-        self.services.note_left(event.lease);
-        self.budget.learn(&event.kind, took);
+        let timed_out = ends.iter().any(HandlerEnd::is_timed_out);
+        if !timed_out {
+            self.budget.learn(&event.kind, took);
+        }
         let retry = self.policies.retry(&event.kind, self.options.retry);
         let settled = settle(event, &ends, &retry, fastrand::f64());
+        let ended = settled.status().map(|_| event.kind.as_str());
+        self.services.note_left(event.lease, ended);
         log_end(event, &settled, took);
         self.watchers.attempted(ctx, &settled, &ends, took);
         match settled {
@@ -379,13 +399,16 @@ impl<D: Dispatch> Drain<D> {
         // An event that starts behind an end which is then refused loses an attempt. This happens at most once: an
         // event whose end was refused before comes back with the results of its handlers.
         let holds_group = event.progress.is_some() || end.status != Status::Completed;
-        self.outbox.note().ends.push(End {
+        let number = self.outbox.note_number();
+        self.outbox.push(End {
+            number,
             finalization: end,
             class,
             group: event.group_key.clone(),
             attempt: (event.attempts, event.max_attempts),
             work,
             busy_since: None,
+            was_held: false,
             holds_group,
         });
         if let Some(group) = &event.group_key {
@@ -411,6 +434,7 @@ impl<D: Dispatch> Drain<D> {
         self.take_back_waiting(|_| true);
         let rest = self.hand.take_all();
         if !rest.is_empty() {
+            let rest = rest.into_iter().map(Release::of);
             self.outbox.note().releases.extend(rest);
         }
     }

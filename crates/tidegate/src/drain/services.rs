@@ -231,8 +231,8 @@ impl Services {
     }
 
     /// Notes that an event has left the handlers and its places. If it was to try a service and did not get that far,
-    /// another event must.
-    pub(super) fn note_left(&self, lease: Lease) {
+    /// another event must. If its handlers have ended without the call, its kind does not wait for the service.
+    pub(super) fn note_left(&self, lease: Lease, ended: Option<&str>) {
         let Some(mut known) = self.known() else {
             return;
         };
@@ -242,7 +242,12 @@ impl Services {
         if let Some((_, service)) = known.probe.take_if(|(probing, _)| *probing == lease)
             && let Some(known) = known.services.get_mut(&service)
         {
-            known.report().probed = true;
+            let report = known.report();
+            report.probed = true;
+            if let Some(kind) = ended {
+                report.uncalled = Some(kind.to_owned());
+                known.kinds.remove(kind);
+            }
         }
     }
 

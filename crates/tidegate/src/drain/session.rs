@@ -48,7 +48,7 @@ impl Session {
     pub(super) async fn retry_after(&mut self, error: Error) -> Result<(), Error> {
         if error.is_connection_lost() {
             self.client = None;
-        } else if !error.is_transient() {
+        } else if !error.is_transient() && !error.is_lock_timeout() {
             return Err(error);
         }
         self.failures += 1;

@@ -22,8 +22,8 @@ use crate::handler::Fault;
 use crate::lease::{Lease, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{
-    self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, ServiceReport,
-    ending,
+    self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, Returned,
+    ServiceReport, ending,
 };
 
 /// With more refusals than this in one round, no single event is at fault. The round ends and is tried again later.
@@ -42,6 +42,8 @@ pub(super) enum Class {
 
 /// An event's end, with what the loop must know when it is written or cannot be written.
 pub(super) struct End {
+    /// Its number among all outcomes.
+    pub number: u64,
     pub finalization: Finalization,
     pub class: Class,
     pub group: Option<String>,
@@ -49,8 +51,10 @@ pub(super) struct End {
     pub attempt: (u32, u32),
     /// How its handlers ended, which is kept if the end cannot be written. Empty if nothing ran.
     pub work: Vec<HandlerEnd>,
-    /// Since when one of its follow-ups has waited for another publisher.
+    /// Since when it has waited for another session's lock.
     pub busy_since: Option<Instant>,
+    /// Whether it was held, and its group closed.
+    pub was_held: bool,
     /// Whether its group stays closed until this is written.
     pub holds_group: bool,
 }
@@ -69,6 +73,8 @@ impl End {
             },
             group: self.group,
             leased: matches!(self.class, Class::Handled(_)),
+            number: Some(self.number),
+            busy_since: None,
         }
     }
 }
@@ -79,6 +85,26 @@ pub(super) struct Back {
     pub group: Option<String>,
     /// Whether the report has counted it as leased.
     pub leased: bool,
+    /// The number of the end that could not be written.
+    pub number: Option<u64>,
+    /// Since when it has waited for another session's lock.
+    pub busy_since: Option<Instant>,
+}
+
+/// The return of an event that was not started.
+pub(super) struct Release {
+    pub event: LeasedEvent,
+    /// Since when it has waited for another session's lock.
+    pub busy_since: Option<Instant>,
+}
+
+impl Release {
+    pub(super) fn of(event: LeasedEvent) -> Self {
+        Self {
+            event,
+            busy_since: None,
+        }
+    }
 }
 
 /// The content of one round of writing.
@@ -87,11 +113,13 @@ pub(super) struct WriteBatch {
     pub ends: Vec<End>,
     pub retries: Vec<Back>,
     /// Events to be given back unchanged.
-    pub releases: Vec<LeasedEvent>,
+    pub releases: Vec<Release>,
     /// Events that were started after an event that goes back.
     pub ran: Vec<i64>,
     pub unreadable: Vec<Lease>,
     pub starts: Vec<Start>,
+    /// Marks of leases that are to be lowered: the token, the present mark and the new one.
+    pub lowered: Vec<(Uuid, i64, i64)>,
     /// Reports about services.
     pub reports: Vec<ServiceReport>,
     /// Leases that have no events left once this is written.
@@ -118,6 +146,7 @@ impl WriteBatch {
     pub(super) fn is_empty(&self) -> bool {
         self.outcomes() == 0
             && self.starts.is_empty()
+            && self.lowered.is_empty()
             && self.reports.is_empty()
             && self.over.is_empty()
             && self.reread.is_none()
@@ -143,6 +172,14 @@ pub(super) struct Written {
     pub left: Option<HashSet<i64>>,
     /// Retries that the database refuses. These events stay in their leases, which lapse.
     pub stuck: HashSet<i64>,
+    /// Events that could not go back, because another session has locked them.
+    pub returns_busy: HashSet<i64>,
+    /// Ends that were not tried, because an earlier one of their group could not be written.
+    pub held: HashSet<Lease>,
+    /// Leases whose marks were lowered.
+    pub lowered: Vec<Uuid>,
+    /// The first event of each group whose end could not be written.
+    held_groups: HashMap<String, i64>,
     /// How often events were taken from each lease; `None` for a lease that is gone.
     pub cuts: Vec<(Uuid, Option<i32>)>,
     pub in_hand: Option<Vec<InHand>>,
@@ -233,9 +270,24 @@ impl Writer<'_> {
             left.extend(self.retry(client).await?);
             self.written.left = Some(left);
         }
+        if !self.batch.lowered.is_empty() {
+            let lowered = queue::take_back_starts(client, self.worker, &self.batch.lowered).await;
+            match lowered {
+                Ok(lowered) => self.written.lowered = lowered,
+                Err(error) => drop(self.note_refusal(error)?),
+            }
+        }
         for lease in &self.batch.unreadable {
-            if !self.written.ended.contains(lease) && queue::end_unreadable(client, *lease).await? {
-                self.written.ended.insert(*lease);
+            if self.written.ended.contains(lease) {
+                continue;
+            }
+            match queue::end_unreadable(client, *lease).await {
+                Ok(true) => drop(self.written.ended.insert(*lease)),
+                Ok(false) => {}
+                Err(error) if error.is_lock_timeout() => {
+                    self.written.busy.insert(lease.id);
+                }
+                Err(error) => return Err(error),
             }
         }
         self.finalize(client).await?;
@@ -251,7 +303,10 @@ impl Writer<'_> {
     async fn report(&mut self, client: &Client) -> Result<(), Error> {
         for report in self.batch.reports.iter().skip(self.written.reported) {
             match queue::report_service(client, self.worker, report).await {
-                Ok(watched) => self.written.service_opened |= self.services.learn(&watched),
+                Ok(watched) => {
+                    let opened = self.services.learn(&watched);
+                    self.written.service_opened |= opened || report.uncalled.is_some();
+                }
                 // A name or a code that cannot be stored must not keep the rest from being written.
                 Err(error) if error.is_refusal() => {
                     tracing::error!(service = report.service, error = %error, "report of a service is refused");
@@ -282,10 +337,24 @@ impl Writer<'_> {
             .batch
             .releases
             .iter()
-            .map(|event| event.lease)
+            .map(|release| release.event.lease)
             .collect();
-        let left = queue::hand_back(client, self.worker, &leases).await?;
-        Ok(left.into_iter().collect())
+        let returned = match queue::hand_back(client, self.worker, &leases).await {
+            Ok(returned) => returned,
+            // Somebody uses one of the leases for longer than a moment.
+            Err(error) if error.is_lock_timeout() => {
+                let busy = leases.iter().map(|lease| lease.id);
+                self.written.returns_busy.extend(busy);
+                return Ok(HashSet::new());
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(self.take_returned(returned))
+    }
+
+    fn take_returned(&mut self, returned: Returned) -> HashSet<i64> {
+        self.written.returns_busy.extend(returned.busy);
+        returned.left.into_iter().collect()
     }
 
     /// Writes all retries at once. If the database refuses that, writes each by itself.
@@ -296,7 +365,7 @@ impl Writer<'_> {
             return Ok(HashSet::new());
         }
         let error = match queue::retry(client, self.worker, &retries, &self.batch.ran).await {
-            Ok(left) => return Ok(left.into_iter().collect()),
+            Ok(returned) => return Ok(self.take_returned(returned)),
             Err(error) => error,
         };
         self.note_refusal(error)?;
@@ -310,7 +379,7 @@ impl Writer<'_> {
             )
             .await
             {
-                Ok(more) => left.extend(more),
+                Ok(more) => left.extend(self.take_returned(more)),
                 Err(error) => {
                     tracing::error!(event.id = retry.lease.id, error = %error, "retry cannot be stored; the event lapses");
                     self.note_refusal(error)?;
@@ -336,21 +405,67 @@ impl Writer<'_> {
         !self.written.has_ended(&end.finalization)
             && !self.written.refused.contains_key(&lease)
             && !self.written.busy.contains(&lease.id)
+            && !self.written.held.contains(&lease)
     }
 
-    /// Writes ends that store more than the status, with one statement for each lease.
+    /// Whether an end can only be written one by one: it stores more than the status, or a statement for many would have
+    /// to wait for it.
+    fn is_special(end: &End) -> bool {
+        !end.finalization.is_plain() || end.was_held
+    }
+
+    /// Writes ends that store more than the status. The ends of their groups go the same way, so that the order in a group
+    /// is kept if one of them cannot be written.
     async fn finalize(&mut self, client: &Client) -> Result<(), Error> {
-        let mut by_token: BTreeMap<Uuid, Vec<&Finalization>> = BTreeMap::new();
-        for end in &self.batch.ends {
-            if !end.finalization.is_plain() && self.is_open(end) {
-                let ends = by_token.entry(end.finalization.lease.token).or_default();
-                ends.push(&end.finalization);
-            }
-        }
-        for (token, ends) in by_token {
-            self.finalize_apart(client, token, &ends).await?;
+        let batch = self.batch;
+        let special = batch.ends.iter().filter(|end| Self::is_special(end));
+        let groups: HashSet<&str> = special.filter_map(|end| end.group.as_deref()).collect();
+        let of_them = |end: &&End| {
+            let group = end.group.as_deref();
+            Self::is_special(end) || group.is_some_and(|group| groups.contains(group))
+        };
+        let ends: Vec<&End> = batch.ends.iter().filter(of_them).collect();
+        self.finalize_in_order(client, &ends).await
+    }
+
+    /// Writes ends in the order of their ids, with one statement for all that follow each other in one lease.
+    async fn finalize_in_order(&mut self, client: &Client, ends: &[&End]) -> Result<(), Error> {
+        let same_lease = |one: &&End, other: &&End| {
+            one.finalization.lease.token == other.finalization.lease.token
+        };
+        for run in ends.chunk_by(same_lease) {
+            let token = run[0].finalization.lease.token;
+            self.finalize_apart(client, token, run).await?;
         }
         Ok(())
+    }
+
+    /// Notes that an end cannot be written now. Nothing later of its group may be.
+    fn note_held(&mut self, end: &End) {
+        if let Some(group) = &end.group {
+            let id = end.finalization.lease.id;
+            let first = self.written.held_groups.entry(group.clone()).or_insert(id);
+            *first = id.min(*first);
+        }
+    }
+
+    /// Returns those ends that may be written, and notes those behind one of their group that cannot.
+    fn not_held<'a>(&mut self, ends: &[&'a End]) -> Vec<&'a End> {
+        let mut free = Vec::new();
+        for end in ends.iter().copied() {
+            if !self.is_open(end) {
+                continue;
+            }
+            let lease = end.finalization.lease;
+            let group = end.group.as_deref();
+            let first = group.and_then(|group| self.written.held_groups.get(group));
+            if first.is_some_and(|first| lease.id > *first) {
+                self.written.held.insert(lease);
+            } else {
+                free.push(end);
+            }
+        }
+        free
     }
 
     /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the culprit is
@@ -359,22 +474,36 @@ impl Writer<'_> {
         &'a mut self,
         client: &'a Client,
         token: Uuid,
-        ends: &'a [&'a Finalization],
+        ends: &'a [&'a End],
     ) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let error = match queue::finalize_under(client, token, ends, Follow::IfFree).await {
+            let ends = self.not_held(ends);
+            if ends.is_empty() {
+                return Ok(());
+            }
+            let finals: Vec<&Finalization> = ends.iter().map(|end| &end.finalization).collect();
+            let error = match queue::finalize_under(client, token, &finals, Follow::IfFree).await {
                 Ok(flushed) => {
                     self.written.published += flushed.published;
                     self.written.ended.extend(flushed.ended);
-                    self.written.busy.extend(flushed.busy);
                     self.written.cuts.push((token, flushed.cuts));
-                    return self.look_up(client, ends.iter().map(|end| end.lease)).await;
+                    return self.take_busy(client, &ends, flushed.busy).await;
+                }
+                Err(error) if error.is_lock_timeout() => {
+                    let all = ends.iter().map(|end| end.finalization.lease.id).collect();
+                    return self.take_busy(client, &ends, all).await;
                 }
                 Err(error) => self.note_refusal(error)?,
             };
-            match ends {
+            match ends[..] {
                 [] => Ok(()),
-                [end] => self.end_refused(client, end, error).await,
+                [end] => {
+                    self.end_refused(client, &end.finalization, error).await?;
+                    if self.written.refused.contains_key(&end.finalization.lease) {
+                        self.note_held(end);
+                    }
+                    Ok(())
+                }
                 _ => {
                     let (first, second) = ends.split_at(ends.len() / 2);
                     self.finalize_apart(client, token, first).await?;
@@ -383,6 +512,23 @@ impl Writer<'_> {
             }
         }
         .boxed()
+    }
+
+    /// Notes the ends that wait for another session's lock, and looks for those that did not come back.
+    async fn take_busy(
+        &mut self,
+        client: &Client,
+        ends: &[&End],
+        busy: Vec<i64>,
+    ) -> Result<(), Error> {
+        self.written.busy.extend(&busy);
+        for end in ends {
+            if busy.contains(&end.finalization.lease.id) {
+                self.note_held(end);
+            }
+        }
+        let leases = ends.iter().map(|end| end.finalization.lease);
+        self.look_up(client, leases).await
     }
 
     /// Handles a single end that the database refuses. If its own data is the cause, the event fails; otherwise it goes
@@ -419,7 +565,7 @@ impl Writer<'_> {
         let mut leases = Vec::new();
         for end in &self.batch.ends {
             let lease = end.finalization.lease;
-            if end.finalization.is_plain() && self.is_open(end) {
+            if !Self::is_special(end) && !self.not_held(&[end]).is_empty() {
                 leases.push(lease);
                 by_token.entry(lease.token).or_default().done.push(lease.id);
             }
@@ -446,7 +592,7 @@ impl Writer<'_> {
             }
             Err(error) => {
                 self.note_refusal(error)?;
-                self.complete_apart(client, &completions).await
+                self.complete_apart(client, &completions, &leases).await
             }
         }
     }
@@ -485,20 +631,12 @@ impl Writer<'_> {
         &mut self,
         client: &Client,
         completions: &[Completion],
+        leases: &[Lease],
     ) -> Result<(), Error> {
-        for completion in completions {
-            let plain: Vec<&Finalization> = self
-                .batch
-                .ends
-                .iter()
-                .map(|end| &end.finalization)
-                .filter(|end| {
-                    end.lease.token == completion.token && completion.done.contains(&end.lease.id)
-                })
-                .collect();
-            self.finalize_apart(client, completion.token, &plain)
-                .await?;
-        }
+        let leases: HashSet<Lease> = leases.iter().copied().collect();
+        let of_them = |end: &&End| leases.contains(&end.finalization.lease);
+        let ends: Vec<&End> = self.batch.ends.iter().filter(of_them).collect();
+        self.finalize_in_order(client, &ends).await?;
         let rest: Vec<Completion> = completions
             .iter()
             .map(|completion| Completion {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::hand::Wanted;
 use super::settle::count;
-use super::writer::{Back, Class, End, Round, WriteBatch, Written, write};
+use super::writer::{Back, Class, End, Release, Round, WriteBatch, Written, write};
 use super::{Drain, Slot};
 use crate::budget::millis;
 use crate::dispatch::Dispatch;
@@ -28,6 +28,9 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 /// How long an end is tried again while the group of its follow-up is busy. Then the event goes back with the work that
 /// is done, and keeps its attempt.
 const BUSY: Duration = Duration::from_secs(2);
+
+/// How many windows of events may wait for their start.
+const WINDOWS_OPEN: usize = 4;
 
 /// How long an event waits after it goes back through no fault of its own.
 const BLAMELESS_DELAY: Duration = Duration::from_secs(1);
@@ -66,6 +69,7 @@ impl<D: Dispatch> Drain<D> {
             (self.outbox.next.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
         let tells = self.services.has_reports();
         !self.outbox.next.starts.is_empty()
+            || !self.outbox.next.lowered.is_empty()
             || goes_back
             || tells
             || waits && (enough || aged || quiet)
@@ -84,6 +88,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             self.outbox.next.retries = std::mem::take(&mut batch.retries);
             self.outbox.next.releases = std::mem::take(&mut batch.releases);
+            self.outbox.hold_behind_retries(&mut batch.ends);
         }
         let mut ends: HashMap<Uuid, usize> = HashMap::new();
         for lease in batch.ends.iter().map(|end| end.finalization.lease) {
@@ -159,25 +164,65 @@ impl<D: Dispatch> Drain<D> {
         if self.between.rereads || self.is_spent() || !self.outbox.next.starts.is_empty() {
             return;
         }
-        let alone = !self.between.brings_window && self.running.is_empty();
         let shared = if self.options.concurrency == 1 {
             1
         } else {
             self.policies.most_shared()
         };
+        if self.close_windows(shared) {
+            return;
+        }
         let wanted = Wanted {
             few: self.options.concurrency * shared,
             window: self.window(),
+            places: self.options.concurrency.saturating_sub(self.running.len()),
+            now: Instant::now(),
+            brings_window: self.between.brings_window,
+            suspect_runs: self.suspect_runs(),
             sharing: &|event| {
                 if shared == 1 {
                     return 1;
                 }
-                self.sharing(event).most
+                self.policies.sharing_of(event).most
             },
         };
-        if let Some(start) = self.hand.start_more(&wanted, alone) {
+        if let Some(start) = self.hand.start_more(&wanted) {
             self.outbox.next.starts.push(start);
         }
+    }
+
+    /// Returns since when the oldest running suspect has been running.
+    fn suspect_runs(&self) -> Option<Instant> {
+        if !self.hand.leases.runs_suspect() {
+            return None;
+        }
+        let running = self.lanes.running().into_iter();
+        let suspects = running.filter(|(lease, _)| self.hand.leases.is_suspect(lease.token));
+        suspects.map(|(_, since)| since).min()
+    }
+
+    /// Closes windows that the handlers' pace no longer fills: when quick events turn slow, thousands that have not started
+    /// would be charged if this worker died. Returns whether it did.
+    fn close_windows(&mut self, shared: usize) -> bool {
+        let unstarted = self
+            .hand
+            .leases
+            .open()
+            .saturating_sub(self.running.len() + self.outbox.unwritten());
+        let fits = WINDOWS_OPEN * self.window().max(self.options.concurrency) * shared;
+        if unstarted + self.lanes.waiting() <= fits {
+            return false;
+        }
+        self.take_back_waiting(|_| true);
+        let started = self.running.keys().copied();
+        let ended = self.outbox.unwritten_leases();
+        let mut begun: HashMap<Uuid, i64> = HashMap::new();
+        for lease in started.chain(ended) {
+            let last = begun.entry(lease.token).or_insert(lease.id);
+            *last = lease.id.max(*last);
+        }
+        self.outbox.next.lowered = self.hand.close_windows(&begun);
+        true
     }
 
     pub(super) fn written(&mut self, round: Round) -> Result<(), Error> {
@@ -206,6 +251,9 @@ impl<D: Dispatch> Drain<D> {
             for start in &batch.starts {
                 self.hand.leases.started(start.token, start.upto);
             }
+        }
+        for (token, _, mark) in batch.lowered.iter().filter(|(token, ..)| written.lowered.contains(token)) {
+            self.hand.leases.note_lowered(*token, *mark);
         }
         let up_to = batch.up_to;
         self.take_ends(batch.ends, &written, whole);
@@ -249,7 +297,7 @@ impl<D: Dispatch> Drain<D> {
         // These events were about to be given back, and have left together with a preceding event.
         let (gone, waiting) = std::mem::take(&mut self.outbox.next.releases)
             .into_iter()
-            .partition(|event| left.contains(&event.lease.id));
+            .partition(|release| left.contains(&release.event.lease.id));
         self.outbox.next.releases = waiting;
         self.take_releases(gone, written);
     }
@@ -265,7 +313,9 @@ impl<D: Dispatch> Drain<D> {
                 };
                 count(&mut self.report, class);
                 self.hand.let_go(lease);
+                self.outbox.settled(end.number);
                 self.open_held(&end);
+                self.reopen_held(&end);
             } else if let Some(reason) = written.refused.get(&lease) {
                 let fault = Fault::new(
                     "unwritable",
@@ -275,19 +325,38 @@ impl<D: Dispatch> Drain<D> {
             } else if written.busy.contains(&lease.id) {
                 let since = *end.busy_since.get_or_insert_with(Instant::now);
                 if since.elapsed() < BUSY && !self.is_spent() {
-                    self.outbox.busy.push(end);
+                    self.hold(end);
                 } else {
                     let fault = Fault::new(
                         "group_busy",
-                        "another transaction publishes to a follow-up's group",
+                        "another transaction holds a lock that the end of this event needs",
                     );
                     self.take_back_end(end, &fault, true);
                 }
+            } else if written.held.contains(&lease) {
+                self.hold(end);
             } else if whole {
                 self.lose_end(&end);
             } else {
                 self.outbox.next.ends.push(end);
             }
+        }
+    }
+
+    /// Keeps an end that cannot be written yet. Until it is, no later event of its group starts, ends or commits.
+    fn hold(&mut self, end: End) {
+        if let Some(group) = &end.group {
+            self.hand.close_group(group);
+        }
+        self.outbox.hold(end);
+    }
+
+    /// Opens the group of a written end that was held, unless another end of the group still is.
+    fn reopen_held(&mut self, end: &End) {
+        if let Some(group) = end.group.as_deref().filter(|_| end.was_held)
+            && !self.outbox.holds(group)
+        {
+            self.hand.reopen_group(group, end.finalization.lease);
         }
     }
 
@@ -297,7 +366,9 @@ impl<D: Dispatch> Drain<D> {
             self.count_lost(end.finalization.lease);
         }
         self.hand.let_go(end.finalization.lease);
+        self.outbox.settled(end.number);
         self.open_held(end);
+        self.reopen_held(end);
         self.between.rereads = true;
     }
 
@@ -322,6 +393,7 @@ impl<D: Dispatch> Drain<D> {
             self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
             self.hand.close_group(group);
         }
+        self.outbox.keep_open(end.number);
         let back = end.back(fault, charged, delay);
         self.outbox.note().retries.push(back);
     }
@@ -331,7 +403,7 @@ impl<D: Dispatch> Drain<D> {
             if written.has_ended_unreadable(lease) {
                 self.report.failed += 1;
                 self.hand.let_go(*lease);
-            } else if whole {
+            } else if whole && !written.busy.contains(&lease.id) {
                 self.count_lost(*lease);
                 self.hand.let_go(*lease);
                 self.between.rereads = true;
@@ -347,8 +419,16 @@ impl<D: Dispatch> Drain<D> {
         };
         for back in backs {
             let lease = back.retried.lease;
-            if written.stuck.contains(&lease.id) {
-                self.leave_to_lapse(&back);
+            if written.returns_busy.contains(&lease.id) && self.waits(back.busy_since) {
+                let busy_since = back.busy_since.or(Some(Instant::now()));
+                self.outbox.busy_retries.push(Back { busy_since, ..back });
+                continue;
+            }
+            if let Some(number) = back.number {
+                self.outbox.settled(number);
+            }
+            if written.stuck.contains(&lease.id) || written.returns_busy.contains(&lease.id) {
+                self.leave_to_lapse(lease, back.group.as_deref(), back.leased);
                 continue;
             }
             self.hand.let_go(lease);
@@ -374,11 +454,15 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
+    /// Whether an event that cannot go back now is tried again. At the end of the run there is no time for it.
+    fn waits(&self, busy_since: Option<Instant>) -> bool {
+        !self.is_spent() && busy_since.is_none_or(|since| since.elapsed() < BUSY)
+    }
+
     /// Leaves an event in its lease, because the database refuses its return. If it were free, it would run again at
     /// once.
-    fn leave_to_lapse(&mut self, back: &Back) {
-        let (lease, group) = (back.retried.lease, back.group.as_deref());
-        if back.leased {
+    fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>, leased: bool) {
+        if leased {
             self.count_lost(lease);
         }
         let behind = self.hand.leave_to_lapse(lease, group);
@@ -390,13 +474,22 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    fn take_releases(&mut self, events: Vec<LeasedEvent>, written: &Written) {
+    fn take_releases(&mut self, events: Vec<Release>, written: &Written) {
         let Some(left) = &written.left else {
             return self.outbox.next.releases.extend(events);
         };
-        for event in events {
-            self.hand.let_go(event.lease);
+        for Release { event, busy_since } in events {
             let leased = event.fate == Fate::Run;
+            if written.returns_busy.contains(&event.lease.id) {
+                if self.waits(busy_since) {
+                    let busy_since = busy_since.or(Some(Instant::now()));
+                    self.outbox.busy_releases.push(Release { event, busy_since });
+                } else {
+                    self.leave_to_lapse(event.lease, event.group_key.as_deref(), leased);
+                }
+                continue;
+            }
+            self.hand.let_go(event.lease);
             if left.contains(&event.lease.id) {
                 self.report.released += u64::from(leased);
             } else {
@@ -446,7 +539,7 @@ impl<D: Dispatch> Drain<D> {
     /// Counts waiting events that are no longer ours.
     pub(super) fn lose(&mut self, events: Vec<LeasedEvent>) {
         for event in events {
-            self.services.note_left(event.lease);
+            self.services.note_left(event.lease, None);
             self.hand.let_go(event.lease);
             if event.fate == Fate::Run {
                 self.count_lost(event.lease);

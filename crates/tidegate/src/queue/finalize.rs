@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
-use super::lease::{as_leases, columns};
+use super::lease::{Returned, as_leases, columns};
 use super::{query, sql, within_limit};
 use crate::error::Error;
 use crate::event::NewEvent;
@@ -407,8 +407,8 @@ pub async fn finished_under(
     Ok(as_leases(&rows))
 }
 
-/// Puts events back for another attempt. Returns all events that left the worker: those of them that were held, and the
-/// later events of their groups. Later events that are in `ran` were started, and have had an attempt.
+/// Puts events back for another attempt. Those of them that were held leave the worker, with the later events of their
+/// groups. Later events that are in `ran` were started, and have had an attempt.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
@@ -417,7 +417,7 @@ pub async fn retry(
     worker: Uuid,
     retries: &[Retried],
     ran: &[i64],
-) -> Result<Vec<i64>, Error> {
+) -> Result<Returned, Error> {
     let leases: Vec<Lease> = retries.iter().map(|r| r.lease).collect();
     let (ids, tokens) = columns(&leases);
     let charged: Vec<bool> = retries.iter().map(|r| r.charged).collect();
@@ -457,7 +457,7 @@ pub async fn retry(
         ],
     )
     .await?;
-    Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
+    Ok(Returned::of(&rows))
 }
 
 /// Stores progress with an event that is still held.

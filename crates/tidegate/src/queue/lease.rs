@@ -262,6 +262,9 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
             .and_then(|text| progress(&text.0)),
         traceparent: row.get(col::TRACEPARENT),
         is_replay: row.get(col::REPLAYED),
+        expires_in: row
+            .get::<_, Option<f64>>(col::EXPIRES_IN)
+            .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)),
     })
 }
 
@@ -374,8 +377,45 @@ pub async fn renew(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
+/// Lowers the marks up to which handlers of this worker's leases may have started: the token, the present mark, and the
+/// new one. The events in between must not have started. Returns the leases for which it was done.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn take_back_starts(
+    client: &(impl GenericClient + Sync),
+    worker: Uuid,
+    marks: &[(Uuid, i64, i64)],
+) -> Result<Vec<Uuid>, Error> {
+    let tokens: Vec<Uuid> = marks.iter().map(|mark| mark.0).collect();
+    let seen: Vec<i64> = marks.iter().map(|mark| mark.1).collect();
+    let lowered: Vec<i64> = marks.iter().map(|mark| mark.2).collect();
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+        [&worker, &tokens, &seen, &lowered];
+    let rows = query(client, &sql::live::TAKE_BACK_STARTS, &params).await?;
+    Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
+}
+
+/// What became of events that were to go back to the queue. Those that are in neither list were no longer held.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Returned {
+    /// All events that left the worker's leases, including later events of the same groups.
+    pub left: Vec<i64>,
+    /// Events that stay for now, because another session has locked them or a later event of their group.
+    pub busy: Vec<i64>,
+}
+
+impl Returned {
+    pub(super) fn of(rows: &[Row]) -> Self {
+        rows.first().map_or_else(Self::default, |row| Self {
+            left: row.get(0),
+            busy: row.get(1),
+        })
+    }
+}
+
 /// Gives events back unstarted, with their attempt. Later events of their groups that this worker holds go back with
-/// them. Returns all events that left.
+/// them.
 ///
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied.
@@ -383,10 +423,10 @@ pub async fn hand_back(
     client: &(impl GenericClient + Sync),
     worker: Uuid,
     leases: &[Lease],
-) -> Result<Vec<i64>, Error> {
+) -> Result<Returned, Error> {
     let (ids, tokens) = columns(leases);
     let rows = query(client, &sql::live::HAND_BACK, &[&worker, &ids, &tokens]).await?;
-    Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
+    Ok(Returned::of(&rows))
 }
 
 /// Returns ids and tokens as two arrays of the same length.

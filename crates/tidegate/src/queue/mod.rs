@@ -52,8 +52,8 @@ mod internals {
         end_unreadable, finalize_under, finished_under, report_progress, retry, save_progress,
     };
     pub use super::lease::{
-        InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, progress,
-        promote, remove_ended, renew, sweep,
+        InHand, LeaseRequest, LeasedBatch, Returned, Swept, Walk, hand_back, in_hand, lease,
+        progress, promote, remove_ended, renew, sweep, take_back_starts,
     };
     pub use super::lineage::MOST_RELATED;
     pub use super::operate::{
@@ -83,8 +83,8 @@ mod internals {
         finalize_under, finished_under, report_progress, retry, save_progress,
     };
     pub(crate) use super::lease::{
-        InHand, LeaseRequest, LeasedBatch, Walk, hand_back, in_hand, lease, promote, remove_ended,
-        renew, sweep,
+        InHand, LeaseRequest, LeasedBatch, Returned, Walk, hand_back, in_hand, lease, promote,
+        remove_ended, renew, sweep, take_back_starts,
     };
     #[cfg(feature = "seal")]
     pub(crate) use super::operate::{Unsealed, rewrap, unsealed};

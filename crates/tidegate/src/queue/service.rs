@@ -92,6 +92,8 @@ pub struct ServiceReport {
     pub kinds: Vec<String>,
     /// Whether this is the result of the one event that tried the service.
     pub probed: bool,
+    /// The kind of the event that was to try the service, when its handlers have ended without a call.
+    pub uncalled: Option<String>,
 }
 
 /// Reports what was learnt of a service. The answer lists all services that have recently not answered, or are limited.
@@ -117,6 +119,7 @@ pub async fn report_service(
             &retry_after,
             &report.kinds,
             &report.probed,
+            &report.uncalled,
         ],
     )
     .await?;

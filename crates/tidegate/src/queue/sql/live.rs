@@ -53,7 +53,7 @@ pub static READ_LEASED: Statement = Statement {
     params: &[Type::UUID, Type::INT8, Type::INT8],
     text: "\
 SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts, created_at, expires_at, progress, traceparent,
-       started, replayed
+       started, replayed, expires_in
   FROM tidegate.read_leased($1, $2, $3)",
 };
 
@@ -73,6 +73,7 @@ pub(crate) mod leased {
     pub(crate) const TRACEPARENT: usize = 11;
     pub(crate) const STARTED: usize = 12;
     pub(crate) const REPLAYED: usize = 13;
+    pub(crate) const EXPIRES_IN: usize = 14;
 }
 
 /// The events in hand under these lease tokens, in one snapshot.
@@ -104,11 +105,23 @@ pub static RENEW: Statement = Statement {
     text: "SELECT * FROM tidegate.renew($1, $2, $3)",
 };
 
+/// Lowers the marks up to which handlers of leases may have started, where they are still the ones that `$3` names.
+pub static TAKE_BACK_STARTS: Statement = Statement {
+    name: "take_back_starts",
+    params: &[
+        Type::UUID,
+        Type::UUID_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+    ],
+    text: "SELECT tidegate.take_back_starts($1, $2, $3, $4)",
+};
+
 /// Releases events that have not started, with their attempts restored.
 pub static HAND_BACK: Statement = Statement {
     name: "hand_back",
     params: &[Type::UUID, Type::INT8_ARRAY, Type::UUID_ARRAY],
-    text: "SELECT tidegate.hand_back($1, $2, $3)",
+    text: "SELECT h.left_ids, h.busy_ids FROM tidegate.hand_back($1, $2, $3) AS h",
 };
 
 /// Moves completed events to the log if nothing else must be written for them, which is true of most events. The ranges
@@ -187,7 +200,7 @@ pub static RETRY: Statement = Statement {
         Type::TEXT_ARRAY,
         Type::INT8_ARRAY,
     ],
-    text: "SELECT tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    text: "SELECT r.left_ids, r.busy_ids FROM tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r",
 };
 
 /// Saves a step's result or a handler's end for an event that is still held.
@@ -259,6 +272,7 @@ pub static ALL: &[&Statement] = &[
     &PROMOTE,
     &SWEEP,
     &RENEW,
+    &TAKE_BACK_STARTS,
     &HAND_BACK,
     &COMPLETE,
     &FINALIZE,

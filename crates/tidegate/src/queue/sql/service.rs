@@ -16,8 +16,9 @@ pub static REPORT_SERVICE: Statement = Statement {
         Type::FLOAT8,
         Type::TEXT_ARRAY,
         Type::BOOL,
+        Type::TEXT,
     ],
-    text: "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8)::text",
+    text: "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text",
 };
 
 /// Requests places and starts at a limited service.
