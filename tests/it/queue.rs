@@ -449,7 +449,7 @@ async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_fina
     let held = lease(&client, 1).await[0].lease;
     let finalize = format!(
         "SELECT tidegate.finalize('{}', ARRAY[{}::bigint], ARRAY['DONE'], ARRAY[true], '{{}}', '{{}}', '{{}}', false,
-                                  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+                                  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
         held.token, held.id
     );
     support::finalize_one(&client, held, Vec::new())

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::operate::ReplayRequest;
 use tidegate::{Context, Dispatch, Done, HandlerError, HandlerResult, Handlers, NewEvent, queue};
 use tokio_postgres::Client;
+use tokio_postgres::types::Type;
 
 use crate::probe::{live, number, options};
 use crate::support::{TestDb, database_for};
@@ -33,8 +34,8 @@ struct Page {
 
 const TABLE: &str = "CREATE TABLE document (id bigint PRIMARY KEY, left_over integer NOT NULL, lost integer NOT NULL DEFAULT 0)";
 
-/// Every third page fails before its transaction in the first attempt, every fifth one within it, every tenth is lost, and
-/// `broken` fails as long as the table `broken` names it.
+/// In its first attempt, every third page fails before its transaction and every fifth one within it. Every tenth page is
+/// lost. A page that the table `broken` names fails in every attempt.
 struct Reading;
 
 impl Dispatch for Reading {
@@ -52,8 +53,9 @@ impl Dispatch for Reading {
 async fn split(document: Document, ctx: &Context) -> HandlerResult {
     let transaction = ctx.transaction().await?;
     let sql = "INSERT INTO document (id, left_over) VALUES ($1, $2)";
-    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&document.id, &document.pages];
-    transaction.execute(sql, &values).await?;
+    transaction
+        .execute(sql, &[&document.id, &document.pages])
+        .await?;
     for number in 0..document.pages {
         let document = document.id;
         ctx.emit(&Paper::PageScanned(Page { document, number }))?;
@@ -81,8 +83,9 @@ async fn read(page: Page, ctx: &Context) -> Result<Option<i32>, HandlerError> {
     tokio::time::sleep(Duration::from_millis(2)).await;
     let connection = ctx.connection().await?;
     let sql = "SELECT FROM broken WHERE number = $1";
-    let number = (&page.number, tokio_postgres::types::Type::INT4);
-    let broken = connection.query_typed(sql, &[(number.0, number.1)]).await?;
+    let broken = connection
+        .query_typed(sql, &[(&page.number, Type::INT4)])
+        .await?;
     if !broken.is_empty() || ctx.attempt() == 1 && page.number % 3 == 0 {
         return Err(HandlerError::retry("early", "before the count"));
     }

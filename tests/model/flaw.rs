@@ -176,11 +176,7 @@ impl Flaw {
     ];
 
     /// The scenarios in which the flaw shows, and the promises that it breaks there.
-    #[expect(
-        clippy::match_same_arms,
-        clippy::too_many_lines,
-        reason = "one line for each guard"
-    )]
+    #[expect(clippy::match_same_arms, reason = "one line for each guard")]
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
             ALONE, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,

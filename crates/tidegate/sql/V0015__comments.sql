@@ -480,8 +480,7 @@ COMMENT ON FUNCTION tidegate.publish_batch IS
     'publish().';
 COMMENT ON FUNCTION tidegate.publish_one IS
     'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, '
-    'dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent, on_duplicate and after as in '
-    'publish().';
+    'dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent and on_duplicate as in publish().';
 COMMENT ON FUNCTION tidegate.receive IS
     'Records a message from outside in the caller''s transaction, so that it is taken in once. source: where it comes from, '
     '1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was recorded within '

@@ -158,53 +158,6 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) IS 'When an event of publish_many() with a delay may start.';
 
-CREATE FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    SELECT tidegate.await_members(w.id, ARRAY(SELECT m.id FROM unnest(ids, sets) AS m(id, set) WHERE m.set = w.set AND m.id <> w.id))
-      FROM unnest(ids, created, waits) AS w(id, created, set) WHERE w.created AND w.set IS NOT NULL
-$$;
-
-COMMENT ON FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) IS 'Makes follow-ups wait for other follow-ups of the same event.';
-
-CREATE FUNCTION tidegate.await_members(id bigint, members bigint[]) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-DECLARE
-    each CONSTANT bigint[] := ARRAY(SELECT DISTINCT m FROM unnest(members) AS m ORDER BY m);
-BEGIN
-    IF each = '{}' THEN
-        RETURN;
-    END IF;
-    INSERT INTO tidegate.fan_in (event_id, members, waits_for, available_at)
-    SELECT q.id, each, each[1], q.available_at FROM tidegate.event_queue AS q WHERE q.id = await_members.id;
-    UPDATE tidegate.event_queue AS q SET available_at = tidegate.unreleased() WHERE q.id = await_members.id;
-END $$;
-
-COMMENT ON FUNCTION tidegate.await_members(id bigint, members bigint[]) IS 'Makes a new event wait for other events.';
-
-CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    WITH pair AS MATERIALIZED (
-        SELECT p.original, p.replay FROM unnest(originals, replays) AS p(original, replay)
-          JOIN tidegate.event_queue AS r ON r.id = p.replay
-         WHERE r.group_key IS NULL OR NOT EXISTS (
-               SELECT FROM tidegate.event_queue AS q JOIN tidegate.fan_in AS w ON w.event_id = q.id
-                WHERE q.group_key = r.group_key AND q.id < r.id AND w.released_at IS NULL)
-    )
-    UPDATE tidegate.fan_in AS w
-       SET members = (SELECT array_agg(coalesce(p.replay, m.id) ORDER BY m.place) FROM unnest(w.members) WITH ORDINALITY AS m(id, place)
-                        LEFT JOIN pair AS p ON p.original = m.id),
-           reached = 0
-     WHERE w.released_at IS NULL AND w.members && ARRAY(SELECT p.original FROM pair AS p)
-$$;
-
-COMMENT ON FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) IS 'Makes events that wait for these events wait for their replays.';
-
 CREATE FUNCTION tidegate.begin_step() RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -884,7 +837,7 @@ BEGIN
         end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
         ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
                                                    'attempt', 0))::text],
-        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
+        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
 
 COMMENT ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) IS 'Ends an event whose payload cannot be read.';
@@ -902,7 +855,7 @@ $$;
 
 COMMENT ON FUNCTION tidegate.expired_rows(now timestamp with time zone) IS 'How many expired rows each partition has. now: as in log_partitions().';
 
-CREATE FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) RETURNS record
+CREATE FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -967,38 +920,29 @@ BEGIN
                array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
                array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
                array_agg(g.id ORDER BY f.position) AS parent_ids,
-               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents,
-               array_agg(f.set ORDER BY f.position) AS sets,
-               array_agg(f.waits ORDER BY f.position) AS waits
+               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
           FROM unnest(next_parent_ids, next_kinds, next_payloads, next_group_keys, next_dedup_keys, next_correlation_ids,
-                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents, next_sets, next_waits)
-                      WITH ORDINALITY
+                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents) WITH ORDINALITY
                AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
-                    max_attempts, expires_in, traceparent, set, waits, position)
+                    max_attempts, expires_in, traceparent, position)
           JOIN gone AS g ON g.id = f.parent_id
         HAVING count(*) > 0
     ), put AS (
-        SELECT p.id, p.created, p.position
+        SELECT p.created
           FROM follow_ups AS f,
                tidegate.publish_children(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
                                          f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
-                                         f.traceparents)
-                   WITH ORDINALITY AS p(id, created, status, attempts, position))
-    SELECT array_agg(logged.id) AS ended, (SELECT array_agg(p.id ORDER BY p.position) FROM put AS p) AS ids,
-           (SELECT array_agg(p.created ORDER BY p.position) FROM put AS p) AS created, (SELECT f.sets FROM follow_ups AS f) AS sets,
-           (SELECT f.waits FROM follow_ups AS f) AS waits,
+                                         f.traceparents) AS p)
+    SELECT array_agg(logged.id) AS ended, (SELECT count(*) FILTER (WHERE p.created) FROM put AS p) AS published,
            array_agg(logged.kind) AS kinds, array_agg(logged.status) AS statuses, array_agg(logged.attempts) AS attempts,
            array_agg(logged.created_at) AS created_ats
       INTO put FROM logged;
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
-    published := coalesce(cardinality(array_positions(put.created, true)), 0);
-    IF array_remove(put.waits, NULL) <> '{}' THEN
-        PERFORM tidegate.await_follow_ups(put.ids, put.created, put.sets, put.waits);
-    END IF;
+    published := coalesce(put.published, 0);
 END $$;
 
-COMMENT ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) IS 'Moves ended events of a lease to the log and publishes their follow-ups.';
+COMMENT ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) IS 'Moves ended events of a lease to the log and publishes their follow-ups.';
 
 CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1085,23 +1029,6 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION tidegate.fire_schedules(firings jsonb) IS 'Publishes the due events of schedules.';
-
-CREATE FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) RETURNS record
-    LANGUAGE plpgsql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-BEGIN
-    FOR place IN first_live.reached + 1 .. cardinality(members) LOOP
-        IF EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = members[place]) THEN
-            waits_for := members[place];
-            now_reached := place - 1;
-            RETURN;
-        END IF;
-    END LOOP;
-    now_reached := cardinality(members);
-END $$;
-
-COMMENT ON FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) IS 'The first member of a waiting event that is live.';
 
 CREATE FUNCTION tidegate.fold_figures(most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1391,13 +1318,12 @@ CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only
     AS $$
 DECLARE
     drawn bigint[];
-    made record;
 BEGIN
     PERFORM tidegate.lock_groups(ARRAY(
         SELECT DISTINCT l.group_key FROM tidegate.event_log AS l
          WHERE l.id = ANY (originals) AND l.group_key IS NOT NULL));
     drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
-    WITH inserted AS (
+    RETURN QUERY
     INSERT INTO tidegate.event_queue AS q
            (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of, kind_known,
             traceparent)
@@ -1411,12 +1337,7 @@ BEGIN
       JOIN tidegate.event_log AS l ON l.id = pair.id
      ORDER BY l.id
     ON CONFLICT DO NOTHING
-    RETURNING q.id, q.replay_of)
-    SELECT array_agg(i.id) AS ids, array_agg(i.replay_of) AS originals INTO made FROM inserted AS i;
-    IF made.ids IS NOT NULL THEN
-        PERFORM tidegate.await_replays(made.originals, made.ids);
-    END IF;
-    RETURN QUERY SELECT m.id, m.original FROM unnest(made.ids, made.originals) AS m(id, original);
+    RETURNING q.id, q.replay_of;
 END $$;
 
 COMMENT ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) IS 'Inserts replays of ended events.';
@@ -2105,7 +2026,7 @@ BEGIN
     SELECT min(d.at) INTO next_due_at
       FROM (SELECT p.available_at AS at
               FROM (SELECT q.available_at, q.kind FROM tidegate.event_queue AS q WHERE q.delayed ORDER BY q.available_at LIMIT 1000) AS p
-             WHERE p.kind = ANY (taken) AND p.available_at < tidegate.unreleased()
+             WHERE p.kind = ANY (taken)
             UNION ALL
             SELECT s.next_at FROM tidegate.schedule AS s WHERE NOT s.paused AND s.kind = ANY (taken) AND s.next_at < 'infinity'
             UNION ALL
@@ -2446,54 +2367,6 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.mark_delayed() IS 'Trigger of event_queue: keeps delayed in step with available_at.';
 
-CREATE FUNCTION tidegate.members(id bigint) RETURNS jsonb
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-DECLARE
-    f tidegate.fan_in;
-BEGIN
-    FOR step IN 1..100 LOOP
-        SELECT w.* INTO f FROM tidegate.fan_in AS w WHERE w.event_id = members.id;
-        IF FOUND THEN
-            RETURN coalesce(f.verdicts, tidegate.verdicts(f.members));
-        END IF;
-        SELECT q.replay_of INTO members.id FROM tidegate.event_queue AS q WHERE q.id = members.id;
-        IF NOT FOUND THEN
-            SELECT l.replay_of INTO members.id FROM tidegate.logged(members.id) AS l;
-        END IF;
-        EXIT WHEN members.id IS NULL;
-    END LOOP;
-    RETURN '[]';
-END $$;
-
-COMMENT ON FUNCTION tidegate.members(id bigint) IS 'The events that an event waited for, and how each ended.';
-
-CREATE FUNCTION tidegate.members_refusal(members bigint[]) RETURNS text
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-DECLARE
-    unknown bigint[];
-BEGIN
-    IF cardinality(members) > 10000 OR array_position(members, NULL) IS NOT NULL THEN
-        RETURN CASE WHEN cardinality(members) > 10000 THEN 'after: must have at most 10000 ids, got ' || cardinality(members)
-                    ELSE 'after: must have no NULL among its ids' END;
-    END IF;
-    unknown := ARRAY(SELECT m.id FROM unnest(members) AS m(id)
-                      WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = m.id OFFSET 0));
-    IF unknown <> '{}' THEN
-        unknown := ARRAY(SELECT u.id FROM unnest(unknown) AS u(id)
-                          WHERE u.id <> ALL (ARRAY(SELECT (v->>'id')::bigint FROM jsonb_array_elements(tidegate.verdicts(unknown)) AS v
-                                                    WHERE v->>'kind' IS NOT NULL))
-                          ORDER BY u.id);
-    END IF;
-    RETURN CASE WHEN unknown <> '{}' THEN format('after: must be ids of committed events, got %s%s', unknown[1],
-               CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more', cardinality(unknown) - 1) ELSE '' END) END;
-END $$;
-
-COMMENT ON FUNCTION tidegate.members_refusal(members bigint[]) IS 'What is wrong with the ids of the events to wait for.';
-
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE (((jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'snoozed'::text) OR (added ? 'snoozed'::text)) THEN jsonb_build_object('snoozed', COALESCE((added -> 'snoozed'::text), (progress -> 'snoozed'::text))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'together'::text) OR (added ? 'together'::text)) THEN jsonb_build_object('together', COALESCE((added -> 'together'::text), (progress -> 'together'::text))) ELSE '{}'::jsonb END) END;
@@ -2738,7 +2611,7 @@ $$;
 
 COMMENT ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) IS 'Makes delayed events ready when their time has come.';
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[], delay interval DEFAULT NULL::interval) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text, delay interval DEFAULT NULL::interval) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2747,10 +2620,10 @@ CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAUL
                                 publish.correlation_id,
                                 CASE WHEN publish.delay IS NULL THEN publish.available_at
                                      ELSE tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
-                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate, publish.after) AS p
+                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate) AS p
 $$;
 
-COMMENT ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[], delay interval) IS 'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most 1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after the other, and the call waits for other transactions that publish to the group. dedup_key: 1 to 200 characters; while an event of the kind with this key is live, no new event is stored and that event is returned. correlation_id: 1 to 200 characters; it is copied to the log. available_at: the earliest start. expires_at: the deadline for the start; after it, the event ends FAILED with the code expired. max_attempts: 1 to 1000; null for the kind''s number, or else the queue''s default. traceparent: a W3C trace context. on_duplicate: keep, or replace, which overwrites payload and times of a waiting event with the dedup_key. after: ids of up to 10000 committed events; this event starts when all of them have ended. delay: the earliest start as a time from now, 0 to 36500 days; not together with available_at. With a group_key, max_group_delay() limits both. Returns id, created (false: a duplicate), status and attempts of the stored event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
+COMMENT ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, delay interval) IS 'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most 1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after the other, and the call waits for other transactions that publish to the group. dedup_key: 1 to 200 characters; while an event of the kind with this key is live, no new event is stored and that event is returned. correlation_id: 1 to 200 characters; it is copied to the log. available_at: the earliest start. expires_at: the deadline for the start; after it, the event ends FAILED with the code expired. max_attempts: 1 to 1000; null for the kind''s number, or else the queue''s default. traceparent: a W3C trace context. on_duplicate: keep, or replace, which overwrites payload and times of a waiting event with the dedup_key. delay: the earliest start as a time from now, 0 to 36500 days; not together with available_at. With a group_key, max_group_delay() limits both. Returns id, created (false: a duplicate), status and attempts of the stored event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
 
 CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2914,7 +2787,7 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.publish_many(events jsonb) IS 'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, available_at, delay, expires_at, max_attempts and traceparent, with the same meaning as in publish(). A key that is missing or null is not set. delay is a number of seconds or the text of an interval. Returns id, created, status and attempts. An invalid event raises SQLSTATE 22023 and names its position in the array, from 1, and the field.';
 
-CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
+CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2933,11 +2806,7 @@ BEGIN
         refused := coalesce(refused, CASE
             WHEN publish_one.on_duplicate IS DISTINCT FROM 'replace'
                 THEN 'on_duplicate: must be keep or replace, got ' || coalesce(quote_literal(publish_one.on_duplicate), 'NULL')
-            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL'
-            WHEN publish_one.after <> '{}' THEN 'after: must not be given with on_duplicate replace' END);
-    END IF;
-    IF publish_one.after <> '{}' THEN
-        refused := coalesce(refused, tidegate.members_refusal(publish_one.after));
+            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL' END);
     END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
@@ -2964,9 +2833,6 @@ BEGIN
             publish_one.created := true;
             publish_one.status := 'PENDING';
             publish_one.attempts := 0;
-            IF publish_one.after <> '{}' THEN
-                PERFORM tidegate.await_members(publish_one.id, publish_one.after);
-            END IF;
             RETURN NEXT;
             RETURN;
         END IF;
@@ -2990,7 +2856,7 @@ BEGIN
     END LOOP;
 END $$;
 
-COMMENT ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) IS 'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent, on_duplicate and after as in publish().';
+COMMENT ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) IS 'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent and on_duplicate as in publish().';
 
 CREATE FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -3224,86 +3090,6 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.refuse_status_change() IS 'Trigger of event_log: refuses changes of a status.';
 
-CREATE FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) RETURNS record
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET jit TO 'off'
-    AS $$
-DECLARE
-    instant CONSTANT timestamptz := clock_timestamp();
-    page record;
-    candidate bigint;
-    f tidegate.fan_in;
-    next record;
-    done bigint[] := '{}';
-    asked bigint[] := '{}';
-    told jsonb;
-BEGIN
-    released := 0;
-    SELECT count(*) AS events, max(p.event_id) AS last, array_agg(p.event_id ORDER BY p.event_id) FILTER (WHERE p.changed) AS changed
-      INTO page
-      FROM (SELECT w.event_id,
-                   NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = w.waits_for OFFSET 0)
-                OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = w.event_id AND q.delayed OFFSET 0) AS changed
-              FROM tidegate.fan_in AS w WHERE w.released_at IS NULL AND w.event_id > release_waiting.after
-             ORDER BY w.event_id LIMIT most) AS p;
-    IF page.events >= most THEN
-        looked_to := page.last;
-    ELSE
-        DELETE FROM tidegate.fan_in AS w WHERE w.event_id IN (
-            SELECT o.event_id FROM tidegate.fan_in AS o WHERE o.keep_until < instant
-               AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = o.event_id)
-             ORDER BY o.keep_until LIMIT 100 FOR UPDATE SKIP LOCKED);
-    END IF;
-    FOREACH candidate IN ARRAY coalesce(page.changed, '{}'::bigint[]) LOOP
-        IF cardinality(asked) >= 20000 THEN
-            looked_to := candidate - 1;
-            EXIT;
-        END IF;
-        SELECT w.* INTO f FROM tidegate.fan_in AS w WHERE w.event_id = candidate AND w.released_at IS NULL FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
-        SELECT * INTO next FROM tidegate.first_live(f.members, f.reached);
-        IF next.waits_for IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate AND q.delayed) THEN
-            -- A publisher, an operator or a cleanup may hold it for any length of time.
-            PERFORM FROM tidegate.event_queue AS q WHERE q.id = candidate FOR NO KEY UPDATE SKIP LOCKED;
-            IF FOUND OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate) THEN
-                done := done || candidate;
-                asked := asked || f.members;
-            END IF;
-        ELSE
-            UPDATE tidegate.fan_in AS w SET waits_for = next.waits_for, reached = next.now_reached WHERE w.event_id = candidate;
-        END IF;
-    END LOOP;
-    IF done = '{}' THEN
-        RETURN;
-    END IF;
-    told := tidegate.verdicts(ARRAY(SELECT DISTINCT u FROM unnest(asked) AS u));
-    WITH verdict AS MATERIALIZED (
-        SELECT (v->>'id')::bigint AS id, v AS told FROM jsonb_array_elements(told) AS v
-    ), each AS MATERIALIZED (
-        SELECT w.event_id, (SELECT jsonb_agg(v.told ORDER BY m.place) FROM unnest(w.members) WITH ORDINALITY AS m(id, place)
-                              JOIN verdict AS v ON v.id = m.id) AS verdicts,
-               (SELECT greatest(k.retention_completed, k.retention_failed) FROM tidegate.event_queue AS q
-                  JOIN tidegate.event_kind AS k ON k.kind = q.kind WHERE q.id = w.event_id) AS kept
-          FROM tidegate.fan_in AS w WHERE w.event_id = ANY (done)
-    )
-    UPDATE tidegate.fan_in AS w
-       SET released_at = instant, waits_for = NULL, verdicts = e.verdicts,
-           keep_until = instant + coalesce(e.kept, '90 days') + interval '7 days'
-      FROM each AS e WHERE w.event_id = e.event_id;
-    WITH ready AS (
-        UPDATE tidegate.event_queue AS q
-           SET available_at = greatest(w.available_at, instant), stray = q.stray OR q.group_key IS NOT NULL
-          FROM tidegate.fan_in AS w
-         WHERE q.id = w.event_id AND w.event_id = ANY (done) AND q.delayed AND q.available_at = tidegate.unreleased()
-        RETURNING q.id)
-    SELECT count(*), min(r.id) INTO released, lowest FROM ready AS r;
-END $$;
-
-COMMENT ON FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) IS 'Releases events whose members have all ended.';
-
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3364,8 +3150,7 @@ BEGIN
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
                -- A ready event keeps its time, so that no index gets a new entry.
-               available_at = CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at
-                                   WHEN q.delayed OR replace_waiting.available_at > instant
+               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
            AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
@@ -3373,9 +3158,6 @@ BEGIN
             -- Rolls back the lock on an event that was not replaced.
             RAISE EXCEPTION USING ERRCODE = 'TG003';
         END IF;
-        -- An event that waits for others continues to wait.
-        UPDATE tidegate.fan_in AS w SET available_at = coalesce(replace_waiting.available_at, instant)
-         WHERE w.event_id = first.id AND w.released_at IS NULL;
         RETURN true;
     EXCEPTION WHEN SQLSTATE 'TG003' THEN
         RETURN false;
@@ -4533,12 +4315,6 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
 
 COMMENT ON FUNCTION tidegate.unregistered(kind text) IS 'The error text for a kind that is not registered.';
 
-CREATE FUNCTION tidegate.unreleased() RETURNS timestamp with time zone
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN '9999-12-31 00:00:00+00'::timestamp with time zone;
-
-COMMENT ON FUNCTION tidegate.unreleased() IS 'The available_at of an event that waits for others: a time that never comes.';
-
 CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4625,41 +4401,6 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION tidegate.update_event() IS 'Trigger of the view events: an UPDATE requeues or reschedules.';
-
-CREATE FUNCTION tidegate.verdicts(ids bigint[]) RETURNS jsonb
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off'
-    AS $_$
-DECLARE
-    query CONSTANT text := 'SELECT json_agg(json_build_object(''id'', l.id, ''kind'', l.kind, ''status'', l.status, ''codes'',
-        (SELECT coalesce(json_agg(DISTINCT e->>''code''), ''[]'') FROM jsonb_array_elements(l.errors) AS e)))
-        FROM (SELECT * FROM tidegate.%I AS o WHERE o.id = ANY ($1) LIMIT $2) AS l';
-    lately CONSTANT text[] := ARRAY(
-        SELECT DISTINCT 'event_log_' || to_char((statement_timestamp() + kept.days - d.day * interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD')
-          FROM (SELECT k.retention_completed FROM tidegate.event_kind AS k UNION SELECT k.retention_failed FROM tidegate.event_kind AS k
-                UNION VALUES (interval '30 days'), (interval '90 days')) AS kept(days), generate_series(0, 1) AS d(day));
-    left_over bigint[] := ids;
-    found jsonb := '[]';
-    place text;
-    here jsonb;
-BEGIN
-    FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p = ANY (lately) DESC, p DESC LOOP
-        EXIT WHEN left_over = '{}';
-        here := tidegate.found_in(place, query, left_over, cardinality(left_over));
-        IF here IS NOT NULL THEN
-            found := found || here;
-            left_over := ARRAY(SELECT u.id FROM unnest(left_over) AS u(id)
-                                WHERE u.id <> ALL (ARRAY(SELECT (h->>'id')::bigint FROM jsonb_array_elements(here) AS h)));
-        END IF;
-    END LOOP;
-    RETURN (SELECT coalesce(jsonb_agg(v.verdict ORDER BY v.id), '[]')
-              FROM (SELECT (f->>'id')::bigint AS id, f AS verdict FROM jsonb_array_elements(found) AS f
-                    UNION ALL
-                    SELECT u.id, jsonb_build_object('id', u.id) FROM unnest(left_over) AS u(id)) AS v);
-END $_$;
-
-COMMENT ON FUNCTION tidegate.verdicts(ids bigint[]) IS 'How events have ended.';
 
 CREATE FUNCTION tidegate.wal_position() RETURNS bigint
     LANGUAGE plpgsql
@@ -5177,38 +4918,6 @@ COMMENT ON COLUMN tidegate.events.traceparent IS 'The W3C trace context that it 
 
 COMMENT ON COLUMN tidegate.events.reported IS 'The progress that the running handler reports. Null: none, or the event is not leased.';
 
-CREATE TABLE tidegate.fan_in (
-    event_id bigint NOT NULL,
-    members bigint[] NOT NULL,
-    reached integer DEFAULT 0 NOT NULL,
-    waits_for bigint,
-    available_at timestamp with time zone NOT NULL,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    released_at timestamp with time zone,
-    verdicts jsonb,
-    keep_until timestamp with time zone
-);
-
-COMMENT ON TABLE tidegate.fan_in IS 'Events that wait for other events to end, one row per event. Read the view waiting instead.';
-
-COMMENT ON COLUMN tidegate.fan_in.event_id IS 'The event that waits.';
-
-COMMENT ON COLUMN tidegate.fan_in.members IS 'The ids of the events that it waits for.';
-
-COMMENT ON COLUMN tidegate.fan_in.reached IS 'How many members have been found ended so far, in order.';
-
-COMMENT ON COLUMN tidegate.fan_in.waits_for IS 'The member that is checked next. Null: all have ended.';
-
-COMMENT ON COLUMN tidegate.fan_in.available_at IS 'The event starts no earlier than this, even if its members have ended.';
-
-COMMENT ON COLUMN tidegate.fan_in.created_at IS 'When it began to wait.';
-
-COMMENT ON COLUMN tidegate.fan_in.released_at IS 'When all members had ended. Null: it still waits.';
-
-COMMENT ON COLUMN tidegate.fan_in.verdicts IS 'How the members had ended: an array of objects with id, kind, status and codes.';
-
-COMMENT ON COLUMN tidegate.fan_in.keep_until IS 'When the row may be removed.';
-
 CREATE VIEW tidegate.leases AS
  SELECT l.token,
     l.worker,
@@ -5649,40 +5358,6 @@ COMMENT ON COLUMN tidegate.stuck_events.lease_expires_at IS 'When the lease ran 
 
 COMMENT ON COLUMN tidegate.stuck_events.overdue IS 'How long ago that was.';
 
-CREATE VIEW tidegate.waiting AS
- SELECT w.event_id AS id,
-    q.kind,
-    q.group_key,
-    q.correlation_id,
-    cardinality(w.members) AS members,
-    (cardinality(w.members) - w.reached) AS left_at_most,
-    w.waits_for,
-    w.created_at,
-    q.expires_at
-   FROM (tidegate.fan_in w
-     JOIN tidegate.event_queue q ON ((q.id = w.event_id)))
-  WHERE (w.released_at IS NULL);
-
-COMMENT ON VIEW tidegate.waiting IS 'Events that wait for other events to end.';
-
-COMMENT ON COLUMN tidegate.waiting.id IS 'The event that waits.';
-
-COMMENT ON COLUMN tidegate.waiting.kind IS 'Its kind.';
-
-COMMENT ON COLUMN tidegate.waiting.group_key IS 'Its group. Null: none.';
-
-COMMENT ON COLUMN tidegate.waiting.correlation_id IS 'Its correlation id. Null: none.';
-
-COMMENT ON COLUMN tidegate.waiting.members IS 'How many events it waits for.';
-
-COMMENT ON COLUMN tidegate.waiting.left_at_most IS 'How many of them may still be live.';
-
-COMMENT ON COLUMN tidegate.waiting.waits_for IS 'One of them that is live. Null: none is, and the next drain releases the event.';
-
-COMMENT ON COLUMN tidegate.waiting.created_at IS 'When it began to wait.';
-
-COMMENT ON COLUMN tidegate.waiting.expires_at IS 'Its deadline. Null: none.';
-
 CREATE TABLE tidegate.wake (
     one boolean DEFAULT true NOT NULL,
     sent_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -5718,9 +5393,6 @@ ALTER TABLE ONLY tidegate.event_kind
 
 ALTER TABLE ONLY tidegate.event_queue
     ADD CONSTRAINT event_queue_pkey PRIMARY KEY (id);
-
-ALTER TABLE ONLY tidegate.fan_in
-    ADD CONSTRAINT fan_in_pkey PRIMARY KEY (event_id);
 
 ALTER TABLE ONLY tidegate.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (token);
@@ -5811,10 +5483,6 @@ CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue USING btree (repl
 
 CREATE INDEX event_queue_stray ON tidegate.event_queue USING btree (group_key, id) WHERE (stray AND (group_key IS NOT NULL));
 
-CREATE INDEX fan_in_over ON tidegate.fan_in USING btree (keep_until) WHERE (keep_until IS NOT NULL);
-
-CREATE INDEX fan_in_waiting ON tidegate.fan_in USING btree (event_id) WHERE (released_at IS NULL);
-
 CREATE INDEX lease_born ON tidegate.lease USING btree (born);
 
 CREATE INDEX lease_worker ON tidegate.lease USING btree (worker);
@@ -5865,12 +5533,6 @@ REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since
 REVOKE ALL ON FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.await_members(id bigint, members bigint[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
 
@@ -5928,13 +5590,11 @@ REVOKE ALL ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message te
 
 REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.fire_schedules(firings jsonb) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.fold_figures(most integer) FROM PUBLIC;
 
@@ -6014,10 +5674,6 @@ REVOKE ALL ON FUNCTION tidegate.make_log_partition(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.members(id bigint) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.members_refusal(members bigint[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) FROM PUBLIC;
@@ -6050,7 +5706,7 @@ REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[], delay interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, delay interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
@@ -6058,7 +5714,7 @@ REVOKE ALL ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], 
 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) FROM PUBLIC;
 
@@ -6085,8 +5741,6 @@ REVOKE ALL ON FUNCTION tidegate.refuse_insert() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.remove_ended(tokens uuid[]) FROM PUBLIC;
 
@@ -6166,15 +5820,11 @@ REVOKE ALL ON FUNCTION tidegate.unordered_leases(most bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.unreleased() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.verdicts(ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.wal_position() FROM PUBLIC;
 
