@@ -29,6 +29,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
 use tidegate::PAYLOAD_LIMIT;
+use tidegate_console::is_for_this_machine;
 
 /// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is
 /// base64 inside the payload, so it has at most three quarters of this size.
@@ -93,6 +94,19 @@ pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
             .layer(LoadShedLayer::new())
             .layer(GlobalConcurrencyLimitLayer::new(IN_FLIGHT)),
     )
+}
+
+/// Refuses a request that does not name this machine as its server. While callers are not
+/// authenticated, a page of another site must not read or send anything through a browser on this
+/// machine.
+pub(super) async fn for_this_machine(request: Request, next: Next) -> Response<Body> {
+    if is_for_this_machine(request.headers(), request.uri()) {
+        return next.run(request).await;
+    }
+    let message = "while TIDEGATE_HTTP_AUTH is not set, the host must be localhost, 127.0.0.1 or [::1]; \
+                   set it to none if something in front identifies the callers";
+    let status = StatusCode::MISDIRECTED_REQUEST;
+    Problem::new(status, "misdirected_request", message).into_response()
 }
 
 /// Removes a request id that is not a plain word, and duplicate request ids, because the id is logged.

@@ -234,6 +234,9 @@ pub(super) enum Common {
     /// Too many or too large header fields
     #[response(status = 431)]
     Headers(Refusal),
+    /// The host is not this machine, while callers are not authenticated
+    #[response(status = 421)]
+    Host(Refusal),
     /// The request failed; the log contains the reason
     #[response(status = 500)]
     Internal(Refusal),

@@ -15,7 +15,7 @@ use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::{Id, PKey, Private};
 use openssl::rsa::Rsa;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tidegate_job::http::Access;
@@ -418,6 +418,40 @@ async fn who_asks_too_often_is_told_when_to_come_again_and_others_are_served() {
     );
     let open = request(&api, Method::GET, "/healthz", &Value::Null).send();
     assert_eq!(open.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn until_it_is_said_who_may_call_no_other_host_name_is_answered() {
+    let api = Api::asking(access(&[])).await;
+    for (host, reached) in [
+        ("localhost", true),
+        ("LOCALHOST:8080", true),
+        ("127.0.0.1:1", true),
+        ("[::1]:8080", true),
+        ("evil.example", false),
+        ("localhost.evil.example", false),
+        ("127.0.0.1.evil.example:8080", false),
+    ] {
+        for (method, path, wanted) in [
+            (Method::GET, "/healthz", 200),
+            (Method::GET, "/jobs/1", 404),
+            (Method::POST, KIND, 422),
+            (Method::GET, "/nowhere", 404),
+        ] {
+            let asked = request(&api, method, path, &json!({})).header(HOST, host);
+            let (status, answer) = parts(asked.send().await.unwrap()).await;
+            if reached {
+                assert_eq!(status, wanted, "{host} {path}: {answer}");
+            } else {
+                assert_eq!(status, 421, "{host} {path}: {answer}");
+                assert_eq!(answer["error"]["type"], "misdirected_request");
+            }
+        }
+    }
+    // Something in front knows the names.
+    let decided = Api::asking(access(&[("TIDEGATE_HTTP_AUTH", "none")])).await;
+    let asked = request(&decided, Method::GET, "/jobs/1", &Value::Null).header(HOST, "app.example");
+    assert_eq!(asked.send().await.unwrap().status(), 404);
 }
 
 #[tokio::test]

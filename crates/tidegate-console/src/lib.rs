@@ -75,6 +75,7 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::program::Service;
 
+pub use guard::is_for_this_machine;
 pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 pub use shares::{Share, Shares};
