@@ -9,9 +9,9 @@ use std::any::Any;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::error_handling::HandleErrorLayer;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use axum::middleware::{Next, from_fn, map_request, map_response};
@@ -48,6 +48,12 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of requests about jobs at the same time. The answer to further ones asks the client
 /// to retry. This limits the memory for bodies. The pool limits the work.
 pub const IN_FLIGHT: usize = 64;
+
+/// Maximum number of requests of one client among them, because a request waits for its body.
+pub const IN_FLIGHT_OF_ONE: usize = IN_FLIGHT / 4;
+
+/// Time limit to receive a body.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -94,6 +100,24 @@ pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
             .layer(LoadShedLayer::new())
             .layer(GlobalConcurrencyLimitLayer::new(IN_FLIGHT)),
     )
+}
+
+/// Reads the whole body, in bounded time.
+///
+/// # Errors
+/// 408 if it takes too long, 413 if it is too large.
+pub(super) async fn received(request: Request) -> Result<Request, Response<Body>> {
+    let (parts, body) = request.into_parts();
+    let whole = Request::from_parts(parts.clone(), body);
+    let read = Bytes::from_request(whole, &());
+    let Ok(body) = tokio::time::timeout(BODY_TIMEOUT, read).await else {
+        let seconds = BODY_TIMEOUT.as_secs();
+        let message = format!("the body must arrive within {seconds} seconds");
+        let status = StatusCode::REQUEST_TIMEOUT;
+        return Err(Problem::new(status, "request_timeout", message).into_response());
+    };
+    let body = body.map_err(IntoResponse::into_response)?;
+    Ok(Request::from_parts(parts, body.into()))
 }
 
 /// Refuses a request that does not name this machine as its server. While callers are not
