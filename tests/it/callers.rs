@@ -497,6 +497,27 @@ async fn until_it_is_said_who_may_call_no_other_host_name_is_answered() {
 }
 
 #[tokio::test]
+async fn a_letter_with_another_clients_id_is_a_letter_of_its_own() {
+    let api = with_keys().await;
+    let (theirs, _) = key(&api, Uuid::new_v4(), &["letters"]).await;
+    let (ours, _) = key(&api, Uuid::new_v4(), &["letters"]).await;
+    let cancelled = json!({"source": "cases", "external_id": "2",
+        "measure": {"case_number": "C1", "measure_id": "M1"}});
+    for (path, body) in [("/letters", letter("1")), ("/cancellations", cancelled)] {
+        for (key, repeated) in [
+            (&theirs, false),
+            (&ours, false),
+            (&ours, true),
+            (&theirs, true),
+        ] {
+            let (status, answer) = post(&api, path, key, &body).await;
+            let told = (status, &answer["data"]["repeated"]);
+            assert_eq!(told, (202, &json!(repeated)), "{path}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn serve_is_for_this_machine_alone_until_it_is_said_who_may_call() {
     let api = with_keys().await;
     let refused = support::command("tidegate")
