@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::{Database, Published};
 use tidegate_job::app::forms::{
-    self, Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
-    Received,
+    self, Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, MessageKey, Need,
+    Private, Received,
 };
 use tokio_postgres::Client;
 
@@ -80,9 +80,17 @@ async fn take_over(client: &mut Client, run: u128, number: u32) -> Outcome<Measu
     Ok(case)
 }
 
+fn key(external_id: &str) -> MessageKey<'_> {
+    MessageKey {
+        client: None,
+        source: SOURCE,
+        external_id,
+    }
+}
+
 async fn receive_letter(client: &mut Client, external_id: &str, grant: &Grant) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let received = forms::receive_letter(&tx, SOURCE, external_id, grant).await?;
+    let received = forms::receive_letter(&tx, key(external_id), grant).await?;
     tx.commit().await?;
     println!("grant letter {external_id}: {}", told(&received));
     Ok(())
@@ -90,7 +98,7 @@ async fn receive_letter(client: &mut Client, external_id: &str, grant: &Grant) -
 
 async fn cancel(client: &mut Client, external_id: &str, measure: &Measure) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let received = forms::cancel(&tx, SOURCE, external_id, measure).await?;
+    let received = forms::cancel(&tx, key(external_id), measure).await?;
     tx.commit().await?;
     println!("cancellation {external_id}: {}", told(&received));
     Ok(())

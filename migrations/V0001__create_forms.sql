@@ -44,16 +44,18 @@ CREATE TABLE forms.form (
 -- A message from the case system names its case, never the form, so two forms cannot have the same case.
 CREATE UNIQUE INDEX form_case ON forms.form (case_number, measure_id) WHERE case_number IS NOT NULL;
 
--- Every message from outside, once. Its key identifies a repetition.
+-- Every message from outside, once. Its key identifies a repetition. The client that sent it over HTTP is part of the key, so that no
+-- client takes another one's ids. Other ways in, and callers who are not identified, have none.
 CREATE TABLE forms.message (
     id          uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+    client_id   uuid,
     source      text        NOT NULL,
     external_id text        NOT NULL,
     subject     text        NOT NULL,
     form_id     text        REFERENCES forms.form,
     content     jsonb       NOT NULL,
     received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT message_is_received_once UNIQUE (source, external_id),
+    CONSTRAINT message_is_received_once UNIQUE NULLS NOT DISTINCT (client_id, source, external_id),
     CONSTRAINT source_is_1_to_100_characters CHECK (char_length(source) BETWEEN 1 AND 100),
     CONSTRAINT external_id_is_1_to_200_characters CHECK (char_length(external_id) BETWEEN 1 AND 200),
     CONSTRAINT subject_is_grant_letter_or_cancellation CHECK (subject IN ('grant_letter', 'cancellation'))

@@ -336,6 +336,7 @@ CREATE TABLE forms.form (
 
 CREATE TABLE forms.message (
     id uuid DEFAULT gen_random_uuid() NOT NULL,
+    client_id uuid,
     source text NOT NULL,
     external_id text NOT NULL,
     subject text NOT NULL,
@@ -430,7 +431,7 @@ ALTER TABLE ONLY forms.form
     ADD CONSTRAINT form_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY forms.message
-    ADD CONSTRAINT message_is_received_once UNIQUE (source, external_id);
+    ADD CONSTRAINT message_is_received_once UNIQUE NULLS NOT DISTINCT (client_id, source, external_id);
 
 ALTER TABLE ONLY forms.message
     ADD CONSTRAINT message_pkey PRIMARY KEY (id);

@@ -13,13 +13,13 @@ from pathlib import Path
 import local
 import package
 import pypi
-import template
 
 SETTINGS = Path("samconfig.toml")
+LOCK = Path(__file__).resolve().parent / "sam.txt"
 
 
 def main():
-    folder = pypi.install(*template.TOOLS, dependencies=True)
+    folder = tools()
     environment = {**os.environ, "SAM_CLI_TELEMETRY": "0", "PYTHONPATH": str(folder)}
     sys.path.insert(0, str(folder))
     dry = os.environ.get("DRY_RUN", "") not in ("", "0")
@@ -40,6 +40,11 @@ def main():
         return 0
     _sam("The deployment", [*deployment, *(["--no-execute-changeset"] if dry else [])], environment)
     return 0
+
+
+def tools():
+    """Returns the folder with SAM. It runs with the credentials of who deploys, so all of it is pinned by hash."""
+    return pypi.install_locked(LOCK)
 
 
 def _parameters():

@@ -404,6 +404,19 @@ MUTANTS = [
            (SCHEDULE, "     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper\n", "", 1)),
     Mutant("schedules: all of an outage in one drain", periodic("a_week_of_minutes_is_made_up_for_a_part_in_each_drain"),
            (SCHEDULING, "const MOST_A_MINUTE: usize = 1000;", "const MOST_A_MINUTE: usize = 100_000;", 1)),
+    Mutant("http: a client takes all places", ("it", "callers::a_client_whose_bodies_do_not_come_keeps_no_other_client_out"),
+           ("src/http/callers/mod.rs", "matches!(share, Some(None))", "false", 1)),
+    Mutant("http: any host name is this machine", ("it", "callers::until_it_is_said_who_may_call_no_other_host_name_is_answered"),
+           ("src/http/mod.rs", "if gate.access.is_undecided() {", "if false {", 1)),
+    Mutant("http: crowded connections are kept", ("it", "http::connections_that_are_kept_and_used_shut_nobody_out"),
+           ("crates/tidegate-console/src/serve.rs", "free.available_permits() < bounds.connections / 2", "false", 1)),
+    Mutant("letters: a key is everybody's", ("it", "callers::a_letter_with_another_clients_id_is_a_letter_of_its_own"),
+           ("src/app/forms/store.rs", "(&message.key.client, Type::UUID)", "(&None::<Uuid>, Type::UUID)", 1)),
+    Mutant("text: commands reach the terminal", ("it", "look::what_a_publisher_wrote_commands_no_terminal"),
+           ("crates/tidegate-cli/src/text.rs", "    one.is_control()\n", "    false\n", 1)),
+    Mutant("migrate: waits for ever",
+           ("it", "cli::a_migration_that_waits_for_an_open_transaction_names_it_gives_up_and_lets_publishers_through"),
+           ("crates/tidegate/src/migrate/patience.rs", "LOCK_TIMEOUT.as_millis()", "0", 1)),
 ]
 
 

@@ -2,10 +2,12 @@
 
 The machine's Python is not changed. Everything is installed into `.tools/`, and deleting that folder removes it.
 
-Packages without dependencies are also pinned by hash, in wheels.txt. Checkers and stand-ins with dependencies, which no
-package of ours contains, are pinned only by version: they have some hundred files for each platform and version of Python.
+Packages without dependencies are also pinned by hash, in wheels.txt, and so is what deploys, with its dependencies, in sam.txt.
+Checkers and stand-ins with dependencies, which no package of ours contains and which see no credentials, are pinned only by
+version: they have some hundred files for each platform and version of Python.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -28,15 +30,27 @@ def install(*requirements, dependencies=False):
 
     The folder appears by a rename, so an interrupted or concurrent installation leaves no incomplete copy.
     """
-    shown = " and ".join(requirements)
+    pinned = "" if dependencies else "".join(_pinned(requirement) for requirement in requirements)
     folder = TOOLS / "+".join(requirements).replace("==", "-")
+    return _installed(folder, " and ".join(requirements), [*requirements] if dependencies else [], pinned, WHEELS)
+
+
+def install_locked(lock):
+    """Returns the folder that contains what this file pins by version and hash, and nothing else."""
+    pinned = lock.read_text()
+    folder = TOOLS / f"{lock.stem}-{hashlib.sha256(pinned.encode()).hexdigest()[:16]}"
+    return _installed(folder, lock.stem, [], pinned, lock)
+
+
+def _installed(folder, shown, requirements, pinned, lock):
+    """Returns this folder. If it is missing, installs the `requirements`, or what `pinned` has if there are none."""
     if folder.is_dir():
         return folder
     TOOLS.mkdir(exist_ok=True)
     print(f"installing {shown} from PyPI into {TOOLS.name}/", file=sys.stderr)
     part = Path(tempfile.mkdtemp(prefix="part-", dir=TOOLS))
     try:
-        _pip(requirements, part, dependencies)
+        _pip(shown, requirements, part, pinned, lock)
         _open_to_all(part)
         publish(part, folder)
     finally:
@@ -53,17 +67,15 @@ def publish(part, folder):
             raise
 
 
-def _pip(requirements, target, dependencies):
-    """Runs pip, and shows its output only if it fails."""
-    shown = " and ".join(requirements)
+def _pip(shown, requirements, target, pinned, lock):
+    """Runs pip, and shows its output only if it fails. With hashes, it builds nothing: that would fetch what has none."""
     python = _python_with_pip(shown)
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
     command += ["--root-user-action=ignore", "--target", str(target)]
-    command += [*requirements] if dependencies else ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r", "/dev/stdin"]
-    pinned = "" if dependencies else "".join(_pinned(requirement) for requirement in requirements)
+    command += requirements or ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r", "/dev/stdin"]
     done = subprocess.run(command, input=pinned, capture_output=True, text=True)
     if "DO NOT MATCH THE HASHES" in done.stderr:
-        raise Unavailable(f"{shown}: what PyPI has is not what {WHEELS.name} pins by its hash")
+        raise Unavailable(f"{shown}: what PyPI has is not what {lock.name} pins by its hash")
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise Unavailable(f"pip cannot install {shown}: {last}")

@@ -8,14 +8,17 @@ read back.
 
 import copy
 import importlib
+import importlib.metadata
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import deploy
 import local
 import pypi
 
@@ -78,7 +81,7 @@ def main():
     stack = ready()
     rules = importlib.import_module("template_rules")
     source, plain = checked(stack, TEMPLATE)
-    wrong = _rules(stack, rules, plain) + _rates(stack, plain) + _refused(stack, plain) + _controls(stack, rules, source)
+    wrong = _tools_of_the_deployment() + _rules(stack, rules, plain) + _rates(stack, plain) + _refused(stack, plain) + _controls(stack, rules, source)
     wrong += importlib.import_module("template_deploy").faults(plain)
     print()
     for fault in wrong:
@@ -128,6 +131,17 @@ def _lint(plain):
         file = Path(room) / "template.json"
         file.write_text(json.dumps(plain, indent=1))
         _run(folder / "bin" / "cfn-lint", "--regions", "eu-central-1", "--template", file)
+
+
+def _tools_of_the_deployment():
+    """They are what is pinned by hash, and the version of SAM that is checked here."""
+    print("the tools of the deployment")
+    plain = lambda name: name.lower().replace("_", "-").replace(".", "-")
+    pinned = {f"{plain(name)}=={version}" for name, version in re.findall(r"^([\w.-]+)==(\S+) ", deploy.LOCK.read_text(), re.MULTILINE)}
+    folder = deploy.tools()
+    found = {f"{plain(one.metadata['Name'])}=={one.version}" for one in importlib.metadata.distributions(path=[str(folder)])}
+    faults = [f"{deploy.LOCK.name} does not pin {one}" for one in sorted({*found, TOOLS[0]} - pinned)]
+    return faults + [f"{deploy.LOCK.name} pins {one}, which is not installed" for one in sorted(pinned - found)]
 
 
 def _rules(stack, rules, plain):

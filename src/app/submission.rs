@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_postgres::Transaction;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 use super::checks::{self, Filter};
-use super::forms::{self, Form, Grant, Measure, Received};
+use super::forms::{self, Form, Grant, Measure, MessageKey, Received};
 use tidegate::intake::Message;
 use tidegate::{Error, Published};
 
@@ -41,7 +42,7 @@ pub struct Letter {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub source: String,
-    /// The sender's own id of the letter, 1 to 200 characters. A letter with a known id is a repetition.
+    /// The sender's own id of the letter, 1 to 200 characters. A letter of the same client and source with a known id is a repetition.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub external_id: String,
     /// The grant that the letter announces.
@@ -54,7 +55,7 @@ pub struct Cancellation {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub source: String,
-    /// The sender's own id of the notice, 1 to 200 characters. A notice with a known id is a repetition.
+    /// The sender's own id of the notice, 1 to 200 characters. A notice of the same client and source with a known id is a repetition.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub external_id: String,
     /// The cancelled measure.
@@ -115,11 +116,16 @@ impl Subject {
         }
     }
 
-    /// Stores JSON of this subject, in the caller's transaction.
+    /// Stores JSON of this subject, in the caller's transaction. `client` is the identified client that sent it, if any.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed, and quotes nothing. Otherwise database errors.
-    pub async fn take_in(self, tx: &Transaction<'_>, json: &[u8]) -> Result<SubmitReport, Error> {
+    pub async fn take_in(
+        self,
+        tx: &Transaction<'_>,
+        client: Option<Uuid>,
+        json: &[u8],
+    ) -> Result<SubmitReport, Error> {
         match self {
             Self::Form => {
                 let form: Form = read("form", json)?;
@@ -128,14 +134,22 @@ impl Subject {
             }
             Self::Letter => {
                 let letter: Letter = read("letter", json)?;
-                let (source, id) = (&letter.source, &letter.external_id);
-                let received = forms::receive_letter(tx, source, id, &letter.grant).await?;
+                let key = MessageKey {
+                    client,
+                    source: &letter.source,
+                    external_id: &letter.external_id,
+                };
+                let received = forms::receive_letter(tx, key, &letter.grant).await?;
                 Ok(received.into())
             }
             Self::Cancellation => {
                 let told: Cancellation = read("cancellation", json)?;
-                let (source, id) = (&told.source, &told.external_id);
-                Ok(forms::cancel(tx, source, id, &told.measure).await?.into())
+                let key = MessageKey {
+                    client,
+                    source: &told.source,
+                    external_id: &told.external_id,
+                };
+                Ok(forms::cancel(tx, key, &told.measure).await?.into())
             }
             Self::Viewed => {
                 let viewed: Viewed = read("viewed", json)?;
@@ -165,7 +179,7 @@ pub async fn receive(
         let wanted = "must be form, letter, cancellation or viewed, or be left out";
         return Err(Error::Invalid(format!("type: {wanted}")));
     };
-    subject.take_in(tx, &message.body).await?;
+    subject.take_in(tx, None, &message.body).await?;
     Ok(())
 }
 

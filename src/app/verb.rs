@@ -56,7 +56,7 @@ pub async fn submit(ask: Ask, asked: Submit) -> Result<Answer, Error> {
     let mut client = ask.service.database.connect().await?;
     let tx = client.transaction().await.map_err(failed("begin"))?;
     let subject = asked.what.subject();
-    let report = subject.take_in(&tx, json.get().as_bytes()).await?;
+    let report = subject.take_in(&tx, None, json.get().as_bytes()).await?;
     tx.commit().await.map_err(failed("commit"))?;
     let SubmitReport {
         id,

@@ -1,17 +1,18 @@
 //! Receives forms and notices about them, as [`crate::app::submission`] reads them. One transaction stores the data and
 //! publishes the event.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::future::BoxFuture;
 use tokio_postgres::Transaction;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::answer::Data;
+use super::callers::Caller;
 use super::jobs::{asked_under, json, refused as by_the_queue};
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
 use super::{Shared, begin, connection};
@@ -47,11 +48,18 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
         Common
     )
 )]
-async fn form(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answered {
-    take_in(state, Subject::Form, &headers, body).await
+async fn form(
+    state: State<Database>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    take_in(state, Subject::Form, caller, &headers, body).await
 }
 
-/// Submits a grant letter for one of our cases or another one. Processed once for each `source` and `external_id`.
+/// Submits a grant letter for one of our cases or another one.
+///
+/// Processed once for each `source` and `external_id` of the client.
 #[utoipa::path(
     post, path = "/letters", tag = "forms", request_body = Letter,
     responses(
@@ -62,11 +70,18 @@ async fn form(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answer
         Common
     )
 )]
-async fn letter(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answered {
-    take_in(state, Subject::Letter, &headers, body).await
+async fn letter(
+    state: State<Database>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    take_in(state, Subject::Letter, caller, &headers, body).await
 }
 
-/// Reports that the case system cancelled a measure. Processed once for each `source` and `external_id`.
+/// Reports that the case system cancelled a measure.
+///
+/// Processed once for each `source` and `external_id` of the client.
 #[utoipa::path(
     post, path = "/cancellations", tag = "forms", request_body = Cancellation,
     responses(
@@ -77,8 +92,13 @@ async fn letter(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answ
         Common
     )
 )]
-async fn cancellation(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answered {
-    take_in(state, Subject::Cancellation, &headers, body).await
+async fn cancellation(
+    state: State<Database>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    take_in(state, Subject::Cancellation, caller, &headers, body).await
 }
 
 /// Reports that a grant letter of this form was viewed.
@@ -116,12 +136,13 @@ type Answered = Result<Response, Problem>;
 async fn take_in(
     State(database): State<Database>,
     subject: Subject,
+    caller: Caller,
     headers: &HeaderMap,
     body: Bytes,
 ) -> Answered {
     json(headers, &body)?;
     accepted(&database, headers, |tx| {
-        Box::pin(async move { subject.take_in(tx, &body).await })
+        Box::pin(async move { subject.take_in(tx, caller.client, &body).await })
     })
     .await
 }

@@ -9,9 +9,9 @@ use std::any::Any;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::error_handling::HandleErrorLayer;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request};
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use axum::middleware::{Next, from_fn, map_request, map_response};
@@ -29,6 +29,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
 use tidegate::PAYLOAD_LIMIT;
+use tidegate_console::is_for_this_machine;
 
 /// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is
 /// base64 inside the payload, so it has at most three quarters of this size.
@@ -47,6 +48,12 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of requests about jobs at the same time. The answer to further ones asks the client
 /// to retry. This limits the memory for bodies. The pool limits the work.
 pub const IN_FLIGHT: usize = 64;
+
+/// Maximum number of requests of one client among them, because a request waits for its body.
+pub const IN_FLIGHT_OF_ONE: usize = IN_FLIGHT / 4;
+
+/// Time limit to receive a body.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -93,6 +100,37 @@ pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
             .layer(LoadShedLayer::new())
             .layer(GlobalConcurrencyLimitLayer::new(IN_FLIGHT)),
     )
+}
+
+/// Reads the whole body, in bounded time.
+///
+/// # Errors
+/// 408 if it takes too long, 413 if it is too large.
+pub(super) async fn received(request: Request) -> Result<Request, Response<Body>> {
+    let (parts, body) = request.into_parts();
+    let whole = Request::from_parts(parts.clone(), body);
+    let read = Bytes::from_request(whole, &());
+    let Ok(body) = tokio::time::timeout(BODY_TIMEOUT, read).await else {
+        let seconds = BODY_TIMEOUT.as_secs();
+        let message = format!("the body must arrive within {seconds} seconds");
+        let status = StatusCode::REQUEST_TIMEOUT;
+        return Err(Problem::new(status, "request_timeout", message).into_response());
+    };
+    let body = body.map_err(IntoResponse::into_response)?;
+    Ok(Request::from_parts(parts, body.into()))
+}
+
+/// Refuses a request that does not name this machine as its server. While callers are not
+/// authenticated, a page of another site must not read or send anything through a browser on this
+/// machine.
+pub(super) async fn for_this_machine(request: Request, next: Next) -> Response<Body> {
+    if is_for_this_machine(request.headers(), request.uri()) {
+        return next.run(request).await;
+    }
+    let message = "while TIDEGATE_HTTP_AUTH is not set, the host must be localhost, 127.0.0.1 or [::1]; \
+                   set it to none if something in front identifies the callers";
+    let status = StatusCode::MISDIRECTED_REQUEST;
+    Problem::new(status, "misdirected_request", message).into_response()
 }
 
 /// Removes a request id that is not a plain word, and duplicate request ids, because the id is logged.

@@ -42,7 +42,7 @@ use axum::Router;
 use axum::extract::{FromRef, Request, State};
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use tokio_postgres::{Client, Transaction};
 use utoipa::OpenApi;
@@ -134,7 +134,11 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
         database: gate.database,
         document: Arc::new(Described { document, text }),
     };
-    limits::around(routes.with_state(shared))
+    let mut routes = routes.with_state(shared);
+    if gate.access.is_undecided() {
+        routes = routes.layer(from_fn(limits::for_this_machine));
+    }
+    limits::around(routes)
 }
 
 /// Returns the router with recording: what requests publish is recorded for traces, if traces are sent anywhere. The spans are sent

@@ -204,6 +204,9 @@ pub(super) enum Unread {
     /// The body is not JSON
     #[response(status = 400)]
     NoJson(Refusal),
+    /// The body has not arrived within 5 seconds
+    #[response(status = 408)]
+    Slow(Refusal),
     /// The body is larger than 1 MiB and 64 KiB, or the data to store is larger than 1 MiB
     #[response(status = 413)]
     TooLarge(Refusal),
@@ -222,7 +225,7 @@ pub(super) enum Gated {
     /// The credential does not permit this request, or the request contradicts it
     #[response(status = 403)]
     Forbidden(Refusal),
-    /// The caller exceeds its rate limit: try again after `retry-after` seconds
+    /// The caller exceeds its rate limit, or has too many requests at once: try again after `retry-after` seconds
     #[response(status = 429, headers(("retry-after" = u32, description = "Seconds to wait")))]
     TooMany(Refusal),
 }
@@ -231,6 +234,9 @@ pub(super) enum Gated {
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents; made by the layers")]
 pub(super) enum Common {
+    /// The host is not this machine, while callers are not authenticated
+    #[response(status = 421)]
+    Host(Refusal),
     /// Too many or too large header fields
     #[response(status = 431)]
     Headers(Refusal),

@@ -15,11 +15,12 @@ use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::{Id, PKey, Private};
 use openssl::rsa::Rsa;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
-use tidegate_job::http::Access;
-use tokio::net::TcpListener;
+use tidegate_job::http::{self, Access};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
@@ -418,6 +419,102 @@ async fn who_asks_too_often_is_told_when_to_come_again_and_others_are_served() {
     );
     let open = request(&api, Method::GET, "/healthz", &Value::Null).send();
     assert_eq!(open.await.unwrap().status(), 200);
+}
+
+/// What a server answers first on this connection; nothing if it closes it.
+async fn status_line(stream: &mut TcpStream) -> String {
+    let mut line = String::new();
+    let read = BufReader::new(stream);
+    let mut read = read.take(1000);
+    let heard = tokio::time::timeout(support::PATIENCE, read.read_line(&mut line));
+    // The end of it, in an orderly way or not.
+    let _ = heard.await.expect("the server answers or goes away");
+    line
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_bodies_do_not_come_keeps_no_other_client_out() {
+    let api = with_keys().await;
+    let (slow, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let (other, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let address = api.url.strip_prefix("http://").unwrap();
+    let mut slow_ones = Vec::new();
+    for _ in 0..http::IN_FLIGHT {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!(
+            "POST {KIND} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {slow}\r\n\
+             content-type: application/json\r\ncontent-length: 1000\r\n\r\n{{"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow_ones.push(stream);
+        assert_eq!(get(&api, "/jobs/1", &other).await.0, 404);
+    }
+    let answers = slow_ones.iter_mut().map(status_line);
+    let answers = futures_util::future::join_all(answers).await;
+    let count = |status: &str| answers.iter().filter(|line| line.contains(status)).count();
+    let (gave_up, refused) = (count(" 408 "), count(" 429 "));
+    assert!(gave_up > 0 && refused > 0, "{answers:?}");
+    assert_eq!(gave_up + refused, http::IN_FLIGHT, "{answers:?}");
+    assert_eq!(
+        get(&api, "/jobs/1", &slow).await.0,
+        404,
+        "it is let in again"
+    );
+}
+
+#[tokio::test]
+async fn until_it_is_said_who_may_call_no_other_host_name_is_answered() {
+    let api = Api::asking(access(&[])).await;
+    for (host, reached) in [
+        ("localhost", true),
+        ("LOCALHOST:8080", true),
+        ("127.0.0.1:1", true),
+        ("[::1]:8080", true),
+        ("evil.example", false),
+        ("localhost.evil.example", false),
+        ("127.0.0.1.evil.example:8080", false),
+    ] {
+        for (method, path, wanted) in [
+            (Method::GET, "/healthz", 200),
+            (Method::GET, "/jobs/1", 404),
+            (Method::POST, KIND, 422),
+            (Method::GET, "/nowhere", 404),
+        ] {
+            let asked = request(&api, method, path, &json!({})).header(HOST, host);
+            let (status, answer) = parts(asked.send().await.unwrap()).await;
+            if reached {
+                assert_eq!(status, wanted, "{host} {path}: {answer}");
+            } else {
+                assert_eq!(status, 421, "{host} {path}: {answer}");
+                assert_eq!(answer["error"]["type"], "misdirected_request");
+            }
+        }
+    }
+    // Something in front knows the names.
+    let decided = Api::asking(access(&[("TIDEGATE_HTTP_AUTH", "none")])).await;
+    let asked = request(&decided, Method::GET, "/jobs/1", &Value::Null).header(HOST, "app.example");
+    assert_eq!(asked.send().await.unwrap().status(), 404);
+}
+
+#[tokio::test]
+async fn a_letter_with_another_clients_id_is_a_letter_of_its_own() {
+    let api = with_keys().await;
+    let (theirs, _) = key(&api, Uuid::new_v4(), &["letters"]).await;
+    let (ours, _) = key(&api, Uuid::new_v4(), &["letters"]).await;
+    let cancelled = json!({"source": "cases", "external_id": "2",
+        "measure": {"case_number": "C1", "measure_id": "M1"}});
+    for (path, body) in [("/letters", letter("1")), ("/cancellations", cancelled)] {
+        for (key, repeated) in [
+            (&theirs, false),
+            (&ours, false),
+            (&ours, true),
+            (&theirs, true),
+        ] {
+            let (status, answer) = post(&api, path, key, &body).await;
+            let told = (status, &answer["data"]["repeated"]);
+            assert_eq!(told, (202, &json!(repeated)), "{path}: {answer}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::migrate::{Migrate, Migrations};
 use tidegate::{DrainReport, Event as _, StopReason};
-use tidegate_job::app;
+use tidegate_job::app::{self, Event as AppEvent};
 use tokio::io::AsyncWriteExt;
 use tokio_postgres::Client;
 
@@ -173,6 +175,68 @@ async fn who_keeps_a_migration_waiting_is_named_at_once() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let named = format!("pid {pid}, login postgres");
     assert!(ran.stderr.contains(&named), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_waits_for_an_open_transaction_names_it_gives_up_and_lets_publishers_through()
+ {
+    const MORE: Migrations = Migrations::of_files(
+        "tidegate.more_migrations",
+        &[(
+            "V1__more.sql",
+            "ALTER TABLE tidegate.event_queue ADD COLUMN more integer",
+        )],
+    );
+    let db = support::database().await;
+    let idle = db.client().await;
+    let publish = "SELECT id FROM tidegate.publish('form_archived', '{}')";
+    idle.batch_execute("SET application_name = 'forgotten'; BEGIN")
+        .await
+        .unwrap();
+    idle.batch_execute(publish).await.unwrap();
+    let pid = number(&idle, "SELECT pg_backend_pid()::bigint").await;
+    let database = db.database();
+    let migrate = tokio::spawn({
+        let database = database.clone();
+        async move {
+            Migrate::new(&database, AppEvent::KINDS)
+                .tables(&[MORE])
+                .run()
+                .await
+        }
+    });
+    let other = db.client().await;
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'
+                    AND relation = 'tidegate.event_queue'::regclass";
+    wait_until("the migration waits", async || {
+        number(&other, waits).await == 1
+    })
+    .await;
+    let mut published = 0;
+    while !migrate.is_finished() {
+        let publish = tokio::time::timeout(support::PATIENCE, other.batch_execute(publish));
+        publish.await.expect("publishers go on").unwrap();
+        published += 1;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let error = migrate.await.unwrap().unwrap_err().to_string();
+    for told in [
+        "V1__more",
+        "55P03",
+        &format!("pid {pid}, login postgres, application forgotten"),
+        "idle in transaction, transaction open for 00:00:",
+        "pg_terminate_backend",
+    ] {
+        assert!(error.contains(told), "{told}: {error}");
+    }
+    // Between the tries, at least.
+    assert!(published > 1, "{published}");
+    idle.batch_execute("ROLLBACK").await.unwrap();
+    let done = Migrate::new(&database, AppEvent::KINDS)
+        .tables(&[MORE])
+        .run()
+        .await;
+    assert_eq!(done.unwrap().applied, ["V1__more"]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate::operate::{ForgetRequest, parse_subject};
 use tidegate::testing::handlers_of;
 use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published, RetryPolicy};
-use tidegate_job::app::forms::{self, Form, Grant, Measure, Received};
+use tidegate_job::app::forms::{self, Form, Grant, Measure, MessageKey, Received};
 use tidegate_job::app::{App, Event};
 use tokio_postgres::Client;
 
@@ -27,6 +27,14 @@ const PRIVATE: [&str; 8] = [
     "Canary Reason",
     "Canary Requirement",
 ];
+
+fn from_case_system(external_id: &str) -> MessageKey<'_> {
+    MessageKey {
+        client: None,
+        source: "case-system",
+        external_id,
+    }
+}
 
 /// A migrated database, the stand-in and the program between them.
 struct World {
@@ -130,7 +138,7 @@ impl World {
             .transaction()
             .await
             .expect("a transaction starts");
-        let received = forms::receive_letter(&tx, "case-system", external_id, grant)
+        let received = forms::receive_letter(&tx, from_case_system(external_id), grant)
             .await
             .expect("the letter is good");
         tx.commit().await.expect("it commits");
@@ -407,14 +415,14 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
     let mut world = World::new().await;
     world.take_over(&form("f1"), &case()).await;
     let tx = world.client.transaction().await.unwrap();
-    let ours = forms::cancel(&tx, "case-system", "1", &case())
+    let ours = forms::cancel(&tx, from_case_system("1"), &case())
         .await
         .unwrap();
     let other = Measure {
         case_number: "C2".to_owned(),
         ..case()
     };
-    let unrelated = forms::cancel(&tx, "case-system", "2", &other)
+    let unrelated = forms::cancel(&tx, from_case_system("2"), &other)
         .await
         .unwrap();
     tx.commit().await.unwrap();
@@ -798,12 +806,12 @@ async fn two_receive_at_once(first_commits: bool) -> (World, Received) {
         .transaction()
         .await
         .expect("a transaction starts");
-    forms::receive_letter(&first, "case-system", "1", &grant())
+    forms::receive_letter(&first, from_case_system("1"), &grant())
         .await
         .expect("the letter is good");
     let second = tokio::spawn(async move {
         let tx = other.transaction().await.expect("a transaction starts");
-        let received = forms::receive_letter(&tx, "case-system", "1", &grant())
+        let received = forms::receive_letter(&tx, from_case_system("1"), &grant())
             .await
             .expect("the letter is good");
         tx.commit().await.expect("it commits");

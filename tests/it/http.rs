@@ -892,12 +892,58 @@ async fn connections_that_say_half_a_word_are_gone_soon_and_others_are_served() 
             .unwrap();
         half_open.push(stream);
     }
-    // With nobody's help but the server's.
-    assert_eq!(api.get("/healthz").await.0, 200);
+    // With nobody's help but the server's. Who comes from elsewhere is served at once, whoever shares their address has to try again.
+    let elsewhere = reqwest::Client::builder().local_address(Some([127, 0, 0, 2].into()));
+    let asked = elsewhere
+        .build()
+        .unwrap()
+        .get(format!("{}/healthz", api.url));
+    assert_eq!(asked.send().await.unwrap().status(), 200);
+    support::wait_until("who shares their address is served", async || {
+        let asked = api.http.get(format!("{}/healthz", api.url));
+        asked
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
     for mut stream in half_open {
         let mut heard = Vec::new();
         // The end of it, in an orderly way or not.
         let _ = stream.read_to_end(&mut heard).await;
+    }
+}
+
+/// Says something on a connection again and again, for as long as the server keeps it.
+async fn chatter(mut stream: tokio::net::TcpStream) {
+    let asked = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut heard = [0; 4096];
+    // Longer than any test waits.
+    for _ in 0..600 {
+        if stream.write_all(asked).await.is_err()
+            || !matches!(stream.read(&mut heard).await, Ok(1..))
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_kept_and_used_shut_nobody_out() {
+    let api = Api::new().await;
+    let address = api.url.strip_prefix("http://").unwrap();
+    let mut kept = tokio::task::JoinSet::new();
+    for _ in 0..257 {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        kept.spawn(chatter(stream));
+    }
+    // A new connection each, from the same address and from another one.
+    for from in ["127.0.0.1", "127.0.0.2"] {
+        let other = reqwest::Client::builder().local_address(Some(from.parse().unwrap()));
+        let asked = other.build().unwrap().get(format!("{}/healthz", api.url));
+        let answer = asked.timeout(Duration::from_mins(1)).send().await;
+        assert_eq!(answer.unwrap().status(), 200, "{from}");
     }
 }
 

@@ -863,6 +863,66 @@ async fn events_of_kinds_that_the_program_does_not_have_are_listed_and_marked() 
     assert!(!text.contains("form_archived*"), "{text}");
 }
 
+/// A kind, a group or a correlation id with which somebody would command the terminal of who reads it: clear it, write into its
+/// clipboard, turn the direction of writing, add a line.
+const COMMANDS: &str =
+    "a\u{1b}[2J\u{1b}]52;c;ZXZpbA==\u{7}\u{9b}2J\u{202e}\u{2066}\u{2028}b\rc\nforged  1  line";
+
+#[tokio::test]
+async fn what_a_publisher_wrote_commands_no_terminal() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let sql = "SELECT set_config('tidegate.registered_kind', $1, true)";
+    client.batch_execute("BEGIN").await.unwrap();
+    client.execute(sql, &[&COMMANDS]).await.unwrap();
+    let hostile = "INSERT INTO tidegate.event_queue (kind, group_key, correlation_id, payload) VALUES ($1, $1, $1, '{}') RETURNING id";
+    let id: i64 = client
+        .query_one(hostile, &[&COMMANDS])
+        .await
+        .unwrap()
+        .get(0);
+    client.batch_execute("COMMIT").await.unwrap();
+    publish(&client, "form_archived", Some(COMMANDS), None).await;
+    let failed = "UPDATE tidegate.event_queue SET attempts = 1, last_error = $1, expires_at = clock_timestamp() + interval '1 s',
+                         available_at = clock_timestamp() + interval '1 hour' WHERE id = $2";
+    client.execute(failed, &[&COMMANDS, &id]).await.unwrap();
+    let service = "INSERT INTO tidegate.service (service, state, failures, last_error) VALUES ('down', 'open', 1, $1)";
+    client.execute(service, &[&COMMANDS]).await.unwrap();
+    let (shown, chosen) = (id.to_string(), format!("--group={COMMANDS}"));
+    for verb in [
+        &["status"][..],
+        &["list"],
+        &["list", "--kind", COMMANDS],
+        &["show", &shown],
+        &["blocked-groups"],
+        &["services"],
+        &["doctor"],
+        &["drain"],
+        &["cancel", &chosen, "--dry-run", "--reason", "a test"],
+        &["publish", COMMANDS],
+    ] {
+        let ran = run(&db, verb).await;
+        let told = ran.stdout + &ran.stderr;
+        let commands: String = told
+            .chars()
+            .filter(|one| COMMANDS_OF.contains(one))
+            .collect();
+        assert!(commands.is_empty(), "{verb:?}: {commands:?} in {told}");
+        let forged = told.lines().any(|line| line.trim().starts_with("forged"));
+        assert!(!forged, "{verb:?}: {told}");
+    }
+    let listed = run(&db, &["list"]).await.stdout;
+    assert!(listed.contains("a\\u{1b}[2J"), "{listed}");
+    // Programs read what was written.
+    let document = run(&db, &["list", "--json"]).await;
+    assert!(!document.stdout.contains(COMMANDS_OF), "{document:?}");
+    assert_eq!(document.document()["events"][0]["group_key"], COMMANDS);
+}
+
+const COMMANDS_OF: &[char] = &[
+    '\u{1b}', '\u{7}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{2028}', '\r',
+];
+
 #[tokio::test]
 async fn a_filter_that_means_nothing_is_refused_by_name() {
     let db = support::database().await;

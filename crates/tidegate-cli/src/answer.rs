@@ -7,6 +7,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate::{DrainError, DrainReport, Error};
 
+use crate::text::{is_command, shown};
+
 /// The answer of a verb: one document for programs, and a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
@@ -56,8 +58,38 @@ pub(crate) fn document(report: &impl serde::Serialize) -> Result<Value, Error> {
     serde_json::to_value(report).map_err(|error| Error::Invalid(format!("report: {error}")))
 }
 
-/// Writes to stdout. A closed pipe (`tidegate list | head`) is not a failure.
+/// Writes a text to stdout, without commands to a terminal. A closed pipe (`tidegate list | head`) is not a failure.
 pub(crate) fn print(text: &str) -> ExitCode {
+    write(&printable(text))
+}
+
+/// Writes a document to stdout. JSON's own escapes leave out some commands to terminals.
+pub(crate) fn print_document(document: &Value) -> ExitCode {
+    let mut text = String::new();
+    for one in document.to_string().chars() {
+        if is_command(one) {
+            let mut units = [0; 2];
+            let units = one.encode_utf16(&mut units).iter();
+            text.extend(units.map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            text.push(one);
+        }
+    }
+    write(&text)
+}
+
+/// Writes a message to stderr, without commands to a terminal.
+pub(crate) fn print_error(text: &str) {
+    eprintln!("{}", printable(text));
+}
+
+/// Returns the lines of a text as [`shown`], tabs excepted: scripts for completions have some.
+fn printable(text: &str) -> String {
+    let line = |line: &str| line.split('\t').map(shown).collect::<Vec<_>>().join("\t");
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn write(text: &str) -> ExitCode {
     use std::io::Write;
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,

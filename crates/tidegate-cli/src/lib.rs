@@ -49,7 +49,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::answer::{Failed, print};
+use self::answer::{Failed, print, print_document, print_error};
 
 /// Runs the program as a command line with every verb, and returns the exit code.
 #[must_use]
@@ -59,7 +59,7 @@ pub fn run(program: Program) -> ExitCode {
 
 fn give(answer: &Answer, as_json: bool) -> ExitCode {
     let written = if as_json {
-        print(&answer.document.to_string())
+        print_document(&answer.document)
     } else {
         print(answer.text.trim_end())
     };
@@ -101,7 +101,7 @@ fn misused(error: &clap::Error) -> ExitCode {
         let text = error.render().to_string();
         let reason = text.split("\n\n").next().unwrap_or_default();
         let reason = reason.trim_start_matches("error: ");
-        let _ = print(&json!({"error": reason, "report": null}).to_string());
+        let _ = print_document(&json!({"error": reason, "report": null}));
     }
     let _ = error.print();
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
@@ -111,11 +111,14 @@ fn fail(failed: &Failed, as_json: bool) -> ExitCode {
     let report = failed.report.as_deref();
     if as_json {
         let report = report.map(counts);
-        let _ = print(&json!({"error": failed.error.to_string(), "report": report}).to_string());
+        let _ = print_document(&json!({"error": failed.error.to_string(), "report": report}));
     } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
         let _ = print(&text::broken_off(report));
     }
-    eprintln!("tidegate: {}", failed.error);
+    print_error(&format!(
+        "tidegate: {}",
+        text::shown(&failed.error.to_string())
+    ));
     match failed.error {
         Error::Config(_) | Error::Invalid(_) => ExitCode::from(2),
         _ => ExitCode::FAILURE,

@@ -11,7 +11,7 @@ use tidegate::config::environment;
 use tidegate::program::Service;
 use tidegate::{Error, Lookup, Program};
 
-use crate::answer::{Answer, Failed, print};
+use crate::answer::{Answer, Failed, print, print_error};
 use crate::args::{Cli, New, Verb};
 use crate::verbs::describe;
 use crate::{block_on, colour, fail, give, misused, report, verbs};
@@ -84,7 +84,7 @@ impl Ask {
     /// Prints a message before the answer: to stdout for people, or to stderr if stdout holds the document of `--json`.
     pub fn say(&self, text: &str) {
         if self.json {
-            eprintln!("{text}");
+            print_error(text);
         } else {
             let _ = print(text);
         }

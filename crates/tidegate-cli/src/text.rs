@@ -1,4 +1,7 @@
 //! Owns the texts for people: tables, times, percentages. It queries nothing.
+//!
+//! Publishers choose kinds and keys, and handlers choose errors. [`shown`] makes such text safe to print: a value within a line goes
+//! through it where the line is made, and every line goes through it again where it is printed.
 
 pub mod change;
 pub mod cleanup;
@@ -66,7 +69,7 @@ fn expiring(kinds: &[ExpiringKind]) -> String {
         format!(
             "\n{} {} will pass their deadline before they are started, the first at {}",
             kind.events,
-            kind.kind,
+            shown(&kind.kind),
             without_fraction(&kind.first_deadline)
         )
     });
@@ -78,7 +81,7 @@ fn down(services: &[ServiceStatus]) -> String {
     let lines = services.iter().map(|service| {
         format!(
             "\n{} is {} since {}; {} events wait for it",
-            service.service,
+            shown(&service.service),
             state(service.state),
             without_fraction(&service.since),
             service.waiting
@@ -144,7 +147,7 @@ pub fn drained(report: &DrainReport) -> String {
     if !report.unhandled.is_empty() {
         let kinds = report.unhandled.iter();
         let kinds: Vec<String> = kinds
-            .map(|(kind, count)| format!("{count} {kind}"))
+            .map(|(kind, count)| format!("{count} {}", shown(kind)))
             .collect();
         text.push_str("\nof other programs: ");
         text.push_str(&kinds.join(", "));
@@ -202,7 +205,7 @@ pub fn event(event: &Value) -> String {
     for (name, value) in event.as_object().into_iter().flatten() {
         let value = match value {
             Value::Null => continue,
-            Value::String(text) => text.clone(),
+            Value::String(text) => shown(text),
             other => serde_json::to_string_pretty(other).unwrap_or_default(),
         };
         let value = value.replace('\n', "\n                       ");
@@ -268,7 +271,9 @@ fn related_line(event: &RelatedEvent) -> String {
     };
     format!(
         "{replay}{} {} {}, {attempts}, {when}",
-        event.id, event.kind, event.status
+        event.id,
+        shown(&event.kind),
+        event.status
     )
 }
 
@@ -364,13 +369,13 @@ pub fn services(services: &[ServiceStatus]) -> String {
     let time = |time: &Option<String>| time.as_deref().map(without_fraction).unwrap_or_default();
     for service in services {
         table.add_row(vec![
-            service.service.clone(),
+            shown(&service.service),
             state(service.state).to_owned(),
             without_fraction(&service.since),
             service.waiting.to_string(),
             time(&service.retry_at),
             service.failures.to_string(),
-            service.last_error.clone().unwrap_or_default(),
+            service.last_error.as_deref().map(shown).unwrap_or_default(),
             limits(service),
         ]);
     }
@@ -397,16 +402,16 @@ pub fn schedules(schedules: &[ScheduleStatus]) -> String {
     for one in schedules {
         let state = one.problem.as_deref().unwrap_or(&one.state);
         table.add_row(vec![
-            one.name.clone(),
-            one.kind.clone(),
+            shown(&one.name),
+            shown(&one.kind),
             when(one),
-            state.replace('_', " "),
+            shown(&state.replace('_', " ")),
             time(&one.next_at),
             time(&one.last_at),
             one.last_event_id
                 .map_or_else(String::new, |id| id.to_string()),
             one.catch_up.as_str().to_owned(),
-            one.keeper.as_deref().unwrap_or("operators").to_owned(),
+            shown(one.keeper.as_deref().unwrap_or("operators")),
         ]);
     }
     format!("{table}\ntimes are in UTC")
@@ -482,7 +487,7 @@ pub fn doctor(report: &DoctorReport) -> String {
             "{:8} {:20} {}",
             check.state.word(),
             check.name,
-            check.finding
+            shown(&check.finding)
         );
         for line in check.remedy.iter().flat_map(|remedy| remedy.lines()) {
             let _ = writeln!(text, "{:8} {:20} remedy: {line}", "", "");
@@ -502,15 +507,36 @@ fn plain_table(header: &[&str]) -> Table {
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::String(text) => shown(text),
+        other => shown(&other.to_string()),
     }
+}
+
+/// Returns a text in which a terminal finds no command and no change of the direction of writing, and which has one line. Such
+/// characters are written as `\u{1b}`.
+pub fn shown(text: &str) -> String {
+    text.chars()
+        .fold(String::with_capacity(text.len()), |mut shown, one| {
+            if is_command(one) {
+                shown.extend(one.escape_default());
+            } else {
+                shown.push(one);
+            }
+            shown
+        })
+}
+
+/// Whether a character moves, colours, reorders or breaks what is written, instead of being seen: ASCII's and C1's controls, the
+/// line separators, and the marks of bidirectional text.
+pub fn is_command(one: char) -> bool {
+    one.is_control()
+        || matches!(one, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Cuts an error to the width of a line.
 fn short(value: &Value) -> String {
-    let line = cell(value).replace('\n', " ");
-    line.chars().take(80).collect()
+    let line = value.as_str().unwrap_or_default().replace('\n', " ");
+    shown(&line.chars().take(80).collect::<String>())
 }
 
 /// Formats a timestamp without its fraction of a second.

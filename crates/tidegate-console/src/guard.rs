@@ -195,12 +195,27 @@ fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     }
 }
 
-fn answers_to(settings: &Settings, host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
+/// Whether a request names this machine as its server, by `localhost` or a loopback address, with any port. A page of another
+/// site cannot send such a request and read the answer, even if its own host name resolves to this machine (DNS rebinding).
+#[must_use]
+pub fn is_for_this_machine(headers: &HeaderMap, uri: &Uri) -> bool {
+    host(headers, uri).is_some_and(|host| is_this_machine(without_port(&host)))
+}
+
+fn is_this_machine(name: &str) -> bool {
+    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
-    };
-    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+    }
+}
+
+fn answers_to(settings: &Settings, host: &str) -> bool {
+    let name = without_port(host);
+    is_this_machine(name)
         || settings
             .hosts
             .iter()

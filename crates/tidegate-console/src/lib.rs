@@ -35,7 +35,7 @@
 //! - `desk`, `form`: the context and the fields of a request.
 //! - `checkup`: the doctor's checks, which run in the background of the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors, settings, state.
-//! - `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
+//! - `shares`: what each client may hold. `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
 //!
 //! Every page and every action works without JavaScript. htmx only renews the part of a page that changes. Each action
 //! checks the person's rights again, whatever the page offered.
@@ -63,6 +63,7 @@ mod screens;
 mod serve;
 mod settings;
 mod shared;
+mod shares;
 mod surround;
 #[cfg(feature = "cli")]
 mod verb;
@@ -74,8 +75,10 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::program::Service;
 
+pub use guard::is_for_this_machine;
 pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
+pub use shares::{Share, Shares};
 #[cfg(feature = "cli")]
 pub use verb::{Console, console};
 pub use who::{Acting, Auth, Identity, hash_password};

@@ -46,13 +46,14 @@ pub(crate) fn guarded(pages: Router, shared: &Arc<Shared>) -> Router {
         pace: Arc::new(Pace::default()),
     };
     pages
-        .layer(from_fn_with_state(guard, admit))
         .layer(
             ServiceBuilder::new()
                 .layer(HandleErrorLayer::new(overloaded))
                 .layer(LoadShedLayer::new())
                 .layer(GlobalConcurrencyLimitLayer::new(IN_FLIGHT)),
         )
+        // Before a request takes a place: strangers who guess passwords have none.
+        .layer(from_fn_with_state(guard, admit))
         .layer(header(CACHE_CONTROL, "no-store"))
 }
 

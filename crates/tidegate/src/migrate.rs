@@ -2,12 +2,14 @@
 //! and registers the kinds. Refinery applies the migrations. The lock is our own, because two functions that are
 //! deployed at once migrate at once.
 
+mod patience;
+
 use std::time::Duration;
 
 use refinery_core::{Migration, Runner};
 use serde::Serialize;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, GenericClient};
+use tokio_postgres::{Client, GenericClient, Transaction};
 
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
@@ -15,6 +17,7 @@ use crate::policy::Policy;
 #[cfg(feature = "schedules")]
 use crate::schedule;
 use crate::{queue, retention};
+use patience::{PAUSE, Patient, SESSION, TRIES};
 
 /// The queue's own schema.
 const QUEUE: Migrations = crate::migrations!("queue":
@@ -232,7 +235,8 @@ impl<'a> Migrate<'a> {
     ///
     /// # Errors
     /// [`Error::Migrate`] when a migration fails, when the server is too old, when the database is newer than this
-    /// program, or when another migration holds the lock for longer than a minute.
+    /// program, when another migration holds the lock for longer than a minute, or when other sessions hold locks on the
+    /// tables. The text then names these sessions. Publishers wait for a migration for two seconds at a time at most.
     pub async fn run(self) -> Result<MigrateReport, Error> {
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it ends with
         // that connection whatever happens to this process.
@@ -240,35 +244,27 @@ impl<'a> Migrate<'a> {
         check_server(&guard).await?;
         lock(&guard).await?;
         let mut client = self.database.connect().await?;
-        batch(&client, "CREATE SCHEMA IF NOT EXISTS tidegate").await?;
-        let mut applied = apply(&mut client, &QUEUE).await?;
-        for tables in &self.tables {
-            applied.extend(apply(&mut client, tables).await?);
-        }
-        if let Some(attempts) = self.max_attempts {
-            batch(&client, &default_max_attempts(attempts)).await?;
-        }
-        if let Some(delay) = self.max_group_delay {
-            batch(&client, &max_group_delay(delay)).await?;
-        }
-        if let Some(takes) = self.takes_plaintext {
-            batch(&client, &takes_plaintext(takes)).await?;
-        }
-        batch(&client, CATCH_UP).await?;
-        queue::register_kinds(&client, self.kinds).await?;
-        self.declare_policies(&client).await?;
-        retention::make_partitions(&client).await?;
-        let roles = self.roles || roles_are_in_use(&client).await?;
-        if roles {
-            batch(&client, ROLES).await?;
-            for tables in &self.tables {
-                batch(&client, &tables.all_grants()).await?;
+        let mut client = Patient::new(&mut client, &guard);
+        let mut applied = Vec::new();
+        let mut tries = 1;
+        let roles = loop {
+            let done = self.bring_up(&mut client, &mut applied).await;
+            match (done, client.gave_up_on()) {
+                (Err(error), Some(who)) if tries == TRIES => {
+                    return Err(patience::gave_up(&error, &who));
+                }
+                (Err(_), Some(who)) => {
+                    tracing::warn!(who, tries, "another session holds a lock; trying again");
+                    tries += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                (done, _) => break done?,
             }
-        }
+        };
         // Schedules come last: a conflict over a name must not stop the rest of the migration.
         #[cfg(feature = "schedules")]
         if let Some((keeper, declared)) = &self.schedules {
-            schedule::sync(&client, keeper, declared).await?;
+            schedule::sync(client.client(), keeper, declared).await?;
         }
         Ok(MigrateReport {
             applied,
@@ -280,7 +276,44 @@ impl<'a> Migrate<'a> {
 }
 
 impl Migrate<'_> {
-    async fn declare_policies(&self, client: &Client) -> Result<(), Error> {
+    /// Does everything but the schedules, and returns whether the roles are in use. It can be repeated.
+    async fn bring_up(
+        &self,
+        client: &mut Patient<'_>,
+        applied: &mut Vec<String>,
+    ) -> Result<bool, Error> {
+        client.batch("CREATE SCHEMA IF NOT EXISTS tidegate").await?;
+        apply(client, &QUEUE, applied).await?;
+        for tables in &self.tables {
+            apply(client, tables, applied).await?;
+        }
+        if let Some(attempts) = self.max_attempts {
+            client.batch(&default_max_attempts(attempts)).await?;
+        }
+        if let Some(delay) = self.max_group_delay {
+            client.batch(&max_group_delay(delay)).await?;
+        }
+        if let Some(takes) = self.takes_plaintext {
+            client.batch(&takes_plaintext(takes)).await?;
+        }
+        client.batch(CATCH_UP).await?;
+        let declare = async |transaction: &Transaction<'_>| {
+            queue::register_kinds(transaction, self.kinds).await?;
+            self.declare_policies(transaction).await
+        };
+        client.within(declare).await?;
+        retention::make_partitions(client.client()).await?;
+        let roles = self.roles || roles_are_in_use(client.client()).await?;
+        if roles {
+            client.batch(ROLES).await?;
+            for tables in &self.tables {
+                client.batch(&tables.all_grants()).await?;
+            }
+        }
+        Ok(roles)
+    }
+
+    async fn declare_policies(&self, client: &Transaction<'_>) -> Result<(), Error> {
         let unknown = |(kind, _): &&(&str, Policy)| !self.kinds.contains(kind);
         if let Some((kind, _)) = self.policies.iter().find(unknown) {
             return Err(Error::Config(format!(
@@ -329,13 +362,13 @@ async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
 async fn lock(guard: &Client) -> Result<(), Error> {
     let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
     guard.batch_execute("BEGIN").await.map_err(failed)?;
-    let sql = "SELECT CASE WHEN pg_try_advisory_xact_lock(1414087749, 0) THEN '' ELSE coalesce((
-                      SELECT format('pid %s, login %s, application %s', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'unnamed'))
+    let sql = format!("SELECT CASE WHEN pg_try_advisory_xact_lock(1414087749, 0) THEN '' ELSE coalesce((
+                      SELECT {SESSION}
                         FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
                        WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 1414087749 AND l.objid = 0 AND l.objsubid = 2
                          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1),
-                      'a session that has just ended') END";
-    let rows = guard.query_typed(sql, &[]).await.map_err(failed)?;
+                      'a session that has just ended') END");
+    let rows = guard.query_typed(&sql, &[]).await.map_err(failed)?;
     let holder: String = rows.first().map_or_else(String::new, |row| row.get(0));
     if holder.is_empty() {
         return Ok(());
@@ -350,21 +383,25 @@ async fn lock(guard: &Client) -> Result<(), Error> {
     }
 }
 
-async fn apply(client: &mut Client, tables: &Migrations) -> Result<Vec<String>, Error> {
+/// Applies what is missing, and adds the names of what was applied, also when one of them fails.
+async fn apply(
+    client: &mut Patient<'_>,
+    tables: &Migrations,
+    applied: &mut Vec<String>,
+) -> Result<(), Error> {
     let mut runner = Runner::new(&tables.parsed()?)
         .set_abort_divergent(true)
         .set_abort_missing(true);
     runner.set_migration_table_name(tables.history);
-    refuse_newer(client, tables.history, tables.version()?).await?;
-    let report = runner
-        .run_async(client)
-        .await
-        .map_err(|error| Error::Migrate(with_causes(&error)))?;
-    Ok(report
-        .applied_migrations()
-        .iter()
-        .map(ToString::to_string)
-        .collect())
+    refuse_newer(client.client(), tables.history, tables.version()?).await?;
+    let done = runner.run_async(client).await;
+    let report = done
+        .as_ref()
+        .map_or_else(refinery_core::Error::report, Some);
+    let names = report.map(refinery_core::Report::applied_migrations);
+    applied.extend(names.into_iter().flatten().map(ToString::to_string));
+    done.map(drop)
+        .map_err(|error| Error::Migrate(with_causes(&error)))
 }
 
 /// An older program must not touch a schema that it does not know. During a deployment, the old and the new program
@@ -523,13 +560,6 @@ fn takes_plaintext(takes: bool) -> String {
         "CREATE OR REPLACE FUNCTION tidegate.takes_plaintext() RETURNS boolean
          LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {takes} $$"
     )
-}
-
-async fn batch(client: &Client, sql: &str) -> Result<(), Error> {
-    client
-        .batch_execute(sql)
-        .await
-        .map_err(|error| Error::Migrate(describe(&error)))
 }
 
 /// Adds the causes. Refinery's own text stops at "error applying migration", and the reason is in its causes.

@@ -12,7 +12,7 @@ use super::events::{
     ExternalLetterReceived, FormCancelled, FormSubmitted, GrantLetterReceived, GrantLetterViewed,
 };
 use super::model::{Form, FormStatus, Grant, Measure, text};
-use super::store::{self, StoredMessage};
+use super::store::{self, MessageKey, StoredMessage};
 use crate::app::Event;
 use tidegate::{Error, NewEvent, Published, publish};
 
@@ -79,28 +79,19 @@ pub async fn take_over(tx: &Transaction<'_>, form: &Form, case: &Measure) -> Res
     Ok(())
 }
 
-/// Receives a grant letter, once for each `source` and `external_id`. Publishes
+/// Receives a grant letter, once for each key. Publishes
 /// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
 pub async fn receive_letter(
     tx: &Transaction<'_>,
-    source: &str,
-    external_id: &str,
+    key: MessageKey<'_>,
     grant: &Grant,
 ) -> Result<Received, Error> {
     grant.check()?;
     let form_id = store::form_of(tx, &grant.measure).await?;
-    let stored = keep(
-        tx,
-        source,
-        external_id,
-        "grant_letter",
-        form_id.as_deref(),
-        grant,
-    )
-    .await?;
+    let stored = keep(tx, key, "grant_letter", form_id.as_deref(), grant).await?;
     let Some(letter_id) = stored else {
         return Ok(Received::Duplicate);
     };
@@ -127,29 +118,21 @@ pub async fn receive_letter(
     })
 }
 
-/// Receives a notice that the case system cancelled a measure, once for each `source` and
-/// `external_id`. Publishes `form_cancelled` if the case is one of ours.
+/// Receives a notice that the case system cancelled a measure, once for each key. Publishes
+/// `form_cancelled` if the case is one of ours.
 ///
 /// # Errors
 /// As [`receive_letter`].
 pub async fn cancel(
     tx: &Transaction<'_>,
-    source: &str,
-    external_id: &str,
+    key: MessageKey<'_>,
     measure: &Measure,
 ) -> Result<Received, Error> {
     measure.check()?;
     let form_id = store::form_of(tx, measure).await?;
-    if keep(
-        tx,
-        source,
-        external_id,
-        "cancellation",
-        form_id.as_deref(),
-        measure,
-    )
-    .await?
-    .is_none()
+    if keep(tx, key, "cancellation", form_id.as_deref(), measure)
+        .await?
+        .is_none()
     {
         return Ok(Received::Duplicate);
     }
@@ -214,20 +197,18 @@ async fn store_new(tx: &Transaction<'_>, form: &Form) -> Result<(), Error> {
 /// Stores a message. Returns `None` if it is already stored.
 async fn keep(
     tx: &Transaction<'_>,
-    source: &str,
-    external_id: &str,
+    key: MessageKey<'_>,
     subject: &'static str,
     form_id: Option<&str>,
     content: &impl Serialize,
 ) -> Result<Option<String>, Error> {
-    text("source", source, 100)?;
-    text("external_id", external_id, 200)?;
+    text("source", key.source, 100)?;
+    text("external_id", key.external_id, 200)?;
     let content = store::json("forms.message", content)?;
     store::keep_message(
         tx,
         &StoredMessage {
-            source,
-            external_id,
+            key,
             subject,
             form_id,
             content,

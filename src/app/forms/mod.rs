@@ -31,3 +31,4 @@ pub use intake::{
 pub use model::{
     Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
 };
+pub use store::MessageKey;

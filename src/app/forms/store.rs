@@ -3,6 +3,7 @@
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
+use uuid::Uuid;
 
 use super::model::{Form, FormStatus, Grant, Measure};
 use crate::app::sql::query;
@@ -91,9 +92,9 @@ const FORM_OF_GRANT: &str = "SELECT form_id FROM forms.awarded_grant WHERE grant
 /// Stores a message. It waits for a concurrent transaction that stores the same message, and stores
 /// nothing if that one commits.
 const KEEP_MESSAGE: &str = "\
-INSERT INTO forms.message (source, external_id, subject, form_id, content)
-VALUES ($1, $2, $3, $4, $5::jsonb)
-    ON CONFLICT (source, external_id) DO NOTHING
+INSERT INTO forms.message (client_id, source, external_id, subject, form_id, content)
+VALUES ($1, $2, $3, $4, $5, $6::jsonb)
+    ON CONFLICT (client_id, source, external_id) DO NOTHING
 RETURNING id::text";
 
 /// Stores a form. Returns false if a form with this id exists and is not a draft.
@@ -234,10 +235,20 @@ pub(super) async fn form_of_grant(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
+/// What identifies a message from outside. A message with a known key is a repetition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageKey<'a> {
+    /// The identified client that sent it, if it came over HTTP.
+    pub client: Option<Uuid>,
+    /// The system that sent it, 1 to 100 characters.
+    pub source: &'a str,
+    /// The sender's own id of it, 1 to 200 characters.
+    pub external_id: &'a str,
+}
+
 /// A message from outside, as it is stored.
 pub(super) struct StoredMessage<'a> {
-    pub source: &'a str,
-    pub external_id: &'a str,
+    pub key: MessageKey<'a>,
     pub subject: &'static str,
     pub form_id: Option<&'a str>,
     pub content: String,
@@ -248,9 +259,10 @@ pub(super) async fn keep_message(
     client: &(impl GenericClient + Sync),
     message: &StoredMessage<'_>,
 ) -> Result<Option<String>, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 5] = [
-        (&message.source, Type::TEXT),
-        (&message.external_id, Type::TEXT),
+    let params: [(&(dyn ToSql + Sync), Type); 6] = [
+        (&message.key.client, Type::UUID),
+        (&message.key.source, Type::TEXT),
+        (&message.key.external_id, Type::TEXT),
         (&message.subject, Type::TEXT),
         (&message.form_id, Type::TEXT),
         (&message.content, Type::TEXT),

@@ -12,6 +12,7 @@ mod tokens;
 pub mod verb;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
@@ -26,10 +27,12 @@ use utoipa::openapi::{OpenApi, RefOr};
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
+use super::limits::IN_FLIGHT_OF_ONE;
 use super::problem::Problem;
 use super::{connection, limits};
 use pace::Pace;
 use tidegate::{Database, Error, Lookup};
+use tidegate_console::Shares;
 use tokens::Tokens;
 
 /// The setting for authentication.
@@ -151,6 +154,7 @@ struct Rules {
     /// The issuer whose tokens are accepted.
     tokens: Option<Tokens>,
     pace: Pace,
+    at_work: Shares<Uuid>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,6 +175,7 @@ impl Access {
             keys: false,
             tokens: None,
             pace: Pace::unlimited(),
+            at_work: Shares::new(IN_FLIGHT_OF_ONE),
         }))
     }
 
@@ -204,6 +209,7 @@ impl Access {
             keys,
             tokens,
             pace,
+            at_work: Shares::new(IN_FLIGHT_OF_ONE),
         })))
     }
 
@@ -315,15 +321,26 @@ impl Gate {
 
 async fn let_in(
     State((gate, scope)): State<(Gate, Scope)>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
-    match gate.admit(scope, request.headers()).await {
-        Ok(caller) => {
+    let caller = match gate.admit(scope, request.headers()).await {
+        Ok(caller) => caller,
+        Err(problem) => return problem.into_response(),
+    };
+    // Until the answer: a client with many slow requests has only its own share of the places.
+    let share = caller
+        .client
+        .map(|client| gate.access.0.at_work.take(client));
+    if matches!(share, Some(None)) {
+        return Problem::too_many(Duration::ZERO).into_response();
+    }
+    match limits::received(request).await {
+        Ok(mut request) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
-        Err(problem) => problem.into_response(),
+        Err(refusal) => refusal,
     }
 }
 

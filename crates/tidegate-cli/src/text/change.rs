@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tidegate::operate::{CancelReport, RescheduleReport, Skipped};
 
 use super::operate::{SHOWN, events, ids, skipped};
+use super::shown;
 
 /// Describes what was cancelled.
 pub fn cancelled(report: &CancelReport) -> String {
@@ -78,7 +79,7 @@ fn told(lines: &mut Vec<String>, kinds: &BTreeMap<String, u64>, first: &[i64]) {
     lines.extend(
         kinds
             .iter()
-            .map(|(kind, count)| format!("  {kind}: {count}")),
+            .map(|(kind, count)| format!("  {}: {count}", shown(kind))),
     );
     if !first.is_empty() {
         lines.push(format!(

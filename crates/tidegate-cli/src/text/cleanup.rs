@@ -3,7 +3,7 @@
 use tidegate::queue::KindRetention;
 use tidegate::retention::{CleanupReport, CleanupStop, RetentionReport};
 
-use super::{coarse, plain_table};
+use super::{coarse, plain_table, shown};
 
 /// Describes what a cleanup did, or would do.
 pub fn cleaned(report: &CleanupReport) -> String {
@@ -46,9 +46,9 @@ pub fn kinds(kinds: &[KindRetention]) -> String {
     let mut table = plain_table(&["kind", "completed", "failed"]);
     for kind in kinds {
         table.add_row(vec![
-            &kind.kind,
-            &kind.retention_completed,
-            &kind.retention_failed,
+            shown(&kind.kind),
+            shown(&kind.retention_completed),
+            shown(&kind.retention_failed),
         ]);
     }
     table.to_string()

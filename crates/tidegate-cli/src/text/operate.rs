@@ -7,6 +7,8 @@ use tidegate::operate::{
     ScheduleChange, ServiceChange, ServiceState, Skipped, UnblockAction, UnblockReport,
 };
 
+use super::shown;
+
 /// The most ids and lines that a text shows; `--json` has more.
 pub(super) const SHOWN: usize = 10;
 
@@ -28,7 +30,7 @@ pub fn replayed(report: &ReplayReport) -> String {
         report
             .kinds
             .iter()
-            .map(|(kind, count)| format!("  {kind}: {count}")),
+            .map(|(kind, count)| format!("  {}: {count}", shown(kind))),
     );
     let pairs = report.events.iter().take(SHOWN);
     lines.extend(
@@ -58,7 +60,9 @@ fn order_risks(lines: &mut Vec<String>, risks: &OrderRisks) {
             risks.groups_with_live_events
         ));
         let groups = risks.live_events.iter().take(SHOWN);
-        lines.extend(groups.map(|group| format!("  {}: {} live", group.group_key, group.live)));
+        lines.extend(
+            groups.map(|group| format!("  {}: {} live", shown(&group.group_key), group.live)),
+        );
         more(lines, risks.groups_with_live_events);
     }
     if risks.groups_overtaken > 0 {
@@ -70,7 +74,9 @@ fn order_risks(lines: &mut Vec<String>, risks: &OrderRisks) {
         lines.extend(groups.map(|group| {
             format!(
                 "  {}: {} ended, the last is event {}",
-                group.group_key, group.ended, group.last_id
+                shown(&group.group_key),
+                group.ended,
+                group.last_id
             )
         }));
         more(lines, risks.groups_overtaken);

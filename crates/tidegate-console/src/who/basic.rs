@@ -1,9 +1,12 @@
-//! Names and passwords. Verifying a password deliberately takes 19 MiB and tens of milliseconds, so a correct one is remembered for some
-//! minutes, as a keyed hash.
+//! Names and passwords. Verifying a password deliberately takes 19 MiB and tens of milliseconds, so a correct one is remembered, as a
+//! keyed hash, until it has not been used for some hours.
+//!
+//! Guesses are limited for each address and name, so that strangers lock out nobody who comes from elsewhere or is remembered. Many
+//! guesses under many names and from many addresses only slow down further ones, and people whose password is not remembered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use argon2::Argon2;
@@ -20,8 +23,8 @@ use tokio::sync::Semaphore;
 
 use super::{Identity, Peer, Refusal, named, random};
 
-/// How long a correct password is remembered.
-const REMEMBERED: Duration = Duration::from_mins(5);
+/// How long a correct password is remembered after its last use.
+const REMEMBERED: Duration = Duration::from_hours(12);
 
 /// The most remembered passwords.
 const MOST_REMEMBERED: usize = 1000;
@@ -29,9 +32,8 @@ const MOST_REMEMBERED: usize = 1000;
 /// The most verifications at once, because each takes memory and a core.
 const AT_ONCE: usize = 2;
 
-/// The most wrong passwords in [`WINDOW`], for one address and name, and in total.
-const WRONG_BY_ONE: u32 = 5;
-const WRONG_BY_ALL: u32 = 50;
+/// The most wrong passwords in [`WINDOW`], for one address and name.
+const WRONG_BY_ONE: usize = 5;
 const WINDOW: Duration = Duration::from_mins(1);
 
 /// A hash for unknown names, so that they take as long as known ones.
@@ -58,8 +60,8 @@ pub(super) struct Users {
     /// The key of the hashes of remembered passwords.
     key: String,
     right: Mutex<BTreeMap<Vec<u8>, Instant>>,
-    wrong: Mutex<Wrong>,
-    tries: Semaphore,
+    guesses: Mutex<Guesses>,
+    tries: Arc<Semaphore>,
 }
 
 struct User {
@@ -67,12 +69,15 @@ struct User {
     hash: String,
 }
 
+/// The different passwords, as keyed hashes, that were wrong or are being verified. To send one of them again is no further guess.
 #[derive(Default)]
-struct Wrong {
+struct Guesses {
     since: Option<Instant>,
-    by_all: u32,
-    by_one: BTreeMap<(Option<IpAddr>, String), u32>,
+    by_one: BTreeMap<Guesser, BTreeSet<Vec<u8>>>,
 }
+
+/// An address and a name.
+type Guesser = (Option<IpAddr>, String);
 
 impl Users {
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
@@ -96,8 +101,8 @@ impl Users {
             known: users,
             key: random(),
             right: Mutex::default(),
-            wrong: Mutex::default(),
-            tries: Semaphore::new(AT_ONCE),
+            guesses: Mutex::default(),
+            tries: Arc::new(Semaphore::new(AT_ONCE)),
         })
     }
 
@@ -109,18 +114,19 @@ impl Users {
         let Some((name, password)) = credentials(headers) else {
             return Err(Refusal::Unknown("log in with your name and password"));
         };
+        let identity = named(&name)?;
         let user = self.known.get(&name);
         let fingerprint = self.fingerprint(&name, &password);
         let is_right = user.is_some() && self.remembers(&fingerprint);
         if !is_right {
-            self.still_open(peer, &name)?;
+            let who = (peer.network(), name);
+            self.count(&who, &fingerprint)?;
             if !self.tried(user, password).await {
-                self.note_wrong(peer, name);
                 return Err(Refusal::Wrong("the name or the password is wrong"));
             }
+            self.take_back(&who, &fingerprint);
             self.remember(fingerprint);
         }
-        let identity = named(&name)?;
         let may_act = user.is_some_and(|user| user.may_act);
         Ok(Identity {
             may_act,
@@ -130,11 +136,13 @@ impl Users {
 
     /// Whether the password is the user's.
     async fn tried(&self, user: Option<&User>, password: String) -> bool {
-        let Ok(_place) = self.tries.acquire().await else {
+        let Ok(place) = self.tries.clone().acquire_owned().await else {
             return false;
         };
         let hash = user.map_or(NOBODYS, |user| &user.hash).to_owned();
         let fits = tokio::task::spawn_blocking(move || {
+            // The verification goes on even if the client goes away.
+            let _place = place;
             let hash = PasswordHash::new(&hash);
             hash.is_ok_and(|hash| {
                 Argon2::default()
@@ -157,9 +165,13 @@ impl Users {
     }
 
     fn remembers(&self, fingerprint: &[u8]) -> bool {
-        let right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = right.get(fingerprint);
-        !self.key.is_empty() && known.is_some_and(|since| since.elapsed() < REMEMBERED)
+        let mut right = self.right.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = right.get_mut(fingerprint);
+        let known = known.filter(|used| !self.key.is_empty() && used.elapsed() < REMEMBERED);
+        known.is_some_and(|used| {
+            *used = Instant::now();
+            true
+        })
     }
 
     fn remember(&self, fingerprint: Vec<u8>) {
@@ -170,29 +182,33 @@ impl Users {
         right.insert(fingerprint, Instant::now());
     }
 
-    fn still_open(&self, peer: Peer, name: &str) -> Result<(), Refusal> {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        let age = wrong.since.map_or(WINDOW, |since| since.elapsed());
+    /// Counts a guess, before it is verified: many at once are no more than many in turn.
+    fn count(&self, who: &Guesser, fingerprint: &[u8]) -> Result<(), Refusal> {
+        let mut guesses = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = guesses.since.map_or(WINDOW, |since| since.elapsed());
         if age >= WINDOW {
-            *wrong = Wrong::default();
+            *guesses = Guesses {
+                since: Some(Instant::now()),
+                ..Guesses::default()
+            };
+        }
+        let by_one = guesses.by_one.entry(who.clone()).or_default();
+        if by_one.contains(fingerprint) {
             return Ok(());
         }
-        let by_one = wrong
-            .by_one
-            .get(&(peer.0, name.to_owned()))
-            .copied()
-            .unwrap_or_default();
-        if by_one >= WRONG_BY_ONE || wrong.by_all >= WRONG_BY_ALL {
+        if by_one.len() >= WRONG_BY_ONE {
             return Err(Refusal::TooOften(WINDOW.saturating_sub(age).as_secs() + 1));
         }
+        by_one.insert(fingerprint.to_vec());
         Ok(())
     }
 
-    fn note_wrong(&self, peer: Peer, name: String) {
-        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
-        wrong.since.get_or_insert_with(Instant::now);
-        wrong.by_all += 1;
-        *wrong.by_one.entry((peer.0, name)).or_default() += 1;
+    /// Takes back the count of a password that was right.
+    fn take_back(&self, who: &Guesser, fingerprint: &[u8]) {
+        let mut guesses = self.guesses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(by_one) = guesses.by_one.get_mut(who) {
+            by_one.remove(fingerprint);
+        }
     }
 }
 
@@ -246,6 +262,21 @@ mod tests {
         headers
     }
 
+    fn peer(address: &str) -> Peer {
+        Peer(address.parse().ok())
+    }
+
+    /// Users with one password, whose hash takes no time.
+    fn users(names: impl IntoIterator<Item = String>) -> Users {
+        let params = argon2::Params::new(8, 1, 1, None).unwrap();
+        let hasher = Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
+        let hash = hasher.hash_password(b"correct horse battery").unwrap();
+        let lines = names
+            .into_iter()
+            .map(|name| format!("{name} read {hash}\n"));
+        Users::parse(&lines.collect::<String>()).unwrap()
+    }
+
     #[tokio::test]
     async fn a_password_is_right_or_wrong_and_wrong_ones_are_soon_not_tried() {
         let hash = hash_password("correct horse battery").unwrap();
@@ -256,8 +287,9 @@ mod tests {
         assert!(ada.may_act && ada.name == "ada");
         let bob = headers("bob", "correct horse battery");
         assert!(!users.identify(&bob, peer).await.unwrap().may_act);
-        for _ in 0..WRONG_BY_ONE {
-            let wrong = users.identify(&headers("ada", "correct horse"), peer).await;
+        for number in 0..WRONG_BY_ONE {
+            let guess = headers("ada", &format!("correct horse {number}"));
+            let wrong = users.identify(&guess, peer).await;
             assert!(matches!(wrong, Err(Refusal::Wrong(_))), "{wrong:?}");
         }
         let tried = users
@@ -271,6 +303,41 @@ mod tests {
             .await;
         assert!(matches!(nobody, Err(Refusal::Wrong(_))));
         assert!(users.identify(&HeaderMap::new(), peer).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn guesses_that_come_at_once_are_no_more_than_guesses_in_turn() {
+        let users = users(["ada".to_owned()]);
+        let guesses = (0..120).map(|number| headers("ada", &format!("guess {number}")));
+        let guesses: Vec<_> = guesses.collect();
+        let answers = guesses
+            .iter()
+            .map(|guess| users.identify(guess, peer("192.0.2.1")));
+        let answers = futures_util::future::join_all(answers).await;
+        let tried = answers
+            .iter()
+            .filter(|answer| matches!(answer, Err(Refusal::Wrong(_))));
+        assert_eq!(tried.count(), WRONG_BY_ONE);
+        // From another place, and with the right password in many requests at once, nobody is refused.
+        let right = headers("ada", "correct horse battery");
+        let at_once = (0..20).map(|_| users.identify(&right, peer("192.0.2.2")));
+        let at_once = futures_util::future::join_all(at_once).await;
+        assert!(at_once.iter().all(Result::is_ok), "{at_once:?}");
+        // What was right is remembered wherever it comes from.
+        assert!(users.identify(&right, peer("192.0.2.1")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn wrong_passwords_under_other_names_keep_nobody_out() {
+        let names = (0..100).map(|number| format!("stranger{number}"));
+        let users = users(names.clone().chain(["bob".to_owned()]));
+        let proxy = peer("192.0.2.1");
+        for name in names {
+            let wrong = users.identify(&headers(&name, "wrong"), proxy).await;
+            assert!(matches!(wrong, Err(Refusal::Wrong(_))), "{wrong:?}");
+        }
+        let bob = headers("bob", "correct horse battery");
+        assert!(users.identify(&bob, proxy).await.is_ok());
     }
 
     #[test]

@@ -33,6 +33,16 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Peer(pub Option<IpAddr>);
 
+impl Peer {
+    /// The address for counting what one client does. In IPv6, one client usually has a network of 64 bits.
+    pub(crate) fn network(self) -> Option<IpAddr> {
+        self.0.map(|address| match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
 /// Why a request is not authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -227,6 +237,20 @@ mod tests {
         assert!(!these.allows(&identity("bob", true)));
         assert!(!Acting::default().allows(&identity("ada", true)));
         assert!(!Acting::Everybody.allows(&identity("ada", false)));
+    }
+
+    #[test]
+    fn what_one_client_does_is_counted_by_its_address_or_its_ipv6_network() {
+        for (one, other, same) in [
+            ("192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("::ffff:192.0.2.1", "192.0.2.1", true),
+            ("2001:db8::1", "2001:db8::2:3:4:5", true),
+            ("2001:db8::1", "2001:db8:0:1::1", false),
+        ] {
+            let network = |text: &str| Peer(text.parse().ok()).network();
+            assert_eq!(network(one) == network(other), same, "{one} {other}");
+        }
     }
 
     #[test]
