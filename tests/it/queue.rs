@@ -816,9 +816,9 @@ async fn a_stale_finalizer_changes_nothing() {
         [Completed::default()]
     );
     let back = queue::hand_back(&client, gone, &[stale]).await;
-    assert!(back.unwrap().is_empty());
+    assert!(back.unwrap().left.is_empty());
     let retried = queue::retry(&client, gone, &[again(stale)], &[]).await;
-    assert!(retried.unwrap().is_empty());
+    assert!(retried.unwrap().left.is_empty());
     let renewed = queue::renew(&client, gone, &[stale.token], MINUTE).await;
     assert!(renewed.unwrap().is_empty());
     let held = queue::in_hand(&client, &[stale.token]).await;
@@ -847,9 +847,9 @@ async fn i5_a_retry_under_a_lost_lease_leaves_what_its_worker_has_leased_anew() 
     let anew = lease_of(&client, worker).await[0].lease;
     assert_ne!(lost.token, anew.token);
     let left = queue::retry(&client, worker, &[again(lost)], &[]).await;
-    assert!(left.unwrap().is_empty());
+    assert!(left.unwrap().left.is_empty());
     let left = queue::retry(&client, worker, &[again(anew)], &[]).await;
-    assert_eq!(left.unwrap(), [id]);
+    assert_eq!(left.unwrap().left, [id]);
 }
 
 /// To be tried again at once, after a failed attempt.
@@ -909,7 +909,7 @@ async fn f2_a_released_event_has_its_attempt_back() {
     let worker = Uuid::new_v4();
     let held = lease_of(&client, worker).await[0].lease;
     let back = queue::hand_back(&client, worker, &[held]).await;
-    assert_eq!(back.unwrap(), [id]);
+    assert_eq!(back.unwrap().left, [id]);
     let fresh = "SELECT count(*) FROM tidegate.events
                   WHERE status = 'PENDING' AND attempts = 0 AND processing_started_at IS NULL AND lease_token IS NULL";
     assert_eq!(number(&client, fresh).await, 1);

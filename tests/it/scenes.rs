@@ -358,7 +358,7 @@ async fn i4_what_is_handed_back_takes_what_stands_behind_it_along_out_of_all_lea
         let [second] = scene.publish(["g"]).await;
         scene.lease(request(ONE, &[taken.token], taken.walk)).await;
         let back = queue::hand_back(&scene.client, ONE, &[of(&taken, first)]).await;
-        let mut back = back.unwrap();
+        let mut back = back.unwrap().left;
         back.sort_unstable();
         back == [first, second] && leases(&scene.client).await == 0
     })
@@ -393,7 +393,7 @@ async fn i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_beh
         // It stops where it is guarded, or where it takes the event from the lease that we have locked.
         wait_for_a_lock(&scene.client).await;
         under_way.commit().await.unwrap();
-        back.await.unwrap().unwrap().len() == 2
+        back.await.unwrap().unwrap().left.len() == 2
     })
     .await;
 }
@@ -623,7 +623,7 @@ async fn i5_what_goes_back_from_a_lease_that_was_lost_leaves_a_newer_one_of_the_
         let anew = scene.lease(request(ONE, &[], walk)).await;
         assert_eq!(anew.ids, [event]);
         let back = queue::hand_back(&scene.client, ONE, &[of(&stale, event)]).await;
-        back.unwrap().is_empty() && leases(&scene.client).await == 1
+        back.unwrap().left.is_empty() && leases(&scene.client).await == 1
     })
     .await;
 }

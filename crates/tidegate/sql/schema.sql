@@ -45,6 +45,40 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp w
 
 COMMENT ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) IS 'Appends new errors to errors.';
 
+CREATE FUNCTION tidegate.apply_cuts() RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '100ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    cut record;
+    freed record;
+    lowest bigint;
+BEGIN
+    FOR cut IN SELECT l.worker, array_agg(c.id) AS ids, array_agg(DISTINCT c.token) AS tokens
+                 FROM tidegate.lease_cut AS c LEFT JOIN tidegate.lease AS l ON l.token = c.token AND NOT l.ended
+                GROUP BY l.worker ORDER BY l.worker LOOP
+        BEGIN
+            IF cut.worker IS NOT NULL THEN
+                SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, cut.ids, taken_away => true) AS h;
+                lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
+                UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (cut.tokens);
+            END IF;
+            -- What has ended, or has left with its lease.
+            DELETE FROM tidegate.lease_cut AS c
+             WHERE c.token = ANY (cut.tokens) AND c.id = ANY (cut.ids)
+               AND (cut.worker IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id));
+        EXCEPTION WHEN OTHERS THEN
+            IF SQLSTATE <> '55P03' AND SQLSTATE <> '40P01' THEN
+                RAISE WARNING 'events cannot be taken from the leases of worker %: %', cut.worker, SQLERRM;
+            END IF;
+        END;
+    END LOOP;
+    RETURN lowest;
+END $$;
+
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -171,6 +205,43 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION tidegate.begin_step() IS 'Begins a step of a cleanup.';
+
+CREATE FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    -- Latest first: an event that cannot be changed then keeps the earlier ones of its group.
+    live CONSTANT bigint[] := ARRAY(
+        SELECT q.id FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) WHERE l.token = ANY (tokens) ORDER BY q.id DESC);
+    stay bigint[] := tidegate.locked_with_earlier(live);
+    leaving bigint[] := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE u.id <> ALL (stay));
+    held int8multirange;
+    one bigint;
+BEGIN
+    BEGIN
+        PERFORM tidegate.lapse(tokens, leaving, charged);
+    EXCEPTION WHEN OTHERS THEN
+        -- For example, a user's trigger refuses one of them.
+        FOREACH one IN ARRAY leaving LOOP
+            CONTINUE WHEN one = ANY (stay);
+            BEGIN
+                PERFORM tidegate.lapse(tokens, ARRAY[one], charged);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'event % cannot leave its broken lease: %', one, SQLERRM;
+                stay := stay || one || tidegate.earlier_of(leaving, ARRAY[one]);
+            END;
+        END LOOP;
+    END;
+    held := tidegate.ranges(stay);
+    SELECT coalesce(range_agg(l.ids), '{}') - held INTO held FROM tidegate.lease AS l WHERE l.token = ANY (tokens);
+    PERFORM tidegate.shrink_leases(tokens, held, false);
+    RETURN lower(held);
+END $$;
 
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     LANGUAGE sql SECURITY DEFINER
@@ -422,6 +493,7 @@ CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto big
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
+    SET lock_timeout TO '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -434,6 +506,9 @@ DECLARE
     lease record;
     gone record;
 BEGIN
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
+        done := ARRAY(SELECT u.done - tidegate.cuts_of(u.token) FROM unnest(tokens, done) WITH ORDINALITY AS u(token, done, n) ORDER BY u.n);
+    END IF;
     FOR n IN 1 .. cardinality(tokens) LOOP
         IF over[n] THEN
             SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR NO KEY UPDATE;
@@ -480,6 +555,7 @@ BEGIN
             UPDATE tidegate.lease AS l SET ended = true WHERE l.token = tokens[n];
         END IF;
     END LOOP;
+    PERFORM tidegate.refuse_new_cuts(tokens, done);
 END $$;
 
 COMMENT ON FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) IS 'Moves completed events of leases to the log.';
@@ -527,6 +603,22 @@ CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
 $$;
 
 COMMENT ON FUNCTION tidegate.count_kinds(ids bigint[]) IS 'Counts events by kind.';
+
+CREATE FUNCTION tidegate.cuts_of(token uuid) RETURNS int8multirange
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT coalesce(range_agg(int8range(c.id, c.id, '[]')), '{}') FROM tidegate.lease_cut AS c WHERE c.token = cuts_of.token
+$$;
+
+CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+    SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
+    HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp()
+$$;
 
 CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
     LANGUAGE plpgsql
@@ -741,63 +833,38 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) IS 'Removes a schedule.';
 
-CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
-    LANGUAGE plpgsql
+CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS bigint[]
+    LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     AS $$
-#variable_conflict use_column
-DECLARE
-    owner uuid;
-    ran bigint[] := '{}';
-BEGIN
-    -- Process workers in a fixed order, so that two operators cannot deadlock.
-    FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) ORDER BY 1 LOOP
-        PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
-        ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
-                             WHERE u.id <= l.started_to);
-        PERFORM tidegate.hand_back(owner, event_ids, taken_away => true);
-    END LOOP;
-    RETURN QUERY
-    WITH found AS MATERIALIZED (
-        SELECT q.id, least(q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int, 999) AS attempts
-          FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
-    UPDATE tidegate.event_queue AS q
-       SET available_at = least(q.available_at, clock_timestamp()), stray = true,
-           attempts = found.attempts, max_attempts = greatest(q.max_attempts, found.attempts + 1)
-      FROM found
-     WHERE q.id = found.id AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id)
-    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
-END $$;
+    SELECT ARRAY(
+        SELECT q.id FROM tidegate.event_queue AS q
+          JOIN (SELECT b.group_key, max(b.id) AS last FROM tidegate.event_queue AS b
+                 WHERE b.id = ANY (later) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held ON held.group_key = q.group_key
+         WHERE q.id = ANY (event_ids) AND q.id <= held.last AND q.id <> ALL (later))
+$$;
 
-COMMENT ON FUNCTION tidegate.end_leases(event_ids bigint[]) IS 'Removes events from all leases, for a requeue.';
-
-CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) RETURNS record
+CREATE FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
-    locked uuid[];
-    found bigint[];
 BEGIN
-    IF cardinality(event_ids) = 1 THEN
-        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids @> event_ids[1] FOR UPDATE);
-        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = event_ids[1] FOR UPDATE);
-    ELSE
-        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) FOR UPDATE SKIP LOCKED);
-        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) FOR UPDATE SKIP LOCKED);
-    END IF;
-    locked := locked || ARRAY(SELECT l.token FROM tidegate.lease AS l
-                               WHERE l.ids && tidegate.ranges(found) AND l.token <> ALL (locked) FOR UPDATE SKIP LOCKED);
     WITH gone AS (
-        DELETE FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (found)
-           AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND l.token <> ALL (locked)) RETURNING q.*
+        DELETE FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) RETURNING q.*
     ), told AS (
-        SELECT g.*, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun
-          FROM gone AS g LEFT JOIN tidegate.lease AS l ON l.ids @> g.id
+        SELECT g.*, l.token, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun
+          FROM gone AS g LEFT JOIN tidegate.lease AS l
+            ON l.ids @> g.id AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = g.id)
+    ), cut AS (
+        INSERT INTO tidegate.lease_cut (token, id)
+        SELECT t.token, t.id FROM told AS t WHERE t.token IS NOT NULL ORDER BY 1, 2 ON CONFLICT DO NOTHING
     ), logged AS (
         INSERT INTO tidegate.event_log
                (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
@@ -817,19 +884,114 @@ BEGIN
           FROM logged AS l)
     SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
       INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
-    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (locked) AND l.ids && tidegate.ranges(end_live.ended);
+END $$;
+
+CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    found bigint[];
+    taken jsonb;
+BEGIN
+    found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE);
+    -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have locked.
+    WITH held AS MATERIALIZED (
+        SELECT q.id, q.group_key, l.token, l.worker, q.id <= l.started_to AND q.attempts < q.max_attempts AS ran
+          FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id
+         WHERE q.id = ANY (found)
+           AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
+    ), leaving AS (
+        SELECT h.token, h.id FROM held AS h
+         UNION
+        SELECT behind.token, behind.id
+          FROM (SELECT h.worker, h.group_key, min(h.id) AS id FROM held AS h WHERE h.group_key IS NOT NULL GROUP BY 1, 2) AS first
+         CROSS JOIN LATERAL (
+               SELECT l.token, q.id FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id AND l.worker = first.worker
+                WHERE q.group_key = first.group_key AND q.id > first.id OFFSET 0) AS behind
+    ), cut AS (
+        INSERT INTO tidegate.lease_cut (token, id) SELECT l.token, l.id FROM leaving AS l ORDER BY 1, 2 ON CONFLICT DO NOTHING)
+    SELECT coalesce(jsonb_object_agg(h.id, true) FILTER (WHERE h.ran), '{}') INTO taken FROM held AS h;
+    RETURN QUERY
+    WITH now AS MATERIALIZED (
+        SELECT q.id, least(q.attempts + (taken ? q.id::text)::int, 999) AS attempts FROM tidegate.event_queue AS q WHERE q.id = ANY (found))
+    UPDATE tidegate.event_queue AS q
+       SET available_at = least(q.available_at, clock_timestamp()), stray = true,
+           attempts = now.attempts, max_attempts = greatest(q.max_attempts, now.attempts + 1)
+      FROM now
+     WHERE q.id = now.id
+    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
+END $$;
+
+COMMENT ON FUNCTION tidegate.end_leases(event_ids bigint[]) IS 'Removes events from all leases, for a requeue.';
+
+CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    found bigint[];
+BEGIN
+    IF cardinality(event_ids) = 1 THEN
+        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = event_ids[1] FOR UPDATE);
+    ELSE
+        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) FOR UPDATE SKIP LOCKED);
+    END IF;
+    SELECT e.ended, e.begun INTO ended, begun FROM tidegate.end_locked(found, code, message) AS e;
     missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
 
 COMMENT ON FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) IS 'Ends live events as FAILED.';
 
+CREATE FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    middle CONSTANT integer := cardinality(event_ids) / 2;
+    half record;
+BEGIN
+    ended := '{}';
+    begun := '{}';
+    IF event_ids = '{}' THEN
+        RETURN;
+    END IF;
+    BEGIN
+        SELECT e.ended, e.begun INTO ended, begun FROM tidegate.end_at_once(event_ids, code, message) AS e;
+    EXCEPTION
+        WHEN lock_not_available OR deadlock_detected THEN
+            RAISE;
+        WHEN OTHERS THEN
+            IF middle = 0 THEN
+                BEGIN
+                    UPDATE tidegate.event_queue AS q SET payload = NULL, payload_bytes = 0 WHERE q.id = event_ids[1];
+                    SELECT e.ended, e.begun INTO ended, begun
+                      FROM tidegate.end_at_once(event_ids, code, message || ' (its payload cannot be read)') AS e;
+                EXCEPTION WHEN OTHERS THEN
+                    RAISE WARNING 'event % cannot be ended: %', event_ids[1], SQLERRM;
+                END;
+            ELSE
+                SELECT e.ended, e.begun INTO half FROM tidegate.end_locked(event_ids[:middle], code, message) AS e;
+                SELECT half.ended || e.ended, half.begun || e.begun INTO ended, begun
+                  FROM tidegate.end_locked(event_ids[middle + 1:], code, message) AS e;
+            END IF;
+    END;
+END $$;
+
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
+    SET lock_timeout TO '250ms'
     AS $$
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids FOR KEY SHARE;
+    PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids
+        AND NOT end_unreadable.id <@ tidegate.cuts_of(l.token) FOR KEY SHARE;
     IF FOUND THEN
         UPDATE tidegate.event_queue AS q SET payload = NULL WHERE q.id = end_unreadable.id;
     END IF;
@@ -868,6 +1030,7 @@ DECLARE
     lease record;
     instant CONSTANT timestamptz := clock_timestamp();
     busy text[];
+    free bigint[];
     put record;
 BEGIN
     ended_ids := '{}';
@@ -881,10 +1044,20 @@ BEGIN
     IF lease.ids IS NULL THEN
         RETURN;
     END IF;
-    IF NOT waits AND cardinality(next_group_keys) > 0 THEN
-        busy := tidegate.busy_groups(next_group_keys);
-        busy_ids := ARRAY(SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
-                           WHERE f.group_key = ANY (busy));
+    lease.ids := lease.ids - tidegate.cuts_of(finalize.token);
+    IF NOT waits THEN
+        free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                       WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids FOR UPDATE SKIP LOCKED);
+        IF cardinality(free) < cardinality(finalize.ids) THEN
+            busy_ids := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                               WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids AND q.id <> ALL (free));
+        END IF;
+        IF cardinality(next_group_keys) > 0 THEN
+            busy := tidegate.busy_groups(next_group_keys);
+            busy_ids := busy_ids || ARRAY(
+                SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
+                 WHERE f.group_key = ANY (busy));
+        END IF;
     END IF;
     WITH outcome AS MATERIALIZED (
         SELECT o.* FROM unnest(finalize.ids, statuses, rans, error_lists, results, progresses)
@@ -940,6 +1113,7 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(put.published, 0);
+    PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
 END $$;
 
 COMMENT ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) IS 'Moves ended events of a lease to the log and publishes their follow-ups.';
@@ -1014,8 +1188,8 @@ BEGIN
             WHEN lock_not_available OR deadlock_detected THEN
                 waited := true;
                 CONTINUE;
-            WHEN data_exception OR integrity_constraint_violation THEN
-                -- A publish that is refused now will be refused again, so the schedule stops and stores the reason.
+            WHEN invalid_parameter_value THEN
+                -- The publish has refused a field of the schedule. It will do so again, so the schedule stops and stores the reason.
                 UPDATE tidegate.schedule AS t SET next_at = 'infinity', problem = SQLERRM
                  WHERE t.id = (SELECT k.id FROM tidegate.schedule AS k WHERE k.id = f.id AND k.revision = f.revision
                                   FOR UPDATE SKIP LOCKED);
@@ -1204,18 +1378,19 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) IS 'The result of a query on one table.';
 
-CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
+CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false, OUT left_ids bigint[], OUT busy_ids bigint[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
+    SET lock_timeout TO '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
     own int8multirange;
-    leaving bigint[];
     hole int8multirange;
+    grouped bigint[];
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
     -- A separate statement, so that it also sees a lease that was being taken while we waited for the first lock.
@@ -1228,36 +1403,36 @@ BEGIN
     -- made for an empty queue walks the index of all groups.
     WITH given AS MATERIALIZED (
         SELECT q.id, q.group_key FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
-    )
-    SELECT ARRAY(SELECT g.id FROM given AS g
-                  UNION
-                 SELECT behind.id
-                   FROM (SELECT g.group_key, min(g.id) AS id FROM given AS g WHERE g.group_key IS NOT NULL GROUP BY g.group_key) AS first
-                  CROSS JOIN LATERAL (SELECT b.id FROM tidegate.event_queue AS b
-                                       WHERE b.group_key = first.group_key AND b.id > first.id AND b.id <@ own OFFSET 0) AS behind)
-      INTO leaving;
-    hole := tidegate.ranges(leaving);
+    ), leaving AS MATERIALIZED (
+        SELECT g.id, false AS grouped FROM given AS g WHERE g.group_key IS NULL
+         UNION ALL
+        SELECT behind.id, true
+          FROM (SELECT g.group_key, min(g.id) AS id FROM given AS g WHERE g.group_key IS NOT NULL GROUP BY g.group_key) AS first
+         CROSS JOIN LATERAL (SELECT b.id FROM tidegate.event_queue AS b
+                              WHERE b.group_key = first.group_key AND b.id >= first.id AND b.id <@ own OFFSET 0) AS behind)
+    SELECT coalesce(array_agg(l.id), '{}'), coalesce(array_agg(l.id) FILTER (WHERE l.grouped), '{}')
+      INTO left_ids, grouped FROM leaving AS l;
+    busy_ids := tidegate.locked_with_earlier(grouped);
+    left_ids := ARRAY(SELECT u.id FROM unnest(left_ids) AS u(id) WHERE u.id <> ALL (busy_ids));
+    hole := tidegate.ranges(left_ids);
     IF taken_away THEN
-        ran := ARRAY(SELECT u.id FROM unnest(leaving) AS u(id)
+        ran := ARRAY(SELECT u.id FROM unnest(left_ids) AS u(id)
                        JOIN tidegate.lease AS l ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);
     END IF;
     ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
     IF taken_away THEN
         -- A separate statement, because a worker that hands back events has no right to change max_attempts.
         UPDATE tidegate.event_queue AS q SET max_attempts = least(1000, q.max_attempts + 1)
-         WHERE q.id = ANY (ran) AND q.attempts < q.max_attempts;
+         WHERE q.id = ANY (ran) AND q.id = ANY (left_ids) AND q.attempts < q.max_attempts;
     END IF;
     UPDATE tidegate.event_queue AS q
        SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int
-     WHERE q.id = ANY (leaving) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
-    -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
-    DELETE FROM tidegate.lease AS l WHERE l.worker = hand_back.worker AND isempty(l.ids - hole);
-    UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int
-     WHERE l.worker = hand_back.worker AND l.ids && hole;
-    RETURN leaving;
+     WHERE q.id = ANY (left_ids) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
+    PERFORM tidegate.shrink_leases(ARRAY(SELECT l.token FROM tidegate.lease AS l
+                                          WHERE l.worker = hand_back.worker AND l.ids && hole), hole, taken_away);
 END $$;
 
-COMMENT ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) IS 'Removes events from a worker''s leases without ending them.';
+COMMENT ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean, OUT left_ids bigint[], OUT busy_ids bigint[]) IS 'Removes events from a worker''s leases without ending them.';
 
 CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1275,6 +1450,7 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE(token uuid, cuts i
       FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
      WHERE l.token = ANY (in_hand.tokens)
+       AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
 $$;
 
 COMMENT ON FUNCTION tidegate.in_hand(tokens uuid[]) IS 'The events in hand under these leases, in one snapshot.';
@@ -1292,13 +1468,13 @@ DECLARE
 BEGIN
     WITH inserted AS (
         INSERT INTO tidegate.event_queue AS q
-               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+               (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
                 max_attempts, parent_id, traceparent, kind_known)
         SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                                           r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
                     ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
-               r.payload, r.group_key, r.dedup_key, r.correlation_id,
+               r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
                coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
@@ -1510,7 +1686,7 @@ CREATE TABLE tidegate.event_queue (
     id bigint NOT NULL,
     kind text NOT NULL,
     payload json,
-    payload_bytes integer GENERATED ALWAYS AS (COALESCE(octet_length((payload)::text), 0)) STORED NOT NULL,
+    payload_bytes integer NOT NULL,
     group_key text,
     dedup_key text,
     correlation_id text,
@@ -1724,6 +1900,26 @@ END $_$;
 
 COMMENT ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) IS 'The ancestors or descendants of events.';
 
+CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolean) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+    UPDATE tidegate.event_queue AS q
+       SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
+           last_error = CASE WHEN ran.ran THEN 'lapsed: its worker went away' ELSE q.last_error END,
+           errors = CASE WHEN ran.ran THEN q.errors || jsonb_build_array(jsonb_build_object('handler', NULL,
+                    'code', 'lapsed', 'message', 'its worker went away', 'attempt', q.attempts + 1, 'at', clock_timestamp()))
+                    ELSE q.errors END
+      FROM unnest(event_ids) AS u(id)
+      JOIN tidegate.event_queue AS e ON e.id = u.id
+      JOIN tidegate.lease AS l ON l.token = ANY (tokens) AND l.ids @> u.id
+     CROSS JOIN LATERAL (SELECT lapse.charged AND e.id <= l.started_to AND e.attempts < e.max_attempts
+                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
+     WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL)
+$$;
+
 CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '{-3600,-600,-120,-30,-5,-1,-0.25,-0.05}'::double precision[];
@@ -1742,6 +1938,7 @@ CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[]
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
+    SET lock_timeout TO '1s'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -1758,6 +1955,7 @@ DECLARE
     last_id bigint;
     total bigint;
     first_suspect bigint;
+    first_last bigint;
     grouped bigint;
     kept bigint;
     page int8multirange;
@@ -1831,10 +2029,10 @@ BEGIN
     -- that a CASE passes half of the rows, whatever the statistics say. For separate conditions it multiplies the estimates to
     -- almost zero, and then sorts the table instead of walking its index.
     SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.payload_bytes),
-           sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect),
+           sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect), min(s.id) FILTER (WHERE s.last),
            array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
-      INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, young
-      FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, age(q.xmin) <= horizon AS young
+      INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, first_last, young
+      FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
               FROM tidegate.event_queue AS q
              WHERE NOT q.delayed AND q.id > start
                AND CASE WHEN q.available_at <= instant AND NOT (q.id <@ active)
@@ -1896,7 +2094,9 @@ BEGIN
                          WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
         -- Read all facts from one snapshot.
         WITH own AS MATERIALIZED (
-            SELECT l.token, l.ids FROM tidegate.lease AS l WHERE l.token = ANY (locked)
+            SELECT l.token, l.ids - coalesce((SELECT range_agg(int8range(c.id, c.id, '[]')) FROM tidegate.lease_cut AS c
+                                               WHERE c.token = l.token), '{}') AS ids
+              FROM tidegate.lease AS l WHERE l.token = ANY (locked)
         ), live AS MATERIALIZED (
             SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended
         ), sets AS MATERIALIZED (
@@ -1969,9 +2169,10 @@ BEGIN
     INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, clear_to, as_of)
     VALUES (token, worker, mine,
             CASE WHEN suspect OR first_window = 0 THEN 0
-                 WHEN mine = page THEN ids[least(first_window, kept)]
-                 ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
-                        ORDER BY u.id LIMIT first_window) AS w) END,
+                 ELSE least(first_last - 1,
+                      CASE WHEN mine = page THEN ids[least(first_window, kept)]
+                           ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
+                                  ORDER BY u.id LIMIT first_window) AS w) END) END,
             hashes, instant, instant, instant + make_interval(secs => seconds), clear_to, as_of);
 END $$;
 
@@ -2192,6 +2393,28 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.lock_slots(slots integer[]) IS 'Locks rows of mutex.';
 
+CREATE FUNCTION tidegate.locked_with_earlier(event_ids bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    ours bigint[];
+    busy bigint[];
+BEGIN
+    IF event_ids = '{}' THEN
+        RETURN event_ids;
+    END IF;
+    ours := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) FOR NO KEY UPDATE SKIP LOCKED);
+    busy := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) AND q.id <> ALL (ours));
+    IF busy = '{}' THEN
+        RETURN busy;
+    END IF;
+    RETURN busy || tidegate.earlier_of(event_ids, busy);
+END $$;
+
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2366,6 +2589,15 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION tidegate.mark_delayed() IS 'Trigger of event_queue: keeps delayed in step with available_at.';
+
+CREATE FUNCTION tidegate.measure_payload() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
+    RETURN NEW;
+END $$;
 
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -2596,18 +2828,43 @@ END $$;
 COMMENT ON FUNCTION tidegate.printed(payload jsonb) IS 'A jsonb value as the text that is stored.';
 
 CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) RETURNS record
-    LANGUAGE sql
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
-    WITH due AS MATERIALIZED (
+DECLARE
+    due CONSTANT bigint[] := ARRAY(
         SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT clock_timestamp())
-         ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED
-    ), ready AS (
-        UPDATE tidegate.event_queue AS q SET delayed = false WHERE q.id = ANY (ARRAY(SELECT id FROM due)) RETURNING q.id)
-    SELECT count(*), min(id) FROM ready
-$$;
+         ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+    late CONSTANT bigint[] := ARRAY(
+        SELECT id FROM tidegate.event_queue WHERE delayed AND expires_at <= (SELECT clock_timestamp()) AND id <> ALL (due)
+         ORDER BY expires_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
+    one bigint;
+BEGIN
+    promoted := 0;
+    IF due || late = '{}' THEN
+        RETURN;
+    END IF;
+    BEGIN
+        UPDATE tidegate.event_queue AS q SET delayed = false WHERE q.id = ANY (due);
+        UPDATE tidegate.event_queue AS q SET available_at = clock_timestamp() WHERE q.id = ANY (late);
+        SELECT count(*), min(u) INTO promoted, lowest FROM unnest(due || late) AS u;
+    EXCEPTION WHEN OTHERS THEN
+        -- For example, a user's trigger refuses one of them.
+        FOREACH one IN ARRAY due || late LOOP
+            BEGIN
+                UPDATE tidegate.event_queue AS q SET delayed = false, available_at = least(q.available_at, clock_timestamp())
+                 WHERE q.id = one;
+                promoted := promoted + 1;
+                lowest := least(lowest, one);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'event % cannot be made ready: %', one, SQLERRM;
+            END;
+        END LOOP;
+    END;
+END $$;
 
 COMMENT ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) IS 'Makes delayed events ready when their time has come.';
 
@@ -2630,11 +2887,6 @@ CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
-        PERFORM tidegate.check_group_delay(e.group_key, e.available_at)
-           FROM unnest(group_keys, available_ats) AS e(group_key, available_at)
-          WHERE e.group_key IS NOT NULL AND e.available_at IS NOT NULL;
-    END IF;
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
@@ -2655,15 +2907,17 @@ DECLARE
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
-    -- The statuses of duplicates.
-    statuses text[];
-    attempts_each integer[];
-    missing record;
+    answer record;
 BEGIN
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
                  LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
+    END IF;
+    IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
+        PERFORM tidegate.check_group_delay(e.group_key, e.available_at)
+           FROM unnest(group_keys, available_ats) AS e(group_key, available_at)
+          WHERE e.group_key IS NOT NULL AND e.available_at IS NOT NULL;
     END IF;
     PERFORM tidegate.lock_groups(group_keys);
 
@@ -2686,48 +2940,52 @@ BEGIN
                                       expires_ats, max_attempts_each, traceparents);
     END;
 
-    new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
-    WITH inserted AS (
-        INSERT INTO tidegate.event_queue AS q
-               (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent, kind_known)
-        OVERRIDING SYSTEM VALUE
-        SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-               coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
-          FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                      expires_ats, max_attempts_each, parent_ids, traceparents)
-               AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                    max_attempts, parent_id, traceparent)
-        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
-        RETURNING q.id)
-    SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
-
-    IF cardinality(inserted_ids) = cardinality(new_ids) THEN
-        RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
-        RETURN;
-    END IF;
-    -- A duplicate takes the id of the live event. This is a new statement, so that it sees an event that a concurrent publisher
-    -- has just committed. If that event has ended meanwhile, the loop publishes a new one.
-    FOR missing IN
-        SELECT n.position FROM unnest(new_ids) WITH ORDINALITY AS n(id, position)
-          LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
-         WHERE i.id IS NULL ORDER BY n.position
-    LOOP
-        SELECT p.id, p.created, p.status, p.attempts
-          INTO publish_children.id, publish_children.created, publish_children.status, publish_children.attempts
-          FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
-               group_keys[missing.position], dedup_keys[missing.position],
-               correlation_ids[missing.position], available_ats[missing.position],
-               expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
-        statuses[missing.position] := publish_children.status;
-        attempts_each[missing.position] := publish_children.attempts;
-        -- A negative id marks "not created" until the answer is built.
-        new_ids[missing.position] := CASE WHEN publish_children.created THEN publish_children.id ELSE -publish_children.id END;
+    -- The first event with a key may end between the insert, which leaves the duplicate out, and the look for that event. A new event
+    -- would then come behind later events of this batch, so the whole batch is inserted again.
+    FOR try IN 1..1000 LOOP
+        BEGIN
+            new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
+            WITH inserted AS (
+                INSERT INTO tidegate.event_queue AS q
+                       (id, kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at,
+                        max_attempts, parent_id, traceparent, kind_known)
+                OVERRIDING SYSTEM VALUE
+                SELECT r.id, r.kind, r.payload, coalesce(octet_length(r.payload::text), 0), r.group_key, r.dedup_key, r.correlation_id,
+                       coalesce(r.available_at, clock_timestamp()), r.expires_at,
+                       coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
+                  FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                              expires_ats, max_attempts_each, parent_ids, traceparents)
+                       AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                            max_attempts, parent_id, traceparent)
+                ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
+                RETURNING q.id)
+            SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
+            -- A new statement, so that it sees an event that a concurrent publisher has just committed. The same states as in the
+            -- view events.
+            SELECT array_agg(coalesce(i.id, -q.id) ORDER BY n.position) AS ids,
+                   array_agg(CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END ORDER BY n.position) AS statuses,
+                   array_agg(coalesce(q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int, q.attempts, 0)
+                             ORDER BY n.position) AS attempts,
+                   bool_and(coalesce(i.id, q.id) IS NOT NULL) AS complete
+              INTO answer
+              FROM unnest(new_ids, kinds, dedup_keys) WITH ORDINALITY AS n(id, kind, dedup_key, position)
+              LEFT JOIN unnest(inserted_ids) AS i(id) ON i.id = n.id
+              LEFT JOIN tidegate.event_queue AS q ON i.id IS NULL AND q.kind = n.kind AND q.dedup_key = n.dedup_key
+              LEFT JOIN tidegate.lease AS l ON l.ids @> q.id;
+            EXIT WHEN answer.complete;
+            RAISE EXCEPTION USING ERRCODE = 'TG003';
+        EXCEPTION WHEN SQLSTATE 'TG003' THEN
+            answer := NULL;
+        END;
     END LOOP;
+    IF answer IS NULL THEN
+        RAISE EXCEPTION 'dedup_key: events with these keys end faster than others are published'
+            USING ERRCODE = 'serialization_failure';
+    END IF;
+    -- A negative id means "not created".
     RETURN QUERY
-    SELECT abs(n.id), n.id > 0, coalesce(statuses[n.position], 'PENDING'), coalesce(attempts_each[n.position], 0)
-      FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
+    SELECT abs(u.id), u.id > 0, u.status, u.attempts
+      FROM unnest(answer.ids, answer.statuses, answer.attempts) WITH ORDINALITY AS u(id, status, attempts, position) ORDER BY u.position;
 END $$;
 
 COMMENT ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) IS 'Publishes a batch whose events may have parents.';
@@ -2822,9 +3080,9 @@ BEGIN
     END IF;
     LOOP
         INSERT INTO tidegate.event_queue AS q
-               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
+               (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
                 traceparent, kind_known)
-        VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+        VALUES (publish_one.kind, publish_one.payload, coalesce(octet_length(publish_one.payload::text), 0), publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
                 publish_one.max_attempts, publish_one.traceparent, true)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
@@ -2901,7 +3159,7 @@ CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
 
 COMMENT ON FUNCTION tidegate.ranges(ids bigint[]) IS 'Ids as a set of ranges.';
 
-CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean, replayed boolean)
+CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean, replayed boolean, expires_in double precision)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -2913,7 +3171,8 @@ BEGIN
     RETURN QUERY
     SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
-           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL
+           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL,
+           extract(epoch FROM q.expires_at - l.taken_at)::double precision
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
@@ -3038,6 +3297,17 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.refuse_insert() IS 'Trigger of event_queue: refuses an invalid row of a plain INSERT with the messages of publish().';
 
+CREATE FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) AND EXISTS (
+           SELECT FROM unnest(tokens, done) AS u(token, done) JOIN tidegate.lease_cut AS c ON c.token = u.token AND c.id <@ u.done) THEN
+        RAISE EXCEPTION 'an operator has just taken one of these events' USING ERRCODE = 'lock_not_available';
+    END IF;
+END $$;
+
 CREATE FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3115,10 +3385,14 @@ COMMENT ON FUNCTION tidegate.remove_schedule(name text, reason text, actor text)
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE(token uuid, cuts integer)
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '1s'
     AS $$
+    WITH held AS MATERIALIZED (
+        SELECT l.token FROM tidegate.lease AS l WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
+         ORDER BY l.token FOR NO KEY UPDATE)
     UPDATE tidegate.lease AS l
        SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + make_interval(secs => renew.seconds)
-     WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
+      FROM held WHERE l.token = held.token
     RETURNING l.token, l.cuts
 $$;
 
@@ -3146,7 +3420,8 @@ BEGIN
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
         -- A separate statement, so that it sees a concurrent lease.
         UPDATE tidegate.event_queue AS q
-           SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
+           SET payload = replace_waiting.payload, payload_bytes = coalesce(octet_length(replace_waiting.payload::text), 0),
+               correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
                -- A ready event keeps its time, so that no index gets a new entry.
@@ -3349,7 +3624,9 @@ CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, pa
 #variable_conflict use_column
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids FOR KEY SHARE SKIP LOCKED;
-    IF NOT FOUND THEN
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = report_progress.token AND c.id = report_progress.id) THEN
+        RETURN false;
+    ELSIF NOT FOUND THEN
         RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);
     END IF;
     UPDATE tidegate.event_queue AS q
@@ -3361,7 +3638,7 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) IS 'Records the progress that a handler reports.';
 
-CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
+CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean, uncalled text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '1s'
@@ -3403,6 +3680,15 @@ BEGIN
         ELSIF known.state = 'probing' AND NOT report_service.answered THEN
             next.state := 'open';
             next.retry_at := instant + interval '1 second';
+            IF report_service.uncalled IS NOT NULL THEN
+                next.kinds := array_remove(next.kinds, report_service.uncalled);
+                next.retry_at := instant;
+                IF next.kinds = '{}' THEN
+                    -- Nobody waits for it. The next event calls it, and one failure is enough to open it again.
+                    next.state := 'closed';
+                    next.failures := tidegate.open_after() - 1;
+                END IF;
+            END IF;
         END IF;
     END IF;
     IF next.state <> known.state AND 'closed' IN (next.state, known.state) THEN
@@ -3415,7 +3701,7 @@ BEGIN
     RETURN tidegate.watched_services();
 END $$;
 
-COMMENT ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) IS 'Records the results of calls of a service.';
+COMMENT ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean, uncalled text) IS 'Records the results of calls of a service.';
 
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3526,8 +3812,7 @@ BEGIN
         missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (asked_for) AND q.id <> ALL (chosen) ORDER BY q.id);
     END IF;
     -- A separate statement, so that it sees every lease that was taken first.
-    held := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id)
-                   ORDER BY u.id);
+    held := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id), tidegate.held AS h WHERE h.ids @> u.id ORDER BY u.id);
     late := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                    WHERE q.id = ANY (chosen) AND q.id <> ALL (held) AND q.group_key IS NOT NULL
                      AND reschedule.available_at > statement_timestamp() + tidegate.max_group_delay());
@@ -3613,37 +3898,41 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.retire(kind text, reason text, actor text) IS 'Unregisters a kind that no program handles any more; refused while the kind has live events. kind: a registered kind. reason: the reason, required. actor: the operator''s name.';
 
-CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
+CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[], OUT left_ids bigint[], OUT busy_ids bigint[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
+    SET lock_timeout TO '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     held bigint[];
-    left_hand bigint[];
+    free bigint[];
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = retry.worker ORDER BY l.token FOR UPDATE;
     held := ARRAY(SELECT o.id FROM unnest(retry.ids, tokens) AS o(id, token)
-                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id);
-    left_hand := tidegate.hand_back(retry.worker, held, ran => retry.ran);
+                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id
+                   WHERE NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = o.token AND c.id = o.id));
+    free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (held) FOR NO KEY UPDATE SKIP LOCKED);
+    SELECT h.left_ids, h.busy_ids INTO left_ids, busy_ids FROM tidegate.hand_back(retry.worker, free, ran => retry.ran) AS h;
+    busy_ids := busy_ids || ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (held) AND q.id <> ALL (free));
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
-           available_at = instant + make_interval(secs => o.delay), last_error = coalesce(o.last_error, q.last_error),
+           available_at = instant + CASE WHEN q.group_key IS NULL THEN make_interval(secs => o.delay)
+                                         ELSE least(make_interval(secs => o.delay), tidegate.max_group_delay()) END, last_error = coalesce(o.last_error, q.last_error),
            -- An event that is put off repeatedly for the same reason adds no further errors.
            errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
                          ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
       FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
            AS o(id, charged, delay, last_error, errors, progress)
-     WHERE q.id = o.id AND q.id = ANY (held) AND q.id = ANY (left_hand);
-    RETURN left_hand;
+     WHERE q.id = o.id AND q.id = ANY (free) AND q.id = ANY (left_ids);
 END $$;
 
-COMMENT ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) IS 'Puts events back for another attempt.';
+COMMENT ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[], OUT left_ids bigint[], OUT busy_ids bigint[]) IS 'Puts events back for another attempt.';
 
 CREATE FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3715,6 +4004,7 @@ CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RET
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
+    SET lock_timeout TO '1s'
     AS $$
 #variable_conflict use_column
 BEGIN
@@ -3723,7 +4013,8 @@ BEGIN
         RETURN false;
     END IF;
     UPDATE tidegate.event_queue AS q SET progress = tidegate.merge_progress(q.progress, save_progress.progress::jsonb)
-     WHERE q.id = save_progress.id;
+     WHERE q.id = save_progress.id
+       AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = save_progress.token AND c.id = save_progress.id);
     RETURN FOUND;
 END $$;
 
@@ -3788,7 +4079,7 @@ DECLARE
     held int8multirange;
 BEGIN
     IF select_live.status IS NOT NULL THEN
-        SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
+        SELECT h.ids INTO held FROM tidegate.held AS h;
     END IF;
     RETURN ARRAY(
         SELECT q.id FROM tidegate.event_queue AS q
@@ -3968,6 +4259,19 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.should_wake() IS 'Returns whether a producer that has just published should start a drain: true at most once in two seconds, and only while no drain is at work. Call it after the COMMIT, in a separate transaction.';
 
+CREATE FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+BEGIN
+    DELETE FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens) AND c.id <@ hole;
+    -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
+    DELETE FROM tidegate.lease AS l WHERE l.token = ANY (tokens) AND isempty(l.ids - hole);
+    UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int WHERE l.token = ANY (tokens);
+END $$;
+
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE
     RETURN ((('schedule:'::text || name) || '@'::text) || to_char((slot AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS"Z"'::text));
@@ -3992,51 +4296,33 @@ CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT 
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
+    SET lock_timeout TO '100ms'
     AS $$
 #variable_conflict use_column
 DECLARE
-    instant CONSTANT timestamptz := clock_timestamp();
     dead uuid;
-    locked bigint;
-    l record;
+    tokens uuid[];
 BEGIN
     broken := 0;
-    FOR l IN SELECT o.token, o.ids FROM tidegate.lease AS o
-              WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY o.token FOR UPDATE SKIP LOCKED LOOP
-        UPDATE tidegate.event_queue AS q SET stray = true
-          FROM unnest(l.ids) AS r
-         WHERE q.id >= lower(r) AND q.id < upper(r) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray ELSE false END;
-        DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
-        broken := broken + 1;
-        lowest := least(lowest, lower(l.ids));
-    END LOOP;
-    FOR dead IN SELECT DISTINCT o.worker FROM tidegate.lease AS o
-                 WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP
-        SELECT count(*) INTO locked
-          FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead AND o.expires_at <= instant FOR UPDATE SKIP LOCKED) AS t;
-        CONTINUE WHEN locked = 0;
-        -- A separate statement, so that it sees leases that the worker took before the first statement locked.
-        SELECT count(*) INTO locked FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;
-        CONTINUE WHEN locked < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead);
+    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+        lowest := tidegate.apply_cuts();
+    END IF;
+    tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o
+                     WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held) ORDER BY o.token FOR UPDATE SKIP LOCKED);
+    IF tokens <> '{}' THEN
+        lowest := least(lowest, tidegate.break_leases(tokens, false));
+        broken := cardinality(tokens);
+    END IF;
+    FOR dead IN SELECT d FROM tidegate.dead_workers() AS d WHERE d IS DISTINCT FROM sweep.worker LOOP
+        tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED);
+        -- A separate statement, so that it sees leases that the worker took or renewed before the first statement locked.
+        CONTINUE WHEN tokens = '{}' OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)
+                   OR NOT EXISTS (SELECT FROM tidegate.dead_workers() AS d WHERE d = dead);
         BEGIN
-            FOR l IN SELECT o.token, o.ids, o.started_to, o.taken_at FROM tidegate.lease AS o WHERE o.worker = dead LOOP
-                UPDATE tidegate.event_queue AS q
-                   SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
-                       last_error = CASE WHEN ran.ran THEN 'lapsed: its worker went away' ELSE q.last_error END,
-                       errors = CASE WHEN ran.ran THEN q.errors || jsonb_build_array(jsonb_build_object('handler', NULL,
-                                'code', 'lapsed', 'message', 'its worker went away', 'attempt', q.attempts + 1, 'at', instant))
-                                ELSE q.errors END
-                  FROM unnest(l.ids) AS r
-                  JOIN tidegate.event_queue AS e ON e.id >= lower(r) AND e.id < upper(r)
-                 CROSS JOIN LATERAL (SELECT e.id <= l.started_to AND e.attempts < e.max_attempts
-                                            AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
-                 WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL);
-                DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
-                broken := broken + 1;
-                lowest := least(lowest, lower(l.ids));
-            END LOOP;
+            lowest := least(lowest, tidegate.break_leases(tokens, true));
+            broken := broken + cardinality(tokens);
         EXCEPTION WHEN OTHERS THEN
-            -- For example, a user's trigger may refuse one of its events. This must not block the leases of other workers.
+            -- This must not block the leases of other workers.
             RAISE WARNING 'the leases of worker % cannot be broken: %', dead, SQLERRM;
         END;
     END LOOP;
@@ -4063,7 +4349,8 @@ BEGIN
     IF NOT dry_run THEN
         PERFORM tidegate.sweep(NULL, '{}');
     END IF;
-    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l WHERE NOT dry_run OR l.expires_at > moment;
+    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l
+     WHERE NOT dry_run OR l.worker NOT IN (SELECT d FROM tidegate.dead_workers() AS d);
     SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
       FROM (SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff
                          AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (
@@ -4082,34 +4369,14 @@ BEGIN
         -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have
         -- locked.
         SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
-        WITH gone AS (
-            DELETE FROM tidegate.event_queue AS q
-             WHERE q.id = ANY (due) AND NOT (q.id <@ held)
-               AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
-               AND q.created_at <= cutoff
-            RETURNING q.*, (q.expires_at <= moment) IS TRUE AS late, clock_timestamp() AS ended_at
-        ), logged AS (
-            INSERT INTO tidegate.event_log
-                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                    errors, progress, created_at, finished_at, expires_at, deadline, parent_id, replay_of, traceparent)
-            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts,
-                   g.max_attempts,
-                   tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object('handler', NULL,
-                       'code', CASE WHEN g.late THEN 'expired' ELSE 'abandoned' END,
-                       'message', CASE WHEN g.late THEN 'not started before its deadline'
-                                       ELSE 'its worker went away on the last attempt' END,
-                       'attempt', g.attempts)), g.ended_at),
-                   g.progress, g.created_at, g.ended_at,
-                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of, g.traceparent
-              FROM gone AS g
-              LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind)
-        SELECT array_agg(g.id) FILTER (WHERE g.late) AS expired, array_agg(g.id) FILTER (WHERE NOT g.late) AS abandoned,
-               array_agg(g.kind) AS kinds, array_agg('FAILED'::text) AS statuses, array_agg(g.attempts) AS attempts,
-               array_agg(g.created_at) AS created_ats
-          INTO ended FROM gone AS g;
-        expired := ended.expired;
-        abandoned := ended.abandoned;
-        PERFORM tidegate.count_ended(ended.kinds, ended.statuses, ended.attempts, ended.created_ats, moment);
+        SELECT array_agg(q.id ORDER BY q.id) FILTER (WHERE q.expires_at <= moment) AS expired,
+               array_agg(q.id ORDER BY q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) AS abandoned INTO ended
+          FROM tidegate.event_queue AS q
+         WHERE q.id = ANY (due) AND NOT (q.id <@ held) AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
+           AND q.created_at <= cutoff;
+        expired := nullif((tidegate.end_locked(coalesce(ended.expired, '{}'), 'expired', 'not started before its deadline')).ended, '{}');
+        abandoned := nullif((tidegate.end_locked(coalesce(ended.abandoned, '{}'), 'abandoned',
+                                                 'its worker went away on the last attempt')).ended, '{}');
         IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
             INSERT INTO tidegate.audit (action, actor, filter, ids, count)
             VALUES ('cleanup', sweep_events.actor,
@@ -4155,6 +4422,21 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) IS 'Pauses or resumes a schedule.';
+
+CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigint[], started_to bigint[]) RETURNS uuid[]
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '250ms'
+    AS $$
+    WITH asked AS MATERIALIZED (
+        SELECT l.token, a.started_to
+          FROM unnest(tokens, seen, take_back_starts.started_to) AS a(token, seen, started_to)
+          JOIN tidegate.lease AS l ON l.token = a.token AND l.worker = take_back_starts.worker AND l.started_to = a.seen
+         ORDER BY l.token FOR NO KEY UPDATE OF l
+    ), lowered AS (
+        UPDATE tidegate.lease AS l SET started_to = a.started_to FROM asked AS a WHERE l.token = a.token RETURNING l.token)
+    SELECT coalesce(array_agg(l.token), '{}') FROM lowered AS l
+$$;
 
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean) RETURNS record
     LANGUAGE plpgsql
@@ -4244,7 +4526,7 @@ BEGIN
         PERFORM tidegate.lock_replays();
     END IF;
     PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
-    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline INTO head
+    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline, q.available_at INTO head
       FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
     IF head.id IS NULL THEN
         refused := format('group_key: %L has no live events', unblock.group_key);
@@ -4258,6 +4540,9 @@ BEGIN
         acted := cardinality((tidegate.end_live(ARRAY[head.id], 'skipped', 'put behind its group by an operator')).ended) > 0;
         IF acted THEN
             SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
+            -- What was planned, or waits for its next attempt, keeps its time.
+            UPDATE tidegate.event_queue AS q SET available_at = head.available_at
+             WHERE q.replay_of = head.id AND head.available_at > clock_timestamp();
         END IF;
     END IF;
     IF NOT acted THEN
@@ -4379,7 +4664,7 @@ BEGIN
     ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
         -- As in reschedule().
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
-        IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
+        IF EXISTS (SELECT FROM tidegate.held AS h WHERE h.ids @> OLD.id) THEN
             RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) together with available_at and expires_at, because a worker holds event %, got PROCESSING',
                 OLD.id USING ERRCODE = 'invalid_parameter_value';
         END IF;
@@ -4489,7 +4774,7 @@ COMMENT ON COLUMN tidegate.lease.taken_at IS 'When the lease was taken.';
 
 COMMENT ON COLUMN tidegate.lease.renewed_at IS 'When the worker last renewed the lease.';
 
-COMMENT ON COLUMN tidegate.lease.expires_at IS 'When the lease runs out if it is not renewed. From then on a sweep may break it.';
+COMMENT ON COLUMN tidegate.lease.expires_at IS 'When the lease runs out if it is not renewed. When all leases of a worker have run out, a sweep breaks them.';
 
 COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed events from the lease.';
 
@@ -4773,11 +5058,28 @@ ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
 
 COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. last_value is the latest drawn id.';
 
+CREATE TABLE tidegate.lease_cut (
+    token uuid NOT NULL,
+    id bigint NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
+
+COMMENT ON TABLE tidegate.lease_cut IS 'Events that operators have taken from a lease and the next sweep takes out of it.';
+
+COMMENT ON COLUMN tidegate.lease_cut.token IS 'The lease.';
+
+COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
+
 CREATE VIEW tidegate.held AS
- SELECT COALESCE(range_agg(ids), '{}'::int8multirange) AS ids,
-    COALESCE(range_agg((ids * int8multirange(int8range(NULL::bigint, started_to, '(]'::text)))), '{}'::int8multirange) AS started,
-    COALESCE(range_agg(ids) FILTER (WHERE (expires_at <= statement_timestamp())), '{}'::int8multirange) AS stuck
-   FROM tidegate.lease;
+ SELECT (l.ids - c.ids) AS ids,
+    (l.started - c.ids) AS started,
+    (l.stuck - c.ids) AS stuck
+   FROM ( SELECT COALESCE(range_agg(lease.ids), '{}'::int8multirange) AS ids,
+            COALESCE(range_agg((lease.ids * int8multirange(int8range(NULL::bigint, lease.started_to, '(]'::text)))), '{}'::int8multirange) AS started,
+            COALESCE(range_agg(lease.ids) FILTER (WHERE (lease.expires_at <= statement_timestamp())), '{}'::int8multirange) AS stuck
+           FROM tidegate.lease) l,
+    ( SELECT COALESCE(range_agg(int8range(lease_cut.id, lease_cut.id, '[]'::text)), '{}'::int8multirange) AS ids
+           FROM tidegate.lease_cut) c;
 
 COMMENT ON VIEW tidegate.held IS 'All leases together, as sets of ids; the other views use it.';
 
@@ -4839,6 +5141,9 @@ CREATE VIEW tidegate.events AS
            FROM ((tidegate.lease l
              CROSS JOIN LATERAL unnest(l.ids) r(r))
              JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)) AND (q.id <@ r.r))))
+          WHERE (NOT (EXISTS ( SELECT
+                   FROM tidegate.lease_cut c
+                  WHERE ((c.token = l.token) AND (c.id = q.id)))))
         UNION ALL
          SELECT q.id,
             q.kind,
@@ -5394,6 +5699,9 @@ ALTER TABLE ONLY tidegate.event_kind
 ALTER TABLE ONLY tidegate.event_queue
     ADD CONSTRAINT event_queue_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY tidegate.lease_cut
+    ADD CONSTRAINT lease_cut_pkey PRIMARY KEY (token, id);
+
 ALTER TABLE ONLY tidegate.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (token);
 
@@ -5475,6 +5783,8 @@ CREATE INDEX event_queue_due ON tidegate.event_queue USING btree (available_at) 
 
 CREATE INDEX event_queue_group ON tidegate.event_queue USING btree (group_key, id) WHERE (group_key IS NOT NULL);
 
+CREATE INDEX event_queue_late ON tidegate.event_queue USING btree (expires_at) WHERE (delayed AND (expires_at IS NOT NULL));
+
 CREATE INDEX event_queue_parent ON tidegate.event_queue USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 
 CREATE INDEX event_queue_ready ON tidegate.event_queue USING btree (id) WHERE (NOT delayed);
@@ -5513,6 +5823,8 @@ CREATE TRIGGER event_queue_delayed_insert BEFORE INSERT ON tidegate.event_queue 
 
 CREATE TRIGGER event_queue_delayed_update BEFORE UPDATE OF available_at ON tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
 
+CREATE TRIGGER event_queue_measure BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((new.payload_bytes IS NULL)) EXECUTE FUNCTION tidegate.measure_payload();
+
 CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((new.payload)::text, '{"tidegate_sealed":'::text))) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
 
 CREATE TRIGGER event_queue_registered BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN (((NOT new.kind_known) AND (new.kind IS DISTINCT FROM current_setting('tidegate.registered_kind'::text, true)))) EXECUTE FUNCTION tidegate.require_registered();
@@ -5528,6 +5840,8 @@ REVOKE ALL ON FUNCTION tidegate.add_figures(kinds text[], statuses text[], bucke
 
 REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.apply_cuts() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) FROM PUBLIC;
@@ -5535,6 +5849,8 @@ REVOKE ALL ON FUNCTION tidegate.available_after(delay interval, available_at tim
 REVOKE ALL ON FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.busy_groups(group_keys text[]) FROM PUBLIC;
 
@@ -5564,6 +5880,10 @@ REVOKE ALL ON FUNCTION tidegate.count_ended(kinds text[], statuses text[], attem
 
 REVOKE ALL ON FUNCTION tidegate.count_kinds(ids bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.cuts_of(token uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.dead_workers() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.declare_policies(kinds text[], policies text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.default_max_attempts() FROM PUBLIC;
@@ -5582,9 +5902,15 @@ REVOKE ALL ON FUNCTION tidegate.drop_log_partition(partition text, actor text, n
 
 REVOKE ALL ON FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) FROM PUBLIC;
 
@@ -5608,7 +5934,7 @@ REVOKE ALL ON FUNCTION tidegate.forget_schedules(groups text[], reason text, act
 
 REVOKE ALL ON FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean, OUT left_ids bigint[], OUT busy_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.has_nul(payload json) FROM PUBLIC;
 
@@ -5636,6 +5962,8 @@ REVOKE ALL ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds dou
 
 REVOKE ALL ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.latency_bounds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
@@ -5660,6 +5988,8 @@ REVOKE ALL ON FUNCTION tidegate.lock_replays() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.lock_slots(slots integer[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.locked_with_earlier(event_ids bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.log_columns(prefix text, changed text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.log_partitions(now timestamp with time zone) FROM PUBLIC;
@@ -5673,6 +6003,8 @@ REVOKE ALL ON FUNCTION tidegate.made_replays(entry tidegate.audit) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.make_log_partition(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.measure_payload() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM PUBLIC;
 
@@ -5738,6 +6070,8 @@ REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_insert() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
@@ -5756,7 +6090,7 @@ REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, statu
 
 REVOKE ALL ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean, uncalled text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) FROM PUBLIC;
 
@@ -5772,7 +6106,7 @@ REVOKE ALL ON FUNCTION tidegate.resume_service(service text, reason text, actor 
 
 REVOKE ALL ON FUNCTION tidegate.retire(kind text, reason text, actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[], OUT left_ids bigint[], OUT busy_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) FROM PUBLIC;
 
@@ -5798,6 +6132,8 @@ REVOKE ALL ON FUNCTION tidegate.set_service(action text, service text, state tex
 
 REVOKE ALL ON FUNCTION tidegate.should_wake() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
@@ -5807,6 +6143,8 @@ REVOKE ALL ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigin
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigint[], started_to bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean) FROM PUBLIC;
 

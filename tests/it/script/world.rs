@@ -312,13 +312,13 @@ impl World {
                 let found = queue::retry(&self.client, owner, &[retried], &[]).await;
                 same(
                     &model.retry(granted, delay, charged),
-                    &sorted(found.unwrap()),
+                    &sorted(found.unwrap().left),
                 )
             }
             Step::HandBack { .. } => {
                 let found = queue::hand_back(&self.client, owner, &[lease]).await;
                 let expected = model.give_back(granted);
-                same(&expected, &sorted(found.unwrap()))
+                same(&expected, &sorted(found.unwrap().left))
             }
             _ => {
                 let found = queue::renew(&self.client, owner, &[lease.token], hours(LEASE)).await;
