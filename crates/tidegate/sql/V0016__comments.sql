@@ -639,12 +639,6 @@ COMMENT ON FUNCTION tidegate.offspring IS
 COMMENT ON FUNCTION tidegate.forget_schedules IS
     'Removes operators'' schedules of groups. groups: the group keys. reason: the reason, required. actor: the operator''s '
     'name. dry_run: true only counts them. Returns the number of schedules.';
-COMMENT ON FUNCTION tidegate.unsealed IS
-    'Payloads that are not sealed with a key. partition: a partition of the log, event_queue (or null) or schedule. key: '
-    'the name of the key. after: only ids above this. most: the most payloads.';
-COMMENT ON FUNCTION tidegate.rewrap IS
-    'Replaces the seals of payloads. partition: as in unsealed(). ids and payloads: the events and their sealed payloads. '
-    'reason: the reason, required. actor: the operator''s name. Returns how many were changed.';
 
 -- Functions of a cleanup.
 COMMENT ON FUNCTION tidegate.log_partitions IS

@@ -3875,33 +3875,6 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) IS 'Puts events back for another attempt.';
 
-CREATE FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '20s'
-    AS $_$
-DECLARE
-    place CONSTANT text := coalesce(rewrap.partition, 'event_queue');
-    changed bigint := 0;
-BEGIN
-    PERFORM tidegate.check_operator(rewrap.reason, rewrap.actor, true);
-    IF place IN ('event_queue', 'schedule') OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
-        EXECUTE format(
-            'UPDATE ONLY tidegate.%I AS e SET payload = n.payload::json
-               FROM unnest($1, $2) AS n(id, payload)
-              WHERE e.id = n.id AND starts_with(n.payload, ''{"tidegate_sealed":'')
-                AND (NOT starts_with(e.payload::text, ''{"tidegate_sealed":'')
-                     OR e.payload->''tidegate_sealed''->>''data'' = n.payload::json->''tidegate_sealed''->>''data'')', place)
-          USING rewrap.ids, rewrap.payloads;
-        GET DIAGNOSTICS changed = ROW_COUNT;
-    END IF;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('rewrap', rewrap.actor, jsonb_build_object('place', place), changed, rewrap.reason);
-    RETURN changed;
-END $_$;
-
-COMMENT ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) IS 'Replaces the seals of payloads. partition: as in unsealed(). ids and payloads: the events and their sealed payloads. reason: the reason, required. actor: the operator''s name. Returns how many were changed.';
-
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4561,27 +4534,6 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION tidegate.unseal_log_partition() IS 'Trigger of counted partitions: makes the next cleanup count them again.';
-
-CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) RETURNS TABLE(id bigint, kind text, payload text)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
-#variable_conflict use_column
-DECLARE
-    place CONSTANT text := coalesce(unsealed.partition, 'event_queue');
-BEGIN
-    IF place NOT IN ('event_queue', 'schedule') AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
-        RETURN;
-    END IF;
-    RETURN QUERY EXECUTE format(
-        'SELECT e.id, e.kind, e.payload::text FROM ONLY tidegate.%I AS e
-          WHERE e.id > $1 AND e.payload IS NOT NULL
-            AND NOT (starts_with(e.payload::text, ''{"tidegate_sealed":'')
-                     AND coalesce(e.payload->''tidegate_sealed''->>''key'' = $2, false))
-          ORDER BY e.id LIMIT $3', place) USING unsealed.after, unsealed.key, unsealed.most;
-END $_$;
-
-COMMENT ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) IS 'Payloads that are not sealed with a key. partition: a partition of the log, event_queue (or null) or schedule. key: the name of the key. after: only ids above this. most: the most payloads.';
 
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -6135,8 +6087,6 @@ REVOKE ALL ON FUNCTION tidegate.retire(kind text, reason text, actor text) FROM 
 
 REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.run_schedule(name text, reason text, actor text) FROM PUBLIC;
@@ -6184,8 +6134,6 @@ REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.unreleased() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
 

@@ -222,22 +222,6 @@ impl PayloadKeys {
         key.decrypt(&Nonce::from(nonce), message)
             .map_err(|_| Unopened::Broken)
     }
-
-    /// Returns the same payload with its own key wrapped by the current key; `None` when it is wrapped by that key
-    /// already.
-    ///
-    /// # Errors
-    /// See [`Unopened`]. [`Unopened::Broken`] also when the system provides no random numbers.
-    pub fn rewrapped(&self, sealed: &[u8]) -> Result<Option<Box<RawValue>>, Unopened> {
-        let mut envelope = envelope(sealed)?;
-        if envelope.key == self.current {
-            return Ok(None);
-        }
-        let own = self.unwrap(&envelope)?;
-        envelope.wrapped = self.wrap(&own).map_err(|_| Unopened::Broken)?;
-        envelope.key.clone_from(&self.current);
-        written(envelope).map(Some).map_err(|_| Unopened::Broken)
-    }
 }
 
 fn envelope(sealed: &[u8]) -> Result<Envelope, Unopened> {
@@ -463,30 +447,6 @@ mod tests {
         }
         let shorter = text.replace(r#""wrapped":""#, r#""wrapped":"="#);
         assert_eq!(keys.open("act", shorter.as_bytes()), Err(Unopened::Broken));
-    }
-
-    #[test]
-    fn a_rewrap_changes_the_wrapping_and_nothing_else() {
-        let (old, new) = (keys("old"), keys("new"));
-        let sealed = old.seal("act", &payload("[1]")).unwrap();
-        let rewrapped = new.rewrapped(sealed.get().as_bytes()).unwrap().unwrap();
-        let (before, after): (Sealed, Sealed) = (
-            serde_json::from_str(sealed.get()).unwrap(),
-            serde_json::from_str(rewrapped.get()).unwrap(),
-        );
-        let (before, after) = (before.tidegate_sealed, after.tidegate_sealed);
-        assert_eq!((before.data, &*after.key), (after.data, "new"));
-        assert_ne!(before.wrapped, after.wrapped);
-        assert!(new.rewrapped(rewrapped.get().as_bytes()).unwrap().is_none());
-        let only_new = format!(r#"{{"current": "new", "keys": {{"new": "{NEW}"}}}}"#);
-        let only_new = PayloadKeys::parse(&only_new).unwrap();
-        assert_eq!(
-            only_new.open("act", rewrapped.get().as_bytes()).unwrap(),
-            b"[1]"
-        );
-        let refused = only_new.open("act", sealed.get().as_bytes()).unwrap_err();
-        assert_eq!(refused, Unopened::NoKey("old".to_owned()));
-        assert!(refused.to_string().contains("old"));
     }
 
     #[test]
