@@ -187,6 +187,45 @@ async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_
 }
 
 #[tokio::test]
+async fn what_only_begins_like_a_seal_is_plaintext() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let file = keys(&[("2031", OLD)]);
+    let sealed = with_keys(&db, &file).with("TIDEGATE_PAYLOADS", "sealed");
+    done(&sealed, &["migrate"]).await;
+    publish(&sealed).await;
+    let whole = "SELECT payload::text FROM tidegate.event_queue";
+    let whole: String = client.query_one(whole, &[]).await.unwrap().get(0);
+    let insert = "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('grant_letter_viewed', $1::text::json)";
+    assert_eq!(client.execute(insert, &[&whole]).await.unwrap(), 1);
+    let last = format!("\",\"name\":\"{CANARY}\"}}}}");
+    for plain in [
+        format!(r#"{{"tidegate_sealed":0,"name":"{CANARY}"}}"#),
+        whole.replace("\"}}", &last),
+        whole.replace("\"}}", &format!("\"}},\"name\":\"{CANARY}\"}}")),
+        whole.replace("\"2031\"", &format!("\"{CANARY} 1\"")),
+        whole.replace("\"data\":\"", &format!("\"data\":\"{CANARY} ")),
+        whole.replace("{\"v\":1", &format!("{{\"name\":\"{CANARY}\",\"v\":1")),
+        whole.replace("{\"v\"", "{ \"v\""),
+    ] {
+        let refused = client.execute(insert, &[&plain]).await.unwrap_err();
+        let refused = refused.as_db_error().expect("the database refuses it");
+        assert!(
+            refused.message().contains("must be sealed"),
+            "{plain}: {refused}"
+        );
+        let publish = ["publish", "grant_letter_viewed", "--payload", &plain];
+        let without = Cli::on(&db).run(&publish).await;
+        assert!(without.stderr.contains("must be sealed"), "{plain}");
+        // A program with keys seals it like any other.
+        done(&sealed, &publish).await;
+    }
+    assert_eq!(told(&client).await, 0);
+    let stored = "SELECT count(*) FROM tidegate.event_queue WHERE payload->'tidegate_sealed'->>'key' = '2031'";
+    assert_eq!(number(&client, stored).await, 9);
+}
+
+#[tokio::test]
 async fn what_a_queue_takes_is_a_setting_that_the_doctor_finds_right() {
     let db = support::database().await;
     let wrong = Cli::on(&db).with("TIDEGATE_PAYLOADS", "some");
