@@ -1497,3 +1497,19 @@ async fn figures_of_the_console_are_those_of_the_tables() {
         told(after)
     );
 }
+
+#[tokio::test]
+async fn an_event_that_no_program_can_read_has_a_page() {
+    let site = Site::acting().await;
+    let deep = "[".repeat(6000) + &"]".repeat(6000);
+    for (id, payload) in [(801_i64, r#"{"name":"\ud800"}"#), (802, &deep)] {
+        let sql = "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+                   VALUES ($1, 'order_placed', $2::text::json, 'FAILED', 1, 5, '[]', now(), now(), now() + interval '1 day')";
+        site.client.execute(sql, &[&id, &payload]).await.unwrap();
+        let page = site.page(&format!("/events/{id}")).await;
+        assert!(
+            page.contains("order_placed") && page.contains("Payload"),
+            "{page}"
+        );
+    }
+}

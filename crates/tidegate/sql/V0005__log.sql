@@ -167,13 +167,18 @@ CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
 DECLARE
     just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
         + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
+    -- The row as text, not as JSON: a payload with half of a surrogate pair can be stored, but not be taken out of other JSON.
+    query CONSTANT text := 'SELECT to_json(ROW(' || tidegate.log_columns('l.')
+        || ')::text) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2';
     place text;
     found json;
+    event tidegate.event_log;
 BEGIN
     FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p > just_ended, p DESC LOOP
-        found := tidegate.found_in(place, 'SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2', ARRAY[logged.id], 1);
+        found := tidegate.found_in(place, query, ARRAY[logged.id], 1);
         IF found IS NOT NULL THEN
-            RETURN QUERY SELECT l.* FROM json_populate_record(NULL::tidegate.event_log, found) AS l;
+            event := (found #>> '{}')::tidegate.event_log;
+            RETURN NEXT event;
             RETURN;
         END IF;
     END LOOP;
