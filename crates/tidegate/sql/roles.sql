@@ -51,7 +51,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease TO tidegate_drain;
 GRANT SELECT ON tidegate.events, tidegate.ends, tidegate.held, tidegate.leases, tidegate.services, tidegate.at_work TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
+GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.max_group_delay, tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
                           tidegate.sweep, tidegate.promote, tidegate.complete, tidegate.complete_held, tidegate.busy_groups,
                           tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress, tidegate.report_progress,
                           tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,

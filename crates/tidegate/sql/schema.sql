@@ -3052,7 +3052,7 @@ CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
 
 COMMENT ON FUNCTION tidegate.ranges(ids bigint[]) IS 'Ids as a set of ranges.';
 
-CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean, replayed boolean)
+CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean, replayed boolean, overdue boolean)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3064,7 +3064,9 @@ BEGIN
     RETURN QUERY
     SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
-           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL
+           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL,
+           q.group_key IS NOT NULL AND q.last_error IS NOT NULL
+               AND coalesce((q.errors->0->>'at')::timestamptz < l.taken_at - tidegate.max_group_delay(), false)
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)

@@ -69,6 +69,9 @@ pub struct LeasedEvent {
         expect(dead_code, reason = "only traces ask for it")
     )]
     pub is_replay: bool,
+    /// Whether it is in a group and had its first error longer ago than `TIDEGATE_MAX_GROUP_DELAY`. Nobody waits longer for a
+    /// program that can read it.
+    pub is_overdue: bool,
 }
 
 #[cfg(test)]
@@ -92,6 +95,7 @@ impl LeasedEvent {
             progress: None,
             traceparent: None,
             is_replay: false,
+            is_overdue: false,
         }
     }
 }

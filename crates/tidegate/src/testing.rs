@@ -128,6 +128,7 @@ impl Attempt {
             progress: None,
             traceparent: None,
             is_replay: false,
+            is_overdue: false,
         };
         let limit = DrainOptions::default().handler_timeout;
         Self {

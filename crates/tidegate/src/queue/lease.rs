@@ -266,6 +266,7 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
             .and_then(|text| progress(&text.0)),
         traceparent: row.get(col::TRACEPARENT),
         is_replay: row.get(col::REPLAYED),
+        is_overdue: row.get(col::OVERDUE),
     })
 }
 

@@ -54,7 +54,7 @@ pub static READ_LEASED: Statement = Statement {
     params: &[Type::UUID, Type::INT8, Type::INT8],
     text: "\
 SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts, created_at, expires_at, progress, traceparent,
-       started, replayed
+       started, replayed, overdue
   FROM tidegate.read_leased($1, $2, $3)",
 };
 
@@ -74,6 +74,7 @@ pub(crate) mod leased {
     pub(crate) const TRACEPARENT: usize = 11;
     pub(crate) const STARTED: usize = 12;
     pub(crate) const REPLAYED: usize = 13;
+    pub(crate) const OVERDUE: usize = 14;
 }
 
 /// The events in hand under these lease tokens, in one snapshot.
