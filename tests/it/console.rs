@@ -1513,3 +1513,16 @@ async fn an_event_that_no_program_can_read_has_a_page() {
         );
     }
 }
+
+#[tokio::test]
+async fn of_thousands_of_kinds_the_overview_shows_some_hundreds_and_says_so() {
+    let site = Site::acting().await;
+    let many = "INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+                SELECT date_trunc('minute', now()), 'old-' || n, 'FAILED', 50, 1, 1, 1 FROM generate_series(1, 3000) AS n;
+                INSERT INTO tidegate.event_queue (kind, kind_known) SELECT 'made-up-' || n, true FROM generate_series(1, 3000) AS n";
+    site.client.batch_execute(many).await.unwrap();
+    let page = site.page("/").await;
+    assert!(page.contains("The first 300 of 3,0"), "{}", page.len());
+    assert!(page.contains("(unregistered)") && !page.contains("made-up-"));
+    assert!(page.len() < 600_000, "{} bytes", page.len());
+}

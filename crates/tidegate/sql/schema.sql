@@ -19,19 +19,29 @@ BEGIN
     IF kinds IS NULL THEN
         RETURN;
     END IF;
-    WITH placed AS MATERIALIZED (
-        SELECT e.kind, e.status, bounds[e.bucket + 1] AS within_ms, e.events, e.attempts,
-               greatest(round(coalesce(e.latency, 0) * 1000), 0)::bigint AS latency_ms, row.id
+    WITH sums AS MATERIALIZED (
+        SELECT coalesce(k.kind, '(unregistered)') AS kind, e.status, bounds[least(greatest(e.bucket, 0), 8) + 1] AS within_ms,
+               -- Of a kind at most a million events in a call, with a thousand attempts and a hundred million seconds each.
+               least(sum(least(greatest(e.events, 0), 1000000)::integer), 1000000) AS events,
+               least(sum(least(greatest(e.attempts, 0), 1000000000)::integer), 1000000000) AS attempts,
+               round(least(sum(least(greatest(e.latency, 0), 1e14)), 1e14) * 1000)::bigint AS latency_ms
           FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies)
                AS e(kind, status, bucket, events, attempts, latency)
+          LEFT JOIN tidegate.event_kind AS k ON k.kind = e.kind
+         WHERE e.status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+         GROUP BY 1, 2, 3
+    ), placed AS MATERIALIZED (
+        SELECT s.*, row.id
+          FROM sums AS s
           LEFT JOIN LATERAL (
                SELECT m.id FROM tidegate.minute_stats AS m
-                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status
-                  AND m.within_ms IS NOT DISTINCT FROM bounds[e.bucket + 1]
+                WHERE m.minute = now AND m.kind = s.kind AND m.status = s.status AND m.within_ms IS NOT DISTINCT FROM s.within_ms
                 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
     ), added AS (
         UPDATE tidegate.minute_stats AS m
-           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
+           SET events = least(m.events, 100000000000000000) + p.events,
+               attempts = least(m.attempts, 100000000000000000) + p.attempts,
+               latency_ms = least(m.latency_ms, 100000000000000000) + p.latency_ms
           FROM placed AS p WHERE m.id = p.id)
     INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
     SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
@@ -679,7 +689,10 @@ BEGIN
              SELECT day, kind, status, count(*) AS events, sum(attempts) AS attempts, sum(latency_ms) AS latency_ms
                FROM gone GROUP BY 1, 2, 3
          ), archived AS (
-             INSERT INTO tidegate.stats_archive AS a SELECT * FROM counted
+             INSERT INTO tidegate.stats_archive AS a
+             SELECT c.day, coalesce(k.kind, ''(unregistered)''), c.status, sum(c.events), sum(c.attempts), sum(c.latency_ms)
+               FROM counted AS c LEFT JOIN tidegate.event_kind AS k ON k.kind = c.kind
+              GROUP BY 1, 2, 3
                  ON CONFLICT (day, kind, status) DO UPDATE
                 SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
                     latency_ms = a.latency_ms + excluded.latency_ms
@@ -744,9 +757,10 @@ BEGIN
     END IF;
     SELECT coalesce(sum(s.events), 0) INTO dropped FROM tidegate.sealed_stats AS s WHERE s.partition = target;
     INSERT INTO tidegate.stats_archive AS a
-    SELECT s.day, s.kind, s.status, s.events, s.attempts, s.latency_ms
-      FROM tidegate.sealed_stats AS s
+    SELECT s.day, coalesce(k.kind, '(unregistered)'), s.status, sum(s.events), sum(s.attempts), sum(s.latency_ms)
+      FROM tidegate.sealed_stats AS s LEFT JOIN tidegate.event_kind AS k ON k.kind = s.kind
      WHERE s.partition = target AND s.events > 0
+     GROUP BY 1, 2, 3
         ON CONFLICT (day, kind, status) DO UPDATE
        SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
            latency_ms = a.latency_ms + excluded.latency_ms;
@@ -1126,7 +1140,8 @@ BEGIN
             RETURNING date_trunc(unit, m.minute, 'UTC') AS start, m.kind, m.status, m.within_ms, m.events, m.attempts, m.latency_ms
         ), kept AS (
             INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-            SELECT g.start, g.kind, g.status, g.within_ms, sum(g.events), sum(g.attempts), sum(g.latency_ms)
+            SELECT g.start, g.kind, g.status, g.within_ms, least(sum(g.events), 100000000000000000),
+                   least(sum(g.attempts), 100000000000000000), least(sum(g.latency_ms), 100000000000000000)
               FROM gone AS g GROUP BY 1, 2, 3, 4)
         SELECT count(*) INTO folded FROM gone;
         total := total + folded;
@@ -1811,7 +1826,7 @@ COMMENT ON FUNCTION tidegate.latency_bounds() IS 'Internal: the bounds of the la
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
+    RETURN CASE WHEN (isfinite(created_at) AND isfinite(finished_at)) THEN (LEAST(GREATEST((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision), ('-100000000000'::numeric)::double precision), ('100000000000'::numeric)::double precision))::bigint ELSE (0)::bigint END;
 
 COMMENT ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) IS 'Milliseconds from publish to end. created_at and finished_at: as in the log.';
 
@@ -4823,7 +4838,7 @@ COMMENT ON TABLE tidegate.stats_archive IS 'Counts of events whose log rows a cl
 
 COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
 
-COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind.';
+COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.stats_archive.status IS 'Their status.';
 
@@ -4848,21 +4863,22 @@ CREATE VIEW tidegate.daily_stats AS
             stats_archive.latency_ms
            FROM tidegate.stats_archive
         UNION ALL
-         SELECT ((event_log.finished_at AT TIME ZONE 'UTC'::text))::date AS timezone,
-            event_log.kind,
-            event_log.status,
+         SELECT ((l.finished_at AT TIME ZONE 'UTC'::text))::date AS timezone,
+            COALESCE(k.kind, '(unregistered)'::text) AS "coalesce",
+            l.status,
             count(*) AS count,
-            sum(event_log.attempts) AS sum,
-            sum(tidegate.latency_ms(event_log.created_at, event_log.finished_at)) AS sum
-           FROM tidegate.event_log
-          GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
+            sum(l.attempts) AS sum,
+            sum(tidegate.latency_ms(l.created_at, l.finished_at)) AS sum
+           FROM (tidegate.event_log l
+             LEFT JOIN tidegate.event_kind k ON ((k.kind = l.kind)))
+          GROUP BY (((l.finished_at AT TIME ZONE 'UTC'::text))::date), COALESCE(k.kind, '(unregistered)'::text), l.status) counted
   GROUP BY day, kind, status;
 
 COMMENT ON VIEW tidegate.daily_stats IS 'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds. Reads the whole log.';
 
 COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which the events ended.';
 
-COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind.';
+COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.daily_stats.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 
@@ -5246,7 +5262,7 @@ COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s id, without further me
 
 COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The start of the minute, hour or day (UTC) in which the events ended.';
 
-COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events.';
+COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 
@@ -5509,7 +5525,7 @@ CREATE VIEW tidegate.stats AS
             held.stuck
            FROM tidegate.held
         ), live AS (
-         SELECT q.kind,
+         SELECT COALESCE(k.kind, '(unregistered)'::text) AS kind,
             count(*) AS events,
             count(*) FILTER (WHERE ((NOT q.delayed) AND (NOT (q.id <@ held.ids)))) AS pending,
             count(*) FILTER (WHERE (q.id <@ held.ids)) AS processing,
@@ -5517,19 +5533,25 @@ CREATE VIEW tidegate.stats AS
             count(*) FILTER (WHERE (q.id <@ held.stuck)) AS stuck,
             max(q.attempts) AS max_attempts_used,
             (EXTRACT(epoch FROM (clock_timestamp() - min(q.created_at))) * (1000)::numeric) AS oldest_age_ms
-           FROM (tidegate.event_queue q
+           FROM ((tidegate.event_queue q
              CROSS JOIN held)
-          GROUP BY q.kind
+             LEFT JOIN tidegate.event_kind k ON ((k.kind = q.kind)))
+          GROUP BY COALESCE(k.kind, '(unregistered)'::text)
         ), finished AS (
-         SELECT event_log.kind,
-            count(*) FILTER (WHERE (event_log.status = 'COMPLETED'::text)) AS completed,
-            count(*) FILTER (WHERE (event_log.status = 'COMPLETED_WITH_ERRORS'::text)) AS completed_with_errors,
-            count(*) FILTER (WHERE (event_log.status = 'FAILED'::text)) AS failed,
-            avg(event_log.attempts) AS attempts_per_event,
-            percentile_disc((ARRAY[0.5, 0.95, 0.99])::double precision[]) WITHIN GROUP (ORDER BY (event_log.finished_at - event_log.created_at)) AS latency
-           FROM tidegate.event_log
-          WHERE (event_log.finished_at > (statement_timestamp() - '01:00:00'::interval))
-          GROUP BY event_log.kind
+         SELECT COALESCE(k.kind, '(unregistered)'::text) AS kind,
+            count(*) FILTER (WHERE (l.status = 'COMPLETED'::text)) AS completed,
+            count(*) FILTER (WHERE (l.status = 'COMPLETED_WITH_ERRORS'::text)) AS completed_with_errors,
+            count(*) FILTER (WHERE (l.status = 'FAILED'::text)) AS failed,
+            avg(l.attempts) AS attempts_per_event,
+            percentile_disc((ARRAY[0.5, 0.95, 0.99])::double precision[]) WITHIN GROUP (ORDER BY
+                CASE
+                    WHEN (isfinite(l.finished_at) AND isfinite(l.created_at)) THEN (l.finished_at - l.created_at)
+                    ELSE NULL::interval
+                END) AS latency
+           FROM (tidegate.event_log l
+             LEFT JOIN tidegate.event_kind k ON ((k.kind = l.kind)))
+          WHERE (l.finished_at > (statement_timestamp() - '01:00:00'::interval))
+          GROUP BY COALESCE(k.kind, '(unregistered)'::text)
         )
  SELECT kind,
     COALESCE(live.pending, (0)::bigint) AS pending,
@@ -5554,7 +5576,7 @@ CREATE VIEW tidegate.stats AS
 
 COMMENT ON VIEW tidegate.stats IS 'One row per kind: the live events, and the results of the events that ended within the last hour.';
 
-COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event.';
+COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and not leased.';
 
