@@ -404,7 +404,7 @@ MUTANTS = [
            (FIGURES, "least(m.events, 100000000000000000) + p.events", "m.events + p.events", 1)),
     Mutant("figures: a sum overflows in a cleanup", ("it", "figures::absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup"),
            (FIGURES, "least(sum(g.events), 100000000000000000)", "sum(g.events)", 1)),
-    Mutant("figures: times without an end stop the readers", ("it", "figures::absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup"),
+    Mutant("figures: times without an end stop the readers", ("it", "figures::times_without_an_end_in_the_log_stop_no_reader"),
            (VIEWS, "CASE WHEN isfinite(finished_at) AND isfinite(created_at) THEN finished_at - created_at END",
             "finished_at - created_at", 1)),
     Mutant("seal: what begins like one passes for one", ("it", "seal::what_only_begins_like_a_seal_is_plaintext"),
