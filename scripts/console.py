@@ -5,7 +5,6 @@ It visits every page in light and dark, wide and narrow, and checks it with axe.
 tests keys, renewal and pages without JavaScript. `--shots` writes the screenshots of docs/console.md.
 """
 
-import base64
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,9 +43,7 @@ def main():
         import console_browser
         database = console_browser.Database(environment["DATABASE_URL"])
         database.run(SEED.read_text())
-        keys = Path(started.enter_context(tempfile.TemporaryDirectory())) / "keys.json"
-        keys.write_text(json.dumps({"current": "2031", "keys": {"2031": base64.b64encode(bytes(32)).decode()}}))
-        server = started.enter_context(Server(programs / "tidegate", {**environment, "TIDEGATE_PAYLOAD_KEYS_FILE": str(keys)}))
+        server = started.enter_context(Server(programs / "tidegate", environment))
         print(f"\nThe console in {tools.browser}", flush=True)
         return console_browser.try_it(tools, server, database, shots="--shots" in sys.argv)
 

@@ -36,10 +36,8 @@ ACTIONS = [
     ("/services", "Limit another service", {"name": "mint", "limit": "2"}, "mint: done", "SELECT max_running = 2 FROM tidegate.service WHERE service = 'mint'", "Limit"),
     ("/schedules", "Create or change a schedule", {"name": "hourly", "kind": "order_placed", "every": "1h", "payload": '{"a": 1}'}, "hourly: set", "SELECT count(*) = 1 FROM tidegate.schedule WHERE name = 'hourly'", "Save"),
 ]
-# After everything else, because they change every payload and what is old.
+# After everything else, because they change what is old.
 LAST = [
-    ("/retention", "Seal payloads again", {"dry_run": True}, "Dry run: to be sealed with the key 2031", "SELECT count(*) > 0 FROM tidegate.event_queue WHERE NOT starts_with(payload::text, '{\"tidegate_sealed\"')"),
-    ("/retention", "Seal payloads again", {}, "Sealed with the key 2031", "SELECT count(*) = 0 FROM tidegate.event_queue WHERE NOT starts_with(payload::text, '{\"tidegate_sealed\"')"),
     ("/retention", "Clean up", {"dry_run": True}, "Dry run: 0 live events would end, 1 finished events", "SELECT count(*) = 1 FROM tidegate.event_log WHERE id = 702"),
     ("/retention", "Clean up", {}, "0 live events have ended, 1 finished events", "SELECT count(*) = 0 FROM tidegate.event_log WHERE id = 702"),
 ]
@@ -325,7 +323,7 @@ def change_many(browser, server, found, state, database):
 
 
 def maintain(browser, server, found, state, database):
-    print("a cleanup, and new seals", flush=True)
+    print("a cleanup", flush=True)
     visit = Visit(browser, server, found, state)
     database.run("""INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
         VALUES (702, 'invoice_sent', 'COMPLETED', 1, 5, '[]', now(), now(), now() - interval '1 hour')""")

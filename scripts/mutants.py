@@ -38,6 +38,9 @@ REPORT = "crates/tidegate/src/drain/report.rs"
 HANDLER = "crates/tidegate/src/handler.rs"
 SETTLE = "crates/tidegate/src/drain/settle.rs"
 RUNNING = "crates/tidegate/src/drain/running.rs"
+SEAL = "crates/tidegate/src/seal.rs"
+READ = "crates/tidegate/src/queue/read.rs"
+VIEWS = "crates/tidegate/sql/V0008__views.sql"
 BATCH = "crates/tidegate/src/batch.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
@@ -389,6 +392,27 @@ MUTANTS = [
            (SLOTS, "Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {", "Ok(Taken::Soon) if false => {", 1)),
     Mutant("figures: a row that is locked is waited for", ("it", "figures::who_keeps_the_figures_locked_keeps_nobody_waiting"),
            (FIGURES, "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row", "LIMIT 1 FOR NO KEY UPDATE) AS row", 1)),
+    Mutant("figures: made-up kinds keep their names", ("it", "figures::kinds_that_a_publisher_makes_up_are_counted_under_one_name"),
+           (FIGURES, "coalesce(k.kind, '(unregistered)') AS kind, e.status", "coalesce(e.kind, '') AS kind, e.status", 1)),
+    Mutant("figures: a sum overflows in the end of an event", ("it", "figures::absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup"),
+           (FIGURES, "least(m.events, 100000000000000000) + p.events", "m.events + p.events", 1)),
+    Mutant("figures: a sum overflows in a cleanup", ("it", "figures::absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup"),
+           (FIGURES, "least(sum(g.events), 100000000000000000)", "sum(g.events)", 1)),
+    Mutant("figures: times without an end stop the readers", ("it", "figures::times_without_an_end_in_the_log_stop_no_reader"),
+           (VIEWS, "CASE WHEN isfinite(finished_at) AND isfinite(created_at) THEN finished_at - created_at END",
+            "finished_at - created_at", 1)),
+    Mutant("seal: what begins like one passes for one", ("it", "seal::what_only_begins_like_a_seal_is_plaintext"),
+           (PUBLISH, "AND substr(NEW.payload::text, 34) ~", "AND true OR NEW.payload::text ~", 1)),
+    Mutant("seal: a publisher with keys does not seal what begins like one", ("it", "seal::what_only_begins_like_a_seal_is_plaintext"),
+           (SEAL, "    if is_sealed(payload.get().as_bytes()) {", "    if begins_sealed(payload.get().as_bytes()) {", 1)),
+    Mutant("an event that nobody can read holds its group for ever",
+           ("it", "versions::an_event_that_nobody_can_read_holds_its_group_no_longer_than_a_planned_one_may"),
+           (RUNNING, "if event.is_overdue {", "if false {", 1)),
+    Mutant("show: what cannot be read hides the rest", ("it", "look::an_event_that_no_program_can_read_is_shown_all_the_same"),
+           (READ, "serde_json::from_str(text.get()).unwrap_or_else(", "Ok(serde_json::from_str(text.get())?).unwrap_or_else(", 1)),
+    Mutant("logged: a row is taken out of JSON", ("it", "console::an_event_that_no_program_can_read_has_a_page"),
+           (LOG, "'SELECT to_json(ROW(' || tidegate.log_columns('l.')\n        || ')::text)", "'SELECT row_to_json(l)", 1),
+           (LOG, "event := (found #>> '{}')::tidegate.event_log;", "event := json_populate_record(NULL::tidegate.event_log, found);", 1)),
     Mutant("a call that fails for all costs each an attempt", batch("one_event_that_spoils_every_call_it_is_in_costs_thousands_beside_it_no_attempt"),
            (HANDLER, "let failed = self.into_retry().blameless();", "let failed = self.into_retry();", 1)),
     Mutant("a call that fails for all is shared by as many again",

@@ -15,7 +15,7 @@ EVENTS = Path("events")
 SOURCES = ("src", "crates/*/src")
 CREDENTIALS = Path("src/app/credentials.rs")
 # Everything except the actions that drain or change the schema.
-OPERATE = ("cleanup,replay,requeue,cancel,reschedule,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,rewrap,schedules,schedule,"
+OPERATE = ("cleanup,replay,requeue,cancel,reschedule,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,schedules,schedule,"
            "retention,doctor")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": OPERATE, "MigrateFunction": "migrate"}
 # With a queue for messages.

@@ -38,7 +38,8 @@ async fn remembering_database() -> (TestDb, Client) {
         CREATE FUNCTION public.remember() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN
             INSERT INTO public.ever
-            VALUES (NEW.id, (NEW.finished_at AT TIME ZONE 'UTC')::date, NEW.kind, NEW.status, NEW.attempts,
+            VALUES (NEW.id, (NEW.finished_at AT TIME ZONE 'UTC')::date,
+                    coalesce((SELECT k.kind FROM tidegate.event_kind AS k WHERE k.kind = NEW.kind), '(unregistered)'), NEW.status, NEW.attempts,
                     tidegate.latency_ms(NEW.created_at, NEW.finished_at))
                 ON CONFLICT DO NOTHING;
             RETURN NULL;

@@ -833,7 +833,6 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
             "publish" | "pause" | "resume" | "policy" => Some(VIEWED),
             "show" => Some("1"),
             "new" => Some("fn"),
-            "rewrap" => Some("--reason=why"),
             "replay" | "requeue" | "cancel" => Some("--id=1 --reason=why"),
             "reschedule" => Some("--id=1 --now --reason=why"),
             "retire" => Some("parcel_lost --reason=why"),

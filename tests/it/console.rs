@@ -1497,3 +1497,32 @@ async fn figures_of_the_console_are_those_of_the_tables() {
         told(after)
     );
 }
+
+#[tokio::test]
+async fn an_event_that_no_program_can_read_has_a_page() {
+    let site = Site::acting().await;
+    let deep = "[".repeat(6000) + &"]".repeat(6000);
+    for (id, payload) in [(801_i64, r#"{"name":"\ud800"}"#), (802, &deep)] {
+        let sql = "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+                   VALUES ($1, 'order_placed', $2::text::json, 'FAILED', 1, 5, '[]', now(), now(), now() + interval '1 day')";
+        site.client.execute(sql, &[&id, &payload]).await.unwrap();
+        let page = site.page(&format!("/events/{id}")).await;
+        assert!(
+            page.contains("order_placed") && page.contains("Payload"),
+            "{page}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn of_thousands_of_kinds_the_overview_shows_some_hundreds_and_says_so() {
+    let site = Site::acting().await;
+    let many = "INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+                SELECT date_trunc('minute', now()), 'old-' || n, 'FAILED', 50, 1, 1, 1 FROM generate_series(1, 3000) AS n;
+                INSERT INTO tidegate.event_queue (kind, kind_known) SELECT 'made-up-' || n, true FROM generate_series(1, 3000) AS n";
+    site.client.batch_execute(many).await.unwrap();
+    let page = site.page("/").await;
+    assert!(page.contains("The first 300 of 3,0"), "{}", page.len());
+    assert!(page.contains("(unregistered)") && !page.contains("made-up-"));
+    assert!(page.len() < 600_000, "{} bytes", page.len());
+}

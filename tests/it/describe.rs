@@ -182,7 +182,6 @@ fn about_kinds_and_the_rest() -> Vec<Question> {
         of("schedules", &[]),
         of("retention", &[]),
         with_reason("retention", &[VIEWED, "--completed", "7d", "--apply"]),
-        with_reason("rewrap", &[]),
         with_reason("forget", &["--group", "h"]),
         of("cleanup", &[]),
         with_reason(

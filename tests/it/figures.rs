@@ -156,3 +156,121 @@ async fn a_drain_leaves_its_report_for_a_week() {
     cleaned(&db.database()).await;
     assert_eq!(runs(&db).await.len(), 0);
 }
+
+/// Publishes this many events, each of a kind that a publisher has made up.
+async fn of_made_up_kinds(client: &Client, events: i32) {
+    let sql = "INSERT INTO tidegate.event_queue (kind, kind_known) SELECT 'made-up-' || n, true FROM generate_series(1, $1) AS n";
+    client.execute(sql, &[&events]).await.unwrap();
+}
+
+#[tokio::test]
+async fn kinds_that_a_publisher_makes_up_are_counted_under_one_name() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    of_made_up_kinds(&client, 500).await;
+    let live = "SELECT count(*) * 1000000 + sum(events)::bigint FROM tidegate.stats WHERE kind = '(unregistered)'";
+    assert_eq!(number(&client, live).await, 1_000_500);
+    publish_acts(&client, 30).await;
+    let report = drain(&db, &mixed(), &options()).await;
+    assert_eq!(report.failed, 510, "{report:?}");
+    of_made_up_kinds(&client, 10).await;
+    let cancel = "SELECT tidegate.cancel(ids => ARRAY(SELECT id FROM tidegate.event_queue WHERE kind LIKE 'made-up-%'), reason => 'test')";
+    client.query_one(cancel, &[]).await.unwrap();
+    for table in ["minute_stats", "daily_stats", "stats"] {
+        let kinds = format!("SELECT count(*) FROM tidegate.{table} WHERE kind LIKE 'made-up-%'");
+        assert_eq!(number(&client, &kinds).await, 0, "{table}");
+    }
+    let counted = "SELECT (SELECT sum(events) FROM tidegate.minute_stats WHERE kind = '(unregistered)')
+                        + 1000 * (SELECT sum(events) FROM tidegate.daily_stats WHERE kind = '(unregistered)')
+                        + 1000000 * (SELECT failed FROM tidegate.stats WHERE kind = '(unregistered)')";
+    let counted = format!("SELECT ({counted})::bigint");
+    assert_eq!(number(&client, &counted).await, 510_510_510);
+    let stays = "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE kind = 'act'";
+    assert_eq!(number(&client, stays).await, 30);
+    // What retention removes is counted in the same way.
+    let over = "UPDATE tidegate.event_log SET expires_at = clock_timestamp() - interval '2 days'";
+    client.batch_execute(over).await.unwrap();
+    cleaned(&db.database()).await;
+    assert_eq!(
+        number(&client, "SELECT count(*) FROM tidegate.event_log").await,
+        0
+    );
+    let archived = "SELECT sum(events)::bigint FROM tidegate.daily_stats WHERE kind = '(unregistered)' AND status = 'FAILED'";
+    assert_eq!(number(&client, archived).await, 510);
+    let kinds = "SELECT count(*) FROM tidegate.stats_archive WHERE kind LIKE 'made-up-%'";
+    assert_eq!(number(&client, kinds).await, 0);
+}
+
+#[tokio::test]
+async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let most = i64::MAX;
+    let absurd = format!(
+        "SELECT tidegate.add_figures('{{act,act,act,act,act}}', '{{COMPLETED,FAILED,COMPLETED,COMPLETED,made up}}', '{{8,-1,2147483647,NULL,1}}',
+                                     '{{{most},-5,{most},{most},1}}', '{{{most},{most},{most},-1,1}}', '{{1e308,-1e308,NaN,Infinity,1}}')
+           FROM generate_series(1, 20);
+         SELECT tidegate.add_figures('{{NULL,act}}', '{{FAILED,NULL}}', '{{}}', '{{NULL}}', '{{NULL}}', '{{NULL}}'), tidegate.add_figures('{{act}}', NULL, NULL, NULL, NULL, NULL)"
+    );
+    client.batch_execute(&absurd).await.unwrap();
+    // As they stood before there was a limit, and in a minute whose events are folded.
+    let before = format!(
+        "INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+         SELECT m, 'act', 'COMPLETED', b, {most}, {most}, {most}
+           FROM (SELECT date_trunc('minute', clock_timestamp()) AS m
+                  UNION ALL SELECT date_trunc('hour', clock_timestamp()) - interval '3 hours' + n * interval '1 minute'
+                              FROM generate_series(10, 11) AS n) AS minutes, unnest(ARRAY[50, 250, 1000, NULL]) AS b"
+    );
+    client.batch_execute(&before).await.unwrap();
+    publish_acts(&client, 300).await;
+    let report = drain(&db, &mixed(), &options()).await;
+    assert_eq!(
+        (
+            report.completed,
+            report.completed_with_errors,
+            report.failed
+        ),
+        (100, 100, 100),
+        "{report:?}"
+    );
+    let gone = "SELECT count(*) FROM tidegate.event_log WHERE errors->-1->>'code' = 'unstorable'";
+    assert_eq!(number(&client, gone).await, 0);
+    cleaned(&db.database()).await;
+    let folded = "SELECT count(*) FROM tidegate.minute_stats WHERE minute < clock_timestamp() - interval '2 hours'
+                     AND (minute <> date_trunc('hour', minute) OR events NOT BETWEEN 0 AND 100000000000000000)";
+    assert_eq!(number(&client, folded).await, 0);
+    for statement in [
+        &queue::sql::survey::ENDED,
+        &queue::sql::survey::COURSE,
+        &queue::sql::prometheus::ENDED,
+    ] {
+        let nothing: Option<&str> = None;
+        let (length, step) = (86_400_f64, 60_f64);
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 3] = [&length, &step, &nothing];
+        let values = &values[..statement.params.len()];
+        assert!(
+            !client
+                .query(statement.text, values)
+                .await
+                .unwrap()
+                .is_empty()
+        );
+    }
+}
+
+#[tokio::test]
+async fn times_without_an_end_in_the_log_stop_no_reader() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let forever = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+                   SELECT 1000 + n, 'act', 'COMPLETED', 1, 5, '[]', c, f, clock_timestamp() + interval '1 day'
+                     FROM (VALUES (1, timestamptz '-infinity', timestamptz 'infinity'), (2, 'now', 'infinity'), (3, '-infinity', 'now'),
+                                  (4, '4713-01-01 BC', 'now')) AS t(n, c, f)";
+    client.batch_execute(forever).await.unwrap();
+    for view in ["stats", "daily_stats"] {
+        let read = format!(
+            "SELECT count(*) FROM (SELECT * FROM tidegate.{view} OFFSET 0) AS v WHERE v::text <> ''"
+        );
+        assert!(number(&client, &read).await > 0, "{view}");
+    }
+}

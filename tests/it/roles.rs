@@ -230,8 +230,6 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "limit_service"
         | "unblock"
         | "forget"
-        | "unsealed"
-        | "rewrap"
         | "set_policy"
         | "find_subject"
         | "offspring"

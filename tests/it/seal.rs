@@ -187,6 +187,45 @@ async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_
 }
 
 #[tokio::test]
+async fn what_only_begins_like_a_seal_is_plaintext() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let file = keys(&[("2031", OLD)]);
+    let sealed = with_keys(&db, &file).with("TIDEGATE_PAYLOADS", "sealed");
+    done(&sealed, &["migrate"]).await;
+    publish(&sealed).await;
+    let whole = "SELECT payload::text FROM tidegate.event_queue";
+    let whole: String = client.query_one(whole, &[]).await.unwrap().get(0);
+    let insert = "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('grant_letter_viewed', $1::text::json)";
+    assert_eq!(client.execute(insert, &[&whole]).await.unwrap(), 1);
+    let last = format!("\",\"name\":\"{CANARY}\"}}}}");
+    for plain in [
+        format!(r#"{{"tidegate_sealed":0,"name":"{CANARY}"}}"#),
+        whole.replace("\"}}", &last),
+        whole.replace("\"}}", &format!("\"}},\"name\":\"{CANARY}\"}}")),
+        whole.replace("\"2031\"", &format!("\"{CANARY} 1\"")),
+        whole.replace("\"data\":\"", &format!("\"data\":\"{CANARY} ")),
+        whole.replace("{\"v\":1", &format!("{{\"name\":\"{CANARY}\",\"v\":1")),
+        whole.replace("{\"v\"", "{ \"v\""),
+    ] {
+        let refused = client.execute(insert, &[&plain]).await.unwrap_err();
+        let refused = refused.as_db_error().expect("the database refuses it");
+        assert!(
+            refused.message().contains("must be sealed"),
+            "{plain}: {refused}"
+        );
+        let publish = ["publish", "grant_letter_viewed", "--payload", &plain];
+        let without = Cli::on(&db).run(&publish).await;
+        assert!(without.stderr.contains("must be sealed"), "{plain}");
+        // A program with keys seals it like any other.
+        done(&sealed, &publish).await;
+    }
+    assert_eq!(told(&client).await, 0);
+    let stored = "SELECT count(*) FROM tidegate.event_queue WHERE payload->'tidegate_sealed'->>'key' = '2031'";
+    assert_eq!(number(&client, stored).await, 9);
+}
+
+#[tokio::test]
 async fn what_a_queue_takes_is_a_setting_that_the_doctor_finds_right() {
     let db = support::database().await;
     let wrong = Cli::on(&db).with("TIDEGATE_PAYLOADS", "some");
@@ -206,82 +245,75 @@ async fn what_a_queue_takes_is_a_setting_that_the_doctor_finds_right() {
     publish(&Cli::on(&db)).await;
 }
 
-#[tokio::test]
-async fn a_rewrap_with_a_time_limit_reads_a_page_at_least_and_says_that_more_may_be_left() {
-    let db = support::database().await;
-    let client = db.client().await;
-    let key = keys(&[("2032", NEW)]);
-    let cli = with_keys(&db, &key);
-    let rewrap = ["--json", "rewrap", "--reason", "payloads are sealed"];
-    let limited = [&rewrap[..], &["--budget=0s"]].concat();
-    support::publish_views(&client, 250).await;
-    // In the last run, reading what is sealed is bounded all the same.
-    for sealed in [100, 100, 50, 0] {
-        let ran = cli.run(&limited).await;
-        let report = ran.document();
-        assert_eq!(
-            (ran.code, &report["sealed"], &report["incomplete"]),
-            (Some(1), &json!(sealed), &json!(true))
-        );
-    }
-    let whole = done(&cli, &rewrap).await.document();
-    assert_eq!(
-        (&whole["sealed"], &whole["incomplete"]),
-        (&json!(0), &json!(false))
-    );
+/// The statement of docs/privacy.md that looks for events of a key, asked about this key.
+async fn found(client: &Client, key: &str) -> usize {
+    let page = include_str!("../../docs/privacy.md");
+    let statement = page.split("```sql\n").nth(1).unwrap();
+    let statement = statement.split("```").next().unwrap();
+    assert_eq!(statement.matches("2030-01").count(), 1, "{statement}");
+    let asked = statement.replace("2030-01", key);
+    client.query(&asked, &[]).await.unwrap().len()
 }
 
 #[tokio::test]
-async fn a_rewrap_gives_every_payload_the_current_keys_seal_and_changes_no_word() {
+async fn a_new_key_seals_and_old_ones_open_until_no_row_names_them() {
     let db = support::database().await;
     let client = db.client().await;
-    let (old, both) = (
-        keys(&[("2031", OLD)]),
-        keys(&[("2032", NEW), ("2031", OLD)]),
-    );
+    // Nobody can read this one, and it is in nobody's way.
+    let unreadable = r#"INSERT INTO tidegate.event_queue (kind, payload, available_at) VALUES
+        ('grant_letter_viewed', '{"tidegate_sealed":{"v":1,"key":"\ud800","wrapped":"","data":""}}', '2099-01-01')"#;
+    client.batch_execute(unreadable).await.unwrap();
+    let old = keys(&[("2031", OLD)]);
     publish(&with_keys(&db, &old)).await;
     done(&with_keys(&db, &old), &["drain"]).await;
     publish(&with_keys(&db, &old)).await;
-    publish(&Cli::on(&db)).await;
+    let hourly = [
+        "schedule",
+        "s",
+        "--kind",
+        "grant_letter_viewed",
+        "--payload",
+        r#"{"grant_number": "G"}"#,
+        "--every",
+        "1h",
+        "--reason",
+        "r",
+    ];
+    done(&with_keys(&db, &old), &hourly).await;
+    let both = keys(&[("2032", NEW), ("2031", OLD)]);
     let rotated = with_keys(&db, &both);
-    let rewrap = ["--json", "rewrap", "--reason", "the key retires"];
-    let preview = done(&rotated, &[&rewrap[..], &["--dry-run"]].concat())
-        .await
-        .document();
-    assert_eq!(told(&client).await, 1);
-    let report = done(&rotated, &rewrap).await.document();
-    for report in [&preview, &report] {
-        assert_eq!(
-            (&report["rewrapped"], &report["sealed"], &report["key"]),
-            (&json!(2), &json!(1), &json!("2032"))
-        );
-    }
-    assert_eq!(told(&client).await, 0);
-    let again = done(&rotated, &rewrap).await.document();
+    publish(&rotated).await;
     assert_eq!(
-        (&again["rewrapped"], &again["sealed"]),
-        (&json!(0), &json!(0))
+        (found(&client, "2031").await, found(&client, "2032").await),
+        (3, 1)
     );
-    // The old key is needed no more; and who has only that one is told what is missing.
-    let alone = keys(&[("2032", NEW)]);
-    let new = with_keys(&db, &alone);
-    let retired = with_keys(&db, &old).run(&rewrap).await;
-    assert_eq!(
-        (retired.code, &retired.document()["no_key"]),
-        (Some(1), &json!({"2032": 3}))
-    );
-    done(&new, &["replay", "--id", "1", "--reason", "again"]).await;
-    done(&new, &["drain"]).await;
+    done(&rotated, &["drain"]).await;
     let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
-    assert_eq!(number(&client, completed).await, 4);
-
-    // Nobody puts another payload in the place of one.
-    let forged = "SELECT tidegate.rewrap('event_log_default', ARRAY[1], ARRAY['{\"tidegate_sealed\":{\"data\":\"x\"}}'], 'r', NULL)
-           UNION ALL SELECT tidegate.rewrap(p.partition, ARRAY[1], ARRAY['{\"tidegate_sealed\":{\"data\":\"x\"}}'], 'r', NULL) FROM tidegate.log_partitions() AS p";
-    client.batch_execute(forged).await.unwrap();
-    let forged =
-        "SELECT count(*) FROM tidegate.event_log WHERE payload->'tidegate_sealed'->>'data' = 'x'";
-    assert_eq!(number(&client, forged).await, 0);
+    assert_eq!(number(&client, completed).await, 3);
+    assert_eq!(
+        (found(&client, "2031").await, found(&client, "2032").await),
+        (3, 1)
+    );
+    // A schedule is sealed anew when it is set again, and events go when their retention ends.
+    done(&rotated, &hourly).await;
+    assert_eq!(found(&client, "2031").await, 2);
+    let over = "UPDATE tidegate.event_log SET expires_at = clock_timestamp() - interval '1 day'
+                 WHERE payload->'tidegate_sealed'->>'key' = '2031'";
+    client.batch_execute(over).await.unwrap();
+    done(&rotated, &["cleanup"]).await;
+    assert_eq!(
+        (found(&client, "2031").await, found(&client, "2032").await),
+        (0, 2)
+    );
+    let alone = keys(&[("2032", NEW)]);
+    done(
+        &with_keys(&db, &alone),
+        &["replay", "--id", "4", "--reason", "again"],
+    )
+    .await;
+    done(&with_keys(&db, &alone), &["drain"]).await;
+    assert_eq!(number(&client, completed).await, 2);
+    assert_eq!(told(&client).await, 0);
 }
 
 #[tokio::test]

@@ -154,3 +154,49 @@ async fn producers_of_every_language_name_the_version_in_the_payload() {
     let seen = newer.seen.lock().unwrap();
     assert_eq!((&*seen[0].first, &*seen[0].last), ("F", "L"));
 }
+
+#[tokio::test]
+async fn an_event_that_nobody_can_read_holds_its_group_no_longer_than_a_planned_one_may() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let sealed = r#"INSERT INTO tidegate.event_queue (kind, payload, group_key) VALUES
+        ('act', '{"tidegate_sealed":{"v":1,"key":"nobodys","wrapped":"","data":""}}', 'sealed')"#;
+    client.batch_execute(sealed).await.unwrap();
+    let events = [
+        of_version_2("head").group("newer"),
+        act("behind").group("newer"),
+        act("behind").group("sealed"),
+        of_version_2("alone"),
+    ];
+    queue::publish_batch(&client, &events).await.unwrap();
+    let older = ProbeApp::succeeding();
+    let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
+    // Its age alone says nothing: it may have been planned a month ahead.
+    let old = "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '60 days'";
+    let aged = |days: u32| {
+        format!(
+            "UPDATE tidegate.event_queue SET errors = jsonb_set(errors, '{{0,at}}', to_jsonb(clock_timestamp() - interval '{days} days'))
+              WHERE errors <> '[]'"
+        )
+    };
+    client.batch_execute(old).await.unwrap();
+    for first_look in [String::new(), aged(29)] {
+        client.batch_execute(&first_look).await.unwrap();
+        client.batch_execute(due).await.unwrap();
+        let report = drain(&db, &older, &DrainOptions::default()).await;
+        assert_eq!((report.failed, report.completed), (0, 0), "{report:?}");
+    }
+    client.batch_execute(&aged(31)).await.unwrap();
+    client.batch_execute(due).await.unwrap();
+    let report = drain(&db, &older, &DrainOptions::default()).await;
+    assert_eq!((report.failed, report.completed), (2, 2), "{report:?}");
+    let ended = "SELECT count(*) FROM tidegate.event_log WHERE status = 'FAILED' AND attempts = 0 AND errors->-1->>'code' = 'held_too_long'
+                    AND errors->0->>'code' IN ('newer_version', 'sealed')";
+    assert_eq!(number(&client, ended).await, 2);
+    let alone = "SELECT count(*) FROM tidegate.event_queue WHERE group_key IS NULL AND errors->-1->>'code' = 'newer_version'";
+    assert_eq!(
+        number(&client, alone).await,
+        1,
+        "what holds nobody back waits on"
+    );
+}

@@ -162,11 +162,6 @@ pub enum Verb {
         after_help = "Example:\n  tidegate forget --group customer-3 --reason 'request 2031-17' --dry-run\n  tidegate forget --subject customer=3 --reason 'request 2031-17'"
     )]
     Forget(ForgetArgs),
-    /// Seal all payloads of the queue and the log with the current key, whether they have another key or none.
-    #[command(
-        after_help = "Example:\n  tidegate rewrap --reason 'the key of 2030 is no longer used' --dry-run"
-    )]
-    Rewrap(RewrapArgs),
     /// List the periodic events, with the last and the next slot of each.
     #[command(after_help = "Example:\n  tidegate schedules --limit 20")]
     Schedules {
@@ -646,18 +641,6 @@ pub struct UnblockActionArgs {
     /// End the event FAILED with code cancelled.
     #[arg(long)]
     pub cancel: bool,
-}
-
-#[derive(Args)]
-pub struct RewrapArgs {
-    /// Change nothing; only report what would be done.
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Time limit, such as 30s; run the same command again for the rest [default: none].
-    #[arg(long, value_parser = parse_duration)]
-    pub budget: Option<Duration>,
-    #[command(flatten)]
-    pub audit: AuditArgs,
 }
 
 #[derive(Args)]

@@ -42,7 +42,6 @@ async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Result<R
         "policy" => policy(&desk, &sent).await?,
         "retention" => upkeep::retention(&desk, &sent).await?,
         "cleanup" => upkeep::cleanup(&desk, &sent).await?,
-        "rewrap" => upkeep::rewrap(&desk, &sent).await?,
         "service" => service(&desk, &sent).await?,
         "schedule" => schedule(&desk, &sent).await?,
         _ => return Err(Problem::not_found()),

@@ -328,11 +328,12 @@ END $$;
 
 -- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them, because the lease is
 -- limited by bytes. To find an event that cannot be read, the caller asks for fewer and fewer. Fate 0: to be run, 1: expired, 2:
--- attempts used up. `expires_in` is the time from the lease to the deadline, in seconds.
+-- attempts used up. `expires_in` is the time from the lease to the deadline, in seconds. `overdue`: it had its first error longer ago
+-- than an event of a group may be planned ahead. If nobody here can read it then, it must not hold its group any longer.
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
-                   started boolean, replayed boolean, expires_in double precision)
+                   started boolean, replayed boolean, expires_in double precision, overdue boolean)
     LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -342,7 +343,9 @@ BEGIN
     SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
            q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL,
-           extract(epoch FROM q.expires_at - l.taken_at)::double precision
+           extract(epoch FROM q.expires_at - l.taken_at)::double precision,
+           q.group_key IS NOT NULL AND q.last_error IS NOT NULL
+               AND coalesce((q.errors->0->>'at')::timestamptz < l.taken_at - tidegate.max_group_delay(), false)
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)

@@ -53,22 +53,24 @@ CREATE TABLE tidegate.sealed_stats (
     PRIMARY KEY (partition, day, kind, status)
 );
 
--- Whole milliseconds, so that sums are exact in any order. A plain INSERT can publish an infinite created_at, which
--- must not make counting fail forever.
+-- Whole milliseconds, so that sums are exact in any order. Infinite times and absurd ones (more than three years) must not make
+-- counting fail forever, whoever wrote them into the log.
 CREATE FUNCTION tidegate.latency_ms(created_at timestamptz, finished_at timestamptz) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN isfinite(created_at) THEN (date_part('epoch', finished_at - created_at) * 1000)::bigint
+    RETURN CASE WHEN isfinite(created_at) AND isfinite(finished_at)
+                THEN least(greatest(date_part('epoch', finished_at - created_at) * 1000, -1e11), 1e11)::bigint
                 ELSE 0 END;
 
--- All finished events, by UTC day. Latency is the sum of the times from publish to end.
+-- All finished events, by UTC day. Latency is the sum of the times from publish to end. Kinds that are not registered share one
+-- name, as in add_figures().
 CREATE VIEW tidegate.daily_stats AS
 SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
        sum(latency_ms)::bigint AS latency_ms
   FROM (SELECT day, kind, status, events, attempts, latency_ms FROM tidegate.stats_archive
         UNION ALL
-        SELECT (finished_at AT TIME ZONE 'UTC')::date, kind, status, count(*), sum(attempts),
-               sum(tidegate.latency_ms(created_at, finished_at))
-          FROM tidegate.event_log
+        SELECT (l.finished_at AT TIME ZONE 'UTC')::date, coalesce(k.kind, '(unregistered)'), l.status, count(*), sum(l.attempts),
+               sum(tidegate.latency_ms(l.created_at, l.finished_at))
+          FROM tidegate.event_log AS l LEFT JOIN tidegate.event_kind AS k ON k.kind = l.kind
          GROUP BY 1, 2, 3) AS counted
  GROUP BY day, kind, status;
 
@@ -167,13 +169,18 @@ CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
 DECLARE
     just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
         + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
+    -- The row as text, not as JSON: a payload with half of a surrogate pair can be stored, but not be taken out of other JSON.
+    query CONSTANT text := 'SELECT to_json(ROW(' || tidegate.log_columns('l.')
+        || ')::text) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2';
     place text;
     found json;
+    event tidegate.event_log;
 BEGIN
     FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p > just_ended, p DESC LOOP
-        found := tidegate.found_in(place, 'SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2', ARRAY[logged.id], 1);
+        found := tidegate.found_in(place, query, ARRAY[logged.id], 1);
         IF found IS NOT NULL THEN
-            RETURN QUERY SELECT l.* FROM json_populate_record(NULL::tidegate.event_log, found) AS l;
+            event := (found #>> '{}')::tidegate.event_log;
+            RETURN NEXT event;
             RETURN;
         END IF;
     END LOOP;
@@ -442,9 +449,10 @@ BEGIN
     END IF;
     SELECT coalesce(sum(s.events), 0) INTO dropped FROM tidegate.sealed_stats AS s WHERE s.partition = target;
     INSERT INTO tidegate.stats_archive AS a
-    SELECT s.day, s.kind, s.status, s.events, s.attempts, s.latency_ms
-      FROM tidegate.sealed_stats AS s
+    SELECT s.day, coalesce(k.kind, '(unregistered)'), s.status, sum(s.events), sum(s.attempts), sum(s.latency_ms)
+      FROM tidegate.sealed_stats AS s LEFT JOIN tidegate.event_kind AS k ON k.kind = s.kind
      WHERE s.partition = target AND s.events > 0
+     GROUP BY 1, 2, 3
         ON CONFLICT (day, kind, status) DO UPDATE
        SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
            latency_ms = a.latency_ms + excluded.latency_ms;
@@ -503,7 +511,10 @@ BEGIN
              SELECT day, kind, status, count(*) AS events, sum(attempts) AS attempts, sum(latency_ms) AS latency_ms
                FROM gone GROUP BY 1, 2, 3
          ), archived AS (
-             INSERT INTO tidegate.stats_archive AS a SELECT * FROM counted
+             INSERT INTO tidegate.stats_archive AS a
+             SELECT c.day, coalesce(k.kind, ''(unregistered)''), c.status, sum(c.events), sum(c.attempts), sum(c.latency_ms)
+               FROM counted AS c LEFT JOIN tidegate.event_kind AS k ON k.kind = c.kind
+              GROUP BY 1, 2, 3
                  ON CONFLICT (day, kind, status) DO UPDATE
                 SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
                     latency_ms = a.latency_ms + excluded.latency_ms

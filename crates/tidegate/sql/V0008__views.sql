@@ -203,7 +203,7 @@ SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
 
 -- Backlog, attempts, latency and failure rate by kind, and what is paused or stuck. The figures of finished events cover the
--- last hour.
+-- last hour. Kinds that are not registered share one name, as in add_figures().
 --
 -- One pass over the queue serves all kinds. The block range index finds the events of the last hour, whatever the size of the
 -- log. This does not work with clock_timestamp(), which changes from row to row, so that no index can be used. With ten
@@ -212,7 +212,7 @@ CREATE VIEW tidegate.stats AS
 WITH held AS MATERIALIZED (
     SELECT * FROM tidegate.held
 ), live AS (
-    SELECT q.kind,
+    SELECT coalesce(k.kind, '(unregistered)') AS kind,
            count(*) AS events,
            count(*) FILTER (WHERE NOT q.delayed AND NOT (q.id <@ held.ids)) AS pending,
            count(*) FILTER (WHERE q.id <@ held.ids) AS processing,
@@ -220,17 +220,18 @@ WITH held AS MATERIALIZED (
            count(*) FILTER (WHERE q.id <@ held.stuck) AS stuck,
            max(q.attempts) AS max_attempts_used,
            extract(epoch FROM clock_timestamp() - min(q.created_at)) * 1000 AS oldest_age_ms
-      FROM tidegate.event_queue AS q CROSS JOIN held GROUP BY q.kind
+      FROM tidegate.event_queue AS q CROSS JOIN held LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind GROUP BY 1
 ), finished AS (
-    SELECT kind,
+    SELECT coalesce(k.kind, '(unregistered)') AS kind,
            count(*) FILTER (WHERE status = 'COMPLETED') AS completed,
            count(*) FILTER (WHERE status = 'COMPLETED_WITH_ERRORS') AS completed_with_errors,
            count(*) FILTER (WHERE status = 'FAILED') AS failed,
            avg(attempts) AS attempts_per_event,
-           percentile_disc(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY finished_at - created_at) AS latency
-      FROM tidegate.event_log
+           percentile_disc(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (
+               ORDER BY CASE WHEN isfinite(finished_at) AND isfinite(created_at) THEN finished_at - created_at END) AS latency
+      FROM tidegate.event_log AS l LEFT JOIN tidegate.event_kind AS k ON k.kind = l.kind
      WHERE finished_at > statement_timestamp() - interval '1 hour'
-     GROUP BY kind
+     GROUP BY 1
 )
 SELECT kind,
        coalesce(live.pending, 0) AS pending,

@@ -5,7 +5,7 @@
 -- clock. The stored slot also prevents publishing a slot twice: the transaction that publishes also moves it on.
 
 CREATE TABLE tidegate.schedule (
-    -- The id by which rewrap() identifies it.
+    -- The id by which a firing identifies it.
     id            bigint      GENERATED ALWAYS AS IDENTITY UNIQUE,
     name          text        PRIMARY KEY,
     -- The program that declares it. Null: operators manage it.

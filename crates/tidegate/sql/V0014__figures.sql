@@ -28,6 +28,10 @@ CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
 
 -- Adds sums of ended events to the figures of this minute, one element for each kind, status and bucket. Latencies are sums in seconds.
 -- Null arrays add nothing. SECURITY DEFINER: a role that may end events may change the figures only through these functions.
+--
+-- A statistic never makes an end fail. Therefore absurd numbers are cut here, before any arithmetic can overflow, and sums stop
+-- growing at 10^17. Nothing else in this function can fail because of its arguments. An exception block would cost each end a
+-- subtransaction. Kinds that nobody has registered are counted under one name: a publisher can make up any number of kinds.
 CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[])
     RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -41,19 +45,29 @@ BEGIN
     IF kinds IS NULL THEN
         RETURN;
     END IF;
-    WITH placed AS MATERIALIZED (
-        SELECT e.kind, e.status, bounds[e.bucket + 1] AS within_ms, e.events, e.attempts,
-               greatest(round(coalesce(e.latency, 0) * 1000), 0)::bigint AS latency_ms, row.id
+    WITH sums AS MATERIALIZED (
+        SELECT coalesce(k.kind, '(unregistered)') AS kind, e.status, bounds[least(greatest(e.bucket, 0), 8) + 1] AS within_ms,
+               -- Of a kind at most a million events in a call, with a thousand attempts and a hundred million seconds each.
+               least(sum(least(greatest(e.events, 0), 1000000)::integer), 1000000) AS events,
+               least(sum(least(greatest(e.attempts, 0), 1000000000)::integer), 1000000000) AS attempts,
+               round(least(sum(least(greatest(e.latency, 0), 1e14)), 1e14) * 1000)::bigint AS latency_ms
           FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies)
                AS e(kind, status, bucket, events, attempts, latency)
+          LEFT JOIN tidegate.event_kind AS k ON k.kind = e.kind
+         WHERE e.status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+         GROUP BY 1, 2, 3
+    ), placed AS MATERIALIZED (
+        SELECT s.*, row.id
+          FROM sums AS s
           LEFT JOIN LATERAL (
                SELECT m.id FROM tidegate.minute_stats AS m
-                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status
-                  AND m.within_ms IS NOT DISTINCT FROM bounds[e.bucket + 1]
+                WHERE m.minute = now AND m.kind = s.kind AND m.status = s.status AND m.within_ms IS NOT DISTINCT FROM s.within_ms
                 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
     ), added AS (
         UPDATE tidegate.minute_stats AS m
-           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
+           SET events = least(m.events, 100000000000000000) + p.events,
+               attempts = least(m.attempts, 100000000000000000) + p.attempts,
+               latency_ms = least(m.latency_ms, 100000000000000000) + p.latency_ms
           FROM placed AS p WHERE m.id = p.id)
     INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
     SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
@@ -100,7 +114,8 @@ BEGIN
             RETURNING date_trunc(unit, m.minute, 'UTC') AS start, m.kind, m.status, m.within_ms, m.events, m.attempts, m.latency_ms
         ), kept AS (
             INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-            SELECT g.start, g.kind, g.status, g.within_ms, sum(g.events), sum(g.attempts), sum(g.latency_ms)
+            SELECT g.start, g.kind, g.status, g.within_ms, least(sum(g.events), 100000000000000000),
+                   least(sum(g.attempts), 100000000000000000), least(sum(g.latency_ms), 100000000000000000)
               FROM gone AS g GROUP BY 1, 2, 3, 4)
         SELECT count(*) INTO folded FROM gone;
         total := total + folded;

@@ -195,7 +195,7 @@ COMMENT ON TABLE tidegate.minute_stats IS
     'than two days into days. Kept for ever.';
 COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s id, without further meaning.';
 COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The start of the minute, hour or day (UTC) in which the events ended.';
-COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events.';
+COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events; (unregistered) for all kinds that nobody has registered.';
 COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 COMMENT ON COLUMN tidegate.minute_stats.within_ms IS
     'The latency bucket: the events ended within this many milliseconds after their publish, but not within the next '
@@ -262,7 +262,7 @@ COMMENT ON COLUMN tidegate.service_place.until IS 'When the places become free, 
 COMMENT ON TABLE tidegate.stats_archive IS
     'Counts of events whose log rows a cleanup has removed. Read the view daily_stats instead.';
 COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
-COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind.';
+COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
 COMMENT ON COLUMN tidegate.stats_archive.status IS 'Their status.';
 COMMENT ON COLUMN tidegate.stats_archive.events IS 'How many there were.';
 COMMENT ON COLUMN tidegate.stats_archive.attempts IS 'How many attempts they had in all.';
@@ -293,7 +293,7 @@ COMMENT ON COLUMN tidegate.queue_migrations.checksum IS 'A hash of its text.';
 
 COMMENT ON VIEW tidegate.stats IS
     'One row per kind: the live events, and the results of the events that ended within the last hour.';
-COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event.';
+COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event; (unregistered) for all kinds that nobody has registered.';
 COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and not leased.';
 COMMENT ON COLUMN tidegate.stats.processing IS 'Leased events.';
 COMMENT ON COLUMN tidegate.stats.delayed IS 'Events that wait for their time, a retry, or other events.';
@@ -425,7 +425,7 @@ COMMENT ON VIEW tidegate.daily_stats IS
     'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds. Reads the whole '
     'log.';
 COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which the events ended.';
-COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind.';
+COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
 COMMENT ON COLUMN tidegate.daily_stats.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 COMMENT ON COLUMN tidegate.daily_stats.events IS 'How many there were.';
 COMMENT ON COLUMN tidegate.daily_stats.attempts IS 'How many attempts they had in all.';
@@ -617,12 +617,6 @@ COMMENT ON FUNCTION tidegate.offspring IS
 COMMENT ON FUNCTION tidegate.forget_schedules IS
     'Removes operators'' schedules of groups. groups: the group keys. reason: the reason, required. actor: the operator''s '
     'name. dry_run: true only counts them. Returns the number of schedules.';
-COMMENT ON FUNCTION tidegate.unsealed IS
-    'Payloads that are not sealed with a key. partition: a partition of the log, event_queue (or null) or schedule. key: '
-    'the name of the key. after: only ids above this. most: the most payloads.';
-COMMENT ON FUNCTION tidegate.rewrap IS
-    'Replaces the seals of payloads. partition: as in unsealed(). ids and payloads: the events and their sealed payloads. '
-    'reason: the reason, required. actor: the operator''s name. Returns how many were changed.';
 
 -- Functions of a cleanup.
 COMMENT ON FUNCTION tidegate.log_partitions IS

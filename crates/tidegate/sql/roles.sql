@@ -113,7 +113,7 @@ GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events
 GRANT DELETE ON tidegate.events TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.cancel, tidegate.reschedule, tidegate.pause, tidegate.resume, tidegate.retire,
                           tidegate.pause_service, tidegate.resume_service, tidegate.limit_service, tidegate.set_policy,
-                          tidegate.unblock, tidegate.record_publish, tidegate.unsealed, tidegate.rewrap, tidegate.forget, tidegate.find_subject, tidegate.offspring,
+                          tidegate.unblock, tidegate.record_publish, tidegate.forget, tidegate.find_subject, tidegate.offspring,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
    TO tidegate_operate;
 -- Cleanup: its functions only remove expired rows, whichever login calls them.

@@ -19,19 +19,29 @@ BEGIN
     IF kinds IS NULL THEN
         RETURN;
     END IF;
-    WITH placed AS MATERIALIZED (
-        SELECT e.kind, e.status, bounds[e.bucket + 1] AS within_ms, e.events, e.attempts,
-               greatest(round(coalesce(e.latency, 0) * 1000), 0)::bigint AS latency_ms, row.id
+    WITH sums AS MATERIALIZED (
+        SELECT coalesce(k.kind, '(unregistered)') AS kind, e.status, bounds[least(greatest(e.bucket, 0), 8) + 1] AS within_ms,
+               -- Of a kind at most a million events in a call, with a thousand attempts and a hundred million seconds each.
+               least(sum(least(greatest(e.events, 0), 1000000)::integer), 1000000) AS events,
+               least(sum(least(greatest(e.attempts, 0), 1000000000)::integer), 1000000000) AS attempts,
+               round(least(sum(least(greatest(e.latency, 0), 1e14)), 1e14) * 1000)::bigint AS latency_ms
           FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies)
                AS e(kind, status, bucket, events, attempts, latency)
+          LEFT JOIN tidegate.event_kind AS k ON k.kind = e.kind
+         WHERE e.status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+         GROUP BY 1, 2, 3
+    ), placed AS MATERIALIZED (
+        SELECT s.*, row.id
+          FROM sums AS s
           LEFT JOIN LATERAL (
                SELECT m.id FROM tidegate.minute_stats AS m
-                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status
-                  AND m.within_ms IS NOT DISTINCT FROM bounds[e.bucket + 1]
+                WHERE m.minute = now AND m.kind = s.kind AND m.status = s.status AND m.within_ms IS NOT DISTINCT FROM s.within_ms
                 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
     ), added AS (
         UPDATE tidegate.minute_stats AS m
-           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
+           SET events = least(m.events, 100000000000000000) + p.events,
+               attempts = least(m.attempts, 100000000000000000) + p.attempts,
+               latency_ms = least(m.latency_ms, 100000000000000000) + p.latency_ms
           FROM placed AS p WHERE m.id = p.id)
     INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
     SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
@@ -724,7 +734,10 @@ BEGIN
              SELECT day, kind, status, count(*) AS events, sum(attempts) AS attempts, sum(latency_ms) AS latency_ms
                FROM gone GROUP BY 1, 2, 3
          ), archived AS (
-             INSERT INTO tidegate.stats_archive AS a SELECT * FROM counted
+             INSERT INTO tidegate.stats_archive AS a
+             SELECT c.day, coalesce(k.kind, ''(unregistered)''), c.status, sum(c.events), sum(c.attempts), sum(c.latency_ms)
+               FROM counted AS c LEFT JOIN tidegate.event_kind AS k ON k.kind = c.kind
+              GROUP BY 1, 2, 3
                  ON CONFLICT (day, kind, status) DO UPDATE
                 SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
                     latency_ms = a.latency_ms + excluded.latency_ms
@@ -789,9 +802,10 @@ BEGIN
     END IF;
     SELECT coalesce(sum(s.events), 0) INTO dropped FROM tidegate.sealed_stats AS s WHERE s.partition = target;
     INSERT INTO tidegate.stats_archive AS a
-    SELECT s.day, s.kind, s.status, s.events, s.attempts, s.latency_ms
-      FROM tidegate.sealed_stats AS s
+    SELECT s.day, coalesce(k.kind, '(unregistered)'), s.status, sum(s.events), sum(s.attempts), sum(s.latency_ms)
+      FROM tidegate.sealed_stats AS s LEFT JOIN tidegate.event_kind AS k ON k.kind = s.kind
      WHERE s.partition = target AND s.events > 0
+     GROUP BY 1, 2, 3
         ON CONFLICT (day, kind, status) DO UPDATE
        SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
            latency_ms = a.latency_ms + excluded.latency_ms;
@@ -1227,7 +1241,8 @@ BEGIN
             RETURNING date_trunc(unit, m.minute, 'UTC') AS start, m.kind, m.status, m.within_ms, m.events, m.attempts, m.latency_ms
         ), kept AS (
             INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-            SELECT g.start, g.kind, g.status, g.within_ms, sum(g.events), sum(g.attempts), sum(g.latency_ms)
+            SELECT g.start, g.kind, g.status, g.within_ms, least(sum(g.events), 100000000000000000),
+                   least(sum(g.attempts), 100000000000000000), least(sum(g.latency_ms), 100000000000000000)
               FROM gone AS g GROUP BY 1, 2, 3, 4)
         SELECT count(*) INTO folded FROM gone;
         total := total + folded;
@@ -1928,7 +1943,7 @@ COMMENT ON FUNCTION tidegate.latency_bounds() IS 'Internal: the bounds of the la
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
+    RETURN CASE WHEN (isfinite(created_at) AND isfinite(finished_at)) THEN (LEAST(GREATEST((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision), ('-100000000000'::numeric)::double precision), ('100000000000'::numeric)::double precision))::bigint ELSE (0)::bigint END;
 
 COMMENT ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) IS 'Milliseconds from publish to end. created_at and finished_at: as in the log.';
 
@@ -2480,13 +2495,18 @@ CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
 DECLARE
     just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
         + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
+    -- The row as text, not as JSON: a payload with half of a surrogate pair can be stored, but not be taken out of other JSON.
+    query CONSTANT text := 'SELECT to_json(ROW(' || tidegate.log_columns('l.')
+        || ')::text) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2';
     place text;
     found json;
+    event tidegate.event_log;
 BEGIN
     FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p > just_ended, p DESC LOOP
-        found := tidegate.found_in(place, 'SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2', ARRAY[logged.id], 1);
+        found := tidegate.found_in(place, query, ARRAY[logged.id], 1);
         IF found IS NOT NULL THEN
-            RETURN QUERY SELECT l.* FROM json_populate_record(NULL::tidegate.event_log, found) AS l;
+            event := (found #>> '{}')::tidegate.event_log;
+            RETURN NEXT event;
             RETURN;
         END IF;
     END LOOP;
@@ -3159,7 +3179,7 @@ CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
 
 COMMENT ON FUNCTION tidegate.ranges(ids bigint[]) IS 'Ids as a set of ranges.';
 
-CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean, replayed boolean, expires_in double precision)
+CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean, replayed boolean, expires_in double precision, overdue boolean)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3172,7 +3192,9 @@ BEGIN
     SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
            q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL,
-           extract(epoch FROM q.expires_at - l.taken_at)::double precision
+           extract(epoch FROM q.expires_at - l.taken_at)::double precision,
+           q.group_key IS NOT NULL AND q.last_error IS NOT NULL
+               AND coalesce((q.errors->0->>'at')::timestamptz < l.taken_at - tidegate.max_group_delay(), false)
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
@@ -3242,7 +3264,7 @@ COMMENT ON FUNCTION tidegate.takes_plaintext() IS 'Whether payloads may be publi
 
 CREATE FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS text
     LANGUAGE sql STABLE
-    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((payload)::text, '{"tidegate_sealed":'::text))) THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
+    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((NOT tidegate.takes_plaintext()) AND (NOT (starts_with((payload)::text, '{"tidegate_sealed":{"v":1,"key":"'::text) AND (substr((payload)::text, 34) ~ '^[A-Za-z0-9._-]+","wrapped":"[A-Za-z0-9+/]+","data":"[A-Za-z0-9+/]+={0,2}"\}\}$'::text)))) THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
 COMMENT ON FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) IS 'What is wrong with an event to publish.';
 
@@ -3934,33 +3956,6 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[], OUT left_ids bigint[], OUT busy_ids bigint[]) IS 'Puts events back for another attempt.';
 
-CREATE FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '20s'
-    AS $_$
-DECLARE
-    place CONSTANT text := coalesce(rewrap.partition, 'event_queue');
-    changed bigint := 0;
-BEGIN
-    PERFORM tidegate.check_operator(rewrap.reason, rewrap.actor, true);
-    IF place IN ('event_queue', 'schedule') OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
-        EXECUTE format(
-            'UPDATE ONLY tidegate.%I AS e SET payload = n.payload::json
-               FROM unnest($1, $2) AS n(id, payload)
-              WHERE e.id = n.id AND starts_with(n.payload, ''{"tidegate_sealed":'')
-                AND (NOT starts_with(e.payload::text, ''{"tidegate_sealed":'')
-                     OR e.payload->''tidegate_sealed''->>''data'' = n.payload::json->''tidegate_sealed''->>''data'')', place)
-          USING rewrap.ids, rewrap.payloads;
-        GET DIAGNOSTICS changed = ROW_COUNT;
-    END IF;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('rewrap', rewrap.actor, jsonb_build_object('place', place), changed, rewrap.reason);
-    RETURN changed;
-END $_$;
-
-COMMENT ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) IS 'Replaces the seals of payloads. partition: as in unsealed(). ids and payloads: the events and their sealed payloads. reason: the reason, required. actor: the operator''s name. Returns how many were changed.';
-
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4611,27 +4606,6 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.unseal_log_partition() IS 'Trigger of counted partitions: makes the next cleanup count them again.';
 
-CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) RETURNS TABLE(id bigint, kind text, payload text)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $_$
-#variable_conflict use_column
-DECLARE
-    place CONSTANT text := coalesce(unsealed.partition, 'event_queue');
-BEGIN
-    IF place NOT IN ('event_queue', 'schedule') AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
-        RETURN;
-    END IF;
-    RETURN QUERY EXECUTE format(
-        'SELECT e.id, e.kind, e.payload::text FROM ONLY tidegate.%I AS e
-          WHERE e.id > $1 AND e.payload IS NOT NULL
-            AND NOT (starts_with(e.payload::text, ''{"tidegate_sealed":'')
-                     AND coalesce(e.payload->''tidegate_sealed''->>''key'' = $2, false))
-          ORDER BY e.id LIMIT $3', place) USING unsealed.after, unsealed.key, unsealed.most;
-END $_$;
-
-COMMENT ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) IS 'Payloads that are not sealed with a key. partition: a partition of the log, event_queue (or null) or schedule. key: the name of the key. after: only ids above this. most: the most payloads.';
-
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4875,7 +4849,7 @@ COMMENT ON TABLE tidegate.stats_archive IS 'Counts of events whose log rows a cl
 
 COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
 
-COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind.';
+COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.stats_archive.status IS 'Their status.';
 
@@ -4900,21 +4874,22 @@ CREATE VIEW tidegate.daily_stats AS
             stats_archive.latency_ms
            FROM tidegate.stats_archive
         UNION ALL
-         SELECT ((event_log.finished_at AT TIME ZONE 'UTC'::text))::date AS timezone,
-            event_log.kind,
-            event_log.status,
+         SELECT ((l.finished_at AT TIME ZONE 'UTC'::text))::date AS timezone,
+            COALESCE(k.kind, '(unregistered)'::text) AS "coalesce",
+            l.status,
             count(*) AS count,
-            sum(event_log.attempts) AS sum,
-            sum(tidegate.latency_ms(event_log.created_at, event_log.finished_at)) AS sum
-           FROM tidegate.event_log
-          GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
+            sum(l.attempts) AS sum,
+            sum(tidegate.latency_ms(l.created_at, l.finished_at)) AS sum
+           FROM (tidegate.event_log l
+             LEFT JOIN tidegate.event_kind k ON ((k.kind = l.kind)))
+          GROUP BY (((l.finished_at AT TIME ZONE 'UTC'::text))::date), COALESCE(k.kind, '(unregistered)'::text), l.status) counted
   GROUP BY day, kind, status;
 
 COMMENT ON VIEW tidegate.daily_stats IS 'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds. Reads the whole log.';
 
 COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which the events ended.';
 
-COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind.';
+COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.daily_stats.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 
@@ -5286,7 +5261,7 @@ COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s id, without further me
 
 COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The start of the minute, hour or day (UTC) in which the events ended.';
 
-COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events.';
+COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 
@@ -5549,7 +5524,7 @@ CREATE VIEW tidegate.stats AS
             held.stuck
            FROM tidegate.held
         ), live AS (
-         SELECT q.kind,
+         SELECT COALESCE(k.kind, '(unregistered)'::text) AS kind,
             count(*) AS events,
             count(*) FILTER (WHERE ((NOT q.delayed) AND (NOT (q.id <@ held.ids)))) AS pending,
             count(*) FILTER (WHERE (q.id <@ held.ids)) AS processing,
@@ -5557,19 +5532,25 @@ CREATE VIEW tidegate.stats AS
             count(*) FILTER (WHERE (q.id <@ held.stuck)) AS stuck,
             max(q.attempts) AS max_attempts_used,
             (EXTRACT(epoch FROM (clock_timestamp() - min(q.created_at))) * (1000)::numeric) AS oldest_age_ms
-           FROM (tidegate.event_queue q
+           FROM ((tidegate.event_queue q
              CROSS JOIN held)
-          GROUP BY q.kind
+             LEFT JOIN tidegate.event_kind k ON ((k.kind = q.kind)))
+          GROUP BY COALESCE(k.kind, '(unregistered)'::text)
         ), finished AS (
-         SELECT event_log.kind,
-            count(*) FILTER (WHERE (event_log.status = 'COMPLETED'::text)) AS completed,
-            count(*) FILTER (WHERE (event_log.status = 'COMPLETED_WITH_ERRORS'::text)) AS completed_with_errors,
-            count(*) FILTER (WHERE (event_log.status = 'FAILED'::text)) AS failed,
-            avg(event_log.attempts) AS attempts_per_event,
-            percentile_disc((ARRAY[0.5, 0.95, 0.99])::double precision[]) WITHIN GROUP (ORDER BY (event_log.finished_at - event_log.created_at)) AS latency
-           FROM tidegate.event_log
-          WHERE (event_log.finished_at > (statement_timestamp() - '01:00:00'::interval))
-          GROUP BY event_log.kind
+         SELECT COALESCE(k.kind, '(unregistered)'::text) AS kind,
+            count(*) FILTER (WHERE (l.status = 'COMPLETED'::text)) AS completed,
+            count(*) FILTER (WHERE (l.status = 'COMPLETED_WITH_ERRORS'::text)) AS completed_with_errors,
+            count(*) FILTER (WHERE (l.status = 'FAILED'::text)) AS failed,
+            avg(l.attempts) AS attempts_per_event,
+            percentile_disc((ARRAY[0.5, 0.95, 0.99])::double precision[]) WITHIN GROUP (ORDER BY
+                CASE
+                    WHEN (isfinite(l.finished_at) AND isfinite(l.created_at)) THEN (l.finished_at - l.created_at)
+                    ELSE NULL::interval
+                END) AS latency
+           FROM (tidegate.event_log l
+             LEFT JOIN tidegate.event_kind k ON ((k.kind = l.kind)))
+          WHERE (l.finished_at > (statement_timestamp() - '01:00:00'::interval))
+          GROUP BY COALESCE(k.kind, '(unregistered)'::text)
         )
  SELECT kind,
     COALESCE(live.pending, (0)::bigint) AS pending,
@@ -5594,7 +5575,7 @@ CREATE VIEW tidegate.stats AS
 
 COMMENT ON VIEW tidegate.stats IS 'One row per kind: the live events, and the results of the events that ended within the last hour.';
 
-COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event.';
+COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event; (unregistered) for all kinds that nobody has registered.';
 
 COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and not leased.';
 
@@ -5825,7 +5806,7 @@ CREATE TRIGGER event_queue_delayed_update BEFORE UPDATE OF available_at ON tideg
 
 CREATE TRIGGER event_queue_measure BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((new.payload_bytes IS NULL)) EXECUTE FUNCTION tidegate.measure_payload();
 
-CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((new.payload)::text, '{"tidegate_sealed":'::text))) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
+CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR ((NOT tidegate.takes_plaintext()) AND (NOT (starts_with((new.payload)::text, '{"tidegate_sealed":{"v":1,"key":"'::text) AND (substr((new.payload)::text, 34) ~ '^[A-Za-z0-9._-]+","wrapped":"[A-Za-z0-9+/]+","data":"[A-Za-z0-9+/]+={0,2}"\}\}$'::text)))) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
 
 CREATE TRIGGER event_queue_registered BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN (((NOT new.kind_known) AND (new.kind IS DISTINCT FROM current_setting('tidegate.registered_kind'::text, true)))) EXECUTE FUNCTION tidegate.require_registered();
 
@@ -6108,8 +6089,6 @@ REVOKE ALL ON FUNCTION tidegate.retire(kind text, reason text, actor text) FROM 
 
 REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[], OUT left_ids bigint[], OUT busy_ids bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.run_schedule(name text, reason text, actor text) FROM PUBLIC;
@@ -6159,8 +6138,6 @@ REVOKE ALL ON FUNCTION tidegate.unordered_leases(most bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
 

@@ -19,8 +19,8 @@ use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
     CancelRequest, ExpiringKind, ForgetRequest, KindRequest, PolicyRequest, ReplayRequest,
-    RequeueRequest, RescheduleRequest, RewrapRequest, ScheduleRequest, ServiceRequest,
-    ServiceStatus, UnblockRequest,
+    RequeueRequest, RescheduleRequest, ScheduleRequest, ServiceRequest, ServiceStatus,
+    UnblockRequest,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -67,8 +67,6 @@ pub enum Request {
     Unblock(UnblockRequest),
     /// Erases the stored data of a person.
     Forget(ForgetRequest),
-    /// Seals payloads with the current key.
-    Rewrap(RewrapRequest),
     /// Lists the schedules of periodic events.
     Schedules(FirstRequest),
     /// Changes a schedule, or publishes its event now.
@@ -87,7 +85,7 @@ pub enum Request {
 }
 
 /// The actions of every program.
-pub(crate) const ACTIONS: [&str; 25] = [
+pub(crate) const ACTIONS: [&str; 24] = [
     "drain",
     "cleanup",
     "replay",
@@ -108,7 +106,6 @@ pub(crate) const ACTIONS: [&str; 25] = [
     "policy",
     "unblock",
     "forget",
-    "rewrap",
     "schedules",
     "schedule",
     "retention",
@@ -262,7 +259,6 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
         "policy" => Request::Policy(decode(fields)?),
         "unblock" => Request::Unblock(decode(fields)?),
         "forget" => Request::Forget(decode(fields)?),
-        "rewrap" => Request::Rewrap(decode(fields)?),
         "schedules" => Request::Schedules(decode(fields)?),
         "schedule" => Request::Schedule(decode(fields)?),
         "retention" => Request::Retention(decode(fields)?),

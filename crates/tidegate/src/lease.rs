@@ -71,6 +71,9 @@ pub struct LeasedEvent {
     pub is_replay: bool,
     /// The time from the lease to the deadline, by the database's clock.
     pub expires_in: Option<Duration>,
+    /// Whether it is in a group and had its first error longer ago than `TIDEGATE_MAX_GROUP_DELAY`. Nobody waits longer for a
+    /// program that can read it.
+    pub is_overdue: bool,
 }
 
 impl LeasedEvent {
@@ -102,6 +105,7 @@ impl LeasedEvent {
             traceparent: None,
             is_replay: false,
             expires_in: None,
+            is_overdue: false,
         }
     }
 }

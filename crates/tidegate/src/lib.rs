@@ -91,7 +91,7 @@
 //!   operators), `survey` (views that read a bounded number of rows), `doctor` (checks of a database), `invocation`
 //!   (the requests and answers of Lambda and of the command line).
 //! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
-//!   (encrypts payloads), `rewrap` (seals stored payloads again with the current key).
+//!   (encrypts payloads).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus), `trace` (carries a trace through the queue),
 //!   `otel` (sends traces and metrics over OTLP).
 //! - `error` is the error type of all of them; `testing` is the test kit.
@@ -127,15 +127,11 @@ mod otel;
 #[path = "otel_without.rs"]
 mod otel;
 mod policy;
-pub mod retention;
-#[cfg(feature = "seal")]
-mod rewrap;
-#[cfg(feature = "schema")]
-mod rows;
-#[cfg(not(feature = "seal"))]
-use seal as rewrap;
 #[cfg(feature = "operate")]
 pub mod prometheus;
+pub mod retention;
+#[cfg(feature = "schema")]
+mod rows;
 #[cfg(all(feature = "schedules", feature = "internals"))]
 pub mod schedule;
 #[cfg(all(feature = "schedules", not(feature = "internals")))]

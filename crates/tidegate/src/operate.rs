@@ -15,9 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::change::{CancelReport, CancelRequest, RescheduleReport, RescheduleRequest};
 pub(crate) use self::change::{Change, DIGESTED, Selection};
-pub use self::forget::{
-    ForgetReport, ForgetRequest, RewrapReport, RewrapRequest, Subject, SubjectKeys, parse_subject,
-};
+pub use self::forget::{ForgetReport, ForgetRequest, Subject, SubjectKeys, parse_subject};
 pub use self::policy::{PolicyReport, PolicyRequest};
 pub use self::schedule::{
     CatchUp, Periodic, ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus,

@@ -403,8 +403,6 @@ impl Service {
             Request::Policy(asked) => told(time, self.policy(asked)).await?,
             Request::Unblock(asked) => told(time, self.unblock(asked)).await?,
             Request::Forget(asked) => told(time, self.forget(asked)).await?,
-            // A rewrap watches its own time, as a cleanup does.
-            Request::Rewrap(asked) => told(time.map(overrun), self.rewrap(asked, time)).await?,
             Request::Schedules(asked) => told(time, self.schedules(*asked)).await?,
             Request::Schedule(asked) => told(time, self.change_schedule(asked)).await?,
             // Applying retention watches its own time, as a cleanup does.

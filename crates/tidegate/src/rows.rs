@@ -1,6 +1,8 @@
 //! Owns the shapes of the rows that reports pass on as the database writes them. They exist only for the JSON Schemas;
 //! no code creates one.
 
+use std::collections::BTreeMap;
+
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value;
 
@@ -110,6 +112,9 @@ pub(crate) struct StoredEvent {
     kind: String,
     /// The payload as published, or sealed.
     payload: Value,
+    /// For each field that the program cannot read, the reason. The field itself is null then.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<BTreeMap<String, String>>,
     /// Its group.
     group_key: Option<String>,
     /// Its deduplication key.

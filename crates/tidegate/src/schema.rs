@@ -16,7 +16,7 @@ use crate::look::{
 };
 use crate::operate::{
     CancelReport, ForgetReport, PauseReport, PolicyReport, ReplayReport, RequeueReport,
-    RescheduleReport, RetireReport, RewrapReport, ScheduleChange, ServiceChange, UnblockReport,
+    RescheduleReport, RetireReport, ScheduleChange, ServiceChange, UnblockReport,
 };
 use crate::program::{Migrated, Retention};
 use crate::retention::CleanupReport;
@@ -53,7 +53,6 @@ pub fn of_action(action: &str) -> Option<Value> {
         "policy" => of::<PolicyReport>(action),
         "unblock" => of::<UnblockReport>(action),
         "forget" => of::<ForgetReport>(action),
-        "rewrap" => of::<RewrapReport>(action),
         "schedules" => of::<SchedulesReport>(action),
         "schedule" => of::<ScheduleChange>(action),
         "retention" => of::<Retention>(action),

@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::event::NewEvent;
 use crate::handler::{Fault, HandlerError, Unhandled};
 
-/// The beginning of a sealed payload, as this module writes it and as the database checks it.
+/// The beginning of a sealed payload. The database checks the whole form, in `refusal()`.
 const BEGINNING: &str = r#"{"tidegate_sealed":"#;
 
 /// Part of what is sealed, so that nothing that was sealed for another purpose can pass for a payload.
@@ -34,6 +34,8 @@ const PURPOSE: &str = "tidegate payload 1:";
 
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
+const TAG_BYTES: usize = 16;
+const WRAPPED_BYTES: usize = NONCE_BYTES + KEY_BYTES + TAG_BYTES;
 
 /// A payload's own key seals nothing else, so a constant nonce is safe.
 const ONLY_NONCE: [u8; NONCE_BYTES] = [0; NONCE_BYTES];
@@ -119,8 +121,7 @@ impl PayloadKeys {
         })?;
         let mut keys = BTreeMap::new();
         for (name, key) in written.keys {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-            if !(1..=100).contains(&name.len()) || !name.bytes().all(plain) {
+            if !is_name(&name) {
                 let needed = "1 to 100 letters, digits, '.', '_' and '-'";
                 return Err(wrong(format!("a name must have {needed}")));
             }
@@ -222,22 +223,6 @@ impl PayloadKeys {
         key.decrypt(&Nonce::from(nonce), message)
             .map_err(|_| Unopened::Broken)
     }
-
-    /// Returns the same payload with its own key wrapped by the current key; `None` when it is wrapped by that key
-    /// already.
-    ///
-    /// # Errors
-    /// See [`Unopened`]. [`Unopened::Broken`] also when the system provides no random numbers.
-    pub fn rewrapped(&self, sealed: &[u8]) -> Result<Option<Box<RawValue>>, Unopened> {
-        let mut envelope = envelope(sealed)?;
-        if envelope.key == self.current {
-            return Ok(None);
-        }
-        let own = self.unwrap(&envelope)?;
-        envelope.wrapped = self.wrap(&own).map_err(|_| Unopened::Broken)?;
-        envelope.key.clone_from(&self.current);
-        written(envelope).map(Some).map_err(|_| Unopened::Broken)
-    }
 }
 
 fn envelope(sealed: &[u8]) -> Result<Envelope, Unopened> {
@@ -264,9 +249,32 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-/// Whether a payload is sealed, by this program or another one.
-pub(crate) fn is_sealed(payload: &[u8]) -> bool {
+/// Whether a payload has exactly the form that [`PayloadKeys::seal`] writes, with any key. A payload that only begins like
+/// it is plaintext.
+fn is_sealed(payload: &[u8]) -> bool {
+    if !begins_sealed(payload) {
+        return false;
+    }
+    let Ok(envelope) = envelope(payload) else {
+        return false;
+    };
+    let wrapped = BASE64.decode(&envelope.wrapped);
+    let data = BASE64.decode(&envelope.data);
+    is_name(&envelope.key)
+        && wrapped.is_ok_and(|wrapped| wrapped.len() == WRAPPED_BYTES)
+        && data.is_ok_and(|data| !data.is_empty())
+        && written(envelope).is_ok_and(|form| form.get().as_bytes() == payload)
+}
+
+/// Whether a payload was meant to be a sealed one: if it cannot be opened, no handler takes it for plaintext.
+fn begins_sealed(payload: &[u8]) -> bool {
     payload.starts_with(BEGINNING.as_bytes())
+}
+
+/// Whether a key may have this name.
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=100).contains(&name.len()) && name.bytes().all(plain)
 }
 
 /// Where the keys of this process come from.
@@ -389,7 +397,7 @@ pub(crate) fn opened<'a>(
     kind: &str,
     payload: Option<&'a [u8]>,
 ) -> Result<Option<Cow<'a, [u8]>>, Unhandled> {
-    let Some(sealed) = payload.filter(|payload| is_sealed(payload)) else {
+    let Some(sealed) = payload.filter(|payload| begins_sealed(payload)) else {
         return Ok(payload.map(Cow::Borrowed));
     };
     let opened = match keys_now() {
@@ -461,32 +469,19 @@ mod tests {
         for wrong in [r#"{"tidegate_sealed":1}"#, r#"{"tidegate_sealed":{}}"#, "{"] {
             assert_eq!(keys.open("act", wrong.as_bytes()), Err(Unopened::Broken));
         }
+        for plain in [
+            text.replace('}', ",\"name\":\"canary\"}"),
+            text.replacen(':', ": ", 2),
+            text.replace("\"v\":1", "\"v\":2"),
+            text.replace("\"old\"", "\"old canary\""),
+            text.replace("\"wrapped\":\"", "\"wrapped\":\"canary++"),
+            text.replace("\"data\":\"", "\"data\":\"a canary"),
+            r#"{"tidegate_sealed":0,"name":"canary"}"#.to_owned(),
+        ] {
+            assert!(!is_sealed(plain.as_bytes()), "{plain}");
+        }
         let shorter = text.replace(r#""wrapped":""#, r#""wrapped":"="#);
         assert_eq!(keys.open("act", shorter.as_bytes()), Err(Unopened::Broken));
-    }
-
-    #[test]
-    fn a_rewrap_changes_the_wrapping_and_nothing_else() {
-        let (old, new) = (keys("old"), keys("new"));
-        let sealed = old.seal("act", &payload("[1]")).unwrap();
-        let rewrapped = new.rewrapped(sealed.get().as_bytes()).unwrap().unwrap();
-        let (before, after): (Sealed, Sealed) = (
-            serde_json::from_str(sealed.get()).unwrap(),
-            serde_json::from_str(rewrapped.get()).unwrap(),
-        );
-        let (before, after) = (before.tidegate_sealed, after.tidegate_sealed);
-        assert_eq!((before.data, &*after.key), (after.data, "new"));
-        assert_ne!(before.wrapped, after.wrapped);
-        assert!(new.rewrapped(rewrapped.get().as_bytes()).unwrap().is_none());
-        let only_new = format!(r#"{{"current": "new", "keys": {{"new": "{NEW}"}}}}"#);
-        let only_new = PayloadKeys::parse(&only_new).unwrap();
-        assert_eq!(
-            only_new.open("act", rewrapped.get().as_bytes()).unwrap(),
-            b"[1]"
-        );
-        let refused = only_new.open("act", sealed.get().as_bytes()).unwrap_err();
-        assert_eq!(refused, Unopened::NoKey("old".to_owned()));
-        assert!(refused.to_string().contains("old"));
     }
 
     #[test]

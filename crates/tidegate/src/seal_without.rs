@@ -2,14 +2,11 @@
 //! that has the keys.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use crate::config::Lookup;
-use crate::connect::Database;
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::handler::{HandlerError, Unhandled};
-use crate::operate::{RewrapReport, RewrapRequest};
 
 #[expect(clippy::unused_async, reason = "as with the seal built in")]
 pub(crate) async fn keys() -> Result<(), Error> {
@@ -27,16 +24,6 @@ pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-#[expect(clippy::unused_async, reason = "as with the seal built in")]
-pub(crate) async fn rewrap(
-    _: &Database,
-    _: &RewrapRequest,
-    _: Option<Duration>,
-) -> Result<RewrapReport, Error> {
-    let why = "this program was built without the feature seal";
-    Err(Error::Config(format!("rewrap: {why}")))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as with the seal built in")]

@@ -128,6 +128,7 @@ impl Attempt {
             traceparent: None,
             is_replay: false,
             expires_in: None,
+            is_overdue: false,
         };
         let limit = DrainOptions::default().handler_timeout;
         Self { event, limit }

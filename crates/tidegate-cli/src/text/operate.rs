@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::operate::{
-    ForgetReport, OrderRisks, PauseReport, PolicyReport, ReplayReport, RequeueReport, RewrapReport,
+    ForgetReport, OrderRisks, PauseReport, PolicyReport, ReplayReport, RequeueReport,
     ScheduleChange, ServiceChange, ServiceState, Skipped, UnblockAction, UnblockReport,
 };
 
@@ -205,35 +205,6 @@ pub fn forgotten(report: &ForgetReport) -> String {
     lines.extend(tables.map(|(table, rows)| format!("  {rows} rows of {table}")));
     if report.incomplete {
         lines.push("  more events were published meanwhile: run the same command again".to_owned());
-    }
-    lines.join("\n")
-}
-
-/// Describes which payloads now have the current key's seal.
-pub fn rewrapped(report: &RewrapReport) -> String {
-    let would = if report.dry_run {
-        "dry run; to be sealed"
-    } else {
-        "sealed"
-    };
-    let mut lines = vec![format!(
-        "{would} with the key {}: {} payloads with another key, {} without a seal",
-        report.key, report.rewrapped, report.sealed
-    )];
-    let missing = report.no_key.iter();
-    lines.extend(missing.map(|(key, count)| {
-        format!("  {count} payloads have the key {key}, which this program does not have")
-    }));
-    if !report.broken.is_empty() {
-        lines.push(format!(
-            "  sealed payloads that cannot be opened: events {}",
-            ids(&report.broken)
-        ));
-    }
-    if report.incomplete {
-        lines.push(
-            "  time ran out before all payloads were read: run the same command again".to_owned(),
-        );
     }
     lines.join("\n")
 }

@@ -60,7 +60,6 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Policy(args) => operate::policy(service, args).await,
         Verb::Unblock(args) => operate::unblock(service, args).await,
         Verb::Forget(args) => operate::forget(service, args).await,
-        Verb::Rewrap(args) => operate::rewrap(service, args).await,
         Verb::Schedules { limit } => look::schedules(service, limit).await,
         Verb::Schedule(args) => operate::schedule(service, *args).await,
         Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => {

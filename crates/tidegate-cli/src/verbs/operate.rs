@@ -3,15 +3,14 @@
 use tidegate::Error;
 use tidegate::operate::{
     ForgetRequest, KindRequest, Periodic, PolicyRequest, ReplayRequest, RequeueRequest,
-    RewrapRequest, ScheduleAction, ScheduleRequest, ServiceAction, ServiceRequest, UnblockAction,
-    UnblockRequest,
+    ScheduleAction, ScheduleRequest, ServiceAction, ServiceRequest, UnblockAction, UnblockRequest,
 };
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed, document, json_argument};
 use crate::args::{
-    ForgetArgs, PauseArgs, PolicyArgs, ReplayArgs, RequeueArgs, RetireArgs, RewrapArgs,
-    ScheduleArgs, ServiceArgs, UnblockArgs,
+    ForgetArgs, PauseArgs, PolicyArgs, ReplayArgs, RequeueArgs, RetireArgs, ScheduleArgs,
+    ServiceArgs, UnblockArgs,
 };
 use crate::text;
 
@@ -196,25 +195,6 @@ pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Faile
             report.forgotten + report.before + report.schedules + rows == 0 || report.incomplete,
         ),
         ..Answer::new(document(&report)?, text::operate::forgotten(&report))
-    })
-}
-
-/// Fails if a payload could not be sealed again, or if the time ran out before all were.
-pub async fn rewrap(service: &Service, args: RewrapArgs) -> Result<Answer, Failed> {
-    let report = service
-        .rewrap(
-            &RewrapRequest {
-                reason: args.audit.reason,
-                actor: args.audit.actor,
-                dry_run: args.dry_run,
-                budget: args.budget,
-            },
-            None,
-        )
-        .await?;
-    Ok(Answer {
-        code: u8::from(report.incomplete || !report.no_key.is_empty() || !report.broken.is_empty()),
-        ..Answer::new(document(&report)?, text::operate::rewrapped(&report))
     })
 }
 

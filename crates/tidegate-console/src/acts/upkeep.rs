@@ -1,9 +1,8 @@
-//! The actions on what is stored for long: the retention of kinds, a cleanup, and the seals of payloads.
+//! The actions on what is stored for long: the retention of kinds, and a cleanup.
 
 use std::time::Duration;
 
 use tidegate::invocation::RetentionRequest;
-use tidegate::operate::RewrapRequest;
 use tidegate::program::Retention;
 use tidegate::retention::{CleanupHooks, CleanupOptions, CleanupStop};
 
@@ -78,34 +77,4 @@ pub(super) async fn cleanup(desk: &Desk, sent: &Fields) -> Result<String, Proble
         " More is left to do: repeat the action."
     };
     Ok(format!("{told}{more}"))
-}
-
-pub(super) async fn rewrap(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
-    let asked = RewrapRequest {
-        reason: reason(sent)?,
-        actor: Some(desk.actor()),
-        dry_run: sent.is_set("dry_run"),
-        budget: Some(APPLYING),
-    };
-    let report = desk.service().rewrap(&asked, None).await?;
-    let would = if report.dry_run {
-        "Dry run: to be sealed"
-    } else {
-        "Sealed"
-    };
-    let lost = match report.no_key.values().sum::<u64>() + report.broken.len() as u64 {
-        0 => String::new(),
-        lost => format!(" {} cannot be opened.", number(lost)),
-    };
-    let more = if report.incomplete {
-        " The time ran out: repeat the action, or run tidegate rewrap."
-    } else {
-        ""
-    };
-    Ok(format!(
-        "{would} with the key {}: {} payloads with another key, {} without a seal.{lost}{more}",
-        report.key,
-        number(report.rewrapped),
-        number(report.sealed)
-    ))
 }

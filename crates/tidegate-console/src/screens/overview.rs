@@ -14,6 +14,9 @@ use crate::link::Base;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
+/// The most kinds in the table. With thousands the page would be too large for an answer of Lambda.
+const MOST_KINDS: usize = 300;
+
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
     let span = span(&asked);
     let service = desk.service();
@@ -154,6 +157,8 @@ fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) ->
     names.extend(ended.iter().map(|figures| figures.kind.as_str()));
     names.sort_unstable();
     names.dedup();
+    let all = names.len();
+    names.truncate(MOST_KINDS);
     let head = html! {
         th { "Kind" } th.n { "Live" } th { "Oldest" } th.n { "Ended" } th.n { "Not completed" } th.n { "Attempts per event" }
         th.n { "p50" } th.n { "p95" } th { "Latency" }
@@ -170,7 +175,13 @@ fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) ->
             }
         }
     };
-    html! { section { h2 { "By kind" } (table(&format!("Kinds, {}", chart::name(span)), &head, &rows)) } }
+    html! {
+        section {
+            h2 { "By kind" }
+            @if all > MOST_KINDS { p.note { "The first " (MOST_KINDS) " of " (number(all as u64)) " kinds." } }
+            (table(&format!("Kinds, {}", chart::name(span)), &head, &rows))
+        }
+    }
 }
 
 /// The table cells with the figures of a kind.

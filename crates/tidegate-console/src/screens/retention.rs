@@ -33,8 +33,7 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     Ok(Page::new(Place::Retention, "Retention", "tidegate retention", body).answer(&desk))
 }
 
-/// The cleanup, which a schedule usually starts, and the sealing of payloads after a change of key. Both stop in time
-/// for a request.
+/// The cleanup, which a schedule usually starts. It stops in time for a request.
 fn upkeep(desk: &Desk) -> Markup {
     let dry = tick("Dry run", "dry_run", false);
     let older = input("Only live events older than", "older_than", "", "0s");
@@ -45,16 +44,9 @@ fn upkeep(desk: &Desk) -> Markup {
         of: &[],
         is_grave: true,
     };
-    let rewrap = Offer {
-        verb: "rewrap",
-        label: "Seal payloads again",
-        explains: "Seals payloads with the current key if they are sealed with another key or not at all. Runs for at most ten seconds.",
-        of: &[],
-        is_grave: true,
-    };
     html! {
         @if desk.may_act() {
-            section { h2 { "Upkeep" } (cleanup.without_reason(desk, &html! { (older) (dry) })) (rewrap.with(desk, &dry)) }
+            section { h2 { "Upkeep" } (cleanup.without_reason(desk, &html! { (older) (dry) })) }
         }
     }
 }

@@ -199,8 +199,14 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Puts back an event that no handler here can take. The delay grows with the age of the event, like the backoff of
-    /// its own attempts. Otherwise many such events, which nothing ends, would keep drains busy for ever.
+    /// its own attempts. Otherwise many such events, which nothing ends, would keep drains busy for ever. An event that
+    /// has held back its group for too long ends.
     fn put_off(&mut self, event: &LeasedEvent, error: HandlerError) {
+        if event.is_overdue {
+            let why = "held back its group for longer than TIDEGATE_MAX_GROUP_DELAY";
+            let fault = Fault::new("held_too_long", why);
+            return self.give_up(event, &fault, Class::Handled(Status::Failed));
+        }
         let age = event.created_at.elapsed().unwrap_or_default();
         let error = error.after((age / 4).clamp(PUT_OFF.0, PUT_OFF.1));
         self.services.note_left(event.lease, None);

@@ -1,11 +1,8 @@
-//! Requests to forget a person and to seal stored payloads again, and their reports.
+//! Requests to forget a person, and their reports.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::config::budget;
 
 /// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
 #[derive(Clone, PartialEq, Eq)]
@@ -108,46 +105,5 @@ pub struct ForgetReport {
     pub tables: BTreeMap<String, u64>,
     /// Whether new events appeared faster than they could be forgotten, as follow-ups or in the group. Send the request
     /// again.
-    pub incomplete: bool,
-}
-
-/// A request to seal payloads with the current key.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RewrapRequest {
-    /// The reason, for the audit; not blank, at most 1,000 characters.
-    pub reason: String,
-    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
-    pub actor: Option<String>,
-    /// Report what would be done, and change nothing.
-    #[serde(default)]
-    pub dry_run: bool,
-    /// How long it may take. No page of payloads is read after that, but one always is. Reading also counts where everything
-    /// is sealed already: if that alone takes longer, nothing is sealed, and the run needs more time. The invocation's own
-    /// deadline also limits it. Without either, it runs to the end.
-    #[serde(default, deserialize_with = "budget")]
-    pub budget: Option<Duration>,
-}
-
-/// The report of a rewrap. For a dry run, what it would seal.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(tag = "action", rename = "rewrap")]
-#[non_exhaustive]
-pub struct RewrapReport {
-    /// Whether this was a dry run, which changes nothing.
-    pub dry_run: bool,
-    /// The name of the current key.
-    pub key: String,
-    /// How many payloads had another key.
-    pub rewrapped: u64,
-    /// How many payloads had no seal before.
-    pub sealed: u64,
-    /// How many payloads have a key that this program lacks, by the key's name.
-    pub no_key: BTreeMap<String, u64>,
-    /// The first 100 events whose sealed payload cannot be opened.
-    pub broken: Vec<i64>,
-    /// Whether the time ran out before everything was read. Send the request again: what is sealed stays sealed.
-    #[serde(default)]
     pub incomplete: bool,
 }

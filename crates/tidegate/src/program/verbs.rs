@@ -21,12 +21,11 @@ use crate::look::{
 use crate::operate::{
     CancelReport, CancelRequest, ForgetReport, ForgetRequest, KindRequest, PauseReport,
     PolicyReport, PolicyRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    RescheduleReport, RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ScheduleAction,
-    ScheduleChange, ScheduleRequest, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
+    RescheduleReport, RescheduleRequest, RetireReport, ScheduleAction, ScheduleChange,
+    ScheduleRequest, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
 use crate::queue::{self, ListFilter, Published};
 use crate::retention::{self, KindsReport, RetentionReport};
-use crate::rewrap;
 use crate::schedule;
 use crate::wake::Waker;
 
@@ -313,26 +312,6 @@ impl Service {
         let asked = asked.clone();
         let asked = ForgetRequest { actor, ..asked };
         forget::forget(&self.database, self.program.records.as_deref(), &asked).await
-    }
-
-    /// Seals all payloads of the queue and the log with the current key: those sealed with another key, and those not
-    /// sealed. Runs within `time` if the caller has a limit.
-    ///
-    /// # Errors
-    /// [`Error::Config`] when this program has no keys; as [`Service::replay`]. What was done before the error stays
-    /// done.
-    pub async fn rewrap(
-        &self,
-        asked: &RewrapRequest,
-        time: Option<Duration>,
-    ) -> Result<RewrapReport, Error> {
-        let actor = self.actor_of(asked.actor.as_ref());
-        let asked = RewrapRequest {
-            actor,
-            ..asked.clone()
-        };
-        let budget = asked.budget.into_iter().chain(time).min();
-        rewrap::rewrap(&self.database, &asked, budget).await
     }
 
     /// Returns the schedules: those that have stopped first, then the others by their next slot.

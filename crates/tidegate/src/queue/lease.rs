@@ -265,6 +265,7 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
         expires_in: row
             .get::<_, Option<f64>>(col::EXPIRES_IN)
             .map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)),
+        is_overdue: row.get(col::OVERDUE),
     })
 }
 

@@ -57,8 +57,7 @@ mod internals {
     };
     pub use super::lineage::MOST_RELATED;
     pub use super::operate::{
-        ForgottenEvents, Unsealed, find_subject, forget, offspring, replay, requeue, retire,
-        rewrap, unsealed,
+        ForgottenEvents, find_subject, forget, offspring, replay, requeue, retire,
     };
     pub use super::read::{
         Overview, declare_policies, others, overview, register_kinds, registered, stats,
@@ -86,8 +85,6 @@ mod internals {
         InHand, LeaseRequest, LeasedBatch, Returned, Walk, hand_back, in_hand, lease, promote,
         remove_ended, renew, sweep, take_back_starts,
     };
-    #[cfg(feature = "seal")]
-    pub(crate) use super::operate::{Unsealed, rewrap, unsealed};
     pub(crate) use super::operate::{find_subject, forget, offspring, replay, requeue, retire};
     pub(crate) use super::read::{
         declare_policies, others, overview, register_kinds, registered, stats, unregistered,

@@ -16,8 +16,8 @@ use crate::error::Error;
 use crate::event::NewEvent;
 use crate::operate::{
     Change, ForgetRequest, KindRequest, Moment, PauseReport, PolicyReport, PolicyRequest,
-    ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RetireReport, RewrapRequest,
-    Selection, ServiceAction, ServiceChange, ServiceRequest, Skipped, SubjectKeys, UnblockReport,
+    ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RetireReport, Selection,
+    ServiceAction, ServiceChange, ServiceRequest, Skipped, SubjectKeys, UnblockReport,
     UnblockRequest,
 };
 
@@ -316,59 +316,6 @@ pub async fn forget(
 ) -> Result<ForgottenEvents, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&ids, &request.reason, &request.actor, &request.dry_run];
     report(client, &sql::operate::FORGET, values).await
-}
-
-/// A payload that is not sealed with the current key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unsealed {
-    /// Its event.
-    pub id: i64,
-    /// The event's kind.
-    pub kind: String,
-    /// The payload.
-    pub payload: String,
-}
-
-/// Returns the payloads that are not sealed with this key, from the queue or from a partition of the log: a limited
-/// number, ordered by id.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn unsealed(
-    client: &(impl GenericClient + Sync),
-    partition: Option<&str>,
-    key: &str,
-    after: i64,
-    most: i32,
-) -> Result<Vec<Unsealed>, Error> {
-    let values: &[&(dyn ToSql + Sync)] = &[&partition, &key, &after, &most];
-    let rows = query(client, &sql::operate::UNSEALED, values).await?;
-    let found = rows.iter().map(|row| Unsealed {
-        id: row.get(0),
-        kind: row.get(1),
-        payload: row.get(2),
-    });
-    Ok(found.collect())
-}
-
-/// Replaces these payloads with the same payloads under another seal. Returns how many were still there.
-///
-/// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-pub async fn rewrap(
-    client: &(impl GenericClient + Sync),
-    partition: Option<&str>,
-    (ids, payloads): (&[i64], &[String]),
-    request: &RewrapRequest,
-) -> Result<u64, Error> {
-    let values: &[&(dyn ToSql + Sync)] =
-        &[&partition, &ids, &payloads, &request.reason, &request.actor];
-    let rows = query(client, &sql::operate::REWRAP, values)
-        .await
-        .map_err(refused)?;
-    Ok(rows
-        .first()
-        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
 /// The result for events that were to be forgotten.

@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use serde_json::error::Category;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
@@ -186,15 +187,34 @@ pub async fn leases(client: &(impl GenericClient + Sync), limit: u32) -> Result<
     parsed("tidegate.leases", &rows)
 }
 
-/// Returns all columns of one event, with its table in `in`; `None` when there is no such event.
+/// Returns all columns of one event, with its table in `in`; `None` when there is no such event. A column that this program
+/// cannot read is null, and `unreadable` has the reason.
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
 pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Option<Value>, Error> {
     let rows = query(client, &sql::look::SHOW, &[&id]).await?;
-    let row = rows.first();
-    row.map(|row| document(row, || format!("event {id}")))
+    let text = rows.first().map(|row| row.get(0));
+    text.map(|text| columns(text).map_err(|why| Error::Unreadable(format!("event {id}: {why}"))))
         .transpose()
+}
+
+/// Parses a row's columns one by one. A payload can be stored that no parser here reads: half of a surrogate pair, or
+/// thousands of levels.
+fn columns(row: &str) -> Result<Value, serde_json::Error> {
+    let columns: BTreeMap<String, &RawValue> = serde_json::from_str(row)?;
+    let (mut event, mut unreadable) = (Map::new(), Map::new());
+    for (name, text) in columns {
+        let value = serde_json::from_str(text.get()).unwrap_or_else(|error: serde_json::Error| {
+            unreadable.insert(name.clone(), error.to_string().into());
+            Value::Null
+        });
+        event.insert(name, value);
+    }
+    if !unreadable.is_empty() {
+        event.insert("unreadable".to_owned(), unreadable.into());
+    }
+    Ok(event.into())
 }
 
 /// A job as a client of an HTTP interface sees it: a row of the view `tidegate.jobs`, without the payload.

@@ -53,7 +53,7 @@ pub static READ_LEASED: Statement = Statement {
     params: &[Type::UUID, Type::INT8, Type::INT8],
     text: "\
 SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts, created_at, expires_at, progress, traceparent,
-       started, replayed, expires_in
+       started, replayed, expires_in, overdue
   FROM tidegate.read_leased($1, $2, $3)",
 };
 
@@ -74,6 +74,7 @@ pub(crate) mod leased {
     pub(crate) const STARTED: usize = 12;
     pub(crate) const REPLAYED: usize = 13;
     pub(crate) const EXPIRES_IN: usize = 14;
+    pub(crate) const OVERDUE: usize = 15;
 }
 
 /// The events in hand under these lease tokens, in one snapshot.

@@ -166,26 +166,6 @@ pub static FORGET: Statement = Statement {
     text: "SELECT tidegate.forget($1, $2, $3, $4)::text",
 };
 
-/// Payloads that are not sealed with this key, in the queue or in one partition of the log.
-pub static UNSEALED: Statement = Statement {
-    name: "unsealed",
-    params: &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT4],
-    text: "SELECT id, kind, payload FROM tidegate.unsealed($1, $2, $3, $4)",
-};
-
-/// Replaces the seals of payloads.
-pub static REWRAP: Statement = Statement {
-    name: "rewrap",
-    params: &[
-        Type::TEXT,
-        Type::INT8_ARRAY,
-        Type::TEXT_ARRAY,
-        Type::TEXT,
-        Type::TEXT,
-    ],
-    text: "SELECT tidegate.rewrap($1, $2, $3, $4, $5)",
-};
-
 /// All statements of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
@@ -202,6 +182,4 @@ pub static ALL: &[&Statement] = &[
     &FIND_SUBJECT,
     &OFFSPRING,
     &FORGET,
-    &UNSEALED,
-    &REWRAP,
 ];

@@ -50,7 +50,7 @@ pub static ENDED: Statement = Statement {
     name: "prometheus_ended",
     params: &[],
     text: "\
-SELECT k.kind, m.status, m.within_ms, sum(m.events)::bigint, sum(m.attempts)::bigint, sum(m.latency_ms)::float8
+SELECT k.kind, m.status, m.within_ms, least(sum(m.events), 1e17)::bigint, least(sum(m.attempts), 1e17)::bigint, sum(m.latency_ms)::float8
   FROM tidegate.minute_stats AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
  GROUP BY k.kind, m.status, m.within_ms",
 };

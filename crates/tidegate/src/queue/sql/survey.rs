@@ -19,19 +19,20 @@ SELECT has_column_privilege('tidegate.event_queue', 'payload', 'SELECT')
        current_user::text, current_database()::text",
 };
 
-/// Live events by kind, among the first `$1` rows.
+/// Live events by kind, among the first `$1` rows. Kinds that are not registered share one name.
 pub static DEPTHS: Statement = Statement {
     name: "depths",
     params: &[Type::INT8],
     text: "\
 WITH held AS MATERIALIZED (SELECT ids, stuck FROM tidegate.held)
-SELECT jsonb_build_object('kind', q.kind, 'events', count(*),
+SELECT jsonb_build_object('kind', coalesce(k.kind, '(unregistered)'), 'events', count(*),
            'processing', count(*) FILTER (WHERE q.id <@ held.ids),
            'delayed', count(*) FILTER (WHERE q.delayed AND NOT (q.id <@ held.ids)),
            'stuck', count(*) FILTER (WHERE q.id <@ held.stuck),
            'oldest', min(q.created_at))::text
   FROM (SELECT id, kind, delayed, created_at FROM tidegate.event_queue LIMIT $1) AS q CROSS JOIN held
- GROUP BY q.kind ORDER BY q.kind",
+  LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind
+ GROUP BY k.kind ORDER BY k.kind",
 };
 
 /// Groups whose first event holds back other events, at most `$1`. Only the first `$2` delayed events of groups are
@@ -177,7 +178,7 @@ pub static COURSE: Statement = Statement {
     name: "course",
     params: &[Type::FLOAT8, Type::FLOAT8, Type::TEXT],
     text: "\
-SELECT (extract(epoch FROM f.minute) / $2)::bigint, f.status, sum(f.events)::bigint, sum(f.latency_ms)::bigint
+SELECT (extract(epoch FROM f.minute) / $2)::bigint, f.status, least(sum(f.events), 1e17)::bigint, least(sum(f.latency_ms), 1e17)::bigint
   FROM (SELECT date_bin(make_interval(secs => $2), m.minute, timestamptz 'epoch') AS minute, m.status, m.events, m.latency_ms
           FROM tidegate.minute_stats AS m
          WHERE m.minute > statement_timestamp() - make_interval(secs => $1) AND ($3::text IS NULL OR m.kind = $3)) AS f
@@ -189,7 +190,8 @@ pub static ENDED: Statement = Statement {
     name: "ended",
     params: &[Type::FLOAT8],
     text: "\
-SELECT m.kind, m.status, m.within_ms, sum(m.events)::bigint, sum(m.attempts)::bigint, sum(m.latency_ms)::bigint
+SELECT m.kind, m.status, m.within_ms, least(sum(m.events), 1e17)::bigint, least(sum(m.attempts), 1e17)::bigint,
+       least(sum(m.latency_ms), 1e17)::bigint
   FROM tidegate.minute_stats AS m
  WHERE m.minute > statement_timestamp() - make_interval(secs => $1)
  GROUP BY m.kind, m.status, m.within_ms ORDER BY m.kind, m.status, m.within_ms",
