@@ -304,7 +304,10 @@ impl Write {
                     .left
                     .is_empty()
             }
-            Self::HandBack => !queue::hand_back(client, worker, &[lease]).await?.left.is_empty(),
+            Self::HandBack => !queue::hand_back(client, worker, &[lease])
+                .await?
+                .left
+                .is_empty(),
             Self::Renew => {
                 let renewed = queue::renew(client, worker, &[lease.token], MINUTE).await;
                 !renewed?.is_empty()

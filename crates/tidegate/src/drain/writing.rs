@@ -252,7 +252,11 @@ impl<D: Dispatch> Drain<D> {
                 self.hand.leases.started(start.token, start.upto);
             }
         }
-        for (token, _, mark) in batch.lowered.iter().filter(|(token, ..)| written.lowered.contains(token)) {
+        for (token, _, mark) in batch
+            .lowered
+            .iter()
+            .filter(|(token, ..)| written.lowered.contains(token))
+        {
             self.hand.leases.note_lowered(*token, *mark);
         }
         let up_to = batch.up_to;
@@ -387,7 +391,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             self.options.retry.max
         };
-        tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "the result cannot be stored; the event is released");
+        self.lines.unwritable(end.finalization.lease, &fault.code);
         if let Some(group) = &end.group {
             // Later events of the group that have not started need not be charged.
             self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
@@ -483,7 +487,9 @@ impl<D: Dispatch> Drain<D> {
             if written.returns_busy.contains(&event.lease.id) {
                 if self.waits(busy_since) {
                     let busy_since = busy_since.or(Some(Instant::now()));
-                    self.outbox.busy_releases.push(Release { event, busy_since });
+                    self.outbox
+                        .busy_releases
+                        .push(Release { event, busy_since });
                 } else {
                     self.leave_to_lapse(event.lease, event.group_key.as_deref(), leased);
                 }
@@ -548,10 +554,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn count_lost(&mut self, lease: Lease) {
-        tracing::warn!(
-            event.id = lease.id,
-            "lease lost; the result of this attempt is discarded"
-        );
+        self.lines.lost(lease);
         self.report.lease_lost += 1;
     }
 }
