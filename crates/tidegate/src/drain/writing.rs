@@ -392,7 +392,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             self.options.retry.max
         };
-        tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "the result cannot be stored; the event is released");
+        self.lines.unwritable(end.finalization.lease, &fault.code);
         if let Some(group) = &end.group {
             // Later events of the group that have not started need not be charged.
             self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
@@ -555,10 +555,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn count_lost(&mut self, lease: Lease) {
-        tracing::warn!(
-            event.id = lease.id,
-            "lease lost; the result of this attempt is discarded"
-        );
+        self.lines.lost(lease);
         self.report.lease_lost += 1;
     }
 }
