@@ -208,7 +208,7 @@ fn noticed(flaws: impl IntoIterator<Item = (&'static str, String)>) {
         let world = runtime.block_on(server.world(&format!("sabotage_{number}"), &sql));
         let config = Config {
             failure_persistence: None,
-            cases: 1500,
+            cases: 6000,
             max_shrink_iters: 500,
             ..Config::default()
         };

@@ -58,6 +58,8 @@ pub(super) struct Leases {
     over: Vec<Uuid>,
     /// Leases that are marked, to be removed.
     ended: Vec<Uuid>,
+    /// Whether the answer to a lease was lost, so that this worker may have a lease that it does not know.
+    pub has_unknown: bool,
 }
 
 impl Held {

@@ -506,6 +506,10 @@ impl<D: Dispatch> Drain<D> {
                 .await;
         removed?;
         let backlog = backlog?;
+        if self.hand.leases.has_unknown {
+            // What nobody has started goes back uncharged.
+            queue::sweep(client, self.worker, &self.hand.leases.tokens()).await?;
+        }
         for claim in self.limits.give_back() {
             queue::claim_service(client, self.worker, &claim).await?;
         }
