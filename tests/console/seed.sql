@@ -58,7 +58,7 @@ INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at
 SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range(min(id), min(id) + 4)), min(id) + 3, now() - interval '20 s', now() - interval '2 s', now() + interval '1 h', 0, pg_current_xact_id()
   FROM tidegate.event_queue WHERE kind = 'order_placed'
 UNION ALL
-SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range(min(id) + 10, min(id) + 13)), min(id) + 12, now() - interval '9 min', now() - interval '8 min', now() - interval '6 min', 0, 0, pg_current_xact_id()
+SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range(min(id) + 10, min(id) + 13)), min(id) + 12, now() - interval '9 min', now() - interval '8 min', now() - interval '6 min', 0, pg_current_xact_id()
   FROM tidegate.event_queue WHERE kind = 'order_placed';
 
 -- Services, drains, schedules.

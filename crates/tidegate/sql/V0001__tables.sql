@@ -278,6 +278,8 @@ CREATE TABLE tidegate.lease_cut (
     id     bigint  NOT NULL,
     -- It was not taken itself, but stands behind such an event in its group.
     behind boolean NOT NULL DEFAULT false,
+    -- Its attempt was charged, because it may have been started.
+    charged boolean NOT NULL DEFAULT false,
     PRIMARY KEY (token, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
 

@@ -372,16 +372,23 @@ $$;
 -- events were taken away from each. A worker is dead when none of its leases was renewed in time, so it renews all of them in one
 -- statement.
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE (token uuid, cuts integer)
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
     AS $$
+#variable_conflict use_column
+BEGIN
+    -- A worker that leases nothing more learns in this way of what was taken from it.
+    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+        PERFORM tidegate.apply_cuts();
+    END IF;
+    RETURN QUERY
     WITH held AS MATERIALIZED (
         SELECT l.token FROM tidegate.lease AS l WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
          ORDER BY l.token FOR NO KEY UPDATE)
     UPDATE tidegate.lease AS l
        SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + make_interval(secs => renew.seconds)
       FROM held WHERE l.token = held.token
-    RETURNING l.token, l.cuts
-$$;
+    RETURNING l.token, l.cuts;
+END $$;
 
 -- Lowers the mark up to which handlers of a lease may have started, if it is still `seen`. Only the lease's worker may do so: it
 -- has not started these events, and raises the mark again before it does.
@@ -517,6 +524,19 @@ BEGIN
                 GROUP BY l.worker ORDER BY l.worker LOOP
         BEGIN
             IF cut.worker IS NOT NULL THEN
+                PERFORM FROM tidegate.lease AS l WHERE l.worker = cut.worker ORDER BY l.token FOR UPDATE;
+                -- The worker may have started them since they were taken.
+                WITH begun AS MATERIALIZED (
+                    SELECT c.token, q.id FROM tidegate.lease_cut AS c
+                      JOIN tidegate.lease AS l ON l.token = c.token AND l.ids @> c.id AND c.id <= l.started_to
+                      JOIN tidegate.event_queue AS q ON q.id = c.id
+                     WHERE c.token = ANY (cut.tokens) AND NOT c.behind AND NOT c.charged
+                       FOR NO KEY UPDATE OF q SKIP LOCKED
+                ), charged AS (
+                    UPDATE tidegate.event_queue AS q
+                       SET attempts = least(q.attempts + 1, 999), max_attempts = least(1000, greatest(q.max_attempts, q.attempts + 2))
+                      FROM begun AS b WHERE q.id = b.id)
+                UPDATE tidegate.lease_cut AS c SET charged = true FROM begun AS b WHERE c.token = b.token AND c.id = b.id;
                 SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, coalesce(cut.taken, '{}'), taken_away => true) AS h;
                 lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
                 -- Those behind an event that has ended since.
@@ -689,6 +709,7 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)
           FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
           JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
          WHERE q.group_key IS NOT NULL
+           AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     )
     SELECT h.id, h.group_key, h.worker, ahead.id, o.worker
       FROM held AS h

@@ -57,6 +57,8 @@ DECLARE
     gone record;
 BEGIN
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
+        -- The worker learns of it before it starts another event: `cuts` changes.
+        PERFORM tidegate.apply_cuts();
         done := ARRAY(SELECT u.done - tidegate.cuts_of(u.token) FROM unnest(tokens, done) WITH ORDINALITY AS u(token, done, n) ORDER BY u.n);
     END IF;
     FOR n IN 1 .. cardinality(tokens) LOOP
@@ -200,6 +202,15 @@ BEGIN
             busy_ids := busy_ids || ARRAY(
                 SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
                  WHERE f.group_key = ANY (busy));
+        END IF;
+        IF busy_ids <> '{}' THEN
+            -- Nothing later of their groups ends before them.
+            busy_ids := busy_ids || ARRAY(
+                SELECT q.id FROM tidegate.event_queue AS q
+                  JOIN (SELECT b.group_key, min(b.id) AS first FROM tidegate.event_queue AS b
+                         WHERE b.id = ANY (busy_ids) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held
+                    ON held.group_key = q.group_key
+                 WHERE q.id = ANY (finalize.ids) AND q.id > held.first AND q.id <> ALL (busy_ids));
         END IF;
     END IF;
     WITH outcome AS MATERIALIZED (

@@ -178,6 +178,7 @@ COMMENT ON COLUMN tidegate.lease.expires_at IS
 COMMENT ON TABLE tidegate.lease_cut IS 'Events that operators have taken from a lease and the next sweep takes out of it.';
 COMMENT ON COLUMN tidegate.lease_cut.token IS 'The lease.';
 COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
+COMMENT ON COLUMN tidegate.lease_cut.charged IS 'Its attempt was charged, because it may have been started.';
 COMMENT ON COLUMN tidegate.lease_cut.behind IS 'It leaves because an earlier event of its group was taken.';
 COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed events from the lease.';
 COMMENT ON COLUMN tidegate.lease.ended IS 'True: none of its events is left in the queue.';
@@ -658,6 +659,19 @@ COMMENT ON FUNCTION tidegate.read_leased IS 'The events of a lease after an id.'
 COMMENT ON FUNCTION tidegate.in_hand IS 'The events in hand under these leases, in one snapshot.';
 COMMENT ON FUNCTION tidegate.renew IS 'Renews a worker''s leases.';
 COMMENT ON FUNCTION tidegate.hand_back IS 'Removes events from a worker''s leases without ending them.';
+COMMENT ON FUNCTION tidegate.take_back_starts IS 'Lowers the marks up to which handlers of leases may have started.';
+COMMENT ON FUNCTION tidegate.locked_with_earlier IS 'Returns the events that another session has locked, with the earlier ones of their groups.';
+COMMENT ON FUNCTION tidegate.earlier_of IS 'Returns those of the events that come before one of later in its group.';
+COMMENT ON FUNCTION tidegate.shrink_leases IS 'Takes ids out of leases, and removes leases that have no others.';
+COMMENT ON FUNCTION tidegate.apply_cuts IS 'Takes the events in lease_cut out of their leases, and tells the workers.';
+COMMENT ON FUNCTION tidegate.lapse IS 'Returns events of leases that break to the queue, and charges those that may have started.';
+COMMENT ON FUNCTION tidegate.break_leases IS 'Breaks leases of one worker, except for events that another session has locked.';
+COMMENT ON FUNCTION tidegate.dead_workers IS 'Returns the workers with leases of which none was renewed in time.';
+COMMENT ON FUNCTION tidegate.cuts_of IS 'Returns the ids that operators have taken from a lease.';
+COMMENT ON FUNCTION tidegate.refuse_new_cuts IS 'Rolls back the ends of events that an operator took while they were being ended.';
+COMMENT ON FUNCTION tidegate.end_locked IS 'Ends events as FAILED that the caller has locked, each by itself if need be.';
+COMMENT ON FUNCTION tidegate.end_at_once IS 'Ends events as FAILED that the caller has locked, all or none.';
+COMMENT ON FUNCTION tidegate.measure_payload IS 'Sets payload_bytes for a plain INSERT or COPY.';
 COMMENT ON FUNCTION tidegate.sweep IS 'Breaks leases that their workers have not renewed in time.';
 COMMENT ON FUNCTION tidegate.promote IS 'Makes delayed events ready when their time has come.';
 COMMENT ON FUNCTION tidegate.complete IS 'Moves completed events of leases to the log.';

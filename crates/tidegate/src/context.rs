@@ -446,8 +446,8 @@ impl Context {
             .saturating_add(IDLE_GRACE)
             .as_millis()
             .min(i32::MAX as u128);
-        let begin = format!("BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}");
-        let begun = client.simple_query_raw(&begin).await.retryable()?;
+        let opening = format!("BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}");
+        let begun = client.simple_query_raw(&opening).await.retryable()?;
         Ok(Transaction {
             client: Some(client),
             begun: Box::pin(begun),

@@ -58,6 +58,8 @@ pub struct Database {
     logins: Arc<Logins>,
     pool: Arc<Pool<Opener>>,
     places: Option<Places>,
+    /// Whether a connection goes back to the pool only when its last statement has been answered.
+    awaits_answers: bool,
 }
 
 /// The places for sessions outside the pool, and how long to wait for one.
@@ -89,12 +91,13 @@ pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
 /// How long a connection that comes back to the pool has for its last answer.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// A connection of the pool, which returns to the pool when dropped, once its last statement has been answered. Whoever
-/// used it may have been stopped in the middle of a statement that waits for a lock. Nobody else shall wait behind it:
-/// such a statement is cancelled, and its connection is thrown away.
+/// A connection of the pool, which returns to the pool when dropped. In the pool of a run's handlers it returns once its
+/// last statement has been answered: a handler may have been stopped in the middle of a statement that waits for a lock.
+/// Nobody else shall wait behind it, so such a statement is cancelled, and its connection is thrown away.
 pub struct Pooled {
     /// `None` once it is on its way back.
     lent: Option<Object<Opener>>,
+    awaits_answers: bool,
 }
 
 impl Pooled {
@@ -137,7 +140,7 @@ async fn abandon(lent: Object<Opener>) {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        let Some(lent) = self.lent.take() else {
+        let Some(lent) = self.lent.take().filter(|_| self.awaits_answers) else {
             return;
         };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -228,6 +231,7 @@ impl Database {
             logins,
             pool,
             places: None,
+            awaits_answers: false,
         })
     }
 
@@ -245,7 +249,8 @@ impl Database {
     }
 
     /// Returns the same database with an empty pool. Each run has a pool of its own, because a function may be frozen
-    /// between two runs for longer than its sockets live.
+    /// between two runs for longer than its sockets live. Its handlers may be stopped in the middle of a statement, so a
+    /// connection of this pool is lent again only when its last statement has been answered.
     ///
     /// # Errors
     /// As [`Database::new`].
@@ -254,6 +259,7 @@ impl Database {
             logins: self.logins.clone(),
             pool: pool(&self.logins, self.pool.status().max_size)?,
             places: self.places.clone(),
+            awaits_answers: true,
         })
     }
 
@@ -297,7 +303,10 @@ impl Database {
             ..self.pool.timeouts()
         };
         let lent = self.pool.timeout_get(&timeouts).await;
-        let lent = lent.map(|lent| Pooled { lent: Some(lent) });
+        let lent = lent.map(|lent| Pooled {
+            lent: Some(lent),
+            awaits_answers: self.awaits_answers,
+        });
         lent.map_err(|error| match error {
             PoolError::Backend(error) => error,
             other => Error::Connect(other.to_string()),

@@ -243,8 +243,8 @@ impl Hand {
     /// again others start beside it, but no other suspect, and no event on its last attempt.
     pub(super) fn start_more(&mut self, wanted: &Wanted<'_>) -> Option<Start> {
         if let Some(since) = wanted.suspect_runs.filter(|_| self.leases.runs_suspect()) {
-            let waited = wanted.now >= since + SUSPECT_WAIT;
-            return waited.then(|| self.next_window(wanted, true)).flatten();
+            let is_long = wanted.now >= since + SUSPECT_WAIT;
+            return is_long.then(|| self.next_window(wanted, true)).flatten();
         }
         let Some(suspect) = self.ready_suspect() else {
             self.suspect_since = None;

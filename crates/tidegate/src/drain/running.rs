@@ -61,6 +61,8 @@ impl<D: Dispatch> Drain<D> {
             match self.hand.pop(pick) {
                 Some(event) if self.is_late(&event, now) => {
                     let fate = Fate::Expired;
+                    // What is only swept does not count as leased.
+                    self.report.leased -= 1;
                     self.start(LeasedEvent { fate, ..event }, now);
                 }
                 Some(event) if self.may_start(&event, now) => {

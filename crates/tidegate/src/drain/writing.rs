@@ -119,7 +119,7 @@ impl<D: Dispatch> Drain<D> {
         // An event that precedes it in the group has ended in order, and is written.
         let stays = |end: &End| {
             let head = end.group.as_ref().and_then(|group| heads.get(group));
-            end.work.is_empty() || head.is_none_or(|head| end.finalization.lease.id < *head)
+            head.is_none_or(|head| end.finalization.lease.id < *head)
         };
         let fault = Fault::new(
             "unwritable",
