@@ -8,8 +8,11 @@ mod clocks;
 mod commit_order;
 mod crash_points;
 mod duplicate_ticks;
+mod frozen_transaction;
 mod frozen_worker;
 mod held_group;
+mod held_rows;
+mod idle_leases;
 mod killed_server;
 mod killed_workers;
 mod large_payloads;
@@ -84,6 +87,11 @@ pub static ALL: &[Experiment] = experiments![
     refused_writes::a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt,
     held_group::a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting,
     blocked_threads::handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end,
+    idle_leases::a_worker_that_leases_nothing_more_keeps_what_it_holds,
+    idle_leases::negative_control_an_ended_lease_that_expires_ends_its_live_worker,
+    held_rows::an_operator_who_leaves_a_transaction_open_keeps_only_that_event_waiting,
+    held_rows::negative_control_a_sweep_that_waits_for_an_event_frees_none_of_its_lease,
+    frozen_transaction::a_frozen_workers_transaction_keeps_only_its_own_event_waiting,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
 ];
