@@ -100,6 +100,12 @@ impl Fleet {
     pub async fn kill_worker(&mut self, world: &World, place: usize) {
         let mut actor = self.workers.swap_remove(place);
         actor.kill(world);
+        // Until its sessions are gone, it may still lease something.
+        let sessions = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}'",
+            actor.name
+        );
+        world.comes_to(&sessions, 0).await;
         self.ended.push(actor.name.clone());
         self.end_leases(world).await;
     }

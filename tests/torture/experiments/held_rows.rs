@@ -16,7 +16,7 @@ use crate::world::World;
 const NEIGHBOURS: i64 = 200;
 
 /// Only a hang takes longer.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_mins(1);
 
 /// An operator's statement for the event `$`, and whether its worker is killed.
 type Case = (&'static str, bool);

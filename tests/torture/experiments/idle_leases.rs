@@ -86,7 +86,8 @@ async fn work_on(world: &World) -> Vec<Violation> {
         },
     );
     let leased = "SELECT count(*) FROM torture.taken";
-    world.comes_to(leased, (QUICK + SLOW) as i64).await;
+    let all = i64::try_from(QUICK + SLOW).unwrap();
+    world.comes_to(leased, all).await;
     fleet.start_worker(world, patient);
     let database = Database::new(&(world.url.clone() + "?application_name=cleanup"), 1).unwrap();
     let expired =

@@ -7,6 +7,7 @@ mod cleanup_races;
 mod clocks;
 mod commit_order;
 mod crash_points;
+mod cut_handlers;
 mod duplicate_ticks;
 mod frozen_transaction;
 mod frozen_worker;
@@ -20,6 +21,8 @@ mod lost_lease;
 mod outage;
 mod poison;
 mod refused_writes;
+mod slower_pace;
+mod unreadable_payloads;
 
 use std::time::Duration;
 
@@ -92,6 +95,10 @@ pub static ALL: &[Experiment] = experiments![
     held_rows::an_operator_who_leaves_a_transaction_open_keeps_only_that_event_waiting,
     held_rows::negative_control_a_sweep_that_waits_for_an_event_frees_none_of_its_lease,
     frozen_transaction::a_frozen_workers_transaction_keeps_only_its_own_event_waiting,
+    slower_pace::a_worker_that_dies_when_its_events_have_turned_slow_charges_few_of_them,
+    slower_pace::negative_control_windows_that_stay_open_charge_what_never_started,
+    cut_handlers::handlers_that_are_cut_off_in_a_statement_spoil_no_connection,
+    unreadable_payloads::payloads_that_cannot_be_read_keep_no_other_event_waiting,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
 ];
