@@ -3,6 +3,7 @@
 
 mod async_commit;
 mod blocked_threads;
+mod busy_end;
 mod cleanup_races;
 mod clocks;
 mod commit_order;
@@ -19,6 +20,7 @@ mod killed_workers;
 mod large_payloads;
 mod lost_lease;
 mod outage;
+mod passed_deadline;
 mod poison;
 mod refused_writes;
 mod slower_pace;
@@ -98,6 +100,9 @@ pub static ALL: &[Experiment] = experiments![
     slower_pace::a_worker_that_dies_when_its_events_have_turned_slow_charges_few_of_them,
     slower_pace::negative_control_windows_that_stay_open_charge_what_never_started,
     cut_handlers::handlers_that_are_cut_off_in_a_statement_spoil_no_connection,
+    passed_deadline::an_event_whose_deadline_passes_in_hand_does_not_start,
+    passed_deadline::negative_control_an_event_whose_deadline_is_not_told_starts_after_it,
+    busy_end::an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end_waits,
     unreadable_payloads::payloads_that_cannot_be_read_keep_no_other_event_waiting,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
