@@ -98,7 +98,6 @@ pub static ALL: &[Experiment] = experiments![
     held_rows::negative_control_a_sweep_that_waits_for_an_event_frees_none_of_its_lease,
     frozen_transaction::a_frozen_workers_transaction_keeps_only_its_own_event_waiting,
     slower_pace::a_worker_that_dies_when_its_events_have_turned_slow_charges_few_of_them,
-    slower_pace::negative_control_windows_that_stay_open_charge_what_never_started,
     cut_handlers::handlers_that_are_cut_off_in_a_statement_spoil_no_connection,
     passed_deadline::an_event_whose_deadline_passes_in_hand_does_not_start,
     passed_deadline::negative_control_an_event_whose_deadline_is_not_told_starts_after_it,
