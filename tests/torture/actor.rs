@@ -65,6 +65,12 @@ pub struct Work {
     /// A success publishes a follow-up to this group.
     #[serde(default)]
     pub follow_up: Option<String>,
+    /// A statement for the database. An event of kind `kept` executes it in its transaction.
+    #[serde(default)]
+    pub statement: Option<String>,
+    /// How long the first attempt takes after that.
+    #[serde(default)]
+    pub lingers_ms: u64,
     /// Pads the payload to this size.
     #[serde(default)]
     pub ballast: String,
@@ -117,6 +123,8 @@ pub struct Worker {
     pub concurrency: usize,
     pub batch: u32,
     pub budget_ms: u64,
+    /// The most events that one drain leases.
+    pub max_events: Option<u64>,
     /// Run only one drain.
     pub once: bool,
     /// Memory limit of the process, including the stacks of its threads.
@@ -228,6 +236,7 @@ impl Worker {
             },
             // This includes slots of killed workers, until their leases expire.
             max_drains: 1000,
+            max_events: self.max_events,
             ..DrainOptions::default()
         }
     }
@@ -263,6 +272,9 @@ impl Dispatch for App {
 impl App {
     async fn plain(&self, work: &Work, ctx: &Context) -> HandlerResult {
         self.start(work, ctx).await;
+        if let Some(statement) = &work.statement {
+            ctx.connection().await?.batch_execute(statement).await?;
+        }
         let result = verdict(work, ctx);
         self.end(ctx, &result);
         Self::misfortune(work, ctx);
@@ -285,6 +297,12 @@ impl App {
         transaction
             .execute(insert, &[&ctx.event_id(), &attempt])
             .await?;
+        if let Some(statement) = &work.statement {
+            transaction.execute(statement.as_str(), &[]).await?;
+        }
+        if attempt == 1 && work.lingers_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(work.lingers_ms)).await;
+        }
         let done = verdict(work, ctx)?;
         // Recorded before the commit, because the next event of the group may start right after it.
         self.end(ctx, &Ok(done.clone()));

@@ -45,6 +45,7 @@ pub fn worker(world: &World) -> Worker {
         concurrency: 4,
         batch: 50,
         budget_ms: 3000,
+        max_events: None,
         once: false,
         memory_mb: None,
     }
@@ -91,6 +92,31 @@ impl Fleet {
                 self.ended.push(process);
             }
         }
+        self.end_leases(world).await;
+        self.ended.len()
+    }
+
+    /// Kills a worker, and lets its leases expire.
+    pub async fn kill_worker(&mut self, world: &World, place: usize) {
+        let mut actor = self.workers.swap_remove(place);
+        actor.kill(world);
+        // Until its sessions are gone, it may still lease something.
+        let sessions = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}'",
+            actor.name
+        );
+        world.comes_to(&sessions, 0).await;
+        self.ended.push(actor.name.clone());
+        self.end_leases(world).await;
+    }
+
+    /// Lets the leases of a worker expire, as if it had sent no renewal.
+    pub async fn let_leases_expire(&mut self, world: &World, place: usize) {
+        self.ended.push(self.workers[place].name.clone());
+        self.end_leases(world).await;
+    }
+
+    async fn end_leases(&self, world: &World) {
         // The statement of a dead worker may be executed after its death.
         let end = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '1 second'
                     WHERE expires_at > clock_timestamp()
@@ -101,7 +127,6 @@ impl Fleet {
             .execute(end, &[&self.ended])
             .await
             .unwrap();
-        self.ended.len()
     }
 
     /// Tends to the workers until all events have ended. Returns false if they do not end in time.

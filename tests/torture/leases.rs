@@ -96,7 +96,10 @@ impl<'a> Leases<'a> {
     /// not started at all.
     fn gave_up(&self, id: i64, attempt: u32) -> bool {
         self.rows.get(&id).is_some_and(|row| {
-            row.place != Place::Queue && row.status == "FAILED" && row.attempts == attempt
+            let unreadable = row.code.as_deref() == Some("unreadable");
+            row.place != Place::Queue
+                && row.status == "FAILED"
+                && (row.attempts == attempt || unreadable)
         })
     }
 

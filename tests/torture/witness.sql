@@ -57,6 +57,23 @@ CREATE TABLE torture.departure (
 CREATE TABLE torture.run_out (transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), worker uuid NOT NULL);
 CREATE INDEX ON torture.run_out (worker);
 
+-- What operators have taken from leases. It has left at that moment. Only later does a drain remove it from the lease, together
+-- with those behind it in its group.
+CREATE TABLE torture.cut (token uuid NOT NULL, id bigint NOT NULL, behind boolean NOT NULL);
+CREATE INDEX ON torture.cut (token, id);
+
+CREATE FUNCTION torture.lease_cut() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+BEGIN
+    INSERT INTO torture.cut (token, id, behind) VALUES (NEW.token, NEW.id, NEW.behind);
+    INSERT INTO torture.departure (token, worker, id, started, expired)
+    SELECT l.token, l.worker, NEW.id, NEW.id <= l.started_to, l.expires_at <= clock_timestamp()
+      FROM tidegate.lease AS l WHERE l.token = NEW.token AND NOT NEW.behind;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER lease_cut AFTER INSERT ON tidegate.lease_cut
+    FOR EACH ROW EXECUTE FUNCTION torture.lease_cut();
+
 CREATE FUNCTION torture.lease_left() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     hole CONSTANT int8multirange := CASE WHEN TG_OP = 'DELETE' THEN OLD.ids ELSE OLD.ids - NEW.ids END;
@@ -66,11 +83,14 @@ BEGIN
     IF OLD.expires_at <= instant THEN
         INSERT INTO torture.run_out (worker) VALUES (OLD.worker);
     END IF;
-    INSERT INTO torture.departure (token, worker, id, started, expired)
-    SELECT OLD.token, OLD.worker, q.id, q.id <= OLD.started_to,
+    INSERT INTO torture.departure (by, token, worker, id, started, expired)
+    SELECT CASE WHEN NEW.cuts > OLD.cuts OR cut.behind THEN '' ELSE current_setting('application_name') END,
+           OLD.token, OLD.worker, q.id, q.id <= OLD.started_to,
            EXISTS (SELECT FROM torture.run_out AS o WHERE o.worker = OLD.worker AND o.transaction = pg_current_xact_id())
            OR EXISTS (SELECT FROM tidegate.lease AS l WHERE l.worker = OLD.worker AND l.expires_at <= instant)
-      FROM unnest(hole) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r);
+      FROM unnest(hole) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+      LEFT JOIN torture.cut AS cut ON cut.token = OLD.token AND cut.id = q.id
+     WHERE coalesce(cut.behind, true);
     RETURN NULL;
 END $$;
 

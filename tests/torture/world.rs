@@ -287,6 +287,33 @@ impl World {
         Err(text)
     }
 
+    /// Ends a negative control, in which a broken promise must be found.
+    pub async fn convict(self, further: Vec<Violation>) -> Result<Figures, String> {
+        let history = self.history(false).await;
+        let found = check(&history).len() + further.len();
+        if found == 0 {
+            return Err(format!(
+                "nothing was found although a guard is missing; seed {}; evidence: {}",
+                self.seed,
+                self.evidence.display()
+            ));
+        }
+        let figures = Figures::of(&history);
+        self.forget();
+        Ok(figures)
+    }
+
+    /// Replaces a part of a function in the database, for a negative control.
+    pub async fn unguard(&self, function: &str, guard: &str, instead: &str) {
+        let client = self.client().await;
+        let sql = "SELECT pg_get_functiondef($1::text::regproc)";
+        let definition = client.query_one(sql, &[&function]).await.unwrap();
+        let definition: String = definition.get(0);
+        assert!(definition.contains(guard), "{function} has no {guard:?}");
+        let without = definition.replace(guard, instead);
+        client.batch_execute(&without).await.unwrap();
+    }
+
     /// Removes the evidence of a successful run.
     pub fn forget(self) {
         let _ = std::fs::remove_dir_all(&self.evidence);
