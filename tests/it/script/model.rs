@@ -361,10 +361,11 @@ impl Model {
 
     /// Ids, and the lowest.
     pub fn promote(&mut self) -> (u64, Option<i64>) {
-        let due = |row: &&mut Row| row.delayed && row.available <= 0;
+        let due = |row: &&mut Row| row.delayed && (row.available <= 0 || row.is_late());
         let mut promoted = Vec::new();
         for row in self.tables.queue.iter_mut().filter(due) {
             row.delayed = false;
+            row.available = row.available.min(0);
             promoted.push(row.id);
         }
         (promoted.len() as u64, promoted.first().copied())
@@ -629,15 +630,16 @@ impl Model {
         id
     }
 
-    /// The event that is put behind its group.
-    pub fn skip(&mut self, group: &str) -> Option<Ended> {
+    /// The event that is put behind its group, and in how many hours it starts.
+    pub fn skip(&mut self, group: &str) -> Option<(Ended, i64)> {
         let head = self.head(group).filter(|row| !row.is_late());
-        let id = head.map(|row| row.id);
+        let found = head.map(|row| (row.id, row.available.max(0)));
+        let id = found.map(|(id, _)| id);
         if let Some(id) = id {
             self.end_by_operator(id, "skipped");
         }
         self.note("unblock", id);
-        id.and_then(|id| self.ended(id))
+        found.and_then(|(id, available)| Some((self.ended(id)?, available)))
     }
 
     fn ended(&self, id: i64) -> Option<Ended> {

@@ -401,9 +401,13 @@ impl World {
             return same(&model.cancel(group), &report.id);
         }
         let skipped = model.skip(group);
-        same(&skipped.as_ref().map(|ended| ended.id), &report.id)?;
+        same(&skipped.as_ref().map(|(ended, _)| ended.id), &report.id)?;
         match (skipped, report.new_id) {
-            (Some(original), Some(id)) => model.insert(Row::replay(id, &original)),
+            (Some((original, available)), Some(id)) => model.insert(Row {
+                available,
+                delayed: available > 0,
+                ..Row::replay(id, &original)
+            }),
             (None, None) => Ok(()),
             (skipped, id) => Err(format!("{skipped:?} is put behind as {id:?}")),
         }
