@@ -22,10 +22,10 @@ pub async fn publish_letters(client: &Client, count: i32) {
 /// many seconds. With a negative number, it has already expired.
 pub async fn lease_away(client: &Client, ids: &[i64], seconds: f64) {
     let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at,
-                                             reached, clear_to, as_of)
+                                             clear_to, as_of)
                  SELECT gen_random_uuid(), gen_random_uuid(), tidegate.ranges(array_agg(q.id)), max(q.id),
                         array_agg(DISTINCT hashtext(q.group_key)) FILTER (WHERE q.group_key IS NOT NULL),
-                        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => $2), max(q.id), 0,
+                        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => $2), 0,
                         pg_snapshot_xmin(pg_current_snapshot())
                    FROM tidegate.event_queue AS q WHERE q.id = ANY ($1)";
     assert_eq!(client.execute(lease, &[&ids, &seconds]).await.unwrap(), 1);
