@@ -715,6 +715,7 @@ COMMENT ON FUNCTION tidegate.lock_replays IS 'Makes concurrent replays wait for 
 COMMENT ON FUNCTION tidegate.lock_slots IS 'Locks rows of mutex.';
 COMMENT ON FUNCTION tidegate.log_columns IS 'The columns of the log, as text.';
 COMMENT ON FUNCTION tidegate.log_places IS 'The partitions of the log.';
+COMMENT ON FUNCTION tidegate.logged_under IS 'The leases of a list that finished their event.';
 COMMENT ON FUNCTION tidegate.made_replays IS 'Whether an audit row''s ids were replayed.';
 COMMENT ON FUNCTION tidegate.mark_delayed IS 'Trigger of event_queue: keeps delayed in step with available_at.';
 COMMENT ON FUNCTION tidegate.mutex_slot IS 'The row of mutex for a group.';
