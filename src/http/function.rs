@@ -5,7 +5,10 @@
 //! settings do not make the start fail, as in the other function: every request is answered with 503, and the log contains
 //! the reason.
 
+use axum::middleware::map_response;
+use axum::response::Response;
 use tidegate::config::environment;
+use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::log_panics;
 use tidegate::{Database, Error, Telemetry, wake};
 
@@ -21,6 +24,7 @@ const CONNECTIONS: usize = 1;
 /// # Errors
 /// If Lambda's runtime interface cannot be used.
 pub fn run() -> Result<(), lambda_http::Error> {
+    let _flush = FlushAtExit;
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
     log_panics();
     let settings = logs.and_then(|()| settings());
@@ -58,7 +62,12 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
             recording(waking(router(database, access), wakes), telemetry)
         },
     );
-    lambda_http::run(router).await
+    // The function is frozen after its answer, and its lines with it.
+    lambda_http::run(router.layer(map_response(async |answer: Response| {
+        flush(PATIENCE);
+        answer
+    })))
+    .await
 }
 
 /// Reads the settings. A function URL may be public, and the function cannot know. The setting for authentication is

@@ -54,8 +54,8 @@ SELECT 'refund_requested', json_build_object('customer', g), 'customer-' || 900 
        CASE WHEN o = 1 THEN 'http_503: the bank did not answer' END,
        CASE WHEN o = 1 THEN jsonb_build_array(jsonb_build_object('code', 'http_503', 'handler', 'pay_back', 'attempt', 2, 'message', 'the bank did not answer', 'at', now() - interval '2 min')) ELSE '[]' END
   FROM generate_series(1, 6) AS g, generate_series(1, 4) AS o;
-INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
-SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range(min(id), min(id) + 4)), min(id) + 3, now() - interval '20 s', now() - interval '2 s', now() + interval '1 h', 0, 0, pg_current_xact_id()
+INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
+SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range(min(id), min(id) + 4)), min(id) + 3, now() - interval '20 s', now() - interval '2 s', now() + interval '1 h', 0, pg_current_xact_id()
   FROM tidegate.event_queue WHERE kind = 'order_placed'
 UNION ALL
 SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range(min(id) + 10, min(id) + 13)), min(id) + 12, now() - interval '9 min', now() - interval '8 min', now() - interval '6 min', 0, 0, pg_current_xact_id()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate::migrate::{Migrate, Migrations};
 use tidegate::{DrainReport, Event as _, StopReason};
 use tidegate_job::app::{self, Event as AppEvent};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::Client;
 
 use crate::probe::{live, number};
@@ -637,6 +637,47 @@ async fn a_drain_that_fails_does_not_claim_that_the_queue_is_empty() {
     for unknown in ["stop_reason", "backlog", "oldest_age_ms"] {
         assert!(report.get(unknown).is_none(), "{report}");
     }
+}
+
+#[tokio::test]
+async fn a_drain_whose_stderr_nobody_reads_goes_on_and_reports() {
+    let db = support::database().await;
+    let client = db.client().await;
+    publish_views(&client, 8000).await;
+    let undecodable = "SELECT count(*) FROM generate_series(1, 3000) AS n, tidegate.publish('grant_letter_viewed', to_jsonb(n))";
+    client.query_one(undecodable, &[]).await.unwrap();
+    // More than the pipe and the queue of lines hold together.
+    let cli = Cli::on(&db)
+        .with("TIDEGATE_LOG", "debug")
+        .with("TIDEGATE_METRICS", "emf");
+    let mut child = cli.command(&["drain", "--json"]).spawn().unwrap();
+    let mut unread = child.stderr.take().unwrap();
+    let ran = Ran::of(child).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report: DrainReport = serde_json::from_value(ran.document()).unwrap();
+    assert!(report.is_balanced(), "{report:?}");
+    let ends = (report.completed, report.failed, report.backlog);
+    assert_eq!(ends, (8000, 3000, 0), "{report:?}");
+    let mut pipe = Vec::new();
+    unread.read_to_end(&mut pipe).await.unwrap();
+    assert!(pipe.len() > 10_000, "it was full: {}", pipe.len());
+}
+
+#[tokio::test]
+async fn a_failure_whose_stderr_nobody_reads_ends_the_program() {
+    let (mut reader, pipe) = std::io::pipe().unwrap();
+    let full = tokio::process::Command::new("yes")
+        .stdout(pipe.try_clone().unwrap())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(&mut reader, &mut [0]).unwrap();
+    let cli = Cli::at("postgres://postgres@127.0.0.1:1/nothing");
+    let child = cli.command(&["status", "--json"]).stderr(pipe).spawn();
+    let ran = Ran::of(child.unwrap()).await;
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.document()["error"].is_string(), "{ran:?}");
+    drop((full, reader));
 }
 
 // status, show, list

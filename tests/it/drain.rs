@@ -1180,8 +1180,8 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
             }
             if call.name == "1" {
                 // If it was started before the loss was found out, it runs until then: the first is leased anew.
-                let again = "SELECT count(*) FROM tidegate.lease AS l, tidegate.event_queue AS q
-                              WHERE l.ids @> q.id AND q.payload->>'name' = '0' AND q.attempts > 0";
+                let again = "SELECT count(*) FROM tidegate.events
+                              WHERE status = 'PROCESSING' AND payload->>'name' = '0' AND attempts > 0";
                 let ended = "SELECT count(*) FROM tidegate.event_log WHERE payload->>'name' = '0'";
                 while number(&operator, again).await + number(&operator, ended).await == 0 {
                     tokio::time::sleep(Duration::from_millis(2)).await;

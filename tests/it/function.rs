@@ -106,6 +106,25 @@ fn fixture(name: &str) -> String {
 }
 
 #[tokio::test]
+async fn a_function_whose_log_nobody_reads_still_answers() {
+    let db = support::database().await;
+    publish_views(&db.client().await, 20_000).await;
+    let api = RuntimeApi::start().await;
+    let function = support::command("tidegate-function")
+        .envs(api.variables())
+        .env("DATABASE_URL", &db.url)
+        .env("TIDEGATE_LOG", "debug")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let first = report(api.invoke(r#"{"action": "drain"}"#, AMPLE).await);
+    assert_eq!((first.completed, first.backlog), (20_000, 0), "{first:?}");
+    let second = report(api.invoke(r#"{"action": "drain"}"#, AMPLE).await);
+    assert_eq!(second.leased, 0, "{second:?}");
+    drop(function);
+}
+
+#[tokio::test]
 async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_asked_for() {
     let db = support::database().await;
     publish_views(&db.client().await, 3).await;

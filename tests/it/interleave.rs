@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::probe::{
     ProbeApp, act, disorder, drain, expire_leases, lease_request, live, logged, number, options,
-    probe_database, publish_acts, sweep,
+    probe_database, publish_acts, start_leases, sweep,
 };
 use crate::support::{self, wait_until};
 
@@ -456,7 +456,7 @@ async fn i6_a_lease_passes_over_what_is_being_requeued_and_takes_it_afterwards()
 }
 
 #[tokio::test]
-async fn d14_a_requeue_that_waited_for_a_lease_under_way_is_as_if_it_had_come_before_it() {
+async fn d14_a_requeue_that_waited_for_a_lease_under_way_takes_the_event_from_it() {
     let db = probe_database().await;
     let (operator, mut worker, witness) = (db.client().await, db.client().await, db.client().await);
     let id = publish_group(&witness, 1).await[0];
@@ -466,8 +466,10 @@ async fn d14_a_requeue_that_waited_for_a_lease_under_way_is_as_if_it_had_come_be
     wait_for_a_lock(&witness).await;
     transaction.commit().await.unwrap();
     assert_eq!(waiting.await.unwrap().requeued, 1);
-    assert!(lease(&witness, 10).await.is_empty(), "it has one holder");
-    assert!(finalize(&worker, taken).await);
+    assert!(!finalize(&worker, taken).await);
+    let anew = lease(&witness, 10).await;
+    assert_eq!(ids(&anew), [id]);
+    assert!(finalize(&witness, anew[0]).await);
     assert_eq!(live(&witness).await, 0);
 }
 
@@ -481,6 +483,9 @@ async fn d14_i5_a_requeue_takes_what_stands_behind_along_and_the_worker_is_told(
     let held = lease_of(&worker, name, 10).await;
     assert_eq!(requeue(&operator, published[0]).await.requeued, 1);
     let tokens = [held[0].token];
+    let left = queue::in_hand(&worker, &tokens).await.unwrap();
+    assert_eq!(left.iter().map(|held| held.id).collect::<Vec<_>>(), [free]);
+    sweep(&operator).await;
     let renewed = queue::renew(&worker, name, &tokens, MINUTE).await;
     assert_eq!(renewed.unwrap(), [(tokens[0], 1)]);
     let left: Vec<i64> = queue::in_hand(&worker, &tokens)
@@ -517,18 +522,19 @@ async fn i7_a_requeue_that_waited_for_a_finalize_leaves_the_event_in_the_log() {
 // cancel
 
 #[tokio::test]
-async fn i5_a_finalize_that_waited_for_a_cancel_ends_nothing_and_claims_nothing() {
+async fn i5_a_finalize_beside_a_cancel_waits_for_nothing_and_claims_nothing() {
     let db = probe_database().await;
     let (mut operator, worker, witness) = (db.client().await, db.client().await, db.client().await);
     let id = publish_group(&witness, 1).await[0];
     let held = lease(&worker, 1).await[0];
     let transaction = operator.transaction().await.unwrap();
     assert_eq!(cancel(&transaction, "g").await.id, Some(id));
-    let waiting = tokio::spawn(async move { (finalize(&worker, held).await, worker) });
-    wait_for_a_lock(&witness).await;
+    assert!(
+        !at_once(finalize(&worker, held)).await,
+        "it waits for nobody"
+    );
     transaction.commit().await.unwrap();
-    let (ended, worker) = waiting.await.unwrap();
-    assert!(!ended);
+    assert!(!finalize(&worker, held).await);
     let claimed = queue::finished_under(&worker, &[held]).await.unwrap();
     assert!(claimed.is_empty());
     let (status, _, codes) = logged(&witness, id).await.unwrap();
@@ -584,6 +590,7 @@ async fn abandoned(client: &Client) -> Lease {
     let last = act("last").group("g").max_attempts(1);
     queue::publish(client, &last).await.unwrap();
     let held = lease(client, 1).await[0];
+    start_leases(client).await;
     expire_leases(client).await;
     held
 }

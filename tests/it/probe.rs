@@ -169,6 +169,12 @@ pub fn lease_request() -> LeaseRequest<'static> {
     }
 }
 
+/// Marks all events in leases as started: an event on its last attempt is never started with its lease.
+pub async fn start_leases(client: &(impl GenericClient + Sync)) {
+    let sql = "UPDATE tidegate.lease SET started_to = upper(ids) - 1";
+    client.execute(sql, &[]).await.unwrap();
+}
+
 /// Leases time out by the database's clock, which a test cannot move: so it is they that are moved.
 pub async fn expire_leases(client: &(impl GenericClient + Sync)) {
     let sql = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '1 second'";

@@ -108,6 +108,9 @@ async fn worker() {
     let app = ProbeApp::new(move |call, _| {
         let (behaviour, url) = (behaviour.clone(), url.clone());
         Box::pin(async move {
+            if behaviour == "rejects" {
+                return Err(HandlerError::reject("unfit", "for ever"));
+            }
             record_effect(&url, call.id).await?;
             match behaviour.as_str() {
                 "hang" => std::future::pending::<()>().await,
@@ -319,4 +322,25 @@ async fn b30_failures_that_will_be_retried_and_final_ones_are_two_different_log_
         "{log}"
     );
     assert!(!log.contains("canary"), "a payload is in the log: {log}");
+}
+
+#[tokio::test]
+async fn a_run_that_rejects_everything_logs_a_thousand_events_and_counts_the_others() {
+    let (db, client) = database_with_effects().await;
+    publish_acts(&client, 5000).await;
+    let log = Worker::start(&db, "rejects").output();
+    let lines = log.matches("event rejected by a handler").count();
+    assert_eq!(lines, 1000, "{log}");
+    let further = "this run logs no further lines about single events";
+    assert_eq!(log.matches(further).count(), 1, "{log}");
+    let summary = log.lines().find(|line| line.contains("were left out"));
+    let summary = summary.expect("it ends with what was left out");
+    assert!(
+        summary.contains("WARN")
+            && summary.contains("lines=4000")
+            && summary.contains("rejected unfit: 4000"),
+        "{summary}"
+    );
+    let all = log.lines().filter(|line| line.contains("tidegate"));
+    assert!(all.count() <= 1000 + 10, "{log}");
 }

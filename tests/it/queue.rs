@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::probe::{
     act, disorder, expire_leases, lease_request, live, logged, number, probe_database,
-    publish_acts, sweep,
+    publish_acts, start_leases, sweep,
 };
 use crate::support::{self, Finalized, lease_away};
 
@@ -962,6 +962,7 @@ async fn an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
         .unwrap()
         .id;
     lease(&client, 1).await;
+    start_leases(&client).await;
     expire_leases(&client).await;
     sweep(&client).await;
     let late = act("late").start_within(MINUTE);

@@ -325,8 +325,8 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ("SELECT * FROM tidegate.leases", &[Drain, Operate, Read]),
     ("SELECT * FROM tidegate.held", &[Drain, Operate, Read]),
     (
-        "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
-         VALUES (gen_random_uuid(), gen_random_uuid(), '{[1,2)}', 0, 'now', 'now', 'now', 0, 0, '0')",
+        "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
+         VALUES (gen_random_uuid(), gen_random_uuid(), '{[1,2)}', 0, 'now', 'now', 'now', 0, '0')",
         &[Drain],
     ),
     ("UPDATE tidegate.lease SET expires_at = 'infinity'", &[Drain]),

@@ -123,6 +123,10 @@ async fn requeue(client: &Client, id: i64) {
         actor: None,
     };
     queue::requeue(client, &request).await.unwrap();
+    client
+        .query_one("SELECT tidegate.apply_cuts()", &[])
+        .await
+        .unwrap();
 }
 
 /// The scene ends well with the guard, and not without.
@@ -176,8 +180,8 @@ const ALONE: Guard = (
 );
 const FOLLOWERS: Guard = (
     "hand_back",
-    "AND b.id <@ own OFFSET 0",
-    "AND false OFFSET 0",
+    "b.id >= first.id AND b.id <@ own",
+    "b.id = first.id AND b.id <@ own",
 );
 const UNDER_WAY: Guard = ("hand_back", "ORDER BY l.token FOR UPDATE;", ";");
 const FENCE: Guard = (
@@ -198,10 +202,15 @@ const OVER: Guard = (
 );
 const ALL_OR_NONE: Guard = (
     "sweep",
-    "o.worker = dead LOOP",
-    "o.worker = dead AND o.expires_at <= instant LOOP",
+    "OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)",
+    "",
 );
-const STARTED: Guard = ("sweep", "SELECT e.id <= l.started_to AND", "SELECT");
+const STARTED: Guard = ("lapse", "e.id <= l.started_to AND", "");
+const TAKEN: Guard = (
+    "complete",
+    "PERFORM tidegate.refuse_new_cuts(tokens, done);",
+    "",
+);
 
 #[tokio::test]
 async fn i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it() {
@@ -399,8 +408,37 @@ async fn i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_beh
 }
 
 #[tokio::test]
-async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
+async fn i6_a_completion_behind_a_sweep_ends_nothing_of_a_broken_lease() {
     hangs_on(FENCE, async |scene| {
+        let [id] = scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        expire_leases(&scene.client).await;
+        let (mut sweeper, worker) = (scene.db.client().await, scene.db.client().await);
+        let breaking = sweeper.transaction().await.unwrap();
+        assert_eq!(queue::sweep(&breaking, OTHER, &[]).await.unwrap().broken, 1);
+        let completion = Completion {
+            token: taken.token,
+            done: vec![id],
+            ..Completion::default()
+        };
+        // Longer than a completion waits of itself.
+        worker
+            .batch_execute("ALTER FUNCTION tidegate.complete SET lock_timeout = 0")
+            .await
+            .unwrap();
+        let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
+        wait_for_a_lock(&scene.client).await;
+        breaking.commit().await.unwrap();
+        let ended = waiting.await.unwrap().unwrap()[0].ended;
+        ended == 0 && live(&scene.client).await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
+    hangs_on(TAKEN, async |scene| {
         let [id] = scene.publish(["g"]).await;
         let walk = scene.walk().await;
         let taken = scene.lease(request(ONE, &[], walk)).await;
@@ -417,11 +455,16 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
             done: vec![id],
             ..Completion::default()
         };
+        worker
+            .batch_execute("ALTER FUNCTION tidegate.complete SET lock_timeout = 0")
+            .await
+            .unwrap();
         let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
         wait_for_a_lock(&scene.client).await;
         requeue.commit().await.unwrap();
-        let ended = waiting.await.unwrap().unwrap()[0].ended;
-        ended == 0 && live(&scene.client).await == 1
+        // It is to be tried again, and then ends nothing.
+        let refused = waiting.await.unwrap();
+        refused.is_err_and(|error| error.is_lock_timeout()) && live(&scene.client).await == 1
     })
     .await;
 }
@@ -452,36 +495,58 @@ async fn i4_of_a_workers_leases_all_are_broken_or_none() {
         let walk = scene.walk().await;
         let taken = scene.lease(request(ONE, &[], walk)).await;
         scene.publish(["g"]).await;
-        scene.lease(request(ONE, &[taken.token], taken.walk)).await;
-        let expire = "UPDATE tidegate.lease SET expires_at = clock_timestamp() WHERE token = $1";
-        scene.client.execute(expire, &[&taken.token]).await.unwrap();
-        queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
-        leases(&scene.client).await == 0
+        let held = [taken.token];
+        let next = scene.lease(request(ONE, &held, taken.walk)).await;
+        expire_leases(&scene.client).await;
+        let mut worker = scene.db.client().await;
+        let writing = worker.transaction().await.unwrap();
+        let lock = "SELECT FROM tidegate.lease WHERE token = $1 FOR KEY SHARE";
+        writing.execute(lock, &[&next.token]).await.unwrap();
+        let sweep = queue::sweep(&scene.client, OTHER, &[]);
+        let swept = tokio::time::timeout(Duration::from_secs(10), sweep).await;
+        writing.commit().await.unwrap();
+        swept.unwrap().unwrap().broken == 0
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_worker_of_which_one_lease_is_locked_keeps_them_all() {
-    let scene = Scene::new(None).await;
-    scene.publish(["g"]).await;
-    let walk = scene.walk().await;
-    let taken = scene.lease(request(ONE, &[], walk)).await;
-    scene.publish(["g"]).await;
-    let held = [taken.token];
-    let next = scene.lease(request(ONE, &held, taken.walk)).await;
-    expire_leases(&scene.client).await;
-    let mut worker = scene.db.client().await;
-    let writing = worker.transaction().await.unwrap();
-    let lock = "SELECT FROM tidegate.lease WHERE token = $1 FOR KEY SHARE";
-    writing.execute(lock, &[&next.token]).await.unwrap();
-    let sweep = queue::sweep(&scene.client, OTHER, &[]);
-    let swept = tokio::time::timeout(Duration::from_secs(10), sweep).await;
-    assert_eq!(swept.unwrap().unwrap().broken, 0);
-    writing.commit().await.unwrap();
-    let swept = queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
-    assert_eq!(swept.broken, 2);
-    assert_eq!(disorder(&scene.client).await, [""; 0]);
+async fn i6_a_worker_lives_as_long_as_it_renews_one_of_its_leases() {
+    let at_the_first = (
+        "dead_workers",
+        "max(l.expires_at) FILTER (WHERE NOT l.ended)",
+        "min(l.expires_at)",
+    );
+    hangs_on(at_the_first, async |scene| {
+        let [first, _] = scene.publish(["", ""]).await;
+        let walk = scene.walk().await;
+        let one = LeaseRequest {
+            limit: 1,
+            ..request(ONE, &[], walk)
+        };
+        let over = scene.lease(one).await;
+        // It has ended, and is not renewed any more.
+        let completion = Completion {
+            token: over.token,
+            done: vec![first],
+            over: true,
+            ..Completion::default()
+        };
+        queue::complete(&scene.client, &[completion]).await.unwrap();
+        let at_work = scene.lease(request(ONE, &[], over.walk)).await;
+        expire_leases(&scene.client).await;
+        let held = [at_work.token];
+        let renewed = queue::renew(&scene.client, ONE, &held, Duration::from_mins(1)).await;
+        assert_eq!(renewed.unwrap().len(), 1);
+        queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
+        number(
+            &scene.client,
+            "SELECT sum(lapses) FROM tidegate.event_queue",
+        )
+        .await
+            == 0
+    })
+    .await;
 }
 
 /// Attempts, lapses and whether it is a stray, of each event.
@@ -573,10 +638,10 @@ async fn i6_what_was_leased_between_a_leases_two_looks_is_not_taken_again() {
         let stopped =
             tokio::spawn(async move { lease(&stopped, request(ONE, &[], walk)).await.ids });
         wait_for_a_lock(&scene.client).await;
-        let by_other = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, reached,
+        let by_other = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at,
                                                    clear_to, as_of)
                         SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range($1, $1, '[]')), 0, ARRAY[hashtext('g')],
-                               t, t, t + interval '1 minute', $1, 0, pg_current_xact_id() FROM clock_timestamp() AS t";
+                               t, t, t + interval '1 minute', 0, pg_current_xact_id() FROM clock_timestamp() AS t";
         scene.client.execute(by_other, &[&first]).await.unwrap();
         scene
             .client

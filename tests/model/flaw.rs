@@ -65,6 +65,8 @@ pub enum Flaw {
     EffectApart,
     /// `sweep` breaks the expired leases of a worker, but not its other leases.
     SweepsSingleLeases,
+    /// `sweep` takes a worker for dead when one of its leases has expired.
+    SweepsAtTheFirst,
     /// `sweep` does not check the time.
     SweepsBeforeTime,
     /// No lease is ever broken.
@@ -118,7 +120,7 @@ pub enum Flaw {
 }
 
 impl Flaw {
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 55] = [
         Self::NoGroupLock,
         Self::NoRowLocks,
         Self::NoRowLocksNorConstraint,
@@ -148,6 +150,7 @@ impl Flaw {
         Self::EndInTwoStatements,
         Self::EffectApart,
         Self::SweepsSingleLeases,
+        Self::SweepsAtTheFirst,
         Self::SweepsBeforeTime,
         Self::NoSweep,
         Self::LapseChargesUnstarted,
@@ -212,6 +215,7 @@ impl Flaw {
             Self::EndInTwoStatements => (Scenario::ONE_EVENT, &[ONE_PLACE]),
             Self::EffectApart => (Scenario::ONE_EVENT, &[EFFECT]),
             Self::SweepsSingleLeases => (Scenario::GROUP, &[RUN]),
+            Self::SweepsAtTheFirst => (Scenario::GROUP, &[OWN_ROWS]),
             Self::SweepsBeforeTime => (Scenario::ONE_EVENT, &[OWN_ROWS]),
             Self::NoSweep => (Scenario::ONE_EVENT, &[ENDS]),
             Self::LapseChargesUnstarted => (Scenario::ONE_EVENT, &[UNCHARGED]),

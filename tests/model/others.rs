@@ -36,8 +36,8 @@ impl Protocol {
         }
     }
 
-    /// `sweep`: frees leases under the caller's name that are not in its hands. If a lease of another worker has expired,
-    /// either all leases of that worker break or none.
+    /// `sweep`: frees leases under the caller's name that are not in its hands. If all leases of another worker have
+    /// expired, either all of them break or none.
     pub fn sweep(&self, state: &mut State, worker: Worker) {
         let known = state.mind(worker).tokens();
         let locked = self.locked_leases(state);
@@ -72,10 +72,15 @@ impl Protocol {
         if self.has(Flaw::SweepsSingleLeases) {
             return expired;
         }
-        let any = !expired.is_empty() || self.has(Flaw::SweepsBeforeTime);
         let all = tokens(theirs());
+        let dead = if self.has(Flaw::SweepsAtTheFirst) {
+            !expired.is_empty()
+        } else {
+            expired == all
+        };
+        let dead = dead || self.has(Flaw::SweepsBeforeTime);
         let is_locked = !all.and(self.locked_leases(state)).is_empty();
-        if any && !is_locked {
+        if dead && !is_locked {
             all
         } else {
             Set::default()
@@ -89,7 +94,7 @@ impl Protocol {
             .iter()
             .filter_map(|token| state.lease(token))
             .collect();
-        let too_early = !leases.is_empty() && !leases.iter().any(|lease| lease.expired);
+        let too_early = leases.iter().any(|lease| !lease.expired);
         let heard = leases.iter().filter(|lease| lease.heard);
         let charged: Set = heard
             .flat_map(|lease| lease.ids.iter().filter(|id| *id <= lease.started_to))

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tidegate::logs::{PATIENCE, flush, write_line};
 use tidegate::{DrainError, DrainReport, Error};
 
 use crate::text::{is_command, shown};
@@ -78,9 +79,10 @@ pub(crate) fn print_document(document: &Value) -> ExitCode {
     write(&text)
 }
 
-/// Writes a message to stderr, without commands to a terminal.
+/// Writes a message to stderr behind the log, without commands to a terminal.
 pub(crate) fn print_error(text: &str) {
-    eprintln!("{}", printable(text));
+    write_line(&printable(text));
+    flush(PATIENCE);
 }
 
 /// Returns the lines of a text as [`shown`], tabs excepted: scripts for completions have some.

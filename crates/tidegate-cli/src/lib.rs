@@ -42,7 +42,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate::config::environment;
-use tidegate::logs::{details_of_ours_alone, log_filter, own_spans};
+use tidegate::logs::{FlushAtExit, details_of_ours_alone, log_filter, log_writer, own_spans};
 use tidegate::program::log_panics;
 use tidegate::{DrainReport, Error, Program};
 use tracing_subscriber::filter::LevelFilter;
@@ -75,9 +75,11 @@ fn block_on(
     origin: &'static str,
     answer: impl Future<Output = Result<Answer, Failed>>,
 ) -> Result<Answer, Failed> {
+    // Before the answer is printed, even if something panics.
+    let _flush = FlushAtExit;
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
-        .with_writer(std::io::stderr)
+        .with_writer(log_writer(std::io::stderr())?)
         .with_ansi(colour::is_wanted(std::io::stderr().is_terminal()))
         .finish()
         .with(log_filter(&environment, LevelFilter::WARN)?)

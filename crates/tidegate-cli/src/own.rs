@@ -8,6 +8,7 @@ use clap::{ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches, Par
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value};
 use tidegate::config::environment;
+use tidegate::logs::write_line;
 use tidegate::program::Service;
 use tidegate::{Error, Lookup, Program};
 
@@ -249,14 +250,19 @@ impl CommandLine {
     }
 
     async fn answer(self, asked: Asked, json: bool, lookup: Lookup<'_>) -> Result<Answer, Failed> {
+        let start = |program: Program| {
+            let mut service = program.start(lookup)?;
+            service.metrics_to = write_line;
+            Ok::<_, Error>(service)
+        };
         match asked {
             Asked::OfAll(verb) => {
-                let service = self.program.start(lookup)?;
+                let service = start(self.program)?;
                 verbs::answer(&service, verb, json).await
             }
             Asked::OfOwn(number, matches) => match &self.verbs[number].answer {
                 Answers::Program(answer) => {
-                    let service = Arc::new(self.program.start(lookup)?);
+                    let service = Arc::new(start(self.program)?);
                     Ok(answer(Ask { service, json }, &matches).await?)
                 }
                 Answers::New => Ok(verbs::new::new(&arguments(&matches)?)?),

@@ -8,6 +8,7 @@ use axum::Router;
 use lambda_http::Request;
 use lambda_http::request::RequestContext;
 use tidegate::config::environment;
+use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::{Service, log_panics};
 use tidegate::{Lookup, Program};
 use tower::{ServiceExt, service_fn};
@@ -25,6 +26,7 @@ use crate::who::Given;
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
+    let _flush = FlushAtExit;
     log_panics();
     let started = start(program, &environment);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -100,7 +102,10 @@ async fn told(
     if let Some(name) = name {
         extensions.insert(Published(name));
     }
-    routes.oneshot(request).await
+    let answer = routes.oneshot(request).await;
+    // The function is frozen after its answer, and its lines with it.
+    flush(PATIENCE);
+    answer
 }
 
 /// The host name of the function URL or HTTP API.

@@ -24,7 +24,10 @@ use tidegate::config::environment;
 use tidegate::connect::{Invoked, SelfInvoke};
 #[cfg(feature = "otel")]
 use tidegate::invocation::is_scheduled_event;
-use tidegate::logs::{details_of_ours_alone, log_filter, own_spans};
+use tidegate::logs::{
+    FlushAtExit, PATIENCE, details_of_ours_alone, flush, log_filter, log_writer, own_spans,
+    write_line,
+};
 use tidegate::program::{Deployment, Failure, log_panics};
 use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
@@ -77,11 +80,12 @@ pub use lambda_runtime::Error;
 /// # Errors
 /// If Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
+    let _flush = FlushAtExit;
     let logs = start_logs(program.origin());
     let mut ready = logs.and_then(|()| program.deploy(&environment));
     // CloudWatch reads them from the function's log.
     for service in ready.iter_mut().flat_map(Deployment::services_mut) {
-        service.metrics_to = |line| println!("{line}");
+        service.metrics_to = write_line;
     }
     if let Err(error) = &ready {
         tracing::error!(error = %error, "the settings are not valid; every invocation will fail");
@@ -102,12 +106,14 @@ pub fn run(program: Program) -> Result<(), Error> {
 /// crate `origin` logs details.
 ///
 /// # Errors
-/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then.
+/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then. Also if there can be no
+/// further thread: then nothing is logged.
 pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     let filter = log_filter(&environment, LevelFilter::INFO);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
+        .with_writer(log_writer(std::io::stdout())?)
         .with_max_level(LevelFilter::TRACE)
         .finish()
         .with(filter.as_ref().map_or_else(
@@ -195,7 +201,7 @@ async fn logged(
     hooks: impl Fn(Option<&str>) -> Hooks,
     spoiled: &AtomicBool,
 ) -> Result<Value, Refusal> {
-    let request_id = event.context.request_id.clone();
+    let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
     let answered = answer(event, ready, hooks, spoiled).await;
     match &answered {
         Ok(report) => {
@@ -208,6 +214,8 @@ async fn logged(
             "invocation failed"
         ),
     }
+    // The function is frozen after its answer, and its lines with it.
+    flush(time_until(deadline).map_or(PATIENCE, |left| PATIENCE.min(left / 2)));
     answered
 }
 
@@ -275,6 +283,7 @@ fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
 /// looks like the runtime asking for its next invocation. No thread survives.
 fn begin_anew() -> ! {
     tracing::warn!("handlers continue after the answer; the process restarts");
+    flush(PATIENCE);
     let mut arguments = std::env::args_os();
     let name = arguments.next();
     let error = match std::env::current_exe() {
@@ -289,6 +298,7 @@ fn begin_anew() -> ! {
         Err(error) => error,
     };
     tracing::error!(error = %error, "the process cannot restart, and ends");
+    flush(PATIENCE);
     std::process::exit(1);
 }
 
@@ -310,16 +320,20 @@ fn error_type(failure: &Failure) -> &'static str {
     }
 }
 
-/// Returns the time that this invocation may use, without the reserve. `None` if the deadline cannot be right: local emulators
-/// send one in
-/// 1970. A deadline that has just passed leaves no time.
+/// Returns the time that this invocation may use, without the reserve. `None` if the deadline is not known.
 fn time_left(deadline_ms: u64) -> Option<Duration> {
+    time_until(deadline_ms).map(less_reserve)
+}
+
+/// Returns the time until a deadline. `None` if the deadline cannot be right: local emulators send one in 1970. A
+/// deadline that has just passed leaves no time.
+fn time_until(deadline_ms: u64) -> Option<Duration> {
     let deadline = Duration::from_millis(deadline_ms);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     if deadline.abs_diff(now) > LONGEST {
         return None;
     }
-    Some(less_reserve(deadline.saturating_sub(now)))
+    Some(deadline.saturating_sub(now))
 }
 
 /// Returns how much of the remaining time an invocation may use.
@@ -374,6 +388,7 @@ async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<boo
     tidegate::program::stop_signal().await;
     stop.send_replace(true);
     let _ = idle.wait_for(|busy| !busy).await;
+    flush(PATIENCE);
     std::process::exit(0);
 }
 

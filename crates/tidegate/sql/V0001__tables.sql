@@ -274,8 +274,10 @@ CREATE INDEX lease_worker ON tidegate.lease (worker);
 -- So an operator locks events, but no lease: however long an operator's transaction stays open, the other events of the lease are
 -- started, ended and renewed.
 CREATE TABLE tidegate.lease_cut (
-    token uuid   NOT NULL,
-    id    bigint NOT NULL,
+    token  uuid    NOT NULL,
+    id     bigint  NOT NULL,
+    -- It was not taken itself, but stands behind such an event in its group.
+    behind boolean NOT NULL DEFAULT false,
     PRIMARY KEY (token, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
 

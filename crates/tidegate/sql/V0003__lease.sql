@@ -72,7 +72,7 @@ $$;
 -- `blocked` returns the groups of which no event could be leased. The caller may pass the groups that it met in this walk as
 -- `passed_by`: their other events are then skipped without a lock. The caller runs `sweep` before the start of a walk.
 --
--- `over`: leases of the worker that are marked as ended. They are removed first.
+-- `over`: leases of the worker that are marked as ended. They are removed first, and what operators have taken leaves its leases.
 --
 -- `services`: the state of services that failed recently or have limits. Null if there are none. Kinds of services that must not
 -- be called are not leased. `probe` names an open service that is due for a new try: one event of its kinds is leased, by one
@@ -127,6 +127,9 @@ BEGIN
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
     taken := 0;
+    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+        PERFORM tidegate.apply_cuts();
+    END IF;
     IF cardinality(over) > 0 THEN
         PERFORM tidegate.remove_ended(over);
     END IF;
@@ -507,14 +510,19 @@ DECLARE
     freed record;
     lowest bigint;
 BEGIN
-    FOR cut IN SELECT l.worker, array_agg(c.id) AS ids, array_agg(DISTINCT c.token) AS tokens
+    FOR cut IN SELECT l.worker, array_agg(c.id) AS ids, array_agg(DISTINCT c.token) AS tokens,
+                      array_agg(c.id) FILTER (WHERE NOT c.behind) AS taken,
+                      array_agg(c.token) FILTER (WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id)) AS of_ended
                  FROM tidegate.lease_cut AS c LEFT JOIN tidegate.lease AS l ON l.token = c.token AND NOT l.ended
                 GROUP BY l.worker ORDER BY l.worker LOOP
         BEGIN
             IF cut.worker IS NOT NULL THEN
+                SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, coalesce(cut.taken, '{}'), taken_away => true) AS h;
+                lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
+                -- Those behind an event that has ended since.
                 SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, cut.ids, taken_away => true) AS h;
                 lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
-                UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (cut.tokens);
+                UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (cut.of_ended);
             END IF;
             -- What has ended, or has left with its lease.
             DELETE FROM tidegate.lease_cut AS c

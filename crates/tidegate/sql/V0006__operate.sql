@@ -65,15 +65,16 @@ BEGIN
          WHERE q.id = ANY (found)
            AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     ), leaving AS (
-        SELECT h.token, h.id FROM held AS h
-         UNION
-        SELECT behind.token, behind.id
+        SELECT h.token, h.id, false AS behind FROM held AS h
+         UNION ALL
+        SELECT behind.token, behind.id, true
           FROM (SELECT h.worker, h.group_key, min(h.id) AS id FROM held AS h WHERE h.group_key IS NOT NULL GROUP BY 1, 2) AS first
          CROSS JOIN LATERAL (
                SELECT l.token, q.id FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id AND l.worker = first.worker
                 WHERE q.group_key = first.group_key AND q.id > first.id OFFSET 0) AS behind
     ), cut AS (
-        INSERT INTO tidegate.lease_cut (token, id) SELECT l.token, l.id FROM leaving AS l ORDER BY 1, 2 ON CONFLICT DO NOTHING)
+        INSERT INTO tidegate.lease_cut (token, id, behind)
+        SELECT l.token, l.id, bool_and(l.behind) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
     SELECT coalesce(jsonb_object_agg(h.id, true) FILTER (WHERE h.ran), '{}') INTO taken FROM held AS h;
     RETURN QUERY
     WITH now AS MATERIALIZED (

@@ -178,6 +178,7 @@ COMMENT ON COLUMN tidegate.lease.expires_at IS
 COMMENT ON TABLE tidegate.lease_cut IS 'Events that operators have taken from a lease and the next sweep takes out of it.';
 COMMENT ON COLUMN tidegate.lease_cut.token IS 'The lease.';
 COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
+COMMENT ON COLUMN tidegate.lease_cut.behind IS 'It leaves because an earlier event of its group was taken.';
 COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed events from the lease.';
 COMMENT ON COLUMN tidegate.lease.ended IS 'True: none of its events is left in the queue.';
 COMMENT ON COLUMN tidegate.lease.born IS 'The transaction that took it.';

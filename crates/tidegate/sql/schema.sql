@@ -67,14 +67,19 @@ DECLARE
     freed record;
     lowest bigint;
 BEGIN
-    FOR cut IN SELECT l.worker, array_agg(c.id) AS ids, array_agg(DISTINCT c.token) AS tokens
+    FOR cut IN SELECT l.worker, array_agg(c.id) AS ids, array_agg(DISTINCT c.token) AS tokens,
+                      array_agg(c.id) FILTER (WHERE NOT c.behind) AS taken,
+                      array_agg(c.token) FILTER (WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id)) AS of_ended
                  FROM tidegate.lease_cut AS c LEFT JOIN tidegate.lease AS l ON l.token = c.token AND NOT l.ended
                 GROUP BY l.worker ORDER BY l.worker LOOP
         BEGIN
             IF cut.worker IS NOT NULL THEN
+                SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, coalesce(cut.taken, '{}'), taken_away => true) AS h;
+                lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
+                -- Those behind an event that has ended since.
                 SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, cut.ids, taken_away => true) AS h;
                 lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
-                UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (cut.tokens);
+                UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (cut.of_ended);
             END IF;
             -- What has ended, or has left with its lease.
             DELETE FROM tidegate.lease_cut AS c
@@ -917,15 +922,16 @@ BEGIN
          WHERE q.id = ANY (found)
            AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     ), leaving AS (
-        SELECT h.token, h.id FROM held AS h
-         UNION
-        SELECT behind.token, behind.id
+        SELECT h.token, h.id, false AS behind FROM held AS h
+         UNION ALL
+        SELECT behind.token, behind.id, true
           FROM (SELECT h.worker, h.group_key, min(h.id) AS id FROM held AS h WHERE h.group_key IS NOT NULL GROUP BY 1, 2) AS first
          CROSS JOIN LATERAL (
                SELECT l.token, q.id FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id AND l.worker = first.worker
                 WHERE q.group_key = first.group_key AND q.id > first.id OFFSET 0) AS behind
     ), cut AS (
-        INSERT INTO tidegate.lease_cut (token, id) SELECT l.token, l.id FROM leaving AS l ORDER BY 1, 2 ON CONFLICT DO NOTHING)
+        INSERT INTO tidegate.lease_cut (token, id, behind)
+        SELECT l.token, l.id, bool_and(l.behind) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
     SELECT coalesce(jsonb_object_agg(h.id, true) FILTER (WHERE h.ran), '{}') INTO taken FROM held AS h;
     RETURN QUERY
     WITH now AS MATERIALIZED (
@@ -1992,6 +1998,9 @@ BEGIN
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
     taken := 0;
+    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+        PERFORM tidegate.apply_cuts();
+    END IF;
     IF cardinality(over) > 0 THEN
         PERFORM tidegate.remove_ended(over);
     END IF;
@@ -5035,7 +5044,8 @@ COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. las
 
 CREATE TABLE tidegate.lease_cut (
     token uuid NOT NULL,
-    id bigint NOT NULL
+    id bigint NOT NULL,
+    behind boolean DEFAULT false NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
 
@@ -5044,6 +5054,8 @@ COMMENT ON TABLE tidegate.lease_cut IS 'Events that operators have taken from a 
 COMMENT ON COLUMN tidegate.lease_cut.token IS 'The lease.';
 
 COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
+
+COMMENT ON COLUMN tidegate.lease_cut.behind IS 'It leaves because an earlier event of its group was taken.';
 
 CREATE VIEW tidegate.held AS
  SELECT (l.ids - c.ids) AS ids,

@@ -107,7 +107,8 @@ impl Flushed {
         let ahead = self.ahead.as_ref();
         let completion = |ctx: &Arc<Context>| ctx.completion.get().copied();
         written.contains(self.after)
-            && ahead.is_none_or(|ctx| completion(ctx).is_some_and(|number| written.contains(number)))
+            && ahead
+                .is_none_or(|ctx| completion(ctx).is_some_and(|number| written.contains(number)))
     }
 }
 

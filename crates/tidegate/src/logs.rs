@@ -1,5 +1,7 @@
-//! Owns the log filter of the shells: how much they log, and that they log nothing that could be a secret. It needs the
-//! feature `logging`.
+//! Owns the logs of the shells: how much they log, that they log nothing that could be a secret, and that a reader who
+//! does not read stops nothing (`writer`). It needs the feature `logging`.
+
+mod writer;
 
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -8,6 +10,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::Lookup;
 use crate::error::Error;
+
+pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
 
 /// Reads `TIDEGATE_LOG`, which sets what is logged: a level, or levels by the source of a line.
 ///

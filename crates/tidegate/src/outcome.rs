@@ -145,7 +145,11 @@ impl HandlerEnd {
 
     /// Whether the handler was stopped, at its own limit or because the run ended.
     pub(crate) fn is_timed_out(&self) -> bool {
-        let fault = self.result.as_ref().err().and_then(|error| error.faults.first());
+        let fault = self
+            .result
+            .as_ref()
+            .err()
+            .and_then(|error| error.faults.first());
         fault.is_some_and(|fault| ["timeout", "cut"].contains(&&*fault.code))
     }
 

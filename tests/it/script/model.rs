@@ -264,11 +264,19 @@ impl Model {
         let suspect = suspect && !mine.is_empty();
         let started = mine.iter().take(wanted.window).next_back();
         let started_to = started.copied().filter(|_| !suspect).unwrap_or(0);
+        // None on its last attempt starts with its lease.
+        let page = ready.iter().take(wanted.limit);
+        let last = page
+            .clone()
+            .find(|row| row.attempts + 1 >= row.max_attempts);
+        let marked_to = last.map_or(started_to, |row| started_to.min(row.id - 1));
+        let started = mine.iter().filter(|id| **id <= marked_to);
+        let started_to = started.copied().next_back().unwrap_or(0);
         let rows = mine
             .iter()
             .filter_map(|id| ready.iter().find(|row| row.id == *id));
         let events = rows.map(Row::handed_over).collect();
-        self.grant(wanted, mine, started_to, &events);
+        self.grant(wanted, mine, marked_to, &events);
         Batch {
             events,
             started_to,
@@ -364,8 +372,7 @@ impl Model {
         let due = |row: &&mut Row| row.delayed && (row.available <= 0 || row.is_late());
         let mut promoted = Vec::new();
         for row in self.tables.queue.iter_mut().filter(due) {
-            row.delayed = false;
-            row.available = row.available.min(0);
+            (row.available, row.delayed) = (row.available.min(0), false);
             promoted.push(row.id);
         }
         (promoted.len() as u64, promoted.first().copied())
@@ -546,8 +553,8 @@ impl Model {
     pub fn sweep(&mut self, worker: Option<usize>, says_held: bool) -> (u64, Option<i64>) {
         let leases = std::mem::take(&mut self.tables.leases);
         let is_dead = |hold: &Hold| {
-            let expired = |other: &Hold| other.worker == hold.worker && other.until <= 0;
-            Some(hold.worker) != worker && leases.iter().any(expired)
+            let lives = |other: &Hold| other.worker == hold.worker && other.until > 0;
+            Some(hold.worker) != worker && !leases.iter().any(lives)
         };
         let is_lost = |hold: &Hold| Some(hold.worker) == worker && !says_held;
         let lost: Vec<Hold> = leases
@@ -630,16 +637,16 @@ impl Model {
         id
     }
 
-    /// The event that is put behind its group, and in how many hours it starts.
+    /// The event that is put behind its group, and when its successor may start.
     pub fn skip(&mut self, group: &str) -> Option<(Ended, i64)> {
         let head = self.head(group).filter(|row| !row.is_late());
-        let found = head.map(|row| (row.id, row.available.max(0)));
-        let id = found.map(|(id, _)| id);
+        let available = head.map_or(0, |row| row.available.max(0));
+        let id = head.map(|row| row.id);
         if let Some(id) = id {
             self.end_by_operator(id, "skipped");
         }
         self.note("unblock", id);
-        found.and_then(|(id, available)| Some((self.ended(id)?, available)))
+        id.and_then(|id| Some((self.ended(id)?, available)))
     }
 
     fn ended(&self, id: i64) -> Option<Ended> {

@@ -111,16 +111,17 @@ impl World {
                 None => Ok(()),
             },
             Step::Sweep { worker, says_held } => self.sweep(model, worker, says_held).await,
-            Step::Requeue { pick } => self.requeue(model, pick).await,
-            Step::Cancel { group } => {
-                self.unblock(model, &group_name(group), UnblockAction::Cancel)
-                    .await
+            Step::Requeue { .. }
+            | Step::Cancel { .. }
+            | Step::Skip { .. }
+            | Step::CancelOne { .. }
+            | Step::Reschedule { .. } => {
+                self.operate(model, step).await?;
+                // The model's events leave their leases at once.
+                let apply = "SELECT tidegate.apply_cuts()";
+                self.client.query_one(apply, &[]).await.unwrap();
+                Ok(())
             }
-            Step::Skip { group } => {
-                self.unblock(model, &group_name(group), UnblockAction::Skip)
-                    .await
-            }
-            Step::CancelOne { .. } | Step::Reschedule { .. } => self.change(model, step).await,
             Step::Replay { pick, renews } => self.replay(model, pick, renews).await,
             Step::End => self.end(model).await,
             Step::Cleanup => self.clean(model).await,
@@ -338,6 +339,22 @@ impl World {
         let found = found.unwrap();
         let expected = model.sweep(Some(worker), says_held);
         same(&expected, &(found.broken, found.lowest))
+    }
+
+    /// What operators do.
+    async fn operate(&self, model: &mut Model, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::Requeue { pick } => self.requeue(model, pick).await,
+            Step::Cancel { group } => {
+                self.unblock(model, &group_name(group), UnblockAction::Cancel)
+                    .await
+            }
+            Step::Skip { group } => {
+                self.unblock(model, &group_name(group), UnblockAction::Skip)
+                    .await
+            }
+            _ => self.change(model, step).await,
+        }
     }
 
     async fn requeue(&self, model: &mut Model, pick: usize) -> Result<(), String> {

@@ -174,7 +174,10 @@ impl Login {
             match &self.trust {
                 None => token.cancel_query(NoTls).await.is_ok(),
                 Some(trust) => match trust.connector().await {
-                    Ok(connector) => token.cancel_query(MakeTlsConnector::new(connector)).await.is_ok(),
+                    Ok(connector) => token
+                        .cancel_query(MakeTlsConnector::new(connector))
+                        .await
+                        .is_ok(),
                     Err(_) => false,
                 },
             }

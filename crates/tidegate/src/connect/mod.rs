@@ -119,7 +119,9 @@ impl Pooled {
         reason = "only a value that is consumed or dropped has given it away"
     )]
     fn held(&mut self) -> Object<Opener> {
-        self.lent.take().expect("a connection is lent until its end")
+        self.lent
+            .take()
+            .expect("a connection is lent until its end")
     }
 }
 

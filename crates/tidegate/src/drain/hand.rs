@@ -263,8 +263,7 @@ impl Hand {
     fn next_window(&self, wanted: &Wanted<'_>, beside_suspect: bool) -> Option<Start> {
         let waits = |event: &LeasedEvent| {
             self.is_barred(event)
-                || beside_suspect
-                    && (self.leases.is_suspect(event.lease.token) || event.is_last())
+                || beside_suspect && (self.leases.is_suspect(event.lease.token) || event.is_last())
         };
         let may_start = self.ready.values().filter(|event| !waits(event));
         let mut next = may_start.take(wanted.few);
@@ -272,7 +271,11 @@ impl Hand {
         let upto = if self.leases.is_last(shut) {
             // Only what starts at once: if this worker dies, it is charged, and so ends.
             let starts_at_once = |id| self.ready.get(&id).is_some_and(|event| !waits(event));
-            let places = if self.has_startable() { 0 } else { wanted.places };
+            let places = if self.has_startable() {
+                0
+            } else {
+                wanted.places
+            };
             self.leases.last_window_end(shut, places, starts_at_once)?
         } else {
             let most = |id: i64| self.ready.get(&id).map_or(1, wanted.sharing);

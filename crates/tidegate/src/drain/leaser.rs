@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join, join3, join5};
+use futures_util::future::{OptionFuture, join3, join5};
 use uuid::Uuid;
 
 use super::clocks::Reading;
@@ -81,8 +81,9 @@ impl Ask {
 }
 
 impl LeaseOrder {
-    /// Returns the request for a lease, if there is one.
-    fn request(&self, token: Uuid) -> Option<LeaseRequest<'_>> {
+    /// Returns the request for a lease, if there is one. Over a new connection it keeps the place of the walk, and nothing
+    /// of what the walk knew.
+    fn request(&self, token: Uuid, begins_anew: bool) -> Option<LeaseRequest<'_>> {
         let request = LeaseRequest {
             token,
             worker: self.worker,
@@ -107,7 +108,14 @@ impl LeaseOrder {
         Some(LeaseRequest {
             limit: stretch.limit,
             passed_by: &stretch.passed_by,
-            walk: stretch.walk,
+            walk: if begins_anew {
+                Walk {
+                    after: stretch.walk.after,
+                    ..Walk::default()
+                }
+            } else {
+                stretch.walk
+            },
             ..request
         })
     }
@@ -134,6 +142,8 @@ pub(super) struct Brought {
 /// The answer, with the session and the order handed back.
 pub(super) struct Arrival {
     pub session: Session,
+    /// Whether a lease may have been taken whose answer was lost.
+    pub unsure: bool,
     pub order: LeaseOrder,
     pub brought: Result<Brought, Error>,
 }
@@ -150,7 +160,7 @@ pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
             Err(error) => {
                 // A lost attempt may have leased events under its own token, which is not held. A sweep gives them
                 // back.
-                unsure = true;
+                unsure |= order.ask.leases();
                 if let Err(error) = session.retry_after(error).await {
                     break Err(error);
                 }
@@ -159,6 +169,7 @@ pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
     };
     Arrival {
         session,
+        unsure,
         order,
         brought,
     }
@@ -170,6 +181,7 @@ async fn attempt(
     order: &LeaseOrder,
     unsure: bool,
 ) -> Result<Brought, Error> {
+    let begins_anew = session.begins_anew().await?;
     let client = session.client().await?;
     let token = Uuid::new_v4();
     let sweeps = unsure || order.ask.stretch().is_some_and(Stretch::is_start);
@@ -181,7 +193,9 @@ async fn attempt(
         .ask
         .leases()
         .then(|| queue::promote(client, PROMOTE_LIMIT));
-    let request = order.request(token);
+    let request = order.request(token, begins_anew);
+    let over = (request.is_none() && !order.over.is_empty())
+        .then(|| queue::remove_ended(client, &order.over));
     let leased = request
         .as_ref()
         .map(|request| queue::lease(client, request));
@@ -207,9 +221,11 @@ async fn attempt(
         .slots
         .ask(client, order.worker, order.timeout, order.all_kinds);
     let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
-    let ((renewed, swept, promoted, batch, grant), (fired, due, slots)) =
-        join(leasing, beside).await;
+    let over = OptionFuture::from(over);
+    let ((renewed, swept, promoted, batch, grant), (fired, due, slots), over) =
+        join3(leasing, beside, over).await;
     swept.transpose()?;
+    over.transpose()?;
     let (fired, due) = (passes(fired)?, passes(due)?);
     Ok(Brought {
         renewed: renewed.transpose()?,

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::clocks::Reading;
 use super::lanes::PLACE;
-use crate::lease::{Lease, LeasedEvent};
+use crate::lease::{Fate, Lease, LeasedEvent};
 
 /// A lease with events in hand.
 struct Held {
@@ -58,6 +58,8 @@ pub(super) struct Leases {
     over: Vec<Uuid>,
     /// Leases that are marked, to be removed.
     ended: Vec<Uuid>,
+    /// Whether the answer to a lease was lost, so that this worker may have a lease that it does not know.
+    pub has_unknown: bool,
 }
 
 impl Held {
@@ -113,7 +115,8 @@ impl Leases {
 
     /// Returns when the event's deadline passes, if it has one.
     pub(super) fn deadline(&self, event: &LeasedEvent) -> Option<Reading> {
-        let left = event.expires_in?.min(FAR);
+        let left = event.expires_in.filter(|_| event.fate == Fate::Run)?;
+        let left = left.min(FAR);
         let held = self.held.get(&event.lease.token)?;
         Some(held.taken + left)
     }

@@ -73,7 +73,7 @@ impl<D: Dispatch> Drain<D> {
                 worker: self.worker,
                 held: self.hand.leases.tokens(),
                 trusted: self.hand.leases.trusted(),
-                over: if leases {
+                over: if leases || renews {
                     self.hand.leases.take_ended()
                 } else {
                     Vec::new()
@@ -143,9 +143,11 @@ impl<D: Dispatch> Drain<D> {
     pub(super) fn lease_arrived(&mut self, arrival: Arrival) {
         let Arrival {
             session,
+            unsure,
             order,
             brought,
         } = arrival;
+        self.hand.leases.has_unknown |= unsure;
         self.leasing = Slot::Idle(Box::new(session));
         self.database_time += order.sent.steady.elapsed();
         self.between.brings_window = false;

@@ -21,6 +21,7 @@ mod leases;
 mod leasing;
 mod limiting;
 mod limits;
+pub(crate) mod lines;
 mod options;
 mod outbox;
 #[cfg(feature = "otel")]
@@ -58,6 +59,7 @@ use self::lanes::Lanes;
 use self::leaser::Arrival;
 use self::leasing::Empty;
 use self::limits::ServiceLimits;
+use self::lines::EventLines;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
 #[cfg(feature = "otel")]
@@ -220,6 +222,7 @@ struct Drain<D: Dispatch> {
     watchers: Watchers,
     budget: Budget,
     report: DrainReport,
+    lines: EventLines,
     /// The name of this run in its leases.
     worker: Uuid,
     slots: Slots,
@@ -273,6 +276,7 @@ impl<D: Dispatch> Drain<D> {
                 budget_ms: millis(options.budget),
                 ..DrainReport::default()
             },
+            lines: EventLines::default(),
             stop: hooks.stop,
             watchers: Watchers::new(hooks.progress, figures, recording),
             worker: Uuid::new_v4(),
@@ -502,6 +506,10 @@ impl<D: Dispatch> Drain<D> {
                 .await;
         removed?;
         let backlog = backlog?;
+        if self.hand.leases.has_unknown {
+            // What nobody has started goes back uncharged.
+            queue::sweep(client, self.worker, &self.hand.leases.tokens()).await?;
+        }
         for claim in self.limits.give_back() {
             queue::claim_service(client, self.worker, &claim).await?;
         }

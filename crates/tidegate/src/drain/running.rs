@@ -13,7 +13,7 @@ use super::execute::{EventRun, Limits};
 use super::hand::Pick;
 use super::lanes::{Came, Ended, PLACE, Work};
 use super::recording::Recording;
-use super::settle::{Settled, count, log_end, settle};
+use super::settle::{Settled, count, settle};
 use super::writer::{Back, Class, End, Release};
 use crate::context::{Context, Flushed};
 use crate::dispatch::Dispatch;
@@ -189,7 +189,7 @@ impl<D: Dispatch> Drain<D> {
     fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
         self.services.note_left(event.lease, None);
         let settled = Settled::Finish(ending::given_up(event, fault));
-        log_end(event, &settled, Duration::ZERO);
+        self.lines.ended(event, &settled, Duration::ZERO);
         if let Some(recording) = &self.watchers.recording {
             recording.given_up(event, &fault.code);
         }
@@ -217,7 +217,7 @@ impl<D: Dispatch> Drain<D> {
             emitted: Vec::new(),
         };
         let settled = settle(event, &[end], &self.options.retry, fastrand::f64());
-        log_end(event, &settled, Duration::ZERO);
+        self.lines.ended(event, &settled, Duration::ZERO);
         if let Settled::Retry(retried) = settled {
             self.note_retry(event, retried);
         }
@@ -376,7 +376,7 @@ impl<D: Dispatch> Drain<D> {
         let settled = settle(event, &ends, &retry, fastrand::f64());
         let ended = settled.status().map(|_| event.kind.as_str());
         self.services.note_left(event.lease, ended);
-        log_end(event, &settled, took);
+        self.lines.ended(event, &settled, took);
         self.watchers.attempted(ctx, &settled, &ends, took);
         match settled {
             Settled::AlreadyFinished(status) => {

@@ -15,6 +15,8 @@ const TRIES: u32 = 4;
 pub(super) struct Session {
     database: Database,
     client: Option<Client>,
+    /// Whether the connection was opened since this was last asked.
+    is_new: bool,
     failures: u32,
 }
 
@@ -23,6 +25,7 @@ impl Session {
         Self {
             database,
             client: None,
+            is_new: false,
             failures: 0,
         }
     }
@@ -31,9 +34,19 @@ impl Session {
     pub(super) async fn client(&mut self) -> Result<&Client, Error> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
-            None => self.database.connect().await?,
+            None => {
+                self.is_new = true;
+                self.database.connect().await?
+            }
         };
         Ok(self.client.insert(client))
+    }
+
+    /// Opens the connection, and returns whether it has been opened since the last call. What was learned over another one
+    /// may not hold: the server may be another copy of the database, which counts its transactions differently.
+    pub(super) async fn begins_anew(&mut self) -> Result<bool, Error> {
+        self.client().await?;
+        Ok(std::mem::take(&mut self.is_new))
     }
 
     /// Notes a success. The next failure has all its tries again.

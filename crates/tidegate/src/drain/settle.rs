@@ -1,15 +1,11 @@
-//! Decides what to write, count and log for an event, from how its handlers ended.
-
-use std::time::Duration;
+//! Decides what to write and count for an event, from how its handlers ended.
 
 use super::report::DrainReport;
 use super::writer::Class;
-use crate::budget::millis;
 use crate::handler::{Committed, Done};
 use crate::lease::LeasedEvent;
 use crate::outcome::{Disposition, HandlerEnd, Progress, RetryPolicy, Status, is_charged};
 use crate::queue::{Finalization, Retried, ending};
-use crate::trace;
 
 /// What is left to write for an event that ran.
 pub(super) enum Settled {
@@ -111,85 +107,4 @@ pub(super) fn count(report: &mut DrainReport, class: Class) {
         Class::Expired => &mut report.expired,
         Class::Abandoned => &mut report.abandoned,
     } += 1;
-}
-
-/// Logs one line for an event's end. Successes are logged at the debug level. A failure that will be retried, a
-/// handler's own rejection and a final failure differ in level and text (B29, B30).
-pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
-    let (id, kind, attempt, elapsed_ms) = (
-        event.lease.id,
-        event.kind.as_str(),
-        event.attempts,
-        millis(took),
-    );
-    let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
-    let code = settled.code();
-    let Some(status) = settled.status() else {
-        return log_back(event, settled, took);
-    };
-    match status {
-        Status::Completed => {
-            tracing::debug!(
-                event.id = id,
-                event.kind = kind,
-                event.attempt = attempt,
-                trace_id,
-                elapsed_ms,
-                "event completed"
-            );
-        }
-        Status::CompletedWithErrors => {
-            tracing::warn!(
-                event.id = id,
-                event.kind = kind,
-                event.attempt = attempt,
-                trace_id,
-                elapsed_ms,
-                code,
-                "event rejected by a handler"
-            );
-        }
-        Status::Failed => {
-            tracing::error!(
-                event.id = id,
-                event.kind = kind,
-                event.attempt = attempt,
-                trace_id,
-                elapsed_ms,
-                code,
-                "event failed for good"
-            );
-        }
-    }
-}
-
-/// Like [`log_end`], for an event that goes back to the queue.
-fn log_back(event: &LeasedEvent, settled: &Settled, took: Duration) {
-    let (id, kind, attempt, elapsed_ms) = (
-        event.lease.id,
-        event.kind.as_str(),
-        event.attempts,
-        millis(took),
-    );
-    let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
-    if settled.is_snoozed() {
-        tracing::debug!(
-            event.id = id,
-            event.kind = kind,
-            event.attempt = attempt,
-            trace_id,
-            elapsed_ms,
-            "event snoozed"
-        );
-    } else {
-        tracing::warn!(
-            event.id = id,
-            event.kind = kind,
-            event.attempt = attempt,
-            trace_id,
-            elapsed_ms,
-            code = settled.code(),
-            "event failed, will be retried"
-        );
-    }
 }

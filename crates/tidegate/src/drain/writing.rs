@@ -213,6 +213,7 @@ impl<D: Dispatch> Drain<D> {
         if unstarted + self.lanes.waiting() <= fits {
             return false;
         }
+        let handed_over = self.running.len();
         self.take_back_waiting(|_| true);
         let started = self.running.keys().copied();
         let ended = self.outbox.unwritten_leases();
@@ -222,7 +223,7 @@ impl<D: Dispatch> Drain<D> {
             *last = lease.id.max(*last);
         }
         self.outbox.next.lowered = self.hand.close_windows(&begun);
-        true
+        self.running.len() < handed_over || !self.outbox.next.lowered.is_empty()
     }
 
     pub(super) fn written(&mut self, round: Round) -> Result<(), Error> {
@@ -252,7 +253,11 @@ impl<D: Dispatch> Drain<D> {
                 self.hand.leases.started(start.token, start.upto);
             }
         }
-        for (token, _, mark) in batch.lowered.iter().filter(|(token, ..)| written.lowered.contains(token)) {
+        for (token, _, mark) in batch
+            .lowered
+            .iter()
+            .filter(|(token, ..)| written.lowered.contains(token))
+        {
             self.hand.leases.note_lowered(*token, *mark);
         }
         let up_to = batch.up_to;
@@ -387,7 +392,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             self.options.retry.max
         };
-        tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "the result cannot be stored; the event is released");
+        self.lines.unwritable(end.finalization.lease, &fault.code);
         if let Some(group) = &end.group {
             // Later events of the group that have not started need not be charged.
             self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
@@ -483,7 +488,9 @@ impl<D: Dispatch> Drain<D> {
             if written.returns_busy.contains(&event.lease.id) {
                 if self.waits(busy_since) {
                     let busy_since = busy_since.or(Some(Instant::now()));
-                    self.outbox.busy_releases.push(Release { event, busy_since });
+                    self.outbox
+                        .busy_releases
+                        .push(Release { event, busy_since });
                 } else {
                     self.leave_to_lapse(event.lease, event.group_key.as_deref(), leased);
                 }
@@ -548,10 +555,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn count_lost(&mut self, lease: Lease) {
-        tracing::warn!(
-            event.id = lease.id,
-            "lease lost; the result of this attempt is discarded"
-        );
+        self.lines.lost(lease);
         self.report.lease_lost += 1;
     }
 }

@@ -21,6 +21,7 @@ pub use self::report::{
 use crate::budget::millis;
 use crate::config::in_range;
 use crate::connect::Database;
+use crate::drain::lines::EventLines;
 use crate::error::Error;
 use crate::forget::Records;
 use crate::queue::retention::{
@@ -415,6 +416,7 @@ impl Cleanup<'_> {
             now: self.now,
         };
         let mut after = i64::MIN;
+        let mut lines = EventLines::default();
         loop {
             let (client, page) = (self.client, after);
             let ended = self.steps.run(|| steps::end_dead(client, page, &dead));
@@ -422,8 +424,9 @@ impl Cleanup<'_> {
                 return Ok(());
             };
             if !self.options.dry_run {
-                log_ends(&ended.expired, "expired");
-                log_ends(&ended.abandoned, "abandoned");
+                for (ids, code) in [(&ended.expired, "expired"), (&ended.abandoned, "abandoned")] {
+                    ids.iter().for_each(|id| lines.failed(*id, code));
+                }
             }
             self.report.expired += count(&ended.expired);
             self.report.abandoned += count(&ended.abandoned);
@@ -601,13 +604,6 @@ fn count_made(report: &mut CleanupReport, made: Made) {
         }
         Made::There => {}
         Made::LeftToDefault => report.left_to_default += 1,
-    }
-}
-
-/// Logs ended events as a drain does.
-fn log_ends(ids: &[i64], code: &str) {
-    for id in ids {
-        tracing::error!(event.id = id, code, "event failed for good");
     }
 }
 
