@@ -28,6 +28,8 @@ SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 OPERATE = "crates/tidegate/sql/V0006__operate.sql"
 # The last file, whatever its number is.
 RIGHTS = next(path.relative_to(PROJECT) for path in PROJECT.glob("crates/tidegate/sql/V*__rights.sql"))
+FORGET = "crates/tidegate/sql/V0009__forget.sql"
+CONTEXT = "crates/tidegate/src/context.rs"
 CHANGE = "crates/tidegate/sql/V0010__change.sql"
 SCHEDULE = "crates/tidegate/sql/V0011__schedule.sql"
 SCHEDULING = "crates/tidegate/src/drain/scheduling.rs"
@@ -316,7 +318,36 @@ MUTANTS = [
     Mutant("log: a status may change", ("it", "queue::d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_final"),
            (TABLES, "WHEN (NEW.status IS DISTINCT FROM OLD.status)", "WHEN (false)", 1)),
     Mutant("audit: gives rows back", ("it", "queue::the_audit_trail_takes_rows_and_gives_none_back"),
-           (TABLES, "BEFORE UPDATE OR DELETE OR TRUNCATE ON tidegate.audit", "BEFORE TRUNCATE ON tidegate.audit", 1)),
+           (TABLES, "BEFORE DELETE OR TRUNCATE ON tidegate.audit", "BEFORE TRUNCATE ON tidegate.audit", 1)),
+    Mutant("audit: an entry may change", ("it", "queue::the_audit_trail_takes_rows_and_gives_none_back"),
+           (TABLES, "FOR EACH ROW WHEN (to_jsonb(NEW) <> to_jsonb(OLD) ||", "FOR EACH ROW WHEN (false AND to_jsonb(NEW) <> to_jsonb(OLD) ||", 1)),
+    Mutant("audit: keeps the keys of who is forgotten", ("it", "forget::whoever_is_forgotten_leaves_the_arguments_of_operators_and_nothing_else_of_the_audit_changes"),
+           (FORGET, "PERFORM tidegate.forget_arguments(logged, forget.groups, forget.correlation_ids);", "", 1)),
+    Mutant("skip: forgets the time for which an event was planned", ("it", "operate::b10_unblock_with_skip_keeps_the_time_for_which_the_first_event_was_planned"),
+           (OPERATE, "WHERE q.replay_of = head.id AND head.available_at > clock_timestamp();", "WHERE false;", 1)),
+    Mutant("batch: an event comes behind later ones when the first with its key ends beside it",
+           ("it", "interleave::b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_key_ends_beside_it"),
+           (PUBLISH, "bool_and(coalesce(i.id, q.id) IS NOT NULL) AS complete", "true AS complete", 1)),
+    Mutant("follow-ups: planned as far ahead as anybody likes", ("it", "drain::a_follow_up_of_a_group_that_is_planned_too_far_ahead_fails_its_event_alone"),
+           (PUBLISH, "IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN", "IF false THEN", 1)),
+    Mutant("retry: puts off an event of a group as far as anybody likes", ("it", "drain::an_event_of_a_group_is_put_off_for_no_longer_than_it_may_be_planned"),
+           (ENDS, "CASE WHEN q.group_key IS NULL THEN", "CASE WHEN true THEN", 1)),
+    Mutant("promote: leaves what its deadline has overtaken", ("it", "drain::b13_a_planned_event_whose_deadline_has_passed_holds_its_group_no_longer"),
+           (LEASE, "WHERE delayed AND expires_at <= (SELECT clock_timestamp())", "WHERE false", 1)),
+    Mutant("promote: one that cannot be changed keeps all waiting",
+           ("it", "payload::a_due_event_whose_payload_is_lost_and_one_that_a_trigger_refuses_keep_no_other_waiting"),
+           (LEASE, "        -- For example, a user's trigger refuses one of them.\n        FOREACH one IN ARRAY due || late LOOP",
+            "        RAISE;\n        FOREACH one IN ARRAY due || late LOOP", 1)),
+    Mutant("ends: one that cannot be read keeps all", ("it", "payload::who_cancels_many_events_ends_the_one_whose_payload_is_lost_without_it"),
+           (LOG, "            IF middle = 0 THEN\n", "            RAISE;\n            IF middle = 0 THEN\n", 1)),
+    Mutant("schedules: stop for a sequence that is behind", ("it", "periodic::a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else"),
+           (SCHEDULE, "WHEN invalid_parameter_value THEN", "WHEN data_exception OR integrity_constraint_violation THEN", 1)),
+    Mutant("look-up of ends: reads all partitions at once",
+           ("it", "queue::a_worker_that_asks_what_has_ended_under_its_leases_locks_few_partitions_of_a_year_of_them"),
+           (LOG, "found := tidegate.found_in(place, query, missing, 0);",
+            "EXECUTE format(query, place) INTO found USING missing;", 1)),
+    Mutant("transaction: a deadlock at its end costs an attempt", ("it", "drain::a_transaction_that_deadlocks_at_its_end_costs_its_event_no_attempt"),
+           (CONTEXT, "if error.is_lock_timeout() || error.is_transient() {", "if error.is_lock_timeout() {", 1)),
     # Each of the two alone prevents a second replay.
     Mutant("replay: neither waits for another one nor is there one for an event", ("it", "operate::i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit"),
            (OPERATE, "        PERFORM tidegate.lock_replays();\n", "", 2),

@@ -1945,3 +1945,152 @@ async fn few_large_payloads_are_decoded_at_once_however_quick_their_handlers() {
     let most = DECODED[1].load(Ordering::SeqCst);
     assert!((1..=32).contains(&most), "{most} were decoded at once");
 }
+
+const DAY: Duration = Duration::from_hours(24);
+
+#[tokio::test]
+async fn a_follow_up_of_a_group_that_is_planned_too_far_ahead_fails_its_event_alone() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish_acts(&client, 20).await;
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            match call.name.as_str() {
+                // Without a group, it may be.
+                "3" => ctx.emit_new(act("alone").delay(400 * DAY))?,
+                "5" => ctx.emit_new(act("soon").group("g").delay(29 * DAY))?,
+                "7" => ctx.emit_new(act("never").group("g").delay(31 * DAY))?,
+                _ => {}
+            }
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        (report.completed, report.failed, report.published),
+        (19, 1, 2),
+        "{report:?}"
+    );
+    let (status, _, codes) = logged(&client, ids[7]).await.unwrap();
+    assert_eq!(
+        (status.as_str(), codes),
+        ("FAILED", vec!["unstorable".to_owned()])
+    );
+    let told = "SELECT count(*) FROM tidegate.event_log
+                 WHERE errors->-1->>'message' LIKE '%available_at: must be within 30 days for an event of a group%'";
+    assert_eq!(number(&client, told).await, 1);
+    let waiting = "SELECT string_agg(payload->>'name', ' ' ORDER BY id) FROM tidegate.event_queue WHERE delayed";
+    let waiting: String = client.query_one(waiting, &[]).await.unwrap().get(0);
+    assert_eq!(waiting, "alone soon");
+}
+
+#[tokio::test]
+async fn an_event_of_a_group_is_put_off_for_no_longer_than_it_may_be_planned() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for name in ["retried", "snoozed"] {
+        let events = [act(name).group(name), act(name)];
+        queue::publish_batch(&client, &events).await.unwrap();
+    }
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            let far = 300 * DAY;
+            Err(match call.name.as_str() {
+                "retried" => HandlerError::retry("down", "for long").after(far),
+                _ => HandlerError::snooze(far, "no document"),
+            })
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.retried, report.snoozed), (2, 2), "{report:?}");
+    let put_off = "SELECT count(*) FROM tidegate.event_queue
+                    WHERE available_at - clock_timestamp() BETWEEN $1::text::interval - interval '1 day' AND $1::text::interval
+                      AND (group_key IS NOT NULL) = $2";
+    for (time, grouped) in [("30 days", true), ("300 days", false)] {
+        let row = client.query_one(put_off, &[&time, &grouped]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 2, "{time}");
+    }
+}
+
+#[tokio::test]
+async fn b13_a_planned_event_whose_deadline_has_passed_holds_its_group_no_longer() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let planned = act("planned").group("g").delay(DAY);
+    let events = [
+        planned.start_within(Duration::from_millis(100)),
+        act("behind").group("g"),
+    ];
+    let ids = queue::publish_batch(&client, &events).await.unwrap();
+    wait_until("the deadline has passed", async || {
+        let late =
+            "SELECT count(*) FROM tidegate.event_queue WHERE expires_at <= clock_timestamp()";
+        number(&client, late).await == 1
+    })
+    .await;
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.expired, report.completed), (1, 1), "{report:?}");
+    assert_eq!(app.ids(), [ids[1].id]);
+    assert_eq!(logged(&client, ids[0].id).await.unwrap().2, ["expired"]);
+}
+
+#[tokio::test]
+async fn a_transaction_that_deadlocks_at_its_end_costs_its_event_no_attempt() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .batch_execute("CREATE TABLE account (id bigint); INSERT INTO account VALUES (1)")
+        .await
+        .unwrap();
+    let id = queue::publish(&client, &act("x")).await.unwrap().id;
+    let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (writes, goes) = (written.clone(), go.clone());
+    let app = ProbeApp::new(move |_, ctx| {
+        let (written, go) = (writes.clone(), goes.clone());
+        Box::pin(async move {
+            let transaction = ctx.transaction().await?;
+            // It is this session that notices the deadlock, before it gives up waiting.
+            let impatient = "SET LOCAL deadlock_timeout = '1ms'; UPDATE account SET id = id";
+            transaction.batch_execute(impatient).await.retryable()?;
+            written.notify_one();
+            go.notified().await;
+            transaction.complete(Done::ok()).await
+        })
+    });
+    // Somebody who has the event's row wants the row that the handler has written.
+    let mut other = db.client().await;
+    let meddle = async {
+        written.notified().await;
+        let meddling = other.transaction().await.unwrap();
+        let lock = "SELECT FROM tidegate.event_queue FOR UPDATE";
+        meddling.batch_execute(lock).await.unwrap();
+        let blocked = async {
+            meddling
+                .batch_execute("UPDATE account SET id = id")
+                .await
+                .unwrap();
+        };
+        let release = async {
+            wait_until("it waits", async || {
+                let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+                number(&client, waiting).await == 1
+            })
+            .await;
+            go.notify_one();
+        };
+        tokio::join!(blocked, release);
+        meddling.rollback().await.unwrap();
+        // The next try.
+        written.notified().await;
+        go.notify_one();
+    };
+    let running = options();
+    let (report, ()) = tokio::join!(drain(&db, &app, &running), meddle);
+    assert_eq!((report.completed, report.retried), (1, 1), "{report:?}");
+    let tries: Vec<u32> = app.calls().iter().map(|call| call.attempt).collect();
+    assert_eq!(tries, [1, 1]);
+    let (status, attempts, codes) = logged(&client, id).await.unwrap();
+    assert_eq!((status.as_str(), attempts), ("COMPLETED", 1));
+    assert_eq!(codes, ["group_busy"]);
+}

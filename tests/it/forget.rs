@@ -346,3 +346,65 @@ async fn a_request_that_names_nobody_or_somebody_unknown_is_refused_by_the_field
         assert!(told.contains(wanted), "{told}, not: {wanted}");
     }
 }
+
+/// What operators have named, other than by ids.
+async fn named_in_the_audit(client: &Client) -> Vec<String> {
+    let sql = "SELECT action || coalesce(' ' || (filter->>'group_key'), '') || coalesce(' ' || (filter->>'dedup_key'), '')
+                      || coalesce(' ' || (filter->>'correlation_id'), '') FROM tidegate.audit WHERE action <> 'forget' ORDER BY id";
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn whoever_is_forgotten_leaves_the_arguments_of_operators_and_nothing_else_of_the_audit_changes()
+ {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let of = act(CANARY).group(CANARY).correlation(CANARY).dedup(CANARY);
+    publish(
+        &client,
+        vec![of, act("neighbour").group("another").dedup("a")],
+    )
+    .await;
+    for call in [
+        "unblock('canary-of-somebody', 'retry', 'it waits')",
+        "unblock('another', 'retry', 'it waits')",
+        "reschedule(kind => 'act', dedup_key => 'canary-of-somebody', available_at => 'now', reason => 'soon')",
+        "reschedule(kind => 'act', dedup_key => 'a', available_at => 'now', reason => 'soon')",
+        // The same word as a key of another kind of event, or as another kind of key.
+        "reschedule(kind => 'pair', dedup_key => 'canary-of-somebody', available_at => 'now', reason => 'soon')",
+        "cancel(group_key => 'another', correlation_id => 'canary-of-somebody', reason => 'over')",
+        "unblock('long-gone', 'cancel', 'over')",
+    ] {
+        let call = format!("SELECT tidegate.{call}");
+        client.batch_execute(&call).await.unwrap();
+    }
+    let rest = "SELECT string_agg(md5((to_jsonb(a) - 'filter' || jsonb_build_object('rest',
+                    filter - ARRAY['group_key', 'dedup_key', 'correlation_id']))::text), ' ' ORDER BY id)
+                  FROM tidegate.audit AS a WHERE action <> 'forget'";
+    let rest = async || -> String { client.query_one(rest, &[]).await.unwrap().get(0) };
+    let before = rest().await;
+    forget(&db, &group(CANARY)).await;
+    // Its events have left the log long ago.
+    forget(&db, &group("long-gone")).await;
+    assert_eq!(
+        named_in_the_audit(&client).await,
+        [
+            "unblock (forgotten)",
+            "unblock another",
+            "reschedule (forgotten)",
+            "reschedule a",
+            "reschedule canary-of-somebody",
+            "cancel (forgotten) (forgotten)",
+            "unblock (forgotten)",
+        ]
+    );
+    assert_eq!(rest().await, before);
+    let dry_run = ForgetRequest {
+        dry_run: true,
+        ..group("another")
+    };
+    let before = named_in_the_audit(&client).await;
+    forget(&db, &dry_run).await;
+    assert_eq!(named_in_the_audit(&client).await, before);
+}

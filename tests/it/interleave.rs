@@ -691,3 +691,53 @@ async fn ten_thousand_blocked_events_do_not_hide_a_ready_one_from_a_single_run()
     assert_eq!(app.ids(), [ready]);
     assert_eq!((report.completed, report.backlog), (1, 10_001));
 }
+
+/// A batch with a duplicate stops between its insert and its look for the first event, as long as the lock 1 is held.
+const STOP_BATCH: &str = "
+    DO $$
+    DECLARE
+        source constant text := pg_get_functiondef('tidegate.publish_children'::regproc);
+        stopped constant text := replace(source, 'INTO inserted_ids FROM inserted;',
+                                         'INTO inserted_ids FROM inserted; PERFORM pg_advisory_xact_lock_shared(1);');
+    BEGIN
+        ASSERT source <> stopped;
+        EXECUTE stopped;
+    END $$;
+    SELECT pg_advisory_lock(1)";
+
+#[tokio::test]
+async fn b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_key_ends_beside_it()
+{
+    let db = probe_database().await;
+    let (gatekeeper, publisher, worker) = (db.client().await, db.client().await, db.client().await);
+    let first = queue::publish(&worker, &act("first").dedup("d")).await;
+    let held = lease(&worker, 1).await[0];
+    assert_eq!(held.id, first.unwrap().id);
+    gatekeeper.batch_execute(STOP_BATCH).await.unwrap();
+    let stopped = tokio::spawn(async move {
+        let publish = "SELECT id, created FROM tidegate.publish_children(
+                           array_fill('act'::text, ARRAY[4]), '{}', array_fill('g'::text, ARRAY[4]), ARRAY[NULL, 'd', NULL, 'e'],
+                           '{}', '{}', '{}', '{}', array_fill($1::bigint, ARRAY[4]), '{}')";
+        let rows = publisher.query(publish, &[&77_i64]).await.unwrap();
+        let told = rows.iter().map(|row| (row.get(0), row.get(1)));
+        told.collect::<Vec<(i64, bool)>>()
+    });
+    wait_for_a_lock(&gatekeeper).await;
+    assert!(finalize(&worker, held).await);
+    gatekeeper
+        .batch_execute("SELECT pg_advisory_unlock(1)")
+        .await
+        .unwrap();
+    let published = stopped.await.unwrap();
+    assert!(
+        published.iter().all(|(_, created)| *created) && published.is_sorted_by_key(|(id, _)| *id),
+        "{published:?}"
+    );
+    let stored = "SELECT id, dedup_key FROM tidegate.event_queue WHERE group_key = 'g' AND parent_id = 77 ORDER BY id";
+    let stored = worker.query(stored, &[]).await.unwrap();
+    let stored: Vec<(i64, Option<&str>)> =
+        stored.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let keys = [None, Some("d"), None, Some("e")];
+    let ids = published.iter().map(|(id, _)| *id);
+    assert_eq!(stored, ids.zip(keys).collect::<Vec<_>>());
+}

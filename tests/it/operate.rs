@@ -1081,15 +1081,57 @@ async fn b10_unblock_with_cancel_ends_the_first_event_for_good() {
     assert_eq!(replay(&client, &by_ids(&ids[..1])).await.replayed, 1);
 }
 
+/// The replay is as delayed as its original was, by the table of before. Returns what makes it ready.
+async fn waits_as_long_as(client: &Client, new: i64) -> &'static str {
+    let kept = format!(
+        "SELECT count(*) FROM tidegate.event_queue AS q JOIN before AS b ON b.id = q.replay_of
+          WHERE q.id = {new} AND q.delayed AND q.stray AND q.available_at = b.available_at"
+    );
+    assert_eq!(number(client, &kept).await, 1);
+    "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed"
+}
+
+#[tokio::test]
+async fn b10_unblock_with_skip_keeps_the_time_for_which_the_first_event_was_planned() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let planned = act("planned")
+        .group("g")
+        .delay(Duration::from_hours(24 * 7));
+    publish(&client, &planned).await;
+    let behind = publish(&client, &act("behind").group("g")).await;
+    let before = "CREATE TABLE before AS SELECT id, available_at FROM tidegate.event_queue";
+    client.batch_execute(before).await.unwrap();
+    let new = unblock(&client, "g", UnblockAction::Skip)
+        .await
+        .new_id
+        .unwrap();
+    let due = waits_as_long_as(&client, new).await;
+    assert_eq!(order(&db).await, [behind]);
+    // A time that has come is no wait.
+    client.execute(due, &[]).await.unwrap();
+    let newer = unblock(&client, "g", UnblockAction::Skip)
+        .await
+        .new_id
+        .unwrap();
+    assert_eq!(order(&db).await, [newer]);
+}
+
 #[tokio::test]
 async fn b10_unblock_with_skip_puts_the_first_event_behind_the_others() {
     let db = probe_database().await;
     let client = db.client().await;
     let ids = blocked_group(&db, &client).await;
+    let before = "CREATE TABLE before AS SELECT id, available_at FROM tidegate.event_queue";
+    client.batch_execute(before).await.unwrap();
     let report = unblock(&client, "g", UnblockAction::Skip).await;
     let new = report.new_id.unwrap();
     assert_eq!(report.id, Some(ids[0]));
-    assert_eq!(order(&db).await, [ids[1], ids[2], new]);
+    // It goes on waiting for its next attempt, and blocks nobody.
+    let due = waits_as_long_as(&client, new).await;
+    assert_eq!(order(&db).await, ids[1..]);
+    client.execute(due, &[]).await.unwrap();
+    assert_eq!(order(&db).await, [new]);
     assert_eq!(log_row(&client, new).await["replay_of"], ids[0]);
     assert_eq!(
         logged(&client, ids[0]).await.unwrap().2,

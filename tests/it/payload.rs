@@ -219,6 +219,103 @@ async fn an_event_whose_payload_the_database_cannot_read_fails_and_its_neighbour
     assert_eq!(disorder(&client).await, [""; 0]);
 }
 
+/// Six events and, in their midst, one whose payload is lost; all of them in the order of their ids.
+async fn around_a_lost_one(client: &Client) -> (i64, Vec<i64>) {
+    let first = publish_acts(client, 3).await;
+    let lost = lose_payload(client, &act("lost").group("g")).await;
+    let second = publish_acts(client, 3).await;
+    (lost, [first, vec![lost], second].concat())
+}
+
+/// All have ended as FAILED with this code, and the lost one alone without its payload, and says so.
+async fn ended_with(client: &Client, lost: i64, all: &[i64], code: &str) {
+    assert_eq!(live(client).await, 0);
+    let ended = "SELECT id, status, errors->-1->>'code', payload IS NULL, errors->-1->>'message' LIKE '%(its payload cannot be read)'
+                   FROM tidegate.event_log ORDER BY id";
+    let ended = client.query(ended, &[]).await.unwrap();
+    let ended: Vec<(i64, String, String, bool, bool)> = ended
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4)))
+        .collect();
+    let expected = all.iter().map(|id| {
+        let is_lost = *id == lost;
+        (*id, "FAILED".to_owned(), code.to_owned(), is_lost, is_lost)
+    });
+    assert_eq!(ended, expected.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn who_cancels_many_events_ends_the_one_whose_payload_is_lost_without_it() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let (lost, all) = around_a_lost_one(&client).await;
+    let cancel = "SELECT (tidegate.cancel(kind => 'act', reason => 'nobody needs them')->>'changed')::bigint";
+    assert_eq!(number(&client, cancel).await, 7);
+    ended_with(&client, lost, &all, "cancelled").await;
+}
+
+#[tokio::test]
+async fn a_cleanup_ends_the_event_whose_payload_is_lost_without_it_and_all_others() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let (lost, all) = around_a_lost_one(&client).await;
+    let over = "UPDATE tidegate.event_queue SET attempts = max_attempts";
+    client.execute(over, &[]).await.unwrap();
+    let swept = "SELECT abandoned FROM tidegate.sweep_events(0)";
+    let swept: Vec<i64> = client.query_one(swept, &[]).await.unwrap().get(0);
+    assert_eq!(swept, all);
+    ended_with(&client, lost, &all, "abandoned").await;
+}
+
+#[tokio::test]
+async fn who_is_forgotten_with_an_event_whose_payload_is_lost_is_forgotten_whole() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let (_, all) = around_a_lost_one(&client).await;
+    let forget = "SELECT tidegate.forget($1, 'request 17')->>'forgotten'";
+    let forgotten: &str = &client
+        .query_one(forget, &[&all])
+        .await
+        .unwrap()
+        .get::<_, String>(0);
+    assert_eq!((forgotten, live(&client).await), ("7", 0));
+    let kept = "SELECT count(*) FROM tidegate.event_log WHERE payload IS NOT NULL OR forgotten_at IS NULL OR status <> 'FAILED'";
+    assert_eq!(number(&client, kept).await, 0);
+}
+
+#[tokio::test]
+async fn a_due_event_whose_payload_is_lost_and_one_that_a_trigger_refuses_keep_no_other_waiting() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let (lost, all) = around_a_lost_one(&client).await;
+    // Their time has come, and nobody has made them ready.
+    let due = "UPDATE tidegate.event_queue SET delayed = true, stray = true";
+    client.execute(due, &[]).await.unwrap();
+    let refused = all[1];
+    let refuse = format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON tidegate.event_queue FOR EACH ROW
+             WHEN (OLD.id = {refused}) EXECUTE FUNCTION refuse()"
+    );
+    client.batch_execute(&refuse).await.unwrap();
+    assert_eq!(
+        queue::promote(&client, 100).await.unwrap(),
+        (6, Some(all[0]))
+    );
+    let left = "SELECT array_agg(id) FROM tidegate.event_queue WHERE delayed";
+    let left: Vec<i64> = client.query_one(left, &[]).await.unwrap().get(0);
+    assert_eq!(left, [refused]);
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.failed), (5, 1), "{report:?}");
+    assert_eq!(logged(&client, lost).await.unwrap().2, ["unreadable"]);
+    client
+        .batch_execute("DROP TRIGGER refuse ON tidegate.event_queue")
+        .await
+        .unwrap();
+    assert_eq!(drain(&db, &app, &options()).await.completed, 1);
+}
+
 #[tokio::test]
 async fn i5_only_who_holds_an_event_may_end_it_as_unreadable() {
     let db = probe_database().await;

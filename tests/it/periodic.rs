@@ -410,6 +410,45 @@ async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
 }
 
 #[tokio::test]
+async fn a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for name in ["behind", "refused"] {
+        set(&client, name, "every => '1 hour'").await;
+        since(&client, name, HOUR_AGO).await;
+    }
+    let spoil =
+        "UPDATE tidegate.schedule SET payload = '{\"name\": \"\\u0000\"}' WHERE name = 'refused'";
+    client.batch_execute(spoil).await.unwrap();
+    // The next id has been given before, as after a restore that has left the sequence behind.
+    let live = queue::publish(&client, &act("x")).await.unwrap().id;
+    let back = format!("SELECT setval('tidegate.event_queue_id_seq', {live}, false)");
+    number(&client, &back).await;
+    let look = async || {
+        let due = due_schedules(&client, Probe::KINDS, (0, 100), None).await;
+        let firings: Vec<_> = due.unwrap().iter().map(|due| plan(due, 10)).collect();
+        let fired = fire_schedules(&client, &firings).await.unwrap();
+        let told = fired.into_iter().map(|one| {
+            let why = one.refused.unwrap_or_default();
+            (one.published, why)
+        });
+        told.collect::<Vec<_>>()
+    };
+    let first = look().await;
+    assert_eq!(first.len(), 2, "{first:?}");
+    assert!(first[0].1.contains("event_queue_pkey"), "{first:?}");
+    assert!(first[1].1.starts_with("payload: must have no"), "{first:?}");
+    let stopped = "SELECT string_agg(name || ': ' || problem, '') FROM tidegate.schedule WHERE next_at = 'infinity' OR problem IS NOT NULL";
+    let stopped = text(&client, stopped).await;
+    assert!(
+        stopped.starts_with("refused: payload: must have no"),
+        "{stopped}"
+    );
+    // The next look has the next id, and asks no more for what was refused.
+    assert_eq!(look().await, [(1, String::new())]);
+}
+
+#[tokio::test]
 async fn a_slot_waits_while_its_kind_is_paused_or_only_another_program_handles_it() {
     let db = probe_database().await;
     let client = db.client().await;

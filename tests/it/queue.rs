@@ -402,12 +402,47 @@ async fn a_group_whose_lock_is_missing_is_refused_and_the_hint_mends_it() {
     }
 }
 
+async fn a_year_of_partitions(client: &Client) {
+    let a_year = "SELECT tidegate.make_log_partition((current_date + n)::date) FROM generate_series(0, 365) AS n";
+    client.batch_execute(a_year).await.unwrap();
+}
+
+/// How many locks on the log a session has.
+const LOCKS_ON_THE_LOG: &str =
+    "SELECT count(*) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+                                 WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'event_log%'";
+
+#[tokio::test]
+async fn a_worker_that_asks_what_has_ended_under_its_leases_locks_few_partitions_of_a_year_of_them()
+{
+    let db = probe_database().await;
+    let mut client = db.client().await;
+    a_year_of_partitions(&client).await;
+    let token = Uuid::new_v4();
+    let ended = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at, lease_token)
+                 SELECT 7000 + n, 'act', 'COMPLETED', 1, 5, '[]', clock_timestamp(), clock_timestamp(), clock_timestamp() + n * interval '1 day',
+                        CASE WHEN n = 60 THEN gen_random_uuid() WHEN n <> 90 THEN $1 END
+                   FROM unnest(ARRAY[0, 29, 30, 60, 90, 365, 500]) AS n";
+    client.execute(ended, &[&token]).await.unwrap();
+    let live = publish_acts(&client, 1).await[0];
+    // One has ended under another lease, one by an operator's decision, one not at all, and one is unknown.
+    let ids = [7000, 7029, 7030, 7060, 7090, 7365, 7500, live, 9999];
+    let leases = ids.map(|id| Lease { id, token });
+    let transaction = client.transaction().await.unwrap();
+    let found = queue::finished_under(&transaction, &leases).await.unwrap();
+    let locks = transaction.query_one(LOCKS_ON_THE_LOG, &[]).await;
+    let locks: i64 = locks.unwrap().get(0);
+    assert!(locks <= 2, "{locks}");
+    let mut found: Vec<i64> = found.iter().map(|lease| lease.id).collect();
+    found.sort_unstable();
+    assert_eq!(found, [7000, 7029, 7030, 7365, 7500]);
+}
+
 #[tokio::test]
 async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
     let db = probe_database().await;
     let mut client = db.client().await;
-    let a_year = "SELECT tidegate.make_log_partition((current_date + n)::date) FROM generate_series(0, 365) AS n";
-    client.batch_execute(a_year).await.unwrap();
+    a_year_of_partitions(&client).await;
     let ended = "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, result, created_at, finished_at, expires_at, parent_id)
                  SELECT 7000 + n, 'act', '{\"a\": 1e131071}', 'COMPLETED', 1, 5, '[]', '{}', clock_timestamp(), clock_timestamp(),
                         clock_timestamp() + n * interval '1 day', nullif(7000 + n - 73, 6927) FROM generate_series(0, 365, 73) AS n";
@@ -419,9 +454,11 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
         let job = "SELECT status FROM tidegate.job($1)";
         let job = transaction.query(job, &[&i64::from(id)]).await.unwrap();
         let lineage = queue::lineage(&transaction, i64::from(id)).await.unwrap();
-        let locks = "SELECT count(*) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
-                      WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'event_log%'";
-        let locks: i64 = transaction.query_one(locks, &[]).await.unwrap().get(0);
+        let locks: i64 = transaction
+            .query_one(LOCKS_ON_THE_LOG, &[])
+            .await
+            .unwrap()
+            .get(0);
         assert!(locks <= 2, "{locks}");
         let found = id != 1;
         assert_eq!(
@@ -1226,13 +1263,17 @@ async fn the_audit_trail_takes_rows_and_gives_none_back() {
     let client = db.client().await;
     client
         .execute(
-            "INSERT INTO tidegate.audit (action, reason) VALUES ('requeue', 'test')",
+            "INSERT INTO tidegate.audit (action, filter, reason) VALUES ('unblock', '{\"group_key\": \"g\"}', 'test')",
             &[],
         )
         .await
         .unwrap();
     for change in [
         "UPDATE tidegate.audit SET reason = ''",
+        "UPDATE tidegate.audit SET filter = '{}'",
+        "UPDATE tidegate.audit SET filter = filter || '{\"group_key\": \"another\"}'",
+        "UPDATE tidegate.audit SET filter = tidegate.without_keys(filter), count = 7",
+        "UPDATE tidegate.audit SET filter = NULL",
         "DELETE FROM tidegate.audit",
         "TRUNCATE tidegate.audit",
     ] {

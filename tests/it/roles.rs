@@ -171,10 +171,9 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
         | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
-        | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "note_run" => {
-            &[Drain]
-        }
-        "logged_under" | "show" | "content" => &[Drain, Operate],
+        | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "note_run"
+        | "logged_under" => &[Drain],
+        "show" | "content" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused"
         | "backlog"

@@ -369,6 +369,9 @@ CREATE TABLE tidegate.audit (
 -- For lists of one operator or one action, newest first.
 CREATE INDEX audit_actor ON tidegate.audit (actor, id);
 CREATE INDEX audit_action ON tidegate.audit (action, id);
+-- Finds the entries whose arguments have keys of a forgotten person. Few entries have keys.
+CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops)
+    WHERE filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'];
 
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -379,5 +382,17 @@ BEGIN
 END $$;
 
 CREATE TRIGGER audit_append_only
-    BEFORE UPDATE OR DELETE OR TRUNCATE ON tidegate.audit
+    BEFORE DELETE OR TRUNCATE ON tidegate.audit
     FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
+
+-- The arguments of an action, without the keys by which it found its events.
+CREATE FUNCTION tidegate.without_keys(filter jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    RETURN filter || (SELECT coalesce(jsonb_object_agg(k, '(forgotten)'), '{}')
+                        FROM unnest(ARRAY['group_key', 'dedup_key', 'correlation_id']) AS k WHERE filter ? k);
+
+-- The one change that is allowed is the one that forget() makes: the keys go, and nothing else changes.
+CREATE TRIGGER audit_keeps_its_rows
+    BEFORE UPDATE ON tidegate.audit
+    FOR EACH ROW WHEN (to_jsonb(NEW) <> to_jsonb(OLD) || jsonb_build_object('filter', tidegate.without_keys(OLD.filter)))
+    EXECUTE FUNCTION tidegate.refuse_change();

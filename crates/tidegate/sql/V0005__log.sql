@@ -186,6 +186,38 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Returns which of these leases have finished their event, for a worker that lost the answer to an end. It looks at one partition at
+-- a time (see found_in), and stops when it has found all events that are not live. It starts with the days on which events that end
+-- now expire, and with yesterday's.
+CREATE FUNCTION tidegate.logged_under(ids bigint[], tokens uuid[]) RETURNS TABLE (id bigint, token uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+#variable_conflict use_column
+DECLARE
+    query CONSTANT text := 'SELECT json_agg(json_build_array(l.id, l.lease_token)) FROM tidegate.%I AS l WHERE l.id = ANY ($1)';
+    likely CONSTANT text[] := ARRAY(
+        SELECT 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC' + used.retention - earlier.days * interval '1 day', 'YYYYMMDD')
+          FROM (SELECT k.retention_completed FROM tidegate.event_kind AS k
+                 UNION SELECT k.retention_failed FROM tidegate.event_kind AS k
+                 UNION VALUES (interval '30 days'), (interval '90 days')) AS used(retention),
+               generate_series(0, 1) AS earlier(days));
+    missing bigint[] := ARRAY(SELECT u.id FROM unnest(logged_under.ids) AS u(id)
+                               WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = u.id));
+    place text;
+    found json;
+BEGIN
+    FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p = ANY (likely) DESC, p DESC LOOP
+        EXIT WHEN missing = '{}';
+        found := tidegate.found_in(place, query, missing, 0);
+        CONTINUE WHEN found IS NULL;
+        missing := ARRAY(SELECT u.id FROM unnest(missing) AS u(id)
+                          WHERE u.id NOT IN (SELECT (f ->> 0)::bigint FROM json_array_elements(found) AS f));
+        RETURN QUERY
+        SELECT held.id, held.token FROM unnest(logged_under.ids, logged_under.tokens) AS held(id, token)
+          JOIN json_array_elements(found) AS f ON (f ->> 0)::bigint = held.id AND (f ->> 1)::uuid = held.token;
+    END LOOP;
+END $$;
+
 -- Returns the given ids, followed either by the ancestors of one event, nearest first, or by the descendants of several. The
 -- result has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent. The last
 -- ancestor may no longer be stored.

@@ -48,13 +48,37 @@ CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RET
      ORDER BY c.id LIMIT offspring.most
 $$;
 
+-- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of these events, wherever an
+-- operator has named them to unblock, cancel, reschedule or publish. Each key is one search in the index of such entries, however
+-- long the audit is.
+CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) RETURNS void
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+    UPDATE tidegate.audit AS a SET filter = tidegate.without_keys(a.filter)
+      FROM (SELECT jsonb_build_object('group_key', g) AS filter FROM unnest(forget_arguments.groups) AS g
+            UNION
+            SELECT jsonb_build_object('correlation_id', c) FROM unnest(forget_arguments.correlation_ids) AS c
+            UNION
+            SELECT k.filter
+              FROM tidegate.event_log AS l
+             CROSS JOIN LATERAL (VALUES (CASE WHEN l.group_key IS NOT NULL THEN jsonb_build_object('group_key', l.group_key) END),
+                                        (CASE WHEN l.correlation_id IS NOT NULL
+                                              THEN jsonb_build_object('correlation_id', l.correlation_id) END),
+                                        (CASE WHEN l.dedup_key IS NOT NULL
+                                              THEN jsonb_build_object('kind', l.kind, 'dedup_key', l.dedup_key) END)) AS k(filter)
+             WHERE l.id = ANY (forget_arguments.ids) AND k.filter IS NOT NULL) AS named
+     WHERE a.filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'] AND a.filter @> named.filter
+$$;
+
 -- Forgets the content of these events, at most 1,000 of them. An empty list is also recorded in the audit. Live events are
 -- first cancelled, even if a worker holds them. Descendants must be forgotten before, because they are found through these
 -- events. These events in turn are found by their keys. `offspring` returns the first 1,000 descendants that appeared since.
 --
 -- A handler that is working on a cancelled event (`in_hand`) continues. It cannot write anything about it to the queue, but
--- its changes to other tables are its own. The audit stores the ids, but not the person they were about.
-CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
+-- its changes to other tables are its own. The audit stores the ids, but not the person they were about: the keys of these events
+-- leave it, and so do `groups` and `correlation_ids`, whose events may have left the log before.
+CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false,
+                                groups text[] DEFAULT '{}', correlation_ids text[] DEFAULT '{}') RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
 #variable_conflict use_column
@@ -90,6 +114,7 @@ BEGIN
     -- Events that were being leased at this moment must be passed again, like descendants that appeared since.
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
+        PERFORM tidegate.forget_arguments(logged, forget.groups, forget.correlation_ids);
         UPDATE tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
                dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()

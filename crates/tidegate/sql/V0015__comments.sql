@@ -128,13 +128,13 @@ COMMENT ON COLUMN tidegate.received.source IS 'Where the message came from, such
 COMMENT ON COLUMN tidegate.received.message_id IS 'The message''s id there, 1 to 500 bytes.';
 COMMENT ON COLUMN tidegate.received.received_at IS 'When it was recorded.';
 
-COMMENT ON TABLE tidegate.audit IS 'The actions of operators and cleanups. Rows are only added.';
+COMMENT ON TABLE tidegate.audit IS 'The actions of operators and cleanups. Rows are only added; keys of forgotten events leave them.';
 COMMENT ON COLUMN tidegate.audit.id IS 'The id of the entry.';
 COMMENT ON COLUMN tidegate.audit.at IS 'When the action ran.';
 COMMENT ON COLUMN tidegate.audit.session_user_name IS 'The database login that ran it.';
 COMMENT ON COLUMN tidegate.audit.actor IS 'The operator''s name, as the caller gave it, 1 to 200 characters. Null: not given.';
 COMMENT ON COLUMN tidegate.audit.action IS 'The action, such as replay, requeue, cancel, pause, cleanup.';
-COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object.';
+COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object; a key is (forgotten) if its events were.';
 COMMENT ON COLUMN tidegate.audit.ids IS
     'The ids of the changed events. Null or empty: no event was changed, or the ids are not recorded.';
 COMMENT ON COLUMN tidegate.audit.count IS 'How many events or rows were changed.';
@@ -608,7 +608,8 @@ COMMENT ON FUNCTION tidegate.run_schedule IS
     'actor: the operator''s name.';
 COMMENT ON FUNCTION tidegate.forget IS
     'Removes the content of events about a person; live events are cancelled first. ids: at most 1000 events. reason: the '
-    'reason, required. actor: the operator''s name. dry_run: true reports what would be done and changes nothing. Returns a '
+    'reason, required. actor: the operator''s name. dry_run: true reports what would be done and changes nothing. groups, '
+    'correlation_ids: further keys that leave the audit. Returns a '
     'report; its offspring are follow-ups and replays of these events that are not forgotten yet.';
 COMMENT ON FUNCTION tidegate.find_subject IS
     'Ids of events about a person, in the queue or in one partition of the log. partition: its name; null for the queue. '
@@ -718,6 +719,7 @@ COMMENT ON FUNCTION tidegate.done_so_far IS 'The work that a replay of failed ha
 COMMENT ON FUNCTION tidegate.drop_schedule IS 'Removes a schedule.';
 COMMENT ON FUNCTION tidegate.end_leases IS 'Removes events from all leases, for a requeue.';
 COMMENT ON FUNCTION tidegate.end_live IS 'Ends live events as FAILED.';
+COMMENT ON FUNCTION tidegate.forget_arguments IS 'Removes keys from the arguments of audit rows.';
 COMMENT ON FUNCTION tidegate.found_in IS 'The result of a query on one table.';
 COMMENT ON FUNCTION tidegate.has_nul IS 'Whether JSON text contains a NUL character.';
 COMMENT ON FUNCTION tidegate.insert_batch IS 'Inserts a batch of events.';
@@ -730,6 +732,7 @@ COMMENT ON FUNCTION tidegate.lock_replays IS 'Makes concurrent replays wait for 
 COMMENT ON FUNCTION tidegate.lock_slots IS 'Locks rows of mutex.';
 COMMENT ON FUNCTION tidegate.log_columns IS 'The columns of the log, as text.';
 COMMENT ON FUNCTION tidegate.log_places IS 'The partitions of the log.';
+COMMENT ON FUNCTION tidegate.logged_under IS 'The leases of a list that finished their event.';
 COMMENT ON FUNCTION tidegate.made_replays IS 'Whether an audit row''s ids were replayed.';
 COMMENT ON FUNCTION tidegate.mark_delayed IS 'Trigger of event_queue: keeps delayed in step with available_at.';
 COMMENT ON FUNCTION tidegate.mutex_slot IS 'The row of mutex for a group.';

@@ -32,6 +32,7 @@ GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_ope
 -- Jobs: read one at a time, by id.
 GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_jobs, tidegate_drain, tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_operate, tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.logged_under TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.lineage TO tidegate_operate, tidegate_drain, tidegate_read;
 
 -- Publish. The grant covers the columns that a producer sets. It leaves out the group, because the order needs the function's

@@ -114,6 +114,7 @@ pub(crate) async fn forget(
     found.extend(named);
     let mut family = Family {
         client: &client,
+        keys: &keys,
         request,
         report: &mut report,
     };
@@ -171,6 +172,7 @@ async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Err
 /// Forgets events and all their follow-ups.
 struct Family<'a> {
     client: &'a Client,
+    keys: &'a SubjectKeys,
     request: &'a ForgetRequest,
     report: &'a mut ForgetReport,
 }
@@ -184,7 +186,7 @@ impl Family<'_> {
         let none: [&[i64]; 1] = [&[]];
         let nothing = none.into_iter().filter(|_| family.is_empty());
         for ids in family.rchunks(BATCH).chain(nothing) {
-            let done = queue::forget(self.client, ids, self.request).await?;
+            let done = queue::forget(self.client, ids, self.keys, self.request).await?;
             self.report.forgotten += done.forgotten;
             self.report.cancelled += done.cancelled;
             self.report.in_hand += done.in_hand;

@@ -305,16 +305,25 @@ pub async fn offspring(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Removes the content of these events, and cancels those that are live; at most 1,000.
+/// Removes the content of these events, and cancels those that are live; at most 1,000. Their keys leave the audit, and
+/// so do `keys`.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn forget(
     client: &(impl GenericClient + Sync),
     ids: &[i64],
+    keys: &SubjectKeys,
     request: &ForgetRequest,
 ) -> Result<ForgottenEvents, Error> {
-    let values: &[&(dyn ToSql + Sync)] = &[&ids, &request.reason, &request.actor, &request.dry_run];
+    let values: &[&(dyn ToSql + Sync)] = &[
+        &ids,
+        &request.reason,
+        &request.actor,
+        &request.dry_run,
+        &keys.groups,
+        &keys.correlation_ids,
+    ];
     report(client, &sql::operate::FORGET, values).await
 }
 

@@ -222,9 +222,7 @@ pub static REPORT_PROGRESS: Statement = Statement {
 pub static LOGGED_UNDER: Statement = Statement {
     name: "logged_under",
     params: &[Type::INT8_ARRAY, Type::UUID_ARRAY],
-    text: "\
-SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
-  JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token",
+    text: "SELECT * FROM tidegate.logged_under($1, $2)",
 };
 
 /// Publishes one event.

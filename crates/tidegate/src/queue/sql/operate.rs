@@ -162,8 +162,15 @@ pub static OFFSPRING: Statement = Statement {
 /// Removes the content of events, and cancels the live ones.
 pub static FORGET: Statement = Statement {
     name: "forget",
-    params: &[Type::INT8_ARRAY, Type::TEXT, Type::TEXT, Type::BOOL],
-    text: "SELECT tidegate.forget($1, $2, $3, $4)::text",
+    params: &[
+        Type::INT8_ARRAY,
+        Type::TEXT,
+        Type::TEXT,
+        Type::BOOL,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+    ],
+    text: "SELECT tidegate.forget($1, $2, $3, $4, $5, $6)::text",
 };
 
 /// All statements of this file.
