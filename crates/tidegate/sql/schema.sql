@@ -74,6 +74,19 @@ BEGIN
                 GROUP BY l.worker ORDER BY l.worker LOOP
         BEGIN
             IF cut.worker IS NOT NULL THEN
+                PERFORM FROM tidegate.lease AS l WHERE l.worker = cut.worker ORDER BY l.token FOR UPDATE;
+                -- The worker may have started them since they were taken.
+                WITH begun AS MATERIALIZED (
+                    SELECT c.token, q.id FROM tidegate.lease_cut AS c
+                      JOIN tidegate.lease AS l ON l.token = c.token AND l.ids @> c.id AND c.id <= l.started_to
+                      JOIN tidegate.event_queue AS q ON q.id = c.id
+                     WHERE c.token = ANY (cut.tokens) AND NOT c.behind AND NOT c.charged
+                       FOR NO KEY UPDATE OF q SKIP LOCKED
+                ), charged AS (
+                    UPDATE tidegate.event_queue AS q
+                       SET attempts = least(q.attempts + 1, 999), max_attempts = least(1000, greatest(q.max_attempts, q.attempts + 2))
+                      FROM begun AS b WHERE q.id = b.id)
+                UPDATE tidegate.lease_cut AS c SET charged = true FROM begun AS b WHERE c.token = b.token AND c.id = b.id;
                 SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, coalesce(cut.taken, '{}'), taken_away => true) AS h;
                 lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
                 -- Those behind an event that has ended since.
@@ -93,6 +106,8 @@ BEGIN
     END LOOP;
     RETURN lowest;
 END $$;
+
+COMMENT ON FUNCTION tidegate.apply_cuts() IS 'Takes the events in lease_cut out of their leases, and tells the workers.';
 
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -257,6 +272,8 @@ BEGIN
     PERFORM tidegate.shrink_leases(tokens, held, false);
     RETURN lower(held);
 END $$;
+
+COMMENT ON FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) IS 'Breaks leases of one worker, except for events that another session has locked.';
 
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     LANGUAGE sql SECURITY DEFINER
@@ -522,6 +539,8 @@ DECLARE
     gone record;
 BEGIN
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
+        -- The worker learns of it before it starts another event: `cuts` changes.
+        PERFORM tidegate.apply_cuts();
         done := ARRAY(SELECT u.done - tidegate.cuts_of(u.token) FROM unnest(tokens, done) WITH ORDINALITY AS u(token, done, n) ORDER BY u.n);
     END IF;
     FOR n IN 1 .. cardinality(tokens) LOOP
@@ -626,6 +645,8 @@ CREATE FUNCTION tidegate.cuts_of(token uuid) RETURNS int8multirange
     SELECT coalesce(range_agg(int8range(c.id, c.id, '[]')), '{}') FROM tidegate.lease_cut AS c WHERE c.token = cuts_of.token
 $$;
 
+COMMENT ON FUNCTION tidegate.cuts_of(token uuid) IS 'Returns the ids that operators have taken from a lease.';
+
 CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -634,6 +655,8 @@ CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
     SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
     HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp()
 $$;
+
+COMMENT ON FUNCTION tidegate.dead_workers() IS 'Returns the workers with leases of which none was renewed in time.';
 
 CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
     LANGUAGE plpgsql
@@ -865,6 +888,8 @@ CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS 
          WHERE q.id = ANY (event_ids) AND q.id <= held.last AND q.id <> ALL (later))
 $$;
 
+COMMENT ON FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) IS 'Returns those of the events that come before one of later in its group.';
+
 CREATE FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -905,6 +930,8 @@ BEGIN
       INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
 END $$;
 
+COMMENT ON FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[]) IS 'Ends events as FAILED that the caller has locked, all or none.';
+
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -922,16 +949,16 @@ BEGIN
          WHERE q.id = ANY (found)
            AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     ), leaving AS (
-        SELECT h.token, h.id, false AS behind FROM held AS h
+        SELECT h.token, h.id, false AS behind, h.ran FROM held AS h
          UNION ALL
-        SELECT behind.token, behind.id, true
+        SELECT behind.token, behind.id, true, false
           FROM (SELECT h.worker, h.group_key, min(h.id) AS id FROM held AS h WHERE h.group_key IS NOT NULL GROUP BY 1, 2) AS first
          CROSS JOIN LATERAL (
                SELECT l.token, q.id FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id AND l.worker = first.worker
                 WHERE q.group_key = first.group_key AND q.id > first.id OFFSET 0) AS behind
     ), cut AS (
-        INSERT INTO tidegate.lease_cut (token, id, behind)
-        SELECT l.token, l.id, bool_and(l.behind) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
+        INSERT INTO tidegate.lease_cut (token, id, behind, charged)
+        SELECT l.token, l.id, bool_and(l.behind), bool_or(l.ran) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
     SELECT coalesce(jsonb_object_agg(h.id, true) FILTER (WHERE h.ran), '{}') INTO taken FROM held AS h;
     RETURN QUERY
     WITH now AS MATERIALIZED (
@@ -1002,6 +1029,8 @@ BEGIN
             END IF;
     END;
 END $$;
+
+COMMENT ON FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[]) IS 'Ends events as FAILED that the caller has locked, each by itself if need be.';
 
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1077,6 +1106,15 @@ BEGIN
             busy_ids := busy_ids || ARRAY(
                 SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
                  WHERE f.group_key = ANY (busy));
+        END IF;
+        IF busy_ids <> '{}' THEN
+            -- Nothing later of their groups ends before them.
+            busy_ids := busy_ids || ARRAY(
+                SELECT q.id FROM tidegate.event_queue AS q
+                  JOIN (SELECT b.group_key, min(b.id) AS first FROM tidegate.event_queue AS b
+                         WHERE b.id = ANY (busy_ids) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held
+                    ON held.group_key = q.group_key
+                 WHERE q.id = ANY (finalize.ids) AND q.id > held.first AND q.id <> ALL (busy_ids));
         END IF;
     END IF;
     WITH outcome AS MATERIALIZED (
@@ -1258,7 +1296,7 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.fold_figures(most integer) IS 'Merges up to most old rows of minute_stats into hours and days, and returns their number. A cleanup calls it.';
 
-CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS jsonb
+CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false, groups text[] DEFAULT '{}'::text[], correlation_ids text[] DEFAULT '{}'::text[]) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '20s'
@@ -1296,6 +1334,7 @@ BEGIN
     -- Events that were being leased at this moment must be passed again, like descendants that appeared since.
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
+        PERFORM tidegate.forget_arguments(logged, forget.groups, forget.correlation_ids);
         UPDATE tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
                dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()
@@ -1312,7 +1351,31 @@ BEGIN
         'offspring', further);
 END $$;
 
-COMMENT ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) IS 'Removes the content of events about a person; live events are cancelled first. ids: at most 1000 events. reason: the reason, required. actor: the operator''s name. dry_run: true reports what would be done and changes nothing. Returns a report; its offspring are follow-ups and replays of these events that are not forgotten yet.';
+COMMENT ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean, groups text[], correlation_ids text[]) IS 'Removes the content of events about a person; live events are cancelled first. ids: at most 1000 events. reason: the reason, required. actor: the operator''s name. dry_run: true reports what would be done and changes nothing. groups, correlation_ids: further keys that leave the audit. Returns a report; its offspring are follow-ups and replays of these events that are not forgotten yet.';
+
+CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+    UPDATE tidegate.audit AS a SET filter = tidegate.without_keys(a.filter)
+      FROM (SELECT jsonb_build_object('group_key', g) AS filter FROM unnest(forget_arguments.groups) AS g
+            UNION
+            SELECT jsonb_build_object('correlation_id', c) FROM unnest(forget_arguments.correlation_ids) AS c
+            UNION
+            SELECT k.filter
+              FROM tidegate.event_log AS l
+             CROSS JOIN LATERAL (VALUES (CASE WHEN l.group_key IS NOT NULL THEN jsonb_build_object('group_key', l.group_key) END),
+                                        (CASE WHEN l.correlation_id IS NOT NULL
+                                              THEN jsonb_build_object('correlation_id', l.correlation_id) END),
+                                        (CASE WHEN l.dedup_key IS NOT NULL
+                                              THEN jsonb_build_object('kind', l.kind, 'dedup_key', l.dedup_key) END)) AS k(filter)
+             WHERE l.id = ANY (forget_arguments.ids) AND k.filter IS NOT NULL) AS named
+     WHERE a.filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'] AND a.filter @> named.filter
+$$;
+
+COMMENT ON FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) IS 'Removes keys from the arguments of audit rows.';
 
 CREATE FUNCTION tidegate.forget_received(batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1941,6 +2004,8 @@ CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolea
      WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL)
 $$;
 
+COMMENT ON FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolean) IS 'Returns events of leases that break to the queue, and charges those that may have started.';
+
 CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '{-3600,-600,-120,-30,-5,-1,-0.25,-0.05}'::double precision[];
@@ -2439,6 +2504,8 @@ BEGIN
     RETURN busy || tidegate.earlier_of(event_ids, busy);
 END $$;
 
+COMMENT ON FUNCTION tidegate.locked_with_earlier(event_ids bigint[]) IS 'Returns the events that another session has locked, with the earlier ones of their groups.';
+
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2523,6 +2590,40 @@ END $_$;
 
 COMMENT ON FUNCTION tidegate.logged(id bigint) IS 'A finished event, as a row of event_log; no row if it is not in the log. id: the event''s id. Reads one partition at a time.';
 
+CREATE FUNCTION tidegate.logged_under(ids bigint[], tokens uuid[]) RETURNS TABLE(id bigint, token uuid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    query CONSTANT text := 'SELECT json_agg(json_build_array(l.id, l.lease_token)) FROM tidegate.%I AS l WHERE l.id = ANY ($1)';
+    likely CONSTANT text[] := ARRAY(
+        SELECT 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC' + used.retention - earlier.days * interval '1 day', 'YYYYMMDD')
+          FROM (SELECT k.retention_completed FROM tidegate.event_kind AS k
+                 UNION SELECT k.retention_failed FROM tidegate.event_kind AS k
+                 UNION VALUES (interval '30 days'), (interval '90 days')) AS used(retention),
+               generate_series(0, 1) AS earlier(days));
+    missing bigint[] := ARRAY(SELECT u.id FROM unnest(logged_under.ids) AS u(id)
+                               WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = u.id));
+    place text;
+    found json;
+BEGIN
+    FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p = ANY (likely) DESC, p DESC LOOP
+        EXIT WHEN missing = '{}';
+        found := tidegate.found_in(place, query, missing, 0);
+        CONTINUE WHEN found IS NULL;
+        missing := ARRAY(SELECT u.id FROM unnest(missing) AS u(id)
+                          WHERE u.id NOT IN (SELECT (f ->> 0)::bigint FROM json_array_elements(found) AS f));
+        RETURN QUERY
+        SELECT held.id, held.token FROM unnest(logged_under.ids, logged_under.tokens) AS held(id, token)
+          JOIN json_array_elements(found) AS f ON (f ->> 0)::bigint = held.id AND (f ->> 1)::uuid = held.token;
+    END LOOP;
+END $_$;
+
+COMMENT ON FUNCTION tidegate.logged_under(ids bigint[], tokens uuid[]) IS 'The leases of a list that finished their event.';
+
 CREATE TABLE tidegate.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -2535,7 +2636,7 @@ CREATE TABLE tidegate.audit (
     reason text
 );
 
-COMMENT ON TABLE tidegate.audit IS 'The actions of operators and cleanups. Rows are only added.';
+COMMENT ON TABLE tidegate.audit IS 'The actions of operators and cleanups. Rows are only added; keys of forgotten events leave them.';
 
 COMMENT ON COLUMN tidegate.audit.id IS 'The id of the entry.';
 
@@ -2547,7 +2648,7 @@ COMMENT ON COLUMN tidegate.audit.actor IS 'The operator''s name, as the caller g
 
 COMMENT ON COLUMN tidegate.audit.action IS 'The action, such as replay, requeue, cancel, pause, cleanup.';
 
-COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object.';
+COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object; a key is (forgotten) if its events were.';
 
 COMMENT ON COLUMN tidegate.audit.ids IS 'The ids of the changed events. Null or empty: no event was changed, or the ids are not recorded.';
 
@@ -2627,6 +2728,8 @@ BEGIN
     NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
     RETURN NEW;
 END $$;
+
+COMMENT ON FUNCTION tidegate.measure_payload() IS 'Sets payload_bytes for a plain INSERT or COPY.';
 
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -3339,6 +3442,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) IS 'Rolls back the ends of events that an operator took while they were being ended.';
+
 CREATE FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3414,18 +3519,25 @@ $$;
 COMMENT ON FUNCTION tidegate.remove_schedule(name text, reason text, actor text) IS 'Removes a periodic event that operators keep. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE(token uuid, cuts integer)
-    LANGUAGE sql
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '1s'
     AS $$
+#variable_conflict use_column
+BEGIN
+    -- A worker that leases nothing more learns in this way of what was taken from it.
+    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+        PERFORM tidegate.apply_cuts();
+    END IF;
+    RETURN QUERY
     WITH held AS MATERIALIZED (
         SELECT l.token FROM tidegate.lease AS l WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
          ORDER BY l.token FOR NO KEY UPDATE)
     UPDATE tidegate.lease AS l
        SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + make_interval(secs => renew.seconds)
       FROM held WHERE l.token = held.token
-    RETURNING l.token, l.cuts
-$$;
+    RETURNING l.token, l.cuts;
+END $$;
 
 COMMENT ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) IS 'Renews a worker''s leases.';
 
@@ -4276,6 +4388,8 @@ BEGIN
     UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int WHERE l.token = ANY (tokens);
 END $$;
 
+COMMENT ON FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) IS 'Takes ids out of leases, and removes leases that have no others.';
+
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE
     RETURN ((('schedule:'::text || name) || '@'::text) || to_char((slot AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS"Z"'::text));
@@ -4442,6 +4556,8 @@ CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigin
     SELECT coalesce(array_agg(l.token), '{}') FROM lowered AS l
 $$;
 
+COMMENT ON FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigint[], started_to bigint[]) IS 'Lowers the marks up to which handlers of leases may have started.';
+
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4586,6 +4702,7 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(
           FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
           JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
          WHERE q.group_key IS NOT NULL
+           AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     )
     SELECT h.id, h.group_key, h.worker, ahead.id, o.worker
       FROM held AS h
@@ -4712,6 +4829,10 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
 $$;
 
 COMMENT ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) IS 'A replay''s report with the events that collided.';
+
+CREATE FUNCTION tidegate.without_keys(filter jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    RETURN (filter || (SELECT COALESCE(jsonb_object_agg(k.k, '(forgotten)'), '{}'::jsonb) AS "coalesce" FROM unnest(ARRAY['group_key'::text, 'dedup_key'::text, 'correlation_id'::text]) k(k) WHERE (without_keys.filter ? k.k)));
 
 CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -5045,7 +5166,8 @@ COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. las
 CREATE TABLE tidegate.lease_cut (
     token uuid NOT NULL,
     id bigint NOT NULL,
-    behind boolean DEFAULT false NOT NULL
+    behind boolean DEFAULT false NOT NULL,
+    charged boolean DEFAULT false NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
 
@@ -5056,6 +5178,8 @@ COMMENT ON COLUMN tidegate.lease_cut.token IS 'The lease.';
 COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
 
 COMMENT ON COLUMN tidegate.lease_cut.behind IS 'It leaves because an earlier event of its group was taken.';
+
+COMMENT ON COLUMN tidegate.lease_cut.charged IS 'Its attempt was charged, because it may have been started.';
 
 CREATE VIEW tidegate.held AS
  SELECT (l.ids - c.ids) AS ids,
@@ -5738,6 +5862,8 @@ CREATE INDEX audit_action ON tidegate.audit USING btree (action, id);
 
 CREATE INDEX audit_actor ON tidegate.audit USING btree (actor, id);
 
+CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops) WHERE (filter ?| ARRAY['group_key'::text, 'dedup_key'::text, 'correlation_id'::text]);
+
 CREATE INDEX drain_chain_at ON tidegate.drain_chain USING btree (at);
 
 CREATE INDEX drain_run_ended_at ON tidegate.drain_run USING btree (ended_at);
@@ -5808,7 +5934,9 @@ ALTER INDEX tidegate.event_log_parent ATTACH PARTITION tidegate.event_log_defaul
 
 ALTER INDEX tidegate.event_log_replay ATTACH PARTITION tidegate.event_log_default_replay_of_idx;
 
-CREATE TRIGGER audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON tidegate.audit FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
+CREATE TRIGGER audit_append_only BEFORE DELETE OR TRUNCATE ON tidegate.audit FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
+
+CREATE TRIGGER audit_keeps_its_rows BEFORE UPDATE ON tidegate.audit FOR EACH ROW WHEN ((to_jsonb(new.*) <> (to_jsonb(old.*) || jsonb_build_object('filter', tidegate.without_keys(old.filter))))) EXECUTE FUNCTION tidegate.refuse_change();
 
 CREATE TRIGGER event_log_status_is_final BEFORE UPDATE ON tidegate.event_log FOR EACH ROW WHEN ((new.status IS DISTINCT FROM old.status)) EXECUTE FUNCTION tidegate.refuse_status_change();
 
@@ -5917,7 +6045,9 @@ REVOKE ALL ON FUNCTION tidegate.fire_schedules(firings jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.fold_figures(most integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean, groups text[], correlation_ids text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
 
@@ -5990,6 +6120,8 @@ REVOKE ALL ON FUNCTION tidegate.log_partitions(now timestamp with time zone) FRO
 REVOKE ALL ON FUNCTION tidegate.log_places() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.logged(id bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.logged_under(ids bigint[], tokens uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.made_replays(entry tidegate.audit) FROM PUBLIC;
 
@@ -6158,5 +6290,7 @@ REVOKE ALL ON FUNCTION tidegate.wal_position() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.watched_services() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.without_keys(filter jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.wordless(errors jsonb) FROM PUBLIC;
