@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use crate::probe::{
     Probe, ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
 };
-use crate::support::{self, TestDb, wait_until};
+use crate::support::{TestDb, wait_until};
 
 async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
     let published = queue::publish_batch(client, &events).await.unwrap();
@@ -45,7 +45,7 @@ async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_wai
     let stopped = tokio::spawn(async move { pooled.batch_execute(lock).await });
     wait_until("it waits", async || number(&witness, WAITING).await == 1).await;
     stopped.abort();
-    let next = tokio::time::timeout(support::PATIENCE, async {
+    let next = tokio::time::timeout(Duration::from_secs(30), async {
         let next = database.pooled().await.unwrap();
         next.batch_execute("SELECT 1").await.unwrap();
     });
@@ -195,7 +195,7 @@ async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_
 async fn i5_a_drain_notices_at_its_next_renewal_that_its_leases_are_gone() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
-    publish_acts(&client, 2).await;
+    publish_acts(&client, 1).await;
     let told = Arc::new(AtomicBool::new(false));
     let (operator, tells) = (client.clone(), told.clone());
     let app = ProbeApp::new(move |call, ctx| {
