@@ -1,7 +1,6 @@
 //! What a whole drain does where one guard in its loop matters: each of these tests fails without it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent, queue};
@@ -9,7 +8,7 @@ use tokio::sync::Notify;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Probe, ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
+    Probe, ProbeApp, act, drain, logged, number, options, probe_database, publish_acts,
 };
 use crate::support::{TestDb, wait_until};
 
@@ -113,16 +112,12 @@ async fn deadline_passes(client: &Client) {
     }
 }
 
-/// The first event takes until the second one's deadline has passed. Both are of this group.
-async fn late_in_hand(group: Option<&str>) {
+#[tokio::test]
+async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
-    let in_group = |event: NewEvent| match group {
-        Some(group) => event.group(group),
-        None => event,
-    };
     let late = act("late").start_within(Duration::from_secs(2));
-    let ids = publish(&client, vec![in_group(act("slow")), in_group(late)]).await;
+    let ids = publish(&client, vec![act("slow"), late]).await;
     let clock = client.clone();
     let app = ProbeApp::new(move |call, _| {
         let clock = clock.clone();
@@ -134,28 +129,16 @@ async fn late_in_hand(group: Option<&str>) {
         })
     });
     let one = DrainOptions {
-        concurrency: if group.is_some() { 8 } else { 1 },
+        concurrency: 1,
         ..options()
     };
     let report = tidegate::drain(&db.database(), app.clone(), &one).await;
     let report = report.unwrap();
     assert_eq!(app.ids(), ids[..1], "it started after its deadline");
-    assert_eq!((report.completed, report.expired), (1, 1), "{report:?}");
-    if group.is_none() {
-        assert_eq!(report.released, 0, "{report:?}");
-    }
+    let ends = (report.completed, report.expired, report.released);
+    assert_eq!(ends, (1, 1, 0), "{report:?}");
     let end = ("FAILED".to_owned(), 0, vec!["expired".to_owned()]);
     assert_eq!(logged(&client, ids[1]).await, Some(end));
-}
-
-#[tokio::test]
-async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
-    late_in_hand(None).await;
-}
-
-#[tokio::test]
-async fn b13_an_event_that_was_handed_over_behind_another_does_not_start_after_its_deadline() {
-    late_in_hand(Some("g")).await;
 }
 
 // time limits
@@ -187,36 +170,4 @@ async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_
         (2, 1, 0),
         "{report:?}"
     );
-}
-
-// leases
-
-#[tokio::test(flavor = "multi_thread")]
-async fn i5_a_drain_notices_at_its_next_renewal_that_its_leases_are_gone() {
-    let db = probe_database().await;
-    let client = Arc::new(db.client().await);
-    publish_acts(&client, 1).await;
-    let told = Arc::new(AtomicBool::new(false));
-    let (operator, tells) = (client.clone(), told.clone());
-    let app = ProbeApp::new(move |call, ctx| {
-        let (operator, told) = (operator.clone(), tells.clone());
-        Box::pin(async move {
-            if call.name == "0" && !told.load(Ordering::SeqCst) {
-                // All its leases go, and no write of the drain shows it.
-                operator.batch_execute("DELETE FROM tidegate.lease").await?;
-                ctx.cancelled().await;
-                told.store(true, Ordering::SeqCst);
-            }
-            Ok(Done::ok())
-        })
-    });
-    let options = DrainOptions {
-        concurrency: 1,
-        lease_timeout: Duration::from_secs(9),
-        handler_timeout: Duration::from_secs(8),
-        ..options()
-    };
-    let report = drain(&db, &app, &options).await;
-    assert!(told.load(Ordering::SeqCst), "{report:?}");
-    assert_eq!(live(&client).await, 0, "{report:?}");
 }
