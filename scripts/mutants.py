@@ -40,6 +40,11 @@ REPORT = "crates/tidegate/src/drain/report.rs"
 HANDLER = "crates/tidegate/src/handler.rs"
 SETTLE = "crates/tidegate/src/drain/settle.rs"
 RUNNING = "crates/tidegate/src/drain/running.rs"
+HAND = "crates/tidegate/src/drain/hand.rs"
+LEASES = "crates/tidegate/src/drain/leases.rs"
+CONNECT = "crates/tidegate/src/connect/mod.rs"
+CONTEXT = "crates/tidegate/src/context.rs"
+FORGET = "crates/tidegate/sql/V0009__forget.sql"
 SEAL = "crates/tidegate/src/seal.rs"
 READ = "crates/tidegate/src/queue/read.rs"
 VIEWS = "crates/tidegate/sql/V0008__views.sql"
@@ -89,6 +94,15 @@ def slot(name):
 
 def batch(name):
     return "it", f"batch::{name}"
+
+
+def guard(name):
+    return "it", f"guards::{name}"
+
+
+def unit(name):
+    """A unit test of the library tidegate."""
+    return "tidegate", name
 
 
 class Mutant:
@@ -143,17 +157,17 @@ MUTANTS = [
            (ENDS, "JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) THEN",
             "JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND false) THEN", 1)),
     Mutant("sweep: breaks a worker's leases one by one", scene("i4_of_a_workers_leases_all_are_broken_or_none"),
-           (LEASE, "o.worker = dead LOOP", "o.worker = dead AND o.expires_at <= instant LOOP", 1)),
+           (LEASE, "OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)", "", 1)),
     Mutant("sweep: leases of the dead are not broken", DIES,
-           (LEASE, "WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP", "WHERE false LOOP", 1)),
+           (LEASE, "AS d WHERE d IS DISTINCT FROM sweep.worker LOOP", "AS d WHERE false LOOP", 1)),
     Mutant("drain: does not give back what its answer was lost of", LOST,
            ("crates/tidegate/src/drain/leaser.rs", "let sweeps = unsure || ", "let sweeps = false && unsure || ", 1),
-           (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY", "WHERE false ORDER BY", 1)),
+           (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held) ORDER BY", "WHERE false ORDER BY", 1)),
     # Charges.
     Mutant("sweep: charges what had not started", scene("a_lapse_charges_what_may_have_started_and_nothing_else"),
-           (LEASE, "SELECT e.id <= l.started_to AND", "SELECT", 1)),
+           (LEASE, "e.id <= l.started_to AND", "", 1)),
     Mutant("sweep: charges nothing", DIES,
-           (LEASE, "SELECT e.id <= l.started_to AND", "SELECT false AND", 1)),
+           (LEASE, "e.id <= l.started_to AND", "false AND", 1)),
     Mutant("drain: starts more than it tells", KILLED,
            (WRITER, "            of_lease.start_to = Some(start.upto);\n", "            let _ = (of_lease, start.upto);\n", 1)),
     Mutant("lease: spent attempts are run all the same", DIES,
@@ -163,8 +177,61 @@ MUTANTS = [
     Mutant("lease: what lapsed is nothing special", POISON,
            (LEASE, "q.lapses > 0 AS suspect,", "false AS suspect,", 1)),
     Mutant("drain: what lapsed is started beside others", POISON,
-           ("crates/tidegate/src/drain/hand.rs", "Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),",
-            "Some(suspect) if self.leases.open() < usize::MAX => Some(Start::of(suspect)),", 1)),
+           (HAND, "if self.leases.open() == 0 && !wanted.brings_window ||", "if self.leases.open() < usize::MAX ||", 1)),
+    # Guards of the lease protocol; the scenes take them out too.
+    Mutant("sweep: a worker is dead when its first lease runs out", scene("i6_a_worker_lives_as_long_as_it_renews_one_of_its_leases"),
+           (LEASE, "coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at))", "min(l.expires_at)", 1)),
+    Mutant("complete: ends what an operator has just taken", scene("i7_of_a_requeue_and_a_completion_behind_it_one_wins"),
+           (ENDS, "    PERFORM tidegate.refuse_new_cuts(tokens, done);\n", "", 1)),
+    Mutant("lease: an event on its last attempt starts with its lease", scene("i10_an_event_on_its_last_attempt_is_not_started_with_its_lease"),
+           (LEASE, "least(first_last - 1,", "least(NULL,", 1)),
+    Mutant("sweep: charges what had expired", scene("what_had_expired_before_its_lease_is_not_charged_when_the_worker_dies"),
+           (LEASE, "\n                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran", " AS ran", 1)),
+    Mutant("retry: once a suspect, always one", scene("what_lapsed_and_then_ended_an_attempt_is_leased_with_others_again"),
+           (ENDS, "CASE WHEN o.charged THEN 0 ELSE q.lapses END", "q.lapses", 1)),
+    Mutant("sweep: waits for an event that somebody has locked",
+           scene("an_event_that_somebody_has_locked_keeps_nothing_but_its_group_in_a_broken_lease"),
+           (LEASE, "WHERE q.id = ANY (event_ids) FOR NO KEY UPDATE SKIP LOCKED);", "WHERE q.id = ANY (event_ids) FOR NO KEY UPDATE);", 1)),
+    Mutant("sweep: what stands before a locked event leaves", scene("i4_what_stands_before_a_locked_event_stays_with_it_in_a_broken_lease"),
+           (LEASE, "RETURN busy || tidegate.earlier_of(event_ids, busy);", "RETURN busy;", 1)),
+    Mutant("promote: waits for whoever has a due event", scene("a_due_event_that_somebody_has_locked_keeps_no_other_waiting"),
+           (LEASE, "ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED", "ORDER BY available_at LIMIT most FOR NO KEY UPDATE", 1)),
+    Mutant("view events: looks for a lease without the row", scene("the_view_changes_nothing_of_an_event_that_is_being_leased"),
+           (VIEWS, "        PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;\n", "", 1)),
+    Mutant("services: anybody's report ends a try", scene("a_report_of_somebody_elses_try_says_nothing_about_the_one_under_way"),
+           (SERVICE_SQL, "known.prober = report_service.worker AND ", "", 1)),
+    Mutant("unblock: does not lock the group", scene("who_unblocks_a_group_sees_what_is_being_published_to_it"),
+           (OPERATE, "    PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);\n", "", 1)),
+    Mutant("forget: a replay goes on beside it", scene("who_forgets_an_event_is_told_of_the_replay_that_is_made_of_it_meanwhile"),
+           (FORGET, "        PERFORM tidegate.lock_replays();\n", "        NULL;\n", 1)),
+    # Guards of the drain's loop.
+    Mutant("drain: a suspect follows another event of its group", unit("drain::hand::tests::a_suspect_is_not_handed_over_behind_another_event"),
+           (HAND, "(may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)", "may_start.then_some(next)", 1)),
+    Mutant("drain: all wait for a suspect as long as it takes",
+           unit("drain::hand::tests::i10_nobody_waits_for_a_suspect_for_long_and_none_runs_beside_another"),
+           (HAND, "wanted.now >= since + SUSPECT_WAIT {", "false {", 1)),
+    Mutant("drain: windows stay open", unit("drain::hand::tests::i10_windows_close_again_over_what_has_not_started"),
+           (LEASES, "            held.started_to = begun;\n", "", 1)),
+    Mutant("drain: a deadline is over with its renewal", unit("drain::leases::tests::b13_a_deadline_counts_from_the_lease_and_is_that_of_what_is_to_run"),
+           (LEASES, "Some(held.taken + left)", "Some(held.renewed + left)", 1)),
+    Mutant("drain: a handler is told that its own end took its event", unit("context::tests::an_event_that_left_the_queue_by_its_own_end_was_not_taken_away"),
+           (CONTEXT, "self.state().commits || self.completion.get().is_some();", "false;", 1)),
+    Mutant("drain: a transaction does not wait for the end before it",
+           guard("b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_log"),
+           (CONTEXT, "wait_for(|written| self.flushed.is_clear(written))", "wait_for(|written| self.flushed.is_clear(written) || true)", 1)),
+    Mutant("drain: does not look at deadlines in hand", guard("b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there"),
+           (RUNNING, "deadline.is_some_and(|deadline| deadline.is_over(now))", "deadline.is_some_and(|_| false)", 1)),
+    Mutant("drain: learns from what it has stopped", guard("f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind"),
+           (RUNNING, "        if !timed_out {\n            self.budget", "        if !timed_out || true {\n            self.budget", 1)),
+    Mutant("pool: a connection comes back in the middle of a statement",
+           guard("whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_waits_for_nothing"),
+           (CONNECT, "            if !matches!(answer, Ok(Ok(_))) {", "            if false && !matches!(answer, Ok(Ok(_))) {", 1)),
+    Mutant("pool: what was stopped goes on in the database",
+           guard("whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_waits_for_nothing"),
+           (CONNECT, "pool.manager().0.cancel(token).await;", "let _ = (pool, token);", 1)),
+    Mutant("services: a kind waits for a service that it no longer calls",
+           service("what_waits_for_a_service_that_nobody_calls_any_more_is_done_in_one_drain"),
+           (SERVICES, "report.uncalled = Some(kind.to_owned());", "report.uncalled = Some(kind.to_owned()).filter(|_| false);", 1)),
     # Services that do not answer.
     Mutant("services: an outage costs attempts", service("an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else"),
            (SERVICES, "        if answered_since {", "        if answered_since || known.in_row > 0 {", 1)),
@@ -196,7 +263,7 @@ MUTANTS = [
             "    cuts := lease.cuts;\n", 1),
            (ENDS, "AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids\n", "AND q.id <> ALL (busy_ids)\n", 1)),
     Mutant("retry: does not look at the lease", FROZEN,
-           (ENDS, "WHERE q.id = o.id AND q.id = ANY (held) AND q.id = ANY (left_hand);", "WHERE q.id = o.id;", 1)),
+           (ENDS, "WHERE q.id = o.id AND q.id = ANY (free) AND q.id = ANY (left_ids);", "WHERE q.id = o.id;", 1)),
     Mutant("save_progress: does not look at the lease",
            ("it", "interleave::i5_a_write_that_waited_for_the_lease_that_takes_its_event_away_changes_nothing"),
            (ENDS, "    IF NOT FOUND THEN\n        RETURN false;\n    END IF;\n    UPDATE tidegate.event_queue AS q SET progress",
@@ -207,7 +274,7 @@ MUTANTS = [
     Mutant("lease: payloads are not counted", LARGE,
            (LEASE, "    IF total > bytes THEN\n", "    IF false THEN\n", 1)),
     Mutant("finalize: waits for a group", GROUP,
-           (ENDS, "    IF NOT waits AND cardinality(next_group_keys) > 0 THEN", "    IF false THEN", 1),
+           (ENDS, "        IF cardinality(next_group_keys) > 0 THEN", "        IF false THEN", 1),
            (ENDS, "    SET lock_timeout = '1s'\n", "", 1)),
     Mutant("drain: a write that is refused ends the run", REFUSED,
            ("crates/tidegate/src/error.rs", "self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()", "false", 1)),
@@ -222,12 +289,12 @@ MUTANTS = [
     # The cleanup and the publishers.
     Mutant("cleanup: does not look at leases", CLEANUP,
            (LOG, "SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff", "SELECT q.id, q.created_at <= cutoff", 1),
-           (LOG, "WHERE q.id = ANY (due) AND NOT (q.id <@ held)\n", "WHERE q.id = ANY (due)\n", 1)),
+           (LOG, "WHERE q.id = ANY (due) AND NOT (q.id <@ held) AND", "WHERE q.id = ANY (due) AND", 1)),
     Mutant("cleanup: does not look at attempts and deadlines", CLEANUP,
            (LOG, "AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (\n"
                  "                              SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND q.id <= l.started_to))::int >= q.max_attempts) AS due",
             "AS due", 1),
-           (LOG, "               AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)\n", "", 1)),
+           (LOG, " AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)\n", "\n", 1)),
     Mutant("publish: does not lock the group", ORDER,
            (PUBLISH, "        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;\n", "        NULL;\n", 1),
            (PUBLISH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1)),
@@ -238,10 +305,7 @@ MUTANTS = [
     # Whose a lease is, and until when.
     Mutant("sweep: breaks leases that have not run out",
            ("it", "queue::c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and_not_before"),
-           (LEASE, "WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP",
-            "WHERE o.worker IS DISTINCT FROM sweep.worker LOOP", 1),
-           (LEASE, "WHERE o.worker = dead AND o.expires_at <= instant FOR UPDATE SKIP LOCKED) AS t;",
-            "WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;", 1)),
+           (LEASE, "max(l.expires_at)) <= clock_timestamp()", "max(l.expires_at)) < 'infinity'", 1)),
     Mutant("lease: a walk on another server is believed",
            ("it", "walk::what_a_walk_knows_of_a_server_that_counts_anew_is_not_believed"),
            (LEASE, " OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN", " THEN", 1),
@@ -260,8 +324,8 @@ MUTANTS = [
             "ON l.worker = hand_back.worker AND l.ids @> u.id WHERE false);", 1)),
     Mutant("retry: does not look under which lease",
            ("it", "queue::i5_a_retry_under_a_lost_lease_leaves_what_its_worker_has_leased_anew"),
-           (ENDS, "ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id);",
-            "ON l.worker = retry.worker AND l.ids @> o.id);", 1)),
+           (ENDS, "ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id\n",
+            "ON l.worker = retry.worker AND l.ids @> o.id\n", 1)),
     Mutant("complete_held: commits without the lease", ("it", "drain::a_transaction_under_a_lost_lease_commits_nothing"),
            (ENDS, "ARRAY[NULL::bigint], ARRAY[false]) AS c) = 0 THEN", "ARRAY[NULL::bigint], ARRAY[false]) AS c) < 0 THEN", 1)),
     Mutant("end_unreadable: does not look at the lease", ("it", "payload::i5_only_who_holds_an_event_may_end_it_as_unreadable"),
@@ -288,17 +352,10 @@ MUTANTS = [
            (PUBLISH, "    RETURN FOUND;\nEND $$;\n\n-- What to say of a kind", "    RETURN true;\nEND $$;\n\n-- What to say of a kind", 1)),
     # Changes that operators and publishers make to live events.
     Mutant("end_live: the worker is not told", ("it", "change::a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled"),
-           (OPERATE, "    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (locked) AND l.ids && tidegate.ranges(end_live.ended);\n",
-            "", 1)),
+           (LOG, "FROM told AS t WHERE t.token IS NOT NULL ORDER BY 1, 2 ON CONFLICT DO NOTHING", "FROM told AS t WHERE false ON CONFLICT DO NOTHING", 1)),
     Mutant("end_live: an attempt that has begun is not counted",
            ("it", "change::a_lease_that_is_taken_while_its_event_is_being_cancelled_is_told_of_it"),
-           (OPERATE, "coalesce(g.id <= l.started_to, false) AS begun", "false AS begun", 1)),
-    Mutant("end_live: does not see a lease that was faster",
-           ("it", "change::a_lease_that_is_taken_while_its_event_is_being_cancelled_is_told_of_it"),
-           (OPERATE, "l.token <> ALL (locked) FOR UPDATE SKIP LOCKED);", "l.token <> ALL (locked) AND false FOR UPDATE SKIP LOCKED);", 1),
-           (OPERATE, "WHERE l.ids @> q.id AND l.token <> ALL (locked)) RETURNING q.*", "WHERE false) RETURNING q.*", 1)),
-    Mutant("end_live: ends what a worker is writing", ("it", "change::whoever_cancels_many_waits_for_nobody_and_is_told_what_was_missed"),
-           (OPERATE, "WHERE l.ids @> q.id AND l.token <> ALL (locked)) RETURNING q.*", "WHERE false) RETURNING q.*", 1)),
+           (LOG, "coalesce(g.id <= l.started_to, false) AS begun", "false AS begun", 1)),
     Mutant("drain: handlers are not told of what was taken away",
            ("it", "change::a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled"),
            ("crates/tidegate/src/drain/writing.rs", "            self.tell_running(now);\n", "", 1)),
@@ -309,7 +366,8 @@ MUTANTS = [
            (CHANGE, " AND u.id <> ALL (late)", "", 1)),
     Mutant("replace: locks what is in hand", ("it", "replace::what_a_worker_has_in_hand_is_kept_and_its_end_does_not_wait_for_the_publisher"),
            (PUBLISH, "    IF first.id IS NULL OR first.held THEN\n", "    IF first.id IS NULL THEN\n", 1),
-           (PUBLISH, "            RAISE EXCEPTION USING ERRCODE = 'TG003';\n", "            RETURN false;\n", 1)),
+           (PUBLISH, "            -- Rolls back the lock on an event that was not replaced.\n            RAISE EXCEPTION USING ERRCODE = 'TG003';\n",
+            "            RETURN false;\n", 1)),
     Mutant("replace: replaces what is in hand", ("it", "replace::one_that_is_leased_while_a_replacement_waits_for_it_is_kept_and_free_of_locks"),
            (PUBLISH, "AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);", "AND q.replay_of IS NULL;", 1)),
     Mutant("replace: replaces what a handler has seen", ("it", "replace::what_a_handler_has_seen_is_kept_and_no_attempt_is_lost"),
@@ -562,7 +620,7 @@ def run(tree, test):
 
 
 def cargo(tree, limit, target, *arguments, capture=False):
-    chosen = ["--lib"] if target == "lib" else ["--test", target]
+    chosen = {"lib": ["--lib"], "tidegate": ["-p", "tidegate", "--lib"]}.get(target, ["--test", target])
     command = ["cargo", "test", "--quiet", *cargo_flags(), *chosen, *arguments]
     variables = {**environment(), "CARGO_TARGET_DIR": str(PROJECT / "target" / "mutants-build"), "RUST_BACKTRACE": "0"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if capture else {}

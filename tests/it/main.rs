@@ -33,6 +33,7 @@ mod figures;
 mod forget;
 mod forms;
 mod function;
+mod guards;
 mod harness;
 mod http;
 mod intake;

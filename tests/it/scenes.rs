@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate::lease::Lease;
 use tidegate::operate::RequeueRequest;
-use tidegate::queue::{self, Completion, LeaseRequest, Walk};
+use tidegate::queue::{self, Completion, LeaseRequest, Retried, Walk};
 use tidegate::{Event, NewEvent};
 use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
@@ -704,6 +704,284 @@ async fn i3_who_takes_an_event_away_charges_what_may_have_been_started_behind_it
         let sql = "SELECT attempts, max_attempts FROM tidegate.event_queue WHERE id = $1";
         let row = scene.client.query_one(sql, &[&second]).await.unwrap();
         (row.get::<_, i32>(0), row.get::<_, i32>(1)) == (1, 6)
+    })
+    .await;
+}
+
+/// Whether this work waits for a lock, or has come to its end.
+async fn waits_or_ends<T>(client: &Client, work: &tokio::task::JoinHandle<T>) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    wait_until("it waits for a lock, or has ended", async || {
+        work.is_finished() || number(client, waiting).await == 1
+    })
+    .await;
+}
+
+/// A session that gives up where it would have to wait for a lock.
+async fn impatient(scene: &Scene) -> Client {
+    let client = scene.db.client().await;
+    let sql = "SET lock_timeout = '1s'";
+    client.batch_execute(sql).await.unwrap();
+    client
+}
+
+const LAST: Guard = ("lease", "least(first_last - 1,", "least(NULL,");
+const IN_TIME: Guard = (
+    "lapse",
+    "AND (e.expires_at IS NULL OR e.expires_at > l.taken_at)",
+    "",
+);
+const CLEARED_OF_LAPSES: Guard = (
+    "retry",
+    "CASE WHEN o.charged THEN 0 ELSE q.lapses END",
+    "q.lapses",
+);
+const LOCKED_STAY: Guard = (
+    "locked_with_earlier",
+    "FOR NO KEY UPDATE SKIP LOCKED",
+    "FOR NO KEY UPDATE",
+);
+const EARLIER_STAY: Guard = (
+    "locked_with_earlier",
+    "busy || tidegate.earlier_of(event_ids, busy)",
+    "busy",
+);
+const PROMOTES_WHAT_IS_FREE: Guard = (
+    "promote",
+    "ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED",
+    "ORDER BY available_at LIMIT most FOR NO KEY UPDATE",
+);
+const ROW_FIRST: Guard = (
+    "update_event",
+    "PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;",
+    "",
+);
+const OWN_PROBE: Guard = (
+    "report_service",
+    "known.prober = report_service.worker AND ",
+    "",
+);
+const GROUP_FIRST: Guard = (
+    "unblock",
+    "PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);",
+    "",
+);
+const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.lock_replays();", "NULL;");
+
+#[tokio::test]
+async fn i10_an_event_on_its_last_attempt_is_not_started_with_its_lease() {
+    hangs_on(LAST, async |scene| {
+        scene.publish([""]).await;
+        let last = act("x").max_attempts(1);
+        queue::publish(&scene.client, &last).await.unwrap();
+        let walk = scene.walk().await;
+        assert_eq!(scene.lease(request(ONE, &[], walk)).await.ids.len(), 2);
+        expire_leases(&scene.client).await;
+        queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
+        marks(&scene.client).await == [(1, 1, true), (0, 0, false)]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_had_expired_before_its_lease_is_not_charged_when_the_worker_dies() {
+    hangs_on(IN_TIME, async |scene| {
+        let late = act("x").start_within(Duration::from_millis(1));
+        queue::publish(&scene.client, &late).await.unwrap();
+        wait_until("its deadline has passed", async || {
+            let passed =
+                "SELECT count(*) FROM tidegate.event_queue WHERE expires_at < clock_timestamp()";
+            number(&scene.client, passed).await == 1
+        })
+        .await;
+        let walk = scene.walk().await;
+        scene.lease(request(ONE, &[], walk)).await;
+        expire_leases(&scene.client).await;
+        let swept = queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
+        assert_eq!(swept.broken, 1);
+        marks(&scene.client).await == [(0, 0, false)]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_lapsed_and_then_ended_an_attempt_is_leased_with_others_again() {
+    hangs_on(CLEARED_OF_LAPSES, async |scene| {
+        let [id] = scene.publish([""]).await;
+        let lapse = "UPDATE tidegate.event_queue SET lapses = 1";
+        scene.client.execute(lapse, &[]).await.unwrap();
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let failed = Retried {
+            lease: of(&taken, id),
+            charged: true,
+            delay: Duration::ZERO,
+            errors: Vec::new(),
+            progress: None,
+            deferred: Vec::new(),
+        };
+        let back = queue::retry(&scene.client, ONE, &[failed], &[]).await;
+        assert_eq!(back.unwrap().left, [id]);
+        scene.publish([""]).await;
+        scene
+            .client
+            .batch_execute("SELECT tidegate.promote(10)")
+            .await
+            .unwrap();
+        let walk = scene.walk().await;
+        scene.lease(request(ONE, &[], walk)).await.ids.len() == 2
+    })
+    .await;
+}
+
+/// A dead worker's group of three and two others, of which somebody has locked the second.
+async fn locked_in_a_broken_lease(scene: &Scene) -> bool {
+    let [first, second, third, ..] = scene.publish(["g", "g", "g", "h", ""]).await;
+    let walk = scene.walk().await;
+    // Only those of the group may have started.
+    let window = LeaseRequest {
+        first_window: 3,
+        ..request(ONE, &[], walk)
+    };
+    let taken = scene.lease(window).await;
+    assert_eq!(taken.ids.len(), 5);
+    expire_leases(&scene.client).await;
+    let mut holder = scene.db.client().await;
+    let holding = holder.transaction().await.unwrap();
+    let lock = "SELECT FROM tidegate.event_queue WHERE id = $1 FOR UPDATE";
+    holding.execute(lock, &[&second]).await.unwrap();
+    queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
+    let mut walk = scene.walk().await;
+    let (mut held, mut free) = (Vec::new(), Vec::new());
+    // What may have started is leased alone.
+    for _ in 0..5 {
+        let next = scene.lease(request(OTHER, &held, walk)).await;
+        walk = next.walk;
+        held.push(next.token);
+        free.extend(next.ids);
+    }
+    let in_order = disorder(&scene.client).await.is_empty();
+    let others_are_free = free == taken.ids[3..];
+    holding.rollback().await.unwrap();
+    queue::sweep(&scene.client, OTHER, &held).await.unwrap();
+    let attempts = "SELECT attempts::bigint FROM tidegate.event_queue WHERE id = $1";
+    for id in [first, second, third] {
+        let row = scene.client.query_one(attempts, &[&id]).await.unwrap();
+        if row.get::<_, i64>(0) != 1 {
+            return false;
+        }
+    }
+    in_order && others_are_free
+}
+
+#[tokio::test]
+async fn an_event_that_somebody_has_locked_keeps_nothing_but_its_group_in_a_broken_lease() {
+    hangs_on(LOCKED_STAY, locked_in_a_broken_lease).await;
+}
+
+#[tokio::test]
+async fn i4_what_stands_before_a_locked_event_stays_with_it_in_a_broken_lease() {
+    hangs_on(EARLIER_STAY, locked_in_a_broken_lease).await;
+}
+
+#[tokio::test]
+async fn a_due_event_that_somebody_has_locked_keeps_no_other_waiting() {
+    hangs_on(PROMOTES_WHAT_IS_FREE, async |scene| {
+        let delayed = [1, 2].map(|_| act("x").delay(Duration::from_mins(1)));
+        let ids = queue::publish_batch(&scene.client, &delayed).await.unwrap();
+        let soon = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '100 ms'";
+        scene.client.execute(soon, &[]).await.unwrap();
+        wait_until("both are due", async || {
+            let due = "SELECT count(*) FROM tidegate.event_queue WHERE delayed AND available_at < clock_timestamp()";
+            number(&scene.client, due).await == 2
+        })
+        .await;
+        let mut holder = scene.db.client().await;
+        let holding = holder.transaction().await.unwrap();
+        let lock = "SELECT FROM tidegate.event_queue WHERE id = $1 FOR UPDATE";
+        holding.execute(lock, &[&ids[0].id]).await.unwrap();
+        let promote = "SELECT promoted FROM tidegate.promote(10)";
+        let promoted = impatient(scene).await.query_one(promote, &[]).await;
+        promoted.is_ok_and(|row| row.get::<_, i64>(0) == 1)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_view_changes_nothing_of_an_event_that_is_being_leased() {
+    hangs_on(ROW_FIRST, async |scene| {
+        let [id] = scene.publish([""]).await;
+        let walk = scene.walk().await;
+        let (mut leasing, operator) = (scene.db.client().await, scene.db.client().await);
+        let under_way = leasing.transaction().await.unwrap();
+        assert_eq!(
+            lease(&under_way, request(ONE, &[], walk)).await.ids,
+            [id]
+        );
+        let later = "UPDATE tidegate.events SET expires_at = clock_timestamp() + interval '1 hour' WHERE id = $1";
+        let change = tokio::spawn(async move { operator.execute(later, &[&id]).await });
+        wait_for_a_lock(&scene.client).await;
+        under_way.commit().await.unwrap();
+        change.await.unwrap().is_err()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_report_of_somebody_elses_try_says_nothing_about_the_one_under_way() {
+    hangs_on(OWN_PROBE, async |scene| {
+        let probing = "INSERT INTO tidegate.service (service, state, prober, retry_at, kinds)
+                       VALUES ('carrier', 'probing', $1, clock_timestamp() + interval '1 minute', '{act}')";
+        scene.client.execute(probing, &[&ONE]).await.unwrap();
+        let report = "SELECT tidegate.report_service('carrier', $1, true, 0, NULL, NULL, '{}', true)";
+        scene.client.execute(report, &[&OTHER]).await.unwrap();
+        let probing = "SELECT count(*) FROM tidegate.service WHERE state = 'probing'";
+        let goes_on = number(&scene.client, probing).await == 1;
+        scene.client.execute(report, &[&ONE]).await.unwrap();
+        assert_eq!(number(&scene.client, probing).await, 0);
+        goes_on
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_unblocks_a_group_sees_what_is_being_published_to_it() {
+    hangs_on(GROUP_FIRST, async |scene| {
+        let (mut publisher, operator) = (scene.db.client().await, scene.db.client().await);
+        let publishing = publisher.transaction().await.unwrap();
+        let published = queue::publish(&publishing, &act("x").group("g")).await;
+        let published = published.unwrap().id;
+        let unblock = "SELECT (tidegate.unblock('g', 'cancel', 'nobody needs it')->>'id')::bigint";
+        let unblocked = tokio::spawn(async move { operator.query_one(unblock, &[]).await });
+        waits_or_ends(&scene.client, &unblocked).await;
+        publishing.commit().await.unwrap();
+        let row = unblocked.await.unwrap().unwrap();
+        row.get::<_, Option<i64>>(0) == Some(published)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_forgets_an_event_is_told_of_the_replay_that_is_made_of_it_meanwhile() {
+    hangs_on(NO_REPLAY_BESIDE, async |scene| {
+        let [id] = scene.publish([""]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let completion = Completion {
+            token: taken.token,
+            done: vec![id],
+            ..Completion::default()
+        };
+        queue::complete(&scene.client, &[completion]).await.unwrap();
+        let (mut one, other) = (scene.db.client().await, scene.db.client().await);
+        let replaying = one.transaction().await.unwrap();
+        let replay = "SELECT tidegate.replay(ids => ARRAY[$1::bigint], reason => 'again')";
+        replaying.execute(replay, &[&id]).await.unwrap();
+        let forget = "SELECT jsonb_array_length(tidegate.forget(ARRAY[$1::bigint], 'request 17')->'offspring')";
+        let forgotten = tokio::spawn(async move { other.query_one(forget, &[&id]).await });
+        waits_or_ends(&scene.client, &forgotten).await;
+        replaying.commit().await.unwrap();
+        forgotten.await.unwrap().unwrap().get::<_, i32>(0) == 1
     })
     .await;
 }

@@ -465,3 +465,22 @@ async fn i1_a_failure_that_cannot_be_told_harms_only_its_own_event() {
     assert_eq!((report.completed, report.failed), (2000, 0), "{report:?}");
     assert_eq!(live(&client).await, 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_service_that_nobody_calls_any_more_is_done_in_one_drain() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let ids = publish(&client, (0..100).map(|n| letter(&n.to_string())).collect()).await;
+    let ghost = "INSERT INTO tidegate.service (service, state, retry_at, kinds)
+                 VALUES ('ghost', 'open', clock_timestamp(), '{letter}')";
+    client.batch_execute(ghost).await.unwrap();
+    let post = Arc::new(Post::default());
+    let report = drain(&db, &post).await;
+    assert_eq!((report.completed, report.backlog), (100, 0), "{report:?}");
+    assert_eq!(post.calls(), ids.len());
+    // One event tries it, and none of the others has to.
+    assert!(report.batches < 10, "{report:?}");
+    let shut =
+        "SELECT count(*) FROM tidegate.service WHERE service = 'ghost' AND state <> 'closed'";
+    assert_eq!(number(&client, shut).await, 0);
+}

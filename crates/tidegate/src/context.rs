@@ -668,3 +668,51 @@ const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// A connection that cannot roll back within this time is thrown away.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> Context {
+        let (_, progress) = watch::channel(Completions::default());
+        let flushed = Flushed {
+            ahead: None,
+            after: 0,
+            progress,
+        };
+        let event = LeasedEvent::sample(1, None);
+        Context::new(event, None, flushed, Instant::now())
+    }
+
+    #[test]
+    fn an_event_that_left_the_queue_by_its_own_end_was_not_taken_away() {
+        let (ended, commits, taken_away) = (context(), context(), context());
+        ended.note_completion(1);
+        commits.state().commits = true;
+        for ctx in [&ended, &commits, &taken_away] {
+            ctx.note_taken_away();
+        }
+        assert!(!ended.is_cancelled() && !commits.is_cancelled());
+        assert!(taken_away.is_cancelled());
+    }
+
+    #[test]
+    fn what_comes_behind_waits_for_all_that_was_before_it_and_is_not_written() {
+        let ahead = Arc::new(context());
+        let behind = Flushed {
+            ahead: Some(ahead.clone()),
+            after: 3,
+            progress: ahead.flushed.progress.clone(),
+        };
+        let written = |up_to, open: &[u64]| Completions {
+            up_to,
+            open: open.iter().copied().collect(),
+        };
+        assert!(!behind.is_clear(&written(9, &[])), "it has not ended");
+        ahead.note_completion(7);
+        assert!(behind.is_clear(&written(7, &[5])));
+        for (up_to, open) in [(2, vec![]), (6, vec![]), (7, vec![3]), (7, vec![7])] {
+            assert!(!behind.is_clear(&written(up_to, &open)), "{up_to} {open:?}");
+        }
+    }
+}

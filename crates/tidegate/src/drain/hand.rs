@@ -1122,4 +1122,16 @@ mod tests {
         hand.let_go(Lease { id: 2, token: ONE });
         assert_eq!(hand.bytes(), 0);
     }
+
+    #[test]
+    fn a_suspect_is_not_handed_over_behind_another_event() {
+        let mut hand = hand(&[(1, Some("a"))], 1);
+        let suspect = vec![event(2, Some("a"), TWO)];
+        hand.take_in(TWO, suspect, &[], window(0, true), Reading::now());
+        hand.leases.started(TWO, 2);
+        assert_eq!(popped(&mut hand), [1]);
+        assert!(hand.pop_behind("a").is_none());
+        hand.open_group("a", of(1));
+        assert_eq!(popped(&mut hand), [2]);
+    }
 }

@@ -332,3 +332,31 @@ impl Leases {
         trusted.map(|(token, _)| *token).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b13_a_deadline_counts_from_the_lease_and_is_that_of_what_is_to_run() {
+        let mut leases = Leases::default();
+        let window = Window {
+            started_to: 9,
+            suspect: false,
+        };
+        let taken = Reading::now();
+        let mut event = LeasedEvent::sample(1, None);
+        let token = event.lease.token;
+        leases.insert(token, [1].into_iter(), BTreeSet::new(), window, taken);
+        let since = |deadline: Option<Reading>| deadline.map(|at| at.steady - taken.steady);
+        assert_eq!(since(leases.deadline(&event)), None);
+        let left = Duration::from_secs(3);
+        event.expires_in = Some(left);
+        leases.note_renewal(token, taken + Duration::from_mins(1));
+        assert_eq!(since(leases.deadline(&event)), Some(left));
+        event.expires_in = Some(Duration::MAX);
+        assert_eq!(since(leases.deadline(&event)), Some(FAR));
+        event.fate = Fate::Expired;
+        assert_eq!(since(leases.deadline(&event)), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! What a whole drain does where one guard in its loop matters: each of these tests fails without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent, queue};
+use tokio::sync::Notify;
+use tokio_postgres::Client;
+
+use crate::probe::{
+    Probe, ProbeApp, act, drain, logged, number, options, probe_database, publish_acts,
+};
+use crate::support::{TestDb, wait_until};
+
+async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
+    let published = queue::publish_batch(client, &events).await.unwrap();
+    published.iter().map(|published| published.id).collect()
+}
+
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+
+/// A session that has published to the group `shared`, and keeps it.
+async fn holder_of_shared(db: &TestDb) -> Client {
+    let holder = db.client().await;
+    let idles = "BEGIN; SELECT count(*) FROM tidegate.publish('note', NULL, group_key => 'shared')";
+    holder.batch_execute(idles).await.unwrap();
+    holder
+}
+
+fn follow_up() -> NewEvent {
+    NewEvent::of(&Probe::Note(())).unwrap().group("shared")
+}
+
+// the pool
+
+#[tokio::test]
+async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_waits_for_nothing() {
+    let db = probe_database().await;
+    let (holder, witness) = (db.client().await, db.client().await);
+    let lock = "SELECT pg_advisory_lock(1)";
+    holder.batch_execute(lock).await.unwrap();
+    let database = Database::new(&db.url, 1).unwrap();
+    let pooled = database.pooled().await.unwrap();
+    let stopped = tokio::spawn(async move { pooled.batch_execute(lock).await });
+    wait_until("it waits", async || number(&witness, WAITING).await == 1).await;
+    stopped.abort();
+    let next = tokio::time::timeout(Duration::from_secs(30), async {
+        let next = database.pooled().await.unwrap();
+        next.batch_execute("SELECT 1").await.unwrap();
+    });
+    next.await.expect("the next one waits for nobody's lock");
+    wait_until("nobody waits any more", async || {
+        number(&witness, WAITING).await == 0
+    })
+    .await;
+}
+
+// groups
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_log() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events = (0..2).map(|n| act(&n.to_string()).group("g")).collect();
+    publish(&client, events).await;
+    let holder = holder_of_shared(&db).await;
+    let begun = Arc::new(Notify::new());
+    let begins = begun.clone();
+    let app = ProbeApp::new(move |call, ctx| {
+        let begun = begins.clone();
+        Box::pin(async move {
+            if call.name == "0" {
+                ctx.emit_new(follow_up())?;
+                return Ok(Done::ok());
+            }
+            begun.notify_one();
+            let transaction = ctx.transaction().await?;
+            let before = "SELECT count(*) FROM tidegate.event_log WHERE group_key = 'g'";
+            let before: i64 = transaction.query_one(before, &[]).await?.get(0);
+            if before != 1 {
+                return Err(HandlerError::reject(
+                    "early",
+                    "the one before has not ended",
+                ));
+            }
+            transaction.complete(Done::ok()).await
+        })
+    });
+    let release = async {
+        // If the second has not begun by then, it begins behind the first.
+        let _ = tokio::time::timeout(Duration::from_secs(1), begun.notified()).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        holder.batch_execute("COMMIT").await.unwrap();
+    };
+    let options = options();
+    let (report, ()) = tokio::join!(drain(&db, &app, &options), release);
+    assert_eq!(
+        (report.completed_with_errors, report.failed),
+        (0, 0),
+        "{report:?}"
+    );
+}
+
+// deadlines
+
+/// Waits until the one deadline in the queue has passed, and a little longer, for this machine's clock.
+async fn deadline_passes(client: &Client) {
+    let passed = "SELECT count(*) FROM tidegate.event_queue
+                   WHERE expires_at < clock_timestamp() - interval '200 ms'";
+    while number(client, passed).await == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    let late = act("late").start_within(Duration::from_secs(2));
+    let ids = publish(&client, vec![act("slow"), late]).await;
+    let clock = client.clone();
+    let app = ProbeApp::new(move |call, _| {
+        let clock = clock.clone();
+        Box::pin(async move {
+            if call.name == "slow" {
+                deadline_passes(&clock).await;
+            }
+            Ok(Done::ok())
+        })
+    });
+    let one = DrainOptions {
+        concurrency: 1,
+        ..options()
+    };
+    let report = tidegate::drain(&db.database(), app.clone(), &one).await;
+    let report = report.unwrap();
+    assert_eq!(app.ids(), ids[..1], "it started after its deadline");
+    let ends = (report.completed, report.expired, report.released);
+    assert_eq!(ends, (1, 1, 0), "{report:?}");
+    let end = ("FAILED".to_owned(), 0, vec!["expired".to_owned()]);
+    assert_eq!(logged(&client, ids[1]).await, Some(end));
+}
+
+// time limits
+
+#[tokio::test]
+async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 2).await;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            if call.name == "0" && call.attempt == 1 {
+                std::future::pending::<()>().await;
+            }
+            Ok(Done::ok())
+        })
+    });
+    // After the time-out, less time is left than it took, and more than anything else takes.
+    let limit = Duration::from_secs(6);
+    let options = DrainOptions {
+        concurrency: 1,
+        budget: Duration::from_secs(13),
+        handler_timeout: limit,
+        ..options()
+    };
+    let report = drain(&db, &app, &options).await;
+    assert_eq!(
+        (report.completed, report.retried, report.backlog),
+        (2, 1, 0),
+        "{report:?}"
+    );
+}
