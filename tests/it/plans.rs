@@ -333,10 +333,10 @@ async fn fill(db: &TestDb, count: i32) {
                   SELECT 'act', json_build_object('name', repeat('x', 180)), CASE WHEN n % 2 = 0 THEN 'group-' || n % 1000 END,
                          clock_timestamp() + CASE WHEN n % 10 = 0 THEN interval '1 day' ELSE interval '0' END
                     FROM generate_series(1, $1) AS n";
-    let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, reached,
+    let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at,
                                              clear_to, as_of)
                  SELECT gen_random_uuid(), gen_random_uuid(), tidegate.ranges(array_agg(id)), 0, array_agg(DISTINCT hashtext(group_key)),
-                        now(), now(), now() + interval '1 day', max(id), 0, pg_current_xact_id()
+                        now(), now(), now() + interval '1 day', 0, pg_current_xact_id()
                    FROM tidegate.event_queue WHERE id BETWEEN 100001 AND 100200 AND NOT delayed HAVING count(*) > 0";
     let client = db.client().await;
     client.execute(events, &[&count]).await.unwrap();
@@ -440,7 +440,7 @@ fn note_indexes(statement: &str, node: &Value, walked: &mut Vec<String>) {
 }
 
 /// A lease's parameters as a drain sends them, with what it knows from earlier leases of the walk or without.
-fn lease(after: u32, page: u32, known: bool) -> [String; 16] {
+fn lease(after: u32, page: u32, known: bool) -> [String; 15] {
     let if_known = |value: String| if known { value } else { "NULL".to_owned() };
     [
         quoted(TOKEN),
@@ -452,7 +452,6 @@ fn lease(after: u32, page: u32, known: bool) -> [String; 16] {
         page.to_string(),
         "8000000".to_owned(),
         "10".to_owned(),
-        known.to_string(),
         array(&["blocked"]),
         "NULL".to_owned(),
         after.to_string(),

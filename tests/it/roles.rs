@@ -169,10 +169,10 @@ async fn run(
 fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
-        | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
-        | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
-        | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "note_run"
-        | "logged_under" => &[Drain],
+        | "take_back_starts" | "promote" | "complete" | "finalize" | "end_unreadable" | "retry"
+        | "save_progress" | "report_progress" | "report_service" | "claim_service"
+        | "fire_schedules" | "wal_position" | "take_slot" | "keep_slot" | "close_slot"
+        | "leave_slot" | "note_run" | "logged_under" => &[Drain],
         "show" | "content" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused"

@@ -766,6 +766,7 @@ COMMENT ON FUNCTION tidegate.unseal_log_partition IS 'Trigger of counted partiti
 COMMENT ON FUNCTION tidegate.update_event IS 'Trigger of the view events: an UPDATE requeues or reschedules.';
 COMMENT ON FUNCTION tidegate.with_collisions IS 'A replay''s report with the events that collided.';
 COMMENT ON FUNCTION tidegate.wordless IS 'Errors without their messages.';
+COMMENT ON FUNCTION tidegate.without_keys IS 'A filter of the audit without the keys of a person.';
 
 COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Draws the ids of minute_stats.';
 COMMENT ON FUNCTION tidegate.latency_bounds IS

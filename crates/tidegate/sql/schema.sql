@@ -4834,6 +4834,8 @@ CREATE FUNCTION tidegate.without_keys(filter jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN (filter || (SELECT COALESCE(jsonb_object_agg(k.k, '(forgotten)'), '{}'::jsonb) AS "coalesce" FROM unnest(ARRAY['group_key'::text, 'dedup_key'::text, 'correlation_id'::text]) k(k) WHERE (without_keys.filter ? k.k)));
 
+COMMENT ON FUNCTION tidegate.without_keys(filter jsonb) IS 'A filter of the audit without the keys of a person.';
+
 CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'

@@ -127,7 +127,15 @@ impl Outbox {
         }
         end.was_held = true;
         self.keep_open(end.number);
+        let id = end.finalization.lease.id;
+        let behind = |other: &mut End| {
+            other.group.is_some() && other.group == end.group && other.finalization.lease.id > id
+        };
+        let behind: Vec<End> = self.next.ends.extract_if(.., behind).collect();
         self.busy.push(end);
+        for end in behind {
+            self.hold(end);
+        }
     }
 
     /// Keeps back the ends of groups with an earlier event that is about to go back to the queue.
