@@ -728,16 +728,16 @@ async fn b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_
         .batch_execute("SELECT pg_advisory_unlock(1)")
         .await
         .unwrap();
-    let published = stopped.await.unwrap();
+    let stored = stopped.await.unwrap();
     assert!(
-        published.iter().all(|(_, created)| *created) && published.is_sorted_by_key(|(id, _)| *id),
-        "{published:?}"
+        stored.iter().all(|(_, created)| *created) && stored.is_sorted_by_key(|(id, _)| *id),
+        "{stored:?}"
     );
     let stored = "SELECT id, dedup_key FROM tidegate.event_queue WHERE group_key = 'g' AND parent_id = 77 ORDER BY id";
     let stored = worker.query(stored, &[]).await.unwrap();
     let stored: Vec<(i64, Option<&str>)> =
         stored.iter().map(|row| (row.get(0), row.get(1))).collect();
     let keys = [None, Some("d"), None, Some("e")];
-    let ids = published.iter().map(|(id, _)| *id);
+    let ids = stored.iter().map(|(id, _)| *id);
     assert_eq!(stored, ids.zip(keys).collect::<Vec<_>>());
 }

@@ -949,14 +949,14 @@ async fn who_unblocks_a_group_sees_what_is_being_published_to_it() {
     hangs_on(GROUP_FIRST, async |scene| {
         let (mut publisher, operator) = (scene.db.client().await, scene.db.client().await);
         let publishing = publisher.transaction().await.unwrap();
-        let published = queue::publish(&publishing, &act("x").group("g")).await;
-        let published = published.unwrap().id;
+        let stored = queue::publish(&publishing, &act("x").group("g")).await;
+        let stored = stored.unwrap().id;
         let unblock = "SELECT (tidegate.unblock('g', 'cancel', 'nobody needs it')->>'id')::bigint";
         let unblocked = tokio::spawn(async move { operator.query_one(unblock, &[]).await });
         waits_or_ends(&scene.client, &unblocked).await;
         publishing.commit().await.unwrap();
         let row = unblocked.await.unwrap().unwrap();
-        row.get::<_, Option<i64>>(0) == Some(published)
+        row.get::<_, Option<i64>>(0) == Some(stored)
     })
     .await;
 }

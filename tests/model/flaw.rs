@@ -180,6 +180,7 @@ impl Flaw {
 
     /// The scenarios in which the flaw shows, and the promises that it breaks there.
     #[expect(clippy::match_same_arms, reason = "one line for each guard")]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
             ALONE, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,

@@ -344,15 +344,15 @@ mod tests {
             started_to: 9,
             suspect: false,
         };
-        let taken = Reading::now();
+        let requested = Reading::now();
         let mut event = LeasedEvent::sample(1, None);
         let token = event.lease.token;
-        leases.insert(token, [1].into_iter(), BTreeSet::new(), window, taken);
-        let since = |deadline: Option<Reading>| deadline.map(|at| at.steady - taken.steady);
+        leases.insert(token, [1].into_iter(), BTreeSet::new(), window, requested);
+        let since = |deadline: Option<Reading>| deadline.map(|at| at.steady - requested.steady);
         assert_eq!(since(leases.deadline(&event)), None);
         let left = Duration::from_secs(3);
         event.expires_in = Some(left);
-        leases.note_renewal(token, taken + Duration::from_mins(1));
+        leases.note_renewal(token, requested + Duration::from_mins(1));
         assert_eq!(since(leases.deadline(&event)), Some(left));
         event.expires_in = Some(Duration::MAX);
         assert_eq!(since(leases.deadline(&event)), Some(FAR));

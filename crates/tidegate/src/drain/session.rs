@@ -32,12 +32,12 @@ impl Session {
 
     /// Returns the open connection.
     pub(super) async fn client(&mut self) -> Result<&Client, Error> {
-        let client = match self.client.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => {
-                self.is_new = true;
-                self.database.connect().await?
-            }
+        let open = self.client.take().filter(|client| !client.is_closed());
+        let client = if let Some(client) = open {
+            client
+        } else {
+            self.is_new = true;
+            self.database.connect().await?
         };
         Ok(self.client.insert(client))
     }

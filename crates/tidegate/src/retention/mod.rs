@@ -425,7 +425,9 @@ impl Cleanup<'_> {
             };
             if !self.options.dry_run {
                 for (ids, code) in [(&ended.expired, "expired"), (&ended.abandoned, "abandoned")] {
-                    ids.iter().for_each(|id| lines.failed(*id, code));
+                    for id in ids {
+                        lines.failed(*id, code);
+                    }
                 }
             }
             self.report.expired += count(&ended.expired);
