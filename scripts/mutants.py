@@ -269,7 +269,7 @@ MUTANTS = [
            (ENDS, "    IF NOT FOUND THEN\n        RETURN false;\n    END IF;\n    UPDATE tidegate.event_queue AS q SET progress",
             "    UPDATE tidegate.event_queue AS q SET progress", 1)),
     Mutant("renew: revives what was lost", ("it", "interleave::a_renewal_that_waited_for_a_sweep_says_that_the_lease_is_lost"),
-           (LEASE, "    RETURNING l.token, l.cuts\n$$;", "    RETURNING l.token, l.cuts;\n    SELECT t, 0 FROM unnest(renew.tokens) AS t\n$$;", 1)),
+           (LEASE, "    RETURNING l.token, l.cuts;\nEND $$;", "    RETURNING l.token, l.cuts;\n    RETURN QUERY SELECT t, 0 FROM unnest(renew.tokens) AS t;\nEND $$;", 1)),
     # Effects that an event, a publisher or a row must not have on others.
     Mutant("lease: payloads are not counted", LARGE,
            (LEASE, "    IF total > bytes THEN\n", "    IF false THEN\n", 1)),
