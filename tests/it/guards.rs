@@ -39,7 +39,9 @@ async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_wai
     let (holder, witness) = (db.client().await, db.client().await);
     let lock = "SELECT pg_advisory_lock(1)";
     holder.batch_execute(lock).await.unwrap();
+    // As a run's handlers have it.
     let database = Database::new(&db.url, 1).unwrap();
+    let database = database.with_own_pool().unwrap();
     let pooled = database.pooled().await.unwrap();
     let stopped = tokio::spawn(async move { pooled.batch_execute(lock).await });
     wait_until("it waits", async || number(&witness, WAITING).await == 1).await;
@@ -170,4 +172,36 @@ async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_
         (2, 1, 0),
         "{report:?}"
     );
+}
+
+#[tokio::test]
+async fn b10_nothing_of_a_group_ends_before_an_end_that_waits_for_another_publisher() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events = (0..3).map(|n| act(&n.to_string()).group("g")).collect();
+    let ids = publish(&client, events).await;
+    let holder = holder_of_shared(&db).await;
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            if call.name == "0" {
+                ctx.emit_new(follow_up())?;
+            }
+            Ok(Done::ok())
+        })
+    });
+    // One event in each lease, so that each end is written by itself.
+    let one_each = DrainOptions {
+        batch: 1,
+        ..DrainOptions::default()
+    };
+    let report = drain(&db, &app, &one_each).await;
+    assert_eq!((report.completed, report.failed), (0, 0), "{report:?}");
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
+    client.execute(due, &[]).await.unwrap();
+    let report = drain(&db, &app, &one_each).await;
+    assert_eq!((report.completed, report.backlog), (4, 0), "{report:?}");
+    let in_order = "SELECT array_agg(id ORDER BY finished_at, id) FROM tidegate.event_log WHERE group_key = 'g'";
+    let in_order: Vec<i64> = client.query_one(in_order, &[]).await.unwrap().get(0);
+    assert_eq!(in_order, ids);
 }
