@@ -278,7 +278,7 @@ CREATE TABLE tidegate.lease_cut (
     id     bigint  NOT NULL,
     -- It was not taken itself, but stands behind such an event in its group.
     behind boolean NOT NULL DEFAULT false,
-    -- Its attempt was charged, because it may have been started.
+    -- It may have been started before it was taken, so its attempt was charged then.
     charged boolean NOT NULL DEFAULT false,
     PRIMARY KEY (token, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);

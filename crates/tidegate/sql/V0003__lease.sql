@@ -582,10 +582,9 @@ CREATE FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) RETURNS bi
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
 DECLARE
-    -- Latest first: an event that cannot be changed then keeps the earlier ones of its group.
     live CONSTANT bigint[] := ARRAY(
         SELECT q.id FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
-          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) WHERE l.token = ANY (tokens) ORDER BY q.id DESC);
+          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) WHERE l.token = ANY (tokens));
     stay bigint[] := tidegate.locked_with_earlier(live);
     leaving bigint[] := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE u.id <> ALL (stay));
     held int8multirange;
@@ -594,8 +593,9 @@ BEGIN
     BEGIN
         PERFORM tidegate.lapse(tokens, leaving, charged);
     EXCEPTION WHEN OTHERS THEN
-        -- For example, a user's trigger refuses one of them.
-        FOREACH one IN ARRAY leaving LOOP
+        -- For example, a user's trigger refuses one of them. Latest first: an event that cannot be changed then keeps the earlier ones
+        -- of its group.
+        FOREACH one IN ARRAY ARRAY(SELECT u.id FROM unnest(leaving) AS u(id) ORDER BY u.id DESC) LOOP
             CONTINUE WHEN one = ANY (stay);
             BEGIN
                 PERFORM tidegate.lapse(tokens, ARRAY[one], charged);

@@ -60,12 +60,13 @@ BEGIN
     found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE);
     -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have locked.
     WITH held AS MATERIALIZED (
-        SELECT q.id, q.group_key, l.token, l.worker, q.id <= l.started_to AND q.attempts < q.max_attempts AS ran
+        SELECT q.id, q.group_key, l.token, l.worker, q.id <= l.started_to AS begun,
+               q.id <= l.started_to AND q.attempts < q.max_attempts AS ran
           FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id
          WHERE q.id = ANY (found)
            AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     ), leaving AS (
-        SELECT h.token, h.id, false AS behind, h.ran FROM held AS h
+        SELECT h.token, h.id, false AS behind, h.begun FROM held AS h
          UNION ALL
         SELECT behind.token, behind.id, true, false
           FROM (SELECT h.worker, h.group_key, min(h.id) AS id FROM held AS h WHERE h.group_key IS NOT NULL GROUP BY 1, 2) AS first
@@ -74,7 +75,7 @@ BEGIN
                 WHERE q.group_key = first.group_key AND q.id > first.id OFFSET 0) AS behind
     ), cut AS (
         INSERT INTO tidegate.lease_cut (token, id, behind, charged)
-        SELECT l.token, l.id, bool_and(l.behind), bool_or(l.ran) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
+        SELECT l.token, l.id, bool_and(l.behind), bool_or(l.begun) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
     SELECT coalesce(jsonb_object_agg(h.id, true) FILTER (WHERE h.ran), '{}') INTO taken FROM held AS h;
     RETURN QUERY
     WITH now AS MATERIALIZED (

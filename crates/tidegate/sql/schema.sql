@@ -244,10 +244,9 @@ CREATE FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) RETURNS bi
     SET jit TO 'off'
     AS $$
 DECLARE
-    -- Latest first: an event that cannot be changed then keeps the earlier ones of its group.
     live CONSTANT bigint[] := ARRAY(
         SELECT q.id FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
-          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) WHERE l.token = ANY (tokens) ORDER BY q.id DESC);
+          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) WHERE l.token = ANY (tokens));
     stay bigint[] := tidegate.locked_with_earlier(live);
     leaving bigint[] := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE u.id <> ALL (stay));
     held int8multirange;
@@ -256,8 +255,9 @@ BEGIN
     BEGIN
         PERFORM tidegate.lapse(tokens, leaving, charged);
     EXCEPTION WHEN OTHERS THEN
-        -- For example, a user's trigger refuses one of them.
-        FOREACH one IN ARRAY leaving LOOP
+        -- For example, a user's trigger refuses one of them. Latest first: an event that cannot be changed then keeps the earlier ones
+        -- of its group.
+        FOREACH one IN ARRAY ARRAY(SELECT u.id FROM unnest(leaving) AS u(id) ORDER BY u.id DESC) LOOP
             CONTINUE WHEN one = ANY (stay);
             BEGIN
                 PERFORM tidegate.lapse(tokens, ARRAY[one], charged);
@@ -944,12 +944,13 @@ BEGIN
     found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE);
     -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have locked.
     WITH held AS MATERIALIZED (
-        SELECT q.id, q.group_key, l.token, l.worker, q.id <= l.started_to AND q.attempts < q.max_attempts AS ran
+        SELECT q.id, q.group_key, l.token, l.worker, q.id <= l.started_to AS begun,
+               q.id <= l.started_to AND q.attempts < q.max_attempts AS ran
           FROM tidegate.event_queue AS q JOIN tidegate.lease AS l ON l.ids @> q.id
          WHERE q.id = ANY (found)
            AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     ), leaving AS (
-        SELECT h.token, h.id, false AS behind, h.ran FROM held AS h
+        SELECT h.token, h.id, false AS behind, h.begun FROM held AS h
          UNION ALL
         SELECT behind.token, behind.id, true, false
           FROM (SELECT h.worker, h.group_key, min(h.id) AS id FROM held AS h WHERE h.group_key IS NOT NULL GROUP BY 1, 2) AS first
@@ -958,7 +959,7 @@ BEGIN
                 WHERE q.group_key = first.group_key AND q.id > first.id OFFSET 0) AS behind
     ), cut AS (
         INSERT INTO tidegate.lease_cut (token, id, behind, charged)
-        SELECT l.token, l.id, bool_and(l.behind), bool_or(l.ran) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
+        SELECT l.token, l.id, bool_and(l.behind), bool_or(l.begun) FROM leaving AS l GROUP BY 1, 2 ORDER BY 1, 2 ON CONFLICT DO NOTHING)
     SELECT coalesce(jsonb_object_agg(h.id, true) FILTER (WHERE h.ran), '{}') INTO taken FROM held AS h;
     RETURN QUERY
     WITH now AS MATERIALIZED (
@@ -5864,7 +5865,7 @@ CREATE INDEX audit_action ON tidegate.audit USING btree (action, id);
 
 CREATE INDEX audit_actor ON tidegate.audit USING btree (actor, id);
 
-CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops) WHERE (filter ?| ARRAY['group_key'::text, 'dedup_key'::text, 'correlation_id'::text]);
+CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops) WITH (fastupdate=off) WHERE (filter ?| ARRAY['group_key'::text, 'dedup_key'::text, 'correlation_id'::text]);
 
 CREATE INDEX drain_chain_at ON tidegate.drain_chain USING btree (at);
 
