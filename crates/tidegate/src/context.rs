@@ -439,14 +439,17 @@ impl Context {
         let client = self.pooled().await?;
         // Sent without waiting for the answer: it travels with the handler's first statement. If this process freezes or
         // its host vanishes, the transaction ends soon after the handler's limit, and with it the locks that others wait
-        // for.
+        // for. If the process ends while a statement waits for a lock, the server notices within seconds.
         let limit = self
             .deadline()
             .saturating_duration_since(Instant::now())
             .saturating_add(IDLE_GRACE)
             .as_millis()
             .min(i32::MAX as u128);
-        let opening = format!("BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}");
+        let opening = format!(
+            "BEGIN; SET LOCAL idle_in_transaction_session_timeout = {limit}; \
+             SET LOCAL client_connection_check_interval = '5s'"
+        );
         let begun = client.simple_query_raw(&opening).await.retryable()?;
         Ok(Transaction {
             client: Some(client),

@@ -16,10 +16,6 @@ use super::CONNECT_TIMEOUT;
 use super::tls::Trust;
 use crate::error::{Error, describe};
 
-/// Postgres 14 and newer, where the operating system allows it.
-/// <https://www.postgresql.org/docs/current/runtime-config-connection.html#GUC-CLIENT-CONNECTION-CHECK-INTERVAL>
-const NOTICES_OUR_END: &str = "SET client_connection_check_interval = '5s'";
-
 /// Everything that one attempt to connect needs.
 pub(super) struct Login {
     config: Config,
@@ -155,17 +151,12 @@ impl Login {
         place: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Client, Failure> {
         let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded(place));
-        let opened = opening.await.unwrap_or_else(|_| {
+        opening.await.unwrap_or_else(|_| {
             let place = self.place();
             Err(Failure::Other(Error::Connect(format!(
                 "{place}no answer within {CONNECT_TIMEOUT:?}"
             ))))
-        })?;
-        // Travels with the first statement; its answer does not matter. A server that can then notices within seconds
-        // that this process is gone, even while a statement waits for a lock. Behind a pooler it may reach any session,
-        // where it does no harm.
-        let _ = opened.simple_query_raw(NOTICES_OUR_END).await;
-        Ok(opened)
+        })
     }
 
     /// Asks the server to cancel what a session is doing.
