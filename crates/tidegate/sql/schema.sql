@@ -4699,18 +4699,19 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(
     SET jit TO 'off'
     AS $$
     WITH held AS MATERIALIZED (
-        SELECT q.id, q.group_key, l.worker
+        SELECT q.id, q.group_key, l.worker,
+               EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id) AS taken
           FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
           JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
          WHERE q.group_key IS NOT NULL
-           AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
     )
     SELECT h.id, h.group_key, h.worker, ahead.id, o.worker
       FROM held AS h
      CROSS JOIN LATERAL (SELECT q.id FROM tidegate.event_queue AS q
                           WHERE q.group_key = h.group_key AND q.id < h.id ORDER BY q.id DESC LIMIT 1) AS ahead
       LEFT JOIN held AS o ON o.id = ahead.id
-     WHERE o.worker IS DISTINCT FROM h.worker
+     -- What an operator has taken leaves the lease with the next sweep, and what was leased behind it leaves with it.
+     WHERE o.worker IS DISTINCT FROM h.worker AND NOT h.taken
      LIMIT most
 $$;
 
