@@ -1482,7 +1482,9 @@ BEGIN
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
     IF under IS NOT NULL THEN
         wanted := ARRAY(SELECT u.id FROM unnest(wanted, under) AS u(id, token)
-                          JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id);
+                          JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id
+                           -- What an operator has taken leaves by apply_cuts(), which knows whether it was charged.
+                           AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = u.token AND c.id = u.id));
     END IF;
     -- Start from the first given event of each group, and find the later events with a subselect of its own. With a join, a plan
     -- made for an empty queue walks the index of all groups.
