@@ -74,6 +74,16 @@ END $$;
 CREATE TRIGGER lease_cut AFTER INSERT ON tidegate.lease_cut
     FOR EACH ROW EXECUTE FUNCTION torture.lease_cut();
 
+-- The worker started it between the operator's taking and its departure.
+CREATE FUNCTION torture.lease_cut_charged() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE torture.departure AS d SET started = true WHERE d.token = NEW.token AND d.id = NEW.id;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER lease_cut_charged AFTER UPDATE OF charged ON tidegate.lease_cut
+    FOR EACH ROW WHEN (NEW.charged AND NOT OLD.charged) EXECUTE FUNCTION torture.lease_cut_charged();
+
 CREATE FUNCTION torture.lease_left() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     hole CONSTANT int8multirange := CASE WHEN TG_OP = 'DELETE' THEN OLD.ids ELSE OLD.ids - NEW.ids END;
