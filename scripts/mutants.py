@@ -530,6 +530,12 @@ MUTANTS = [
     Mutant("migrate: waits for ever",
            ("it", "cli::a_migration_that_waits_for_an_open_transaction_names_it_gives_up_and_lets_publishers_through"),
            ("crates/tidegate/src/migrate/patience.rs", "LOCK_TIMEOUT.as_millis()", "0", 1)),
+    Mutant("logs: a line waits for its reader", ("it", "cli::a_drain_whose_stderr_nobody_reads_goes_on_and_reports"),
+           ("crates/tidegate-cli/src/lib.rs", "log_writer(std::io::stderr())?", "std::io::stderr", 1)),
+    Mutant("logs: a failure waits for its reader", ("it", "cli::a_failure_whose_stderr_nobody_reads_ends_the_program"),
+           ("crates/tidegate/src/logs/writer.rs", "LINES.lock().writer.is_none()", "true", 1)),
+    Mutant("logs: a line for each event", ("it", "process::a_run_that_rejects_everything_logs_a_thousand_events_and_counts_the_others"),
+           ("crates/tidegate/src/drain/lines.rs", "const MOST_LINES: u32 = 1000;", "const MOST_LINES: u32 = u32::MAX;", 1)),
 ]
 
 

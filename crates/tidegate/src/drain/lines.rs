@@ -46,7 +46,7 @@ impl EventLines {
         );
         let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
         let code = settled.code();
-        macro_rules! line {
+        macro_rules! log {
             ($log:ident, $($rest:tt)*) => {
                 tracing::$log!(
                     event.id = id, event.kind = kind, event.attempt = attempt, trace_id, elapsed_ms, $($rest)*
@@ -54,16 +54,16 @@ impl EventLines {
             };
         }
         match settled.status() {
-            Some(Status::Completed) => line!(debug, "event completed"),
-            None if settled.is_snoozed() => line!(debug, "event snoozed"),
+            Some(Status::Completed) => log!(debug, "event completed"),
+            None if settled.is_snoozed() => log!(debug, "event snoozed"),
             Some(Status::CompletedWithErrors) if self.has_room(false, "rejected", code) => {
-                line!(warn, code, "event rejected by a handler");
+                log!(warn, code, "event rejected by a handler");
             }
             Some(Status::Failed) if self.has_room(true, "failed", code) => {
-                line!(error, code, "event failed for good");
+                log!(error, code, "event failed for good");
             }
             None if self.has_room(false, "retried", code) => {
-                line!(warn, code, "event failed, will be retried");
+                log!(warn, code, "event failed, will be retried");
             }
             _ => {}
         }
