@@ -77,7 +77,7 @@ CREATE TRIGGER lease_cut AFTER INSERT ON tidegate.lease_cut
 -- The worker started it between the operator's taking and its departure.
 CREATE FUNCTION torture.lease_cut_charged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE torture.departure AS d SET started = true WHERE d.token = NEW.token AND d.id = NEW.id;
+    UPDATE torture.departure AS d SET started = true, transaction = pg_current_xact_id() WHERE d.token = NEW.token AND d.id = NEW.id;
     RETURN NULL;
 END $$;
 
@@ -94,7 +94,10 @@ BEGIN
         INSERT INTO torture.run_out (worker) VALUES (OLD.worker);
     END IF;
     INSERT INTO torture.departure (by, token, worker, id, started, expired)
-    SELECT CASE WHEN NEW.cuts > OLD.cuts OR cut.behind THEN '' ELSE current_setting('application_name') END,
+    SELECT CASE WHEN NEW.cuts > OLD.cuts OR cut.behind
+                     -- It was leased while an operator took an earlier event of its group, and leaves with that one.
+                     OR EXISTS (SELECT FROM torture.cut AS c JOIN tidegate.event_queue AS e ON e.id = c.id
+                                 WHERE e.group_key = q.group_key AND e.id < q.id) THEN '' ELSE current_setting('application_name') END,
            OLD.token, OLD.worker, q.id, q.id <= OLD.started_to,
            EXISTS (SELECT FROM torture.run_out AS o WHERE o.worker = OLD.worker AND o.transaction = pg_current_xact_id())
            OR EXISTS (SELECT FROM tidegate.lease AS l WHERE l.worker = OLD.worker AND l.expires_at <= instant)

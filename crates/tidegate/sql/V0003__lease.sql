@@ -454,7 +454,11 @@ BEGIN
         ran := ARRAY(SELECT u.id FROM unnest(left_ids) AS u(id)
                        JOIN tidegate.lease AS l ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);
     END IF;
-    ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
+    -- What an operator has taken, and leaves now behind another event: its worker does not count it as its own any more.
+    ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted)) || ARRAY(
+        SELECT c.id FROM tidegate.lease_cut AS c
+          JOIN tidegate.lease AS l ON l.token = c.token AND l.worker = hand_back.worker AND l.ids @> c.id AND c.id <= l.started_to
+         WHERE NOT taken_away AND NOT c.charged AND c.id = ANY (left_ids) AND c.id <> ALL (ran));
     IF taken_away THEN
         -- A separate statement, because a worker that hands back events has no right to change max_attempts.
         UPDATE tidegate.event_queue AS q SET max_attempts = least(1000, q.max_attempts + 1)
@@ -633,7 +637,10 @@ BEGIN
         lowest := tidegate.apply_cuts();
     END IF;
     tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o
-                     WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held) ORDER BY o.token FOR UPDATE SKIP LOCKED);
+                     WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held)
+                       -- Its worker may have started what an operator has taken from it, and does not count it as its own any more.
+                       AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = o.token)
+                     ORDER BY o.token FOR UPDATE SKIP LOCKED);
     IF tokens <> '{}' THEN
         lowest := least(lowest, tidegate.break_leases(tokens, false));
         broken := cardinality(tokens);

@@ -199,7 +199,8 @@ impl Leases {
                 .iter()
                 .filter(|id| **id > begun && **id <= held.started_to);
             let mut shut: Vec<i64> = shut.copied().collect();
-            if held.suspect || shut.is_empty() {
+            // What is left to lapse has been started, and nobody here counts it any more.
+            if held.suspect || held.lapses || shut.is_empty() {
                 continue;
             }
             shut.sort_unstable_by(|one, other| other.cmp(one));
