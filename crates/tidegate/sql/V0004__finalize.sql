@@ -57,8 +57,11 @@ DECLARE
     gone record;
 BEGIN
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
-        -- The worker learns of it before it starts another event: `cuts` changes.
-        PERFORM tidegate.apply_cuts();
+        -- The worker learns of it before it starts another event: `cuts` changes. Not in a handler's transaction, which could keep the
+        -- leases locked for long.
+        IF array_remove(upto, NULL) <> '{}' THEN
+            PERFORM tidegate.apply_cuts();
+        END IF;
         done := ARRAY(SELECT u.done - tidegate.cuts_of(u.token) FROM unnest(tokens, done) WITH ORDINALITY AS u(token, done, n) ORDER BY u.n);
     END IF;
     FOR n IN 1 .. cardinality(tokens) LOOP

@@ -539,8 +539,11 @@ DECLARE
     gone record;
 BEGIN
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
-        -- The worker learns of it before it starts another event: `cuts` changes.
-        PERFORM tidegate.apply_cuts();
+        -- The worker learns of it before it starts another event: `cuts` changes. Not in a handler's transaction, which could keep the
+        -- leases locked for long.
+        IF array_remove(upto, NULL) <> '{}' THEN
+            PERFORM tidegate.apply_cuts();
+        END IF;
         done := ARRAY(SELECT u.done - tidegate.cuts_of(u.token) FROM unnest(tokens, done) WITH ORDINALITY AS u(token, done, n) ORDER BY u.n);
     END IF;
     FOR n IN 1 .. cardinality(tokens) LOOP
@@ -2007,7 +2010,9 @@ CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolea
       JOIN tidegate.event_queue AS e ON e.id = u.id
       JOIN tidegate.lease AS l ON l.token = ANY (tokens) AND l.ids @> u.id
      CROSS JOIN LATERAL (SELECT lapse.charged AND e.id <= l.started_to AND e.attempts < e.max_attempts
-                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
+                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at)
+                                AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c
+                                                 WHERE c.token = l.token AND c.id = e.id AND c.charged) AS ran) AS ran
      WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL)
 $$;
 
@@ -4429,9 +4434,6 @@ DECLARE
     tokens uuid[];
 BEGIN
     broken := 0;
-    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
-        lowest := tidegate.apply_cuts();
-    END IF;
     tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o
                      WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held)
                        -- Its worker may have started what an operator has taken from it, and does not count it as its own any more.
@@ -4454,6 +4456,10 @@ BEGIN
             RAISE WARNING 'the leases of worker % cannot be broken: %', dead, SQLERRM;
         END;
     END LOOP;
+    -- Last, because it locks the leases of live workers.
+    IF EXISTS (SELECT FROM tidegate.lease_cut) THEN
+        lowest := least(lowest, tidegate.apply_cuts());
+    END IF;
     SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
 END $$;
 
