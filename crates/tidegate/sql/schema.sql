@@ -63,47 +63,52 @@ CREATE FUNCTION tidegate.apply_cuts() RETURNS bigint
     SET jit TO 'off'
     AS $$
 DECLARE
+    owner uuid;
+    follows boolean;
     cut record;
     freed record;
     lowest bigint;
 BEGIN
-    FOR cut IN SELECT l.worker, array_agg(c.id) AS ids, array_agg(DISTINCT c.token) AS tokens,
-                      array_agg(c.id) FILTER (WHERE NOT c.behind) AS taken,
-                      array_agg(c.token) FILTER (WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id)) AS of_ended
-                 FROM tidegate.lease_cut AS c LEFT JOIN tidegate.lease AS l ON l.token = c.token AND NOT l.ended
-                GROUP BY l.worker ORDER BY l.worker LOOP
+    FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease_cut AS c JOIN tidegate.lease AS l ON l.token = c.token ORDER BY 1 LOOP
         BEGIN
-            IF cut.worker IS NOT NULL THEN
-                PERFORM FROM tidegate.lease AS l WHERE l.worker = cut.worker ORDER BY l.token FOR UPDATE;
+            PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
+            -- Then those behind an event that has ended since. Each statement sees what another session has done before we had the locks.
+            FOREACH follows IN ARRAY ARRAY[false, true] LOOP
                 -- The worker may have started them since they were taken.
                 WITH begun AS MATERIALIZED (
                     SELECT c.token, q.id FROM tidegate.lease_cut AS c
-                      JOIN tidegate.lease AS l ON l.token = c.token AND l.ids @> c.id AND c.id <= l.started_to
+                      JOIN tidegate.lease AS l ON l.token = c.token AND l.worker = owner AND l.ids @> c.id AND c.id <= l.started_to
                       JOIN tidegate.event_queue AS q ON q.id = c.id
-                     WHERE c.token = ANY (cut.tokens) AND NOT c.behind AND NOT c.charged
+                     WHERE c.behind = follows AND NOT c.charged
                        FOR NO KEY UPDATE OF q SKIP LOCKED
                 ), charged AS (
                     UPDATE tidegate.event_queue AS q
                        SET attempts = least(q.attempts + 1, 999), max_attempts = least(1000, greatest(q.max_attempts, q.attempts + 2))
                       FROM begun AS b WHERE q.id = b.id)
                 UPDATE tidegate.lease_cut AS c SET charged = true FROM begun AS b WHERE c.token = b.token AND c.id = b.id;
-                SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, coalesce(cut.taken, '{}'), taken_away => true) AS h;
+                SELECT array_agg(c.id) AS ids, array_agg(c.token) AS tokens INTO cut
+                  FROM tidegate.lease_cut AS c JOIN tidegate.lease AS l ON l.token = c.token AND l.worker = owner
+                 WHERE c.behind = follows;
+                CONTINUE WHEN cut.ids IS NULL;
+                SELECT h.* INTO freed FROM tidegate.hand_back(owner, cut.ids, cut.tokens, taken_away => true) AS h;
                 lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
-                -- Those behind an event that has ended since.
-                SELECT h.* INTO freed FROM tidegate.hand_back(cut.worker, cut.ids, taken_away => true) AS h;
-                lowest := least(lowest, (SELECT min(f) FROM unnest(freed.left_ids) AS f));
-                UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (cut.of_ended);
-            END IF;
-            -- What has ended, or has left with its lease.
-            DELETE FROM tidegate.lease_cut AS c
-             WHERE c.token = ANY (cut.tokens) AND c.id = ANY (cut.ids)
-               AND (cut.worker IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id));
+            END LOOP;
+            -- The worker learns of what has ended, too.
+            UPDATE tidegate.lease AS l SET cuts = l.cuts + 1
+             WHERE l.worker = owner AND EXISTS (
+                   SELECT FROM tidegate.lease_cut AS c
+                    WHERE c.token = l.token AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id));
+            DELETE FROM tidegate.lease_cut AS c USING tidegate.lease AS l
+             WHERE l.token = c.token AND l.worker = owner
+               AND (NOT l.ids @> c.id OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = c.id));
         EXCEPTION WHEN OTHERS THEN
             IF SQLSTATE <> '55P03' AND SQLSTATE <> '40P01' THEN
-                RAISE WARNING 'events cannot be taken from the leases of worker %: %', cut.worker, SQLERRM;
+                RAISE WARNING 'events cannot be taken from the leases of worker %: %', owner, SQLERRM;
             END IF;
         END;
     END LOOP;
+    -- Those whose lease is gone.
+    DELETE FROM tidegate.lease_cut AS c WHERE NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = c.token);
     RETURN lowest;
 END $$;
 
@@ -1487,7 +1492,8 @@ BEGIN
         wanted := ARRAY(SELECT u.id FROM unnest(wanted, under) AS u(id, token)
                           JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id
                            -- What an operator has taken leaves by apply_cuts(), which knows whether it was charged.
-                           AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = u.token AND c.id = u.id));
+                           AND (taken_away OR NOT EXISTS (
+                                SELECT FROM tidegate.lease_cut AS c WHERE c.token = u.token AND c.id = u.id)));
     END IF;
     -- Start from the first given event of each group, and find the later events with a subselect of its own. With a join, a plan
     -- made for an empty queue walks the index of all groups.
