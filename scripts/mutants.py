@@ -162,7 +162,7 @@ MUTANTS = [
            (LEASE, "AS d WHERE d IS DISTINCT FROM sweep.worker LOOP", "AS d WHERE false LOOP", 1)),
     Mutant("drain: does not give back what its answer was lost of", LOST,
            ("crates/tidegate/src/drain/leaser.rs", "let sweeps = unsure || ", "let sweeps = false && unsure || ", 1),
-           (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held) ORDER BY", "WHERE false ORDER BY", 1)),
+           (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held)\n", "WHERE false\n", 1)),
     # Charges.
     Mutant("sweep: charges what had not started", scene("a_lapse_charges_what_may_have_started_and_nothing_else"),
            (LEASE, "e.id <= l.started_to AND", "", 1)),
