@@ -186,7 +186,7 @@ MUTANTS = [
     Mutant("lease: an event on its last attempt starts with its lease", scene("i10_an_event_on_its_last_attempt_is_not_started_with_its_lease"),
            (LEASE, "least(first_last - 1,", "least(NULL,", 1)),
     Mutant("sweep: charges what had expired", scene("what_had_expired_before_its_lease_is_not_charged_when_the_worker_dies"),
-           (LEASE, "\n                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran", " AS ran", 1)),
+           (LEASE, "\n                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at)\n", "\n", 1)),
     Mutant("retry: once a suspect, always one", scene("what_lapsed_and_then_ended_an_attempt_is_leased_with_others_again"),
            (ENDS, "CASE WHEN o.charged THEN 0 ELSE q.lapses END", "q.lapses", 1)),
     Mutant("sweep: waits for an event that somebody has locked",

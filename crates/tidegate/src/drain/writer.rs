@@ -499,7 +499,10 @@ impl Writer<'_> {
                 [] => Ok(()),
                 [end] => {
                     self.end_refused(client, &end.finalization, error).await?;
-                    if self.written.refused.contains_key(&end.finalization.lease) {
+                    let lease = end.finalization.lease;
+                    if self.written.refused.contains_key(&lease)
+                        || self.written.busy.contains(&lease.id)
+                    {
                         self.note_held(end);
                     }
                     Ok(())
@@ -545,8 +548,11 @@ impl Writer<'_> {
             let failed = unstorable(end, &error);
             match queue::finalize_under(client, end.lease.token, &[&failed], Follow::IfFree).await {
                 Ok(flushed) => {
+                    if flushed.busy.is_empty() {
+                        self.written.unstorable.insert(end.lease);
+                    }
                     self.written.ended.extend(flushed.ended);
-                    self.written.unstorable.insert(end.lease);
+                    self.written.busy.extend(flushed.busy);
                     return Ok(());
                 }
                 Err(again) => error = self.note_refusal(again)?,

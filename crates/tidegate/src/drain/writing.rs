@@ -408,7 +408,9 @@ impl<D: Dispatch> Drain<D> {
             if written.has_ended_unreadable(lease) {
                 self.report.failed += 1;
                 self.hand.let_go(*lease);
-            } else if whole && !written.busy.contains(&lease.id) {
+            } else if written.busy.contains(&lease.id) {
+                self.leave_to_lapse(*lease, None, true);
+            } else if whole {
                 self.count_lost(*lease);
                 self.hand.let_go(*lease);
                 self.between.rereads = true;
