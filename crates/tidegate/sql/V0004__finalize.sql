@@ -160,7 +160,7 @@ $$;
 -- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a handler ended the event:
 -- an event that expired or was given up has used no attempt. `waits` controls what happens to a follow-up if another
 -- transaction is publishing to its group: either the call waits, or the event stays unchanged and is named in `busy_ids`, as are events
--- whose row another transaction has locked. The function returns the events that are now in the log. All others were no longer held.
+-- whose row another transaction has locked for longer than a moment. The function returns the events that are now in the log. All others were no longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most one second.
 CREATE FUNCTION tidegate.finalize(
@@ -199,6 +199,17 @@ BEGIN
         IF cardinality(free) < cardinality(finalize.ids) THEN
             busy_ids := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                                WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids AND q.id <> ALL (free));
+        END IF;
+        IF busy_ids <> '{}' THEN
+            -- Mostly the scan of another lease, which is over in a moment.
+            BEGIN
+                PERFORM set_config('lock_timeout', '100ms', true);
+                PERFORM FROM tidegate.event_queue AS q WHERE q.id = ANY (busy_ids) ORDER BY q.id FOR UPDATE;
+                busy_ids := '{}';
+            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+                NULL;
+            END;
+            PERFORM set_config('lock_timeout', '1s', true);
         END IF;
         IF cardinality(next_group_keys) > 0 THEN
             busy := tidegate.busy_groups(next_group_keys);

@@ -1110,6 +1110,17 @@ BEGIN
             busy_ids := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                                WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids AND q.id <> ALL (free));
         END IF;
+        IF busy_ids <> '{}' THEN
+            -- Mostly the scan of another lease, which is over in a moment.
+            BEGIN
+                PERFORM set_config('lock_timeout', '100ms', true);
+                PERFORM FROM tidegate.event_queue AS q WHERE q.id = ANY (busy_ids) ORDER BY q.id FOR UPDATE;
+                busy_ids := '{}';
+            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+                NULL;
+            END;
+            PERFORM set_config('lock_timeout', '1s', true);
+        END IF;
         IF cardinality(next_group_keys) > 0 THEN
             busy := tidegate.busy_groups(next_group_keys);
             busy_ids := busy_ids || ARRAY(
