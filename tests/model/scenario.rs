@@ -331,7 +331,7 @@ impl Scenario {
         first_windows: &[1],
         retries: false,
         allowed: Spent {
-            lapses: 2,
+            lapses: 3,
             ..NOTHING
         },
         published: true,
