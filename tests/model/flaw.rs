@@ -91,6 +91,12 @@ pub enum Flaw {
     SuspectsInCompany,
     /// A suspect is started while another event is running.
     SuspectBesideWindow,
+    /// A suspect is started beside another one when its wait is over.
+    SuspectBesideSuspect,
+    /// An event on its last attempt is started beside a suspect.
+    LastBesideSuspect,
+    /// A lease that has ended and expired stands for its worker.
+    EndedStandsForItsWorker,
     /// A lease has a first window while a suspect is in hand.
     WindowBesideSuspect,
     /// A suspect's lease is named as held, so the later events of its group are leased.
@@ -120,7 +126,7 @@ pub enum Flaw {
 }
 
 impl Flaw {
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 58] = [
         Self::NoGroupLock,
         Self::NoRowLocks,
         Self::NoRowLocksNorConstraint,
@@ -163,6 +169,9 @@ impl Flaw {
         Self::SuspectStartsWithItsLease,
         Self::SuspectsInCompany,
         Self::SuspectBesideWindow,
+        Self::SuspectBesideSuspect,
+        Self::LastBesideSuspect,
+        Self::EndedStandsForItsWorker,
         Self::WindowBesideSuspect,
         Self::SuspectsDoNotBar,
         Self::StartsAhead,
@@ -183,8 +192,8 @@ impl Flaw {
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
-            ALONE, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,
-            ONE_PLACE, ORDER, OWN_ROWS, RUN, SNOOZED, UNCHARGED,
+            ALONE, APART, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH,
+            ONE_HOLDER, ONE_PLACE, ORDER, OWN_ROWS, RUN, SNOOZED, UNCHARGED,
         };
         match self {
             Self::NoGroupLock => (Scenario::GROUP, &[RUN, ORDER]),
@@ -230,6 +239,9 @@ impl Flaw {
             Self::SuspectsInCompany => (Scenario::SUSPECTS, &[ALONE]),
             Self::SuspectBesideWindow => (Scenario::SUSPECTS, &[ALONE]),
             Self::WindowBesideSuspect => (Scenario::SUSPECTS, &[ALONE]),
+            Self::SuspectBesideSuspect => (Scenario::SUSPECTS_THAT_WAIT, &[APART]),
+            Self::LastBesideSuspect => (Scenario::SUSPECTS_THAT_WAIT, &[APART]),
+            Self::EndedStandsForItsWorker => (Scenario::ENDED, &[OWN_ROWS]),
             Self::SuspectsDoNotBar => (Scenario::SUSPECTS_OF_A_GROUP, &[GOES_ON]),
             Self::StartsAhead => (Scenario::ONE_EVENT, &[COUNTED]),
             Self::StartsWhatItGaveBack => (Scenario::ONE_EVENT, &[COUNTED]),

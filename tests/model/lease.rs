@@ -263,6 +263,7 @@ impl Protocol {
                 ids: mine,
                 started_to: mine.iter().take(usize::from(begun)).last().unwrap_or(0),
                 expired: false,
+                ended: false,
                 cuts: 0,
                 walk: self.known(call.walk),
                 ran: Set::default(),

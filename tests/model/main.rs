@@ -87,6 +87,8 @@ fn every_promise_is_kept_by_workers_that_use_what_they_know() {
 fn every_promise_is_kept_by_events_that_may_kill_their_worker() {
     check(Scenario::SUSPECTS);
     check(Scenario::SUSPECTS_OF_A_GROUP);
+    check(Scenario::SUSPECTS_THAT_WAIT);
+    check(Scenario::ENDED);
 }
 
 #[test]

@@ -36,8 +36,8 @@ impl Protocol {
         }
     }
 
-    /// `sweep`: frees leases under the caller's name that are not in its hands. If all leases of another worker have
-    /// expired, either all of them break or none.
+    /// `sweep`: frees leases under the caller's name that are not in its hands: their answers were lost, or they have
+    /// ended. If all leases of another worker have expired that have not ended, either all of its leases break or none.
     pub fn sweep(&self, state: &mut State, worker: Worker) {
         let known = state.mind(worker).tokens();
         let locked = self.locked_leases(state);
@@ -69,6 +69,7 @@ impl Protocol {
                 .filter(move |lease| lease.worker == dead)
         };
         let expired = tokens(theirs().filter(|lease| lease.expired));
+        let ended = tokens(theirs().filter(|lease| lease.ended));
         if self.has(Flaw::SweepsSingleLeases) {
             return expired;
         }
@@ -76,8 +77,10 @@ impl Protocol {
         let dead = if self.has(Flaw::SweepsAtTheFirst) {
             !expired.is_empty()
         } else {
-            expired == all
+            all.minus(ended).minus(expired).is_empty()
         };
+        let is_over = !ended.and(expired).is_empty();
+        let dead = dead || is_over && self.has(Flaw::EndedStandsForItsWorker);
         let dead = dead || self.has(Flaw::SweepsBeforeTime);
         let is_locked = !all.and(self.locked_leases(state)).is_empty();
         if dead && !is_locked {
@@ -94,7 +97,7 @@ impl Protocol {
             .iter()
             .filter_map(|token| state.lease(token))
             .collect();
-        let too_early = leases.iter().any(|lease| !lease.expired);
+        let too_early = leases.iter().any(|lease| !lease.expired && !lease.ended);
         let heard = leases.iter().filter(|lease| lease.heard);
         let charged: Set = heard
             .flat_map(|lease| lease.ids.iter().filter(|id| *id <= lease.started_to))

@@ -17,6 +17,7 @@ pub const UNCHARGED: &str = "I3 an attempt is counted only where a handler may h
 pub const SNOOZED: &str =
     "I3 a snooze costs no attempt, and an event is snoozed only as often as it may be";
 pub const ALONE: &str = "I3 an event that may kill its worker takes nobody's attempt along";
+pub const APART: &str = "I3 an event that may kill its worker starts beside no other such event, nor a last attempt beside it";
 pub const ORDER: &str = "I4 a group is started in the order its publishes were committed";
 pub const RUN: &str =
     "I4 (G) whoever holds an event holds all that is live ahead of it in its group";
@@ -33,7 +34,7 @@ pub const EFFECT: &str =
 
 type Condition = fn(&Protocol, &State) -> bool;
 
-const ALWAYS: [(&str, Condition); 16] = [
+const ALWAYS: [(&str, Condition); 17] = [
     (ONE_PLACE, |_, state| is_in_one_place(state)),
     (ATTEMPTS, |_, state| {
         attempts_are_in_bounds(state) && kept(state, Breach::TooOften)
@@ -43,7 +44,10 @@ const ALWAYS: [(&str, Condition); 16] = [
     (SNOOZED, |_, state| {
         kept(state, Breach::GivenUpUnfailed) && kept(state, Breach::SnoozedTooOften)
     }),
-    (ALONE, |_, state| kept(state, Breach::NeighbourCharged)),
+    (ALONE, |protocol, state| {
+        protocol.scenario.wait_ends || kept(state, Breach::NeighbourCharged)
+    }),
+    (APART, |_, state| kept(state, Breach::StartedBeside)),
     (ORDER, |_, state| kept(state, Breach::OutOfOrder)),
     (RUN, |_, state| {
         state.leases.iter().all(|lease| is_run(state, lease))

@@ -221,7 +221,8 @@ impl Protocol {
         }
         let needs_renewal = |held: &Held| {
             let lease = state.lease(held.token);
-            lease.is_none_or(|lease| lease.expired) || self.has(Flaw::RenewByIdAlone)
+            lease.is_none_or(|lease| lease.expired && !lease.ended)
+                || self.has(Flaw::RenewByIdAlone)
         };
         if mind.held.iter().any(needs_renewal) {
             actions.push(Action::Renew(worker));
@@ -309,14 +310,21 @@ impl Protocol {
                 .call_of(worker)
                 .is_some_and(|call| call.ask.first_window > 0);
             let is_alone = !mind.any_begun_but(held.token);
-            self.has(Flaw::SuspectBesideWindow) || is_first && is_alone && !awaits_window
+            let beside = self.scenario.wait_ends
+                && (!suspect_begun || self.has(Flaw::SuspectBesideSuspect))
+                && !last_waits(mind);
+            self.has(Flaw::SuspectBesideWindow)
+                || is_first && (is_alone && !awaits_window || beside)
         } else {
-            !suspect_begun || self.has(Flaw::SuspectBesideWindow)
+            !suspect_begun || self.scenario.wait_ends || self.has(Flaw::SuspectBesideWindow)
+        };
+        let stays = |hand: &Hand| {
+            suspect_begun && hand.last && !held.suspect && !self.has(Flaw::LastBesideSuspect)
         };
         if !may || !self.scenario.runs {
             return;
         }
-        for hand in waiting {
+        for hand in waiting.take_while(|hand| !stays(hand)) {
             actions.push(Action::Start(worker, held.token, hand.id, true));
             if state.spent.unheard < self.scenario.allowed.unheard {
                 actions.push(Action::Start(worker, held.token, hand.id, false));
@@ -588,6 +596,14 @@ impl Protocol {
             _ => unreachable!("it is no step of a lease"),
         }
     }
+}
+
+/// Whether an event on its last attempt has a window, but has not started. A worker opens it only for a handler that starts
+/// at once, so no suspect begins in between.
+fn last_waits(mind: &Mind) -> bool {
+    let waits = |hand: &Hand| hand.last && hand.stage == Handling::Waiting;
+    mind.hands()
+        .any(|(held, hand)| !held.suspect && hand.id <= held.asked_to && waits(hand))
 }
 
 fn crash(state: &mut State, worker: Worker) {

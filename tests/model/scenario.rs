@@ -32,6 +32,10 @@ pub struct Scenario {
     pub together: bool,
     /// Whether publishes may be rolled back.
     pub aborts: bool,
+    /// Whether the rows of leases that have ended stay until a sweep.
+    pub ended_stay: bool,
+    /// Whether a suspect and its neighbours wait for each other only for some time.
+    pub wait_ends: bool,
     /// Whether all events are published before anything else happens.
     pub published: bool,
     /// The event whose kind is paused until it is resumed.
@@ -77,6 +81,8 @@ impl Scenario {
         cleanup: false,
         together: false,
         aborts: true,
+        ended_stay: false,
+        wait_ends: false,
         published: false,
         paused: None,
         delayed: None,
@@ -343,6 +349,28 @@ impl Scenario {
         name: "two events of a group that lapse",
         groups: &[Some(1), Some(1)],
         reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
+        ..Self::SUSPECTS
+    };
+    /// Suspects that have waited for long enough, beside events that have failed before.
+    pub const SUSPECTS_THAT_WAIT: Self = Self {
+        name: "two events that lapse or fail, and need not run alone",
+        retries: true,
+        allowed: Spent {
+            lapses: 2,
+            ..NOTHING
+        },
+        wait_ends: true,
+        ..Self::SUSPECTS
+    };
+    /// Leases that have ended are still there.
+    pub const ENDED: Self = Self {
+        name: "two events, and leases that have ended",
+        ended_stay: true,
+        allowed: Spent {
+            lapses: 2,
+            ..NOTHING
+        },
+        reaches: &[ALL_END],
         ..Self::SUSPECTS
     };
 }

@@ -73,7 +73,7 @@ pub struct Row {
     pub replay_of: Option<Id>,
 }
 
-/// A row of `lease`. A lease without live events is equivalent to none.
+/// A row of `lease`. A lease without live events is equivalent to none, unless it is marked as ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     pub token: Token,
@@ -83,6 +83,10 @@ pub struct Lease {
     pub started_to: Id,
     /// Its time is over, but it still holds its events.
     pub expired: bool,
+    /// Its worker has marked it as ended, and renews it no more. Only where [`Scenario::ended_stay`].
+    ///
+    /// [`Scenario::ended_stay`]: crate::scenario::Scenario::ended_stay
+    pub ended: bool,
     pub cuts: u8,
     /// The position of the walk.
     pub walk: Walk,
@@ -305,6 +309,8 @@ pub enum Breach {
     TooOften,
     /// An event was charged because of a suspect next to it.
     NeighbourCharged,
+    /// A suspect ran when another one, or an event on its last attempt, was started.
+    StartedBeside,
     /// An event was given up without an attempt that failed.
     GivenUpUnfailed,
     /// An event was snoozed more often than it may be.
@@ -410,7 +416,8 @@ impl State {
             lease.ids = lease.ids.and(live);
             lease.ran = lease.ran.and(lease.ids);
         }
-        self.leases.retain(|lease| !lease.ids.is_empty());
+        self.leases
+            .retain(|lease| !lease.ids.is_empty() || lease.ended);
         self.leases.sort_unstable_by_key(|lease| lease.token);
         self.calls.sort_unstable_by_key(|call| call.token);
         let leased = self.leases.iter().map(|lease| lease.token);

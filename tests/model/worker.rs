@@ -48,6 +48,9 @@ impl Protocol {
         if overtakes(state, worker, id) {
             state.breach(Breach::OutOfOrder);
         }
+        if starts_beside(state.mind(worker), token, id) {
+            state.breach(Breach::StartedBeside);
+        }
         if let Some(lease) = state.lease_mut(token) {
             lease.ran = lease.ran.or(Set::one(id));
         }
@@ -84,7 +87,11 @@ impl Protocol {
         let is_whole = state.mind(worker).held(token).map(|held| held.cuts) == cuts;
         let is_last = |held: &Held| held.hands.len() == 1;
         let is_over = state.mind(worker).held(token).is_some_and(is_last);
-        if is_over || self.has(Flaw::OverTooEarly) {
+        if is_over && self.scenario.ended_stay {
+            if let Some(lease) = state.lease_mut(token) {
+                lease.ended = true;
+            }
+        } else if is_over || self.has(Flaw::OverTooEarly) {
             state.leases.retain(|lease| lease.token != token);
         }
         if ends {
@@ -356,6 +363,14 @@ fn overtakes(state: &State, worker: Worker, id: Id) -> bool {
             .queue
             .iter()
             .any(|row| row.group == group && earlier.has(row.id) && !is_handled(row))
+}
+
+/// Whether a suspect of this worker runs that could take this event's suspicion or its last attempt along.
+fn starts_beside(mind: &Mind, token: Token, id: Id) -> bool {
+    let is_tender = mind.held(token).is_some_and(|held| held.suspect)
+        || mind.hand(token, id).is_some_and(|hand| hand.last);
+    let mut others = mind.hands().filter(|(_, hand)| hand.id != id);
+    is_tender && others.any(|(held, hand)| held.suspect && hand.stage == Handling::Running)
 }
 
 fn effect(state: &mut State, id: Id) {
