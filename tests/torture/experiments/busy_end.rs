@@ -21,6 +21,25 @@ pub async fn an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end
     _: Size,
 ) -> Result<Figures, String> {
     let world = World::start("busy_end", seed, &[]).await;
+    let further = end_pairs(&world).await;
+    world.judge(further).await
+}
+
+/// Without the guard, an end that waits holds up nothing that is ended with it.
+pub async fn negative_control_an_end_that_waits_alone_is_overtaken_in_its_group(
+    seed: u64,
+    _: Size,
+) -> Result<Figures, String> {
+    let world = World::start("busy_end_control", seed, &[]).await;
+    let guard = "WHERE q.id = ANY (finalize.ids) AND q.id > held.first";
+    world
+        .unguard("tidegate.finalize", guard, "WHERE q.id < held.first")
+        .await;
+    let further = end_pairs(&world).await;
+    world.convict(further).await
+}
+
+async fn end_pairs(world: &World) -> Vec<Violation> {
     let held = "held".to_owned();
     let producer = world.client().await;
     producer.batch_execute("BEGIN").await.unwrap();
@@ -34,16 +53,16 @@ pub async fn an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end
         events: vec![told],
     });
     let id = publish(&producer, &first).await.unwrap().id;
-    let ahead = publish_pairs(&world, &held).await;
+    let ahead = publish_pairs(world, &held).await;
     let mut fleet = Fleet::default();
     let patient = Worker {
         lease_ms: 30_000,
         handler_ms: 20_000,
         concurrency: 4,
         budget_ms: 60_000,
-        ..worker(&world)
+        ..worker(world)
     };
-    fleet.start_worker(&world, patient);
+    fleet.start_worker(world, patient);
     world
         .wait_for("the handlers of the first ones have ended", |journals| {
             let starts = starts(journals);
@@ -56,7 +75,7 @@ pub async fn an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end
         .await;
     // Long enough for several tries to write these ends.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let mut further = early_ends(&world).await;
+    let mut further = early_ends(world).await;
     producer.batch_execute("COMMIT").await.unwrap();
     world.journal.write(Record::Acknowledged {
         publish: "producer".to_owned(),
@@ -73,7 +92,7 @@ pub async fn an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end
         let text = format!("{overtaken} events ended before an earlier one of their group");
         further.push(Violation::new("I4", text));
     }
-    world.judge(further).await
+    further
 }
 
 async fn early_ends(world: &World) -> Vec<Violation> {

@@ -30,6 +30,24 @@ pub async fn a_worker_that_dies_when_its_events_have_turned_slow_charges_few_of_
     world.judge(further).await
 }
 
+/// Without the guard, what could have started at the earlier pace counts as started.
+pub async fn negative_control_starts_that_are_not_taken_back_charge_many(
+    seed: u64,
+    _: Size,
+) -> Result<Figures, String> {
+    let world = World::start("slower_pace_control", seed, &[]).await;
+    world
+        .unguard(
+            "tidegate.take_back_starts",
+            "AND l.started_to = a.seen",
+            "AND false",
+        )
+        .await;
+    kill(&world, 3).await;
+    let further = harmed(&world.history(true).await, 3);
+    world.convict(further).await
+}
+
 /// Kills a worker that handles slow events after quick ones, and lets another one end the rest.
 async fn kill(world: &World, max_attempts: u16) {
     let events = (0..QUICK + SLOW).map(|number| {

@@ -25,6 +25,28 @@ pub async fn payloads_that_cannot_be_read_keep_no_other_event_waiting(
     _: Size,
 ) -> Result<Figures, String> {
     let mut world = World::start("unreadable_payloads", seed, &[]).await;
+    let further = lose_some(&mut world, BOUND).await;
+    world.judge(further).await
+}
+
+/// Without the guard, the end of such an event reads its payload.
+pub async fn negative_control_an_end_that_reads_the_payload_never_ends_what_cannot_be_read(
+    seed: u64,
+    _: Size,
+) -> Result<Figures, String> {
+    let mut world = World::start("unreadable_payloads_control", seed, &[]).await;
+    world
+        .unguard(
+            "tidegate.end_unreadable",
+            "SET payload = NULL",
+            "SET last_error = NULL",
+        )
+        .await;
+    let further = lose_some(&mut world, Duration::from_secs(8)).await;
+    world.convict(further).await
+}
+
+async fn lose_some(world: &mut World, bound: Duration) -> Vec<Violation> {
     let client = world.client().await;
     let slow = Work {
         takes_ms: vec![4000, 0],
@@ -37,7 +59,7 @@ pub async fn payloads_that_cannot_be_read_keep_no_other_event_waiting(
     for (number, group) in ["NULL", "'g0'", "NULL"].into_iter().enumerate() {
         lost.push(publish_large(&client, number, group).await);
     }
-    let ids = publish(&world).await;
+    let ids = publish(world).await;
     // The last ones are planned for later.
     let later = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 second' WHERE id = ANY ($1)";
     let planned = [&ids[ids.len() / 2..], &lost[2..]].concat();
@@ -47,10 +69,10 @@ pub async fn payloads_that_cannot_be_read_keep_no_other_event_waiting(
         handler_ms: 20_000,
         concurrency: 1,
         budget_ms: 60_000,
-        ..worker(&world)
+        ..worker(world)
     };
     let mut fleet = Fleet::default();
-    let place = fleet.start_worker(&world, patient.clone());
+    let place = fleet.start_worker(world, patient.clone());
     world
         .wait_for("the slow event is at work", |journals| {
             let mut lines = journals.iter().flat_map(|journal| &journal.lines);
@@ -58,17 +80,17 @@ pub async fn payloads_that_cannot_be_read_keep_no_other_event_waiting(
         })
         .await;
     lose_payloads(&client).await;
-    fleet.kill_worker(&world, place).await;
-    let mut further: Vec<Violation> = not_held(&world, &lost[..2]).await.into_iter().collect();
+    fleet.kill_worker(world, place).await;
+    let mut further: Vec<Violation> = not_held(world, &lost[..2]).await.into_iter().collect();
     fleet.start_worker(
-        &world,
+        world,
         Worker {
             concurrency: 4,
             ..patient
         },
     );
-    clean(&world).await;
-    let patience = std::mem::replace(&mut world.patience, BOUND);
+    clean(world).await;
+    let patience = std::mem::replace(&mut world.patience, bound);
     let left = "SELECT count(*) FROM tidegate.event_queue";
     if !world.comes_to(left, 0).await {
         let left = world.number(left).await;
@@ -76,9 +98,9 @@ pub async fn payloads_that_cannot_be_read_keep_no_other_event_waiting(
         further.push(Violation::new("I8", text));
     }
     world.patience = patience;
-    fleet.finish(&world);
-    further.extend(harmed(&world.history(true).await, &lost));
-    world.judge(further).await
+    fleet.finish(world);
+    further.extend(harmed(world.history(true).await, &lost));
+    further
 }
 
 /// Whether the dead worker had not leased all of these events.
