@@ -306,6 +306,28 @@ async fn what_is_published_about_somebody_while_they_are_forgotten_goes_too() {
 }
 
 #[tokio::test]
+async fn an_event_that_somebody_has_locked_is_named_again_and_keeps_nobody_waiting() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish(&client, vec![act(CANARY), act(CANARY)]).await;
+    let mut other = db.client().await;
+    let holding = other.transaction().await.unwrap();
+    let lock = "SELECT FROM tidegate.event_queue WHERE id = $1 FOR UPDATE";
+    holding.execute(lock, &[&ids[1]]).await.unwrap();
+    let forget = "SELECT tidegate.forget($1, 'asked to')";
+    let report: Value = client.query_one(forget, &[&ids]).await.unwrap().get(0);
+    assert_eq!(
+        (&report["forgotten"], &report["unknown"], &report["offspring"]),
+        (&1.into(), &0.into(), &serde_json::json!([ids[1]])),
+        "{report}"
+    );
+    holding.rollback().await.unwrap();
+    let report: Value = client.query_one(forget, &[&ids]).await.unwrap().get(0);
+    assert_eq!((&report["forgotten"], &report["before"]), (&1.into(), &1.into()));
+    assert_eq!(rows_with(&client, CANARY).await, 0);
+}
+
+#[tokio::test]
 async fn a_request_that_names_nobody_or_somebody_unknown_is_refused_by_the_field() {
     let db = probe_database().await;
     let service = service(&db);

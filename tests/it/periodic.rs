@@ -360,6 +360,29 @@ async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
 }
 
 #[tokio::test]
+async fn a_step_that_has_waited_once_fires_no_further_schedule() {
+    let db = probe_database().await;
+    let (client, mut holder) = (db.client().await, db.client().await);
+    for name in ["waits", "free"] {
+        set(&client, name, "every => '1 hour'").await;
+    }
+    let due = "UPDATE tidegate.schedule SET next_at = date_trunc('hour', clock_timestamp())";
+    client.batch_execute(due).await.unwrap();
+    let transaction = holder.transaction().await.unwrap();
+    let key = "SELECT tidegate.slot_name(name, next_at) FROM tidegate.schedule WHERE name = 'waits'";
+    let key = text(&client, key).await;
+    let taken = act("taken").dedup(key);
+    queue::publish(&transaction, &taken).await.unwrap();
+    let fire = "SELECT count(*) FROM tidegate.fire_schedules((
+                    SELECT jsonb_agg(jsonb_build_object('id', id, 'revision', revision, 'from', extract(epoch FROM next_at),
+                                     'slots', jsonb_build_array(extract(epoch FROM next_at))) ORDER BY name DESC)
+                      FROM tidegate.schedule WHERE last_at IS NULL))";
+    assert_eq!(number(&client, fire).await, 0);
+    transaction.rollback().await.unwrap();
+    assert_eq!(number(&client, fire).await, 2);
+}
+
+#[tokio::test]
 async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
     let db = probe_database().await;
     let client = db.client().await;
