@@ -317,13 +317,20 @@ async fn an_event_that_somebody_has_locked_is_named_again_and_keeps_nobody_waiti
     let forget = "SELECT tidegate.forget($1, 'asked to')";
     let report: Value = client.query_one(forget, &[&ids]).await.unwrap().get(0);
     assert_eq!(
-        (&report["forgotten"], &report["unknown"], &report["offspring"]),
+        (
+            &report["forgotten"],
+            &report["unknown"],
+            &report["offspring"]
+        ),
         (&1.into(), &0.into(), &serde_json::json!([ids[1]])),
         "{report}"
     );
     holding.rollback().await.unwrap();
     let report: Value = client.query_one(forget, &[&ids]).await.unwrap().get(0);
-    assert_eq!((&report["forgotten"], &report["before"]), (&1.into(), &1.into()));
+    assert_eq!(
+        (&report["forgotten"], &report["before"]),
+        (&1.into(), &1.into())
+    );
     assert_eq!(rows_with(&client, CANARY).await, 0);
 }
 

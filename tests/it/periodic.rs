@@ -369,7 +369,8 @@ async fn a_step_that_has_waited_once_fires_no_further_schedule() {
     let due = "UPDATE tidegate.schedule SET next_at = date_trunc('hour', clock_timestamp())";
     client.batch_execute(due).await.unwrap();
     let transaction = holder.transaction().await.unwrap();
-    let key = "SELECT tidegate.slot_name(name, next_at) FROM tidegate.schedule WHERE name = 'waits'";
+    let key =
+        "SELECT tidegate.slot_name(name, next_at) FROM tidegate.schedule WHERE name = 'waits'";
     let key = text(&client, key).await;
     let taken = act("taken").dedup(key);
     queue::publish(&transaction, &taken).await.unwrap();

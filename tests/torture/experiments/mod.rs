@@ -93,7 +93,7 @@ pub static ALL: &[Experiment] = experiments![
     held_group::a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting,
     blocked_threads::handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end,
     idle_leases::a_worker_that_leases_nothing_more_keeps_what_it_holds,
-    idle_leases::negative_control_an_ended_lease_that_expires_ends_its_live_worker,
+    idle_leases::negative_control_one_lease_that_expires_ends_its_live_worker,
     held_rows::an_operator_who_leaves_a_transaction_open_keeps_only_that_event_waiting,
     held_rows::negative_control_a_sweep_that_waits_for_an_event_frees_none_of_its_lease,
     frozen_transaction::a_frozen_workers_transaction_keeps_only_its_own_event_waiting,
