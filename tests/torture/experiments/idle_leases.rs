@@ -49,10 +49,8 @@ pub async fn negative_control_one_lease_that_expires_ends_its_live_worker(
     world
         .unguard("tidegate.dead_workers", guard, "min(l.expires_at)")
         .await;
-    let untried = work_on(&world).await;
-    if let Some(untried) = untried.first() {
-        return Err(untried.to_string());
-    }
+    // A sweep may break the leases before anybody has seen that one has expired.
+    work_on(&world).await;
     let lost = Figures::of(&world.history(true).await).lease_lost;
     let lost = (lost > 0).then(|| Violation::new("I6", format!("{lost} leases were lost")));
     world.convict(lost.into_iter().collect()).await

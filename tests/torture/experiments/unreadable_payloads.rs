@@ -96,10 +96,14 @@ async fn lose_some(world: &mut World, bound: Duration) -> Vec<Violation> {
         let left = world.number(left).await;
         let text = format!("{left} events do not end beside payloads that cannot be read");
         further.push(Violation::new("I8", text));
+        // Nobody can read the history beside them.
+        let mend =
+            r#"UPDATE tidegate.event_queue SET payload = '{"key": "lost"}' WHERE id = ANY ($1)"#;
+        client.execute(mend, &[&lost]).await.unwrap();
     }
     world.patience = patience;
     fleet.finish(world);
-    further.extend(harmed(world.history(true).await, &lost));
+    further.extend(harmed(&world.history(true).await, &lost));
     further
 }
 
