@@ -65,10 +65,10 @@ newest: tools ## run some tests on the newest Postgres, if it can be installed; 
 	cargo test $(CARGO_FLAGS) --test it -- $(ON_NEWEST) && \
 	cargo test $(CARGO_FLAGS) --test torture -- $(FAULTS_ON_NEWEST)
 
-schema: tools ## regenerate the schema.sql files and catalog.txt from the migrations
+schema: tools ## regenerate catalog.txt from the migrations, and dump the schema to target/schema
 	@python3 scripts/schema.py write
 
-check-schema: tools ## check that the schema.sql files and catalog.txt match the migrations
+check-schema: tools ## check that catalog.txt matches the migrations
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
