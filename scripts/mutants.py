@@ -349,7 +349,7 @@ MUTANTS = [
     Mutant("insert: takes NUL characters", ("it", "payload::b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_not"),
            (PUBLISH, r"OR position('\u0000' IN NEW.payload::text) > 0 AND NEW.payload::text ~ '(^|[^\\])(\\\\)*\\u0000'" "\n", "\n", 1)),
     Mutant("receive: every message is new", ("it", "intake::a_message_that_several_bring_at_once_is_taken_in_once"),
-           (PUBLISH, "    RETURN FOUND;\nEND $$;\n\n-- What to say of a kind", "    RETURN true;\nEND $$;\n\n-- What to say of a kind", 1)),
+           (PUBLISH, "    RETURN FOUND;\nEND $$;\nCOMMENT ON FUNCTION tidegate.receive ", "    RETURN true;\nEND $$;\nCOMMENT ON FUNCTION tidegate.receive ", 1)),
     # Changes that operators and publishers make to live events.
     Mutant("end_live: the worker is not told", ("it", "change::a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled"),
            (LOG, "FROM told AS t WHERE t.token IS NOT NULL ORDER BY 1, 2 ON CONFLICT DO NOTHING", "FROM told AS t WHERE false ON CONFLICT DO NOTHING", 1)),

@@ -1,5 +1,5 @@
-"""The reference part of docs/sql.md, made of the catalog: what the roles of producers and people may use, by the comments of
-crates/tidegate/sql/V0015__comments.sql."""
+"""The reference part of docs/sql.md, made of the catalog: what the roles of producers and people may use, by the comments
+of the migrations in crates/tidegate/sql."""
 
 import json
 import re

@@ -4,15 +4,33 @@
 -- thousand events writes one row. An event's row is written when the event is published and when it ends. Only its end leaves a
 -- dead row version.
 
--- What is wrong with a field of a policy. Null if the field is valid or absent.
+-- Every object has its comment, for people who use psql (\d+, \df+) or a database browser.
+
+-- The schema may belong to another role that has let us create tables in it. Then the schema keeps its own
+-- comment.
+DO $$
+BEGIN
+    IF (SELECT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace AS n WHERE n.nspname = 'tidegate') THEN
+        COMMENT ON SCHEMA tidegate IS
+            'The event queue Tidegate. Producers call publish() or publish_many(), people read the views stats, events, ends and '
+            'jobs, operators call replay(), requeue(), cancel() and others. What each role may use is in docs/sql.md.';
+    END IF;
+END $$;
+
+COMMENT ON TABLE tidegate.queue_migrations IS 'The migrations of the queue''s schema that were applied.';
+COMMENT ON COLUMN tidegate.queue_migrations.version IS 'The number of the migration.';
+COMMENT ON COLUMN tidegate.queue_migrations.name IS 'Its name.';
+COMMENT ON COLUMN tidegate.queue_migrations.applied_on IS 'When it was applied.';
+COMMENT ON COLUMN tidegate.queue_migrations.checksum IS 'A hash of its text.';
+
 CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN NOT policy ? field THEN NULL
                 WHEN jsonb_typeof(policy->field) <> 'number' OR policy->>field ~ '[.eE-]'
                      OR (policy->>field)::numeric NOT BETWEEN low AND high
                 THEN format('%s: must be a whole number of %s to %s, got %s', field, low, high, left(policy->>field, 40)) END;
+COMMENT ON FUNCTION tidegate.policy_field_refusal IS 'What is wrong with a field of a policy.';
 
--- What is wrong with the policy of a kind. Null if it is valid.
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields'
@@ -29,6 +47,7 @@ CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
                               tidegate.policy_field_refusal(policy, 'concurrency', 1, 10000),
                               tidegate.policy_field_refusal(policy, 'batch', 1, 1000),
                               tidegate.policy_field_refusal(policy, 'batch_within_ms', 0, 60000)) END;
+COMMENT ON FUNCTION tidegate.policy_refusal IS 'What is wrong with a policy.';
 
 CREATE TABLE tidegate.event_kind (
     kind                text        PRIMARY KEY CHECK (char_length(kind) BETWEEN 1 AND 100),
@@ -43,6 +62,24 @@ CREATE TABLE tidegate.event_kind (
     overridden          jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(overridden) IS NULL),
     policy              jsonb       NOT NULL GENERATED ALWAYS AS (declared || overridden) STORED
 );
+COMMENT ON TABLE tidegate.event_kind IS
+    'The kinds of events that may be published, one row per kind. `tidegate migrate` registers the kinds that the program '
+    'handles.';
+COMMENT ON COLUMN tidegate.event_kind.kind IS 'The name of the kind, 1 to 100 characters.';
+COMMENT ON COLUMN tidegate.event_kind.retention_completed IS
+    'How long events that ended COMPLETED stay in the log, 0 to 3660 days. Set by set_retention().';
+COMMENT ON COLUMN tidegate.event_kind.retention_failed IS
+    'How long events that ended COMPLETED_WITH_ERRORS or FAILED stay in the log, 0 to 3660 days. Set by set_retention().';
+COMMENT ON COLUMN tidegate.event_kind.paused IS
+    'True: drains do not lease events of this kind, but they can still be published. Set by pause() and resume().';
+COMMENT ON COLUMN tidegate.event_kind.registered_at IS 'When the kind was registered.';
+COMMENT ON COLUMN tidegate.event_kind.declared IS
+    'The policy that the program declares for this kind: an object with some of max_attempts, handler_timeout_ms, '
+    'backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms.';
+COMMENT ON COLUMN tidegate.event_kind.overridden IS
+    'The fields of the policy that an operator has set with set_policy(). They override declared.';
+COMMENT ON COLUMN tidegate.event_kind.policy IS
+    'The policy in effect: the fields of declared, overridden by those of overridden.';
 
 -- Slots at which transactions wait for each other. A publish to a group locks the slot that the hash of the group's key
 -- selects. A replay and a step of a cleanup lock slot -1. The rows are locked and never written.
@@ -54,12 +91,17 @@ CREATE TABLE tidegate.event_kind (
 CREATE TABLE tidegate.mutex (
     slot integer PRIMARY KEY
 );
+COMMENT ON TABLE tidegate.mutex IS
+    'Rows that publishers lock, so that the events of a group commit in the order of their ids. Never written; do not '
+    'delete rows.';
+COMMENT ON COLUMN tidegate.mutex.slot IS 'The hash of a group''s key, 0 to 65535; -1 for replays and steps of a cleanup.';
 
 INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535);
 
 CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN hashtext(group_key) & 65535;
+COMMENT ON FUNCTION tidegate.mutex_slot IS 'The row of mutex for a group.';
 
 -- Locks these slots, each named once, until the transaction ends. Every caller takes them in the same order, so two batches never
 -- deadlock.
@@ -77,12 +119,14 @@ BEGIN
                   HINT = 'INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535) ON CONFLICT DO NOTHING';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.lock_slots IS 'Locks rows of mutex.';
 
--- `tidegate migrate` replaces this function if TIDEGATE_MAX_ATTEMPTS sets another number. Thus producers in every language share
--- one global limit.
+-- Producers in every language share this one global limit.
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 5;
+COMMENT ON FUNCTION tidegate.default_max_attempts IS
+    'The default number of attempts of an event. Set by `tidegate migrate` from TIDEGATE_MAX_ATTEMPTS.';
 
 -- The payload is `json`: the stored text is the published text. (`jsonb` keeps numbers as values and prints them in full: a
 -- payload of 2.5 KB can become a gigabyte. It also costs 2 us more at the publish and 1.4 us at the lease.) The size is stored in
@@ -97,20 +141,13 @@ CREATE TABLE tidegate.event_queue (
     group_key      text,
     dedup_key      text,
     correlation_id text,
-    -- The number of attempts that have ended, with an outcome or because their worker stopped responding.
     attempts       integer     NOT NULL DEFAULT 0,
-    -- How often its worker has stopped responding since the last attempt with an outcome. Such an event runs alone.
     lapses         integer     NOT NULL DEFAULT 0,
     max_attempts   integer     NOT NULL DEFAULT tidegate.default_max_attempts(),
-    -- Keeps the event out of the index of ready rows until available_at. See the trigger below.
     delayed        boolean     NOT NULL DEFAULT false,
-    -- The event may be free behind the cursor of a walk that has passed it. See lease().
     stray          boolean     NOT NULL DEFAULT false,
-    -- The writer of the row has checked that the kind is registered. A plain INSERT or COPY leaves it out. See
-    -- require_registered().
     kind_known     boolean     NOT NULL DEFAULT false,
     available_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The deadline: a handler starts before this time, or never.
     expires_at     timestamptz,
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_error     text,
@@ -147,6 +184,59 @@ CREATE TABLE tidegate.event_queue (
     autovacuum_analyze_threshold = 50000,
     autovacuum_vacuum_cost_delay = 0
 );
+COMMENT ON TABLE tidegate.event_queue IS
+    'Live events: published and not finished yet. A plain INSERT of kind and payload publishes an event without a group. A '
+    'finished event moves to event_log. The table lease says which worker holds an event; the view events shows both '
+    'together.';
+COMMENT ON COLUMN tidegate.event_queue.id IS
+    'The event''s id, drawn from a sequence. Later events have higher ids. The ids of one group follow the order of the '
+    'commits.';
+COMMENT ON COLUMN tidegate.event_queue.kind IS
+    'The kind of the event, which must be registered in event_kind. 1 to 100 characters.';
+COMMENT ON COLUMN tidegate.event_queue.payload IS
+    'The payload, as JSON text exactly as it was published, at most 1048576 bytes and without \u0000. Null: no payload.';
+COMMENT ON COLUMN tidegate.event_queue.payload_bytes IS
+    'The length of the payload in bytes, computed by the database. Drains use it to limit the size of a lease.';
+COMMENT ON COLUMN tidegate.event_queue.group_key IS
+    'Events with the same key run one after the other, in the order in which they were published. 1 to 200 characters. '
+    'Null: no order. Only the functions that publish can set it, because the order needs their lock.';
+COMMENT ON COLUMN tidegate.event_queue.dedup_key IS
+    'While an event is live, no other event of the same kind and key is stored. 1 to 200 characters. Null: no '
+    'deduplication.';
+COMMENT ON COLUMN tidegate.event_queue.correlation_id IS
+    'A text of the publisher, to find related events. It is copied to the log, to follow-ups and into traces. 1 to 200 '
+    'characters, or null.';
+COMMENT ON COLUMN tidegate.event_queue.attempts IS
+    'How many attempts have ended, with an outcome or because the worker stopped responding.';
+COMMENT ON COLUMN tidegate.event_queue.lapses IS
+    'How often the event''s worker has stopped responding since the last attempt with an outcome. An event with lapses runs '
+    'alone.';
+COMMENT ON COLUMN tidegate.event_queue.max_attempts IS 'How many attempts the event has before it ends FAILED, 1 to 1000.';
+COMMENT ON COLUMN tidegate.event_queue.delayed IS
+    'True while available_at is in the future. Maintained by triggers; keeps delayed events out of the index of ready '
+    'events.';
+COMMENT ON COLUMN tidegate.event_queue.stray IS 'True if the event may be free behind the position of a drain''s walk. Internal.';
+COMMENT ON COLUMN tidegate.event_queue.kind_known IS
+    'True if the function that wrote the row has checked the kind. A plain INSERT leaves it false, and a trigger checks. '
+    'Internal.';
+COMMENT ON COLUMN tidegate.event_queue.available_at IS 'The event starts no earlier than this. A retry moves it. Default: now.';
+COMMENT ON COLUMN tidegate.event_queue.expires_at IS
+    'The deadline: an event that no handler has started by then ends FAILED with the code expired. Null: no deadline.';
+COMMENT ON COLUMN tidegate.event_queue.created_at IS 'When the event was published.';
+COMMENT ON COLUMN tidegate.event_queue.last_error IS 'Code and message of the latest failed attempt. Null: none has failed.';
+COMMENT ON COLUMN tidegate.event_queue.errors IS
+    'All errors so far, oldest first: an array of objects with handler, code, message, attempt and at.';
+COMMENT ON COLUMN tidegate.event_queue.progress IS
+    'The handlers that have finished and the results of their steps. A retry skips these. Null: nothing yet.';
+COMMENT ON COLUMN tidegate.event_queue.reported IS
+    'The progress that the running handler reports: an object with handler, part (0 to 1), note and at. Null: it has '
+    'reported nothing.';
+COMMENT ON COLUMN tidegate.event_queue.parent_id IS
+    'The id of the event whose handler published this one. Null: a producer published it.';
+COMMENT ON COLUMN tidegate.event_queue.replay_of IS
+    'The id of the finished event that this one replays. Null: it is not a replay.';
+COMMENT ON COLUMN tidegate.event_queue.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
+COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. last_value is the latest drawn id.';
 
 CREATE INDEX event_queue_ready ON tidegate.event_queue (id) WHERE NOT delayed;
 CREATE INDEX event_queue_due ON tidegate.event_queue (available_at) WHERE delayed;
@@ -163,8 +253,8 @@ CREATE UNIQUE INDEX event_queue_dedup ON tidegate.event_queue (kind, dedup_key) 
 -- Allows one live replay of an event at a time. If two operators replay it concurrently, one wins.
 CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue (replay_of) WHERE replay_of IS NOT NULL;
 
--- The triggers keep `delayed` in step with available_at for every writer. Both cost nothing on the hot path: the first fires only
--- for a future time, the second only if a statement assigns available_at.
+-- The triggers cost nothing on the hot path: the first fires only for a future time, the second only if a
+-- statement assigns available_at.
 CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -173,6 +263,7 @@ BEGIN
     NEW.stray := NEW.stray OR NEW.delayed;
     RETURN NEW;
 END $$;
+COMMENT ON FUNCTION tidegate.mark_delayed IS 'Trigger of event_queue: keeps delayed in step with available_at.';
 
 CREATE TRIGGER event_queue_delayed_insert
     BEFORE INSERT ON tidegate.event_queue
@@ -183,7 +274,7 @@ CREATE TRIGGER event_queue_delayed_update
     BEFORE UPDATE OF available_at ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
 
--- Measures the payload of a plain INSERT or COPY. The functions that publish do so themselves, at a tenth of the cost.
+-- The functions that publish measure it themselves, at a tenth of the cost.
 CREATE FUNCTION tidegate.measure_payload() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -191,21 +282,19 @@ BEGIN
     NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
     RETURN NEW;
 END $$;
+COMMENT ON FUNCTION tidegate.measure_payload IS 'Sets payload_bytes for a plain INSERT or COPY.';
 
 CREATE TRIGGER event_queue_measure
     BEFORE INSERT ON tidegate.event_queue
     FOR EACH ROW WHEN (NEW.payload_bytes IS NULL)
     EXECUTE FUNCTION tidegate.measure_payload();
 
--- Outside services that handlers call and about which anything was reported. See report_service() and claim_service().
 CREATE TABLE tidegate.service (
     service     text        PRIMARY KEY CHECK (char_length(service) BETWEEN 1 AND 100),
     state       text        NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'probing', 'paused')),
     -- Since when it has been closed, paused, or neither of them (open or probing).
     since       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The number of consecutive calls that it has not answered.
     failures    integer     NOT NULL DEFAULT 0,
-    -- The number of consecutive probes that found it still down.
     holds       integer     NOT NULL DEFAULT 0,
     retry_at    timestamptz CHECK (isfinite(retry_at)),
     -- The number of reports that it has answered. If it has not changed since an event was put back, nothing has shown in the
@@ -213,7 +302,6 @@ CREATE TABLE tidegate.service (
     answers     bigint      NOT NULL DEFAULT 0,
     answered_at timestamptz,
     last_error  text,
-    -- Kinds of events that have met the service while it was unavailable.
     kinds       text[]      NOT NULL DEFAULT '{}',
     prober      uuid,
     -- The event that probed it last. The next one in order probes it next.
@@ -221,11 +309,30 @@ CREATE TABLE tidegate.service (
     -- The most events that call it at once, over all drains, and the most that start per second. Null means no limit.
     max_running integer     CHECK (max_running BETWEEN 1 AND 10000),
     per_second  float8      CHECK (per_second BETWEEN 0.0001 AND 10000),
-    -- The earliest start of the next call.
     next_start  timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
+COMMENT ON TABLE tidegate.service IS
+    'Outside services that handlers call and that have failed, are limited, or were paused. Read the view services instead.';
+COMMENT ON COLUMN tidegate.service.service IS 'The name of the service, 1 to 100 characters. kind:NAME is the limit of a kind.';
+COMMENT ON COLUMN tidegate.service.state IS
+    'closed: it is called. open: it does not answer, and its events wait. probing: one event tries it. paused: an operator '
+    'has stopped the calls.';
+COMMENT ON COLUMN tidegate.service.since IS 'Since when it is in this state.';
+COMMENT ON COLUMN tidegate.service.failures IS 'The number of consecutive calls that it has not answered.';
+COMMENT ON COLUMN tidegate.service.holds IS 'The number of consecutive probes that found it still down.';
+COMMENT ON COLUMN tidegate.service.retry_at IS 'When it is tried next. Null: no try is planned.';
+COMMENT ON COLUMN tidegate.service.answers IS 'The number of reports that it has answered.';
+COMMENT ON COLUMN tidegate.service.answered_at IS 'When it last answered.';
+COMMENT ON COLUMN tidegate.service.last_error IS 'The code of the latest failure.';
+COMMENT ON COLUMN tidegate.service.kinds IS 'The kinds of events that have met a failure of the service.';
+COMMENT ON COLUMN tidegate.service.prober IS 'The worker that tries it.';
+COMMENT ON COLUMN tidegate.service.probe_id IS 'The event that tried it last.';
+COMMENT ON COLUMN tidegate.service.max_running IS 'The most events that call it at once, over all drains. Null: any number.';
+COMMENT ON COLUMN tidegate.service.per_second IS
+    'The most events that call it that start per second, over all drains. Null: any number.';
+COMMENT ON COLUMN tidegate.service.next_start IS 'The earliest start of the next event that calls it.';
 
--- How many of a service's places each worker has. The places of a worker that does not renew them in time are free again.
+-- The places of a worker that does not renew them in time are free again.
 CREATE TABLE tidegate.service_place (
     service text        NOT NULL,
     worker  uuid        NOT NULL,
@@ -233,23 +340,24 @@ CREATE TABLE tidegate.service_place (
     until   timestamptz NOT NULL,
     PRIMARY KEY (service, worker)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
+COMMENT ON TABLE tidegate.service_place IS 'How many places of a limited service each worker holds.';
+COMMENT ON COLUMN tidegate.service_place.service IS 'The service.';
+COMMENT ON COLUMN tidegate.service_place.worker IS 'The worker.';
+COMMENT ON COLUMN tidegate.service_place.places IS 'How many places it holds.';
+COMMENT ON COLUMN tidegate.service_place.until IS 'When the places become free, unless the worker renews them.';
 
--- Leases and their workers. An expired lease holds its events until a sweep breaks it. Therefore no statement of the hot path
--- compares clocks.
+-- An expired lease holds its events until a sweep breaks it. Therefore no statement of the hot path compares
+-- clocks.
 CREATE TABLE tidegate.lease (
     token      uuid           PRIMARY KEY,
     worker     uuid           NOT NULL,
     -- The leased ids. Only those that are still in the queue are in hand, because an end does not shrink this set.
     ids        int8multirange NOT NULL CHECK (NOT isempty(ids)),
-    -- Handlers of events up to this id may have started.
     started_to bigint         NOT NULL,
-    -- Hashes of the groups of its events; null if none has one.
     groups     integer[],
     taken_at   timestamptz    NOT NULL,
-    -- The last renewal by the worker.
     renewed_at timestamptz    NOT NULL,
     expires_at timestamptz    NOT NULL,
-    -- How often other sessions have removed events from it.
     cuts       integer        NOT NULL DEFAULT 0,
     -- None of its events is left in the queue, so every session treats the lease as gone. Its worker's next lease removes the
     -- row. If the end of its last event removed the row, the row would be locked until the commit, and concurrent leases could
@@ -265,6 +373,21 @@ CREATE TABLE tidegate.lease (
     CONSTRAINT an_event_is_in_one_lease EXCLUDE USING gist (ids WITH &&)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 0);
+COMMENT ON TABLE tidegate.lease IS 'Which worker holds which events, one row per lease. Read the view leases instead.';
+COMMENT ON COLUMN tidegate.lease.token IS 'The lease''s id. Every write of the worker names it.';
+COMMENT ON COLUMN tidegate.lease.worker IS 'The worker that holds it.';
+COMMENT ON COLUMN tidegate.lease.ids IS 'The leased ids, as ranges. Only those that are still in event_queue are in hand.';
+COMMENT ON COLUMN tidegate.lease.started_to IS 'Handlers of events up to this id may have started.';
+COMMENT ON COLUMN tidegate.lease.groups IS 'Hashes of the groups of its events. Null: none has a group.';
+COMMENT ON COLUMN tidegate.lease.taken_at IS 'When the lease was taken.';
+COMMENT ON COLUMN tidegate.lease.renewed_at IS 'When the worker last renewed the lease.';
+COMMENT ON COLUMN tidegate.lease.expires_at IS
+    'When the lease runs out if it is not renewed. When all leases of a worker have run out, a sweep breaks them.';
+COMMENT ON COLUMN tidegate.lease.cuts IS 'How often another session has removed events from the lease.';
+COMMENT ON COLUMN tidegate.lease.ended IS 'True: none of its events is left in the queue.';
+COMMENT ON COLUMN tidegate.lease.born IS 'The transaction that took it.';
+COMMENT ON COLUMN tidegate.lease.clear_to IS 'Up to this id, that walk has left no unmarked event of a group behind.';
+COMMENT ON COLUMN tidegate.lease.as_of IS 'That walk has seen all writes of transactions before this one.';
 
 CREATE INDEX lease_born ON tidegate.lease (born);
 CREATE INDEX lease_worker ON tidegate.lease (worker);
@@ -276,12 +399,15 @@ CREATE INDEX lease_worker ON tidegate.lease (worker);
 CREATE TABLE tidegate.lease_cut (
     token  uuid    NOT NULL,
     id     bigint  NOT NULL,
-    -- It was not taken itself, but stands behind such an event in its group.
     behind boolean NOT NULL DEFAULT false,
-    -- It may have been started before it was taken, so its attempt was charged then.
     charged boolean NOT NULL DEFAULT false,
     PRIMARY KEY (token, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
+COMMENT ON TABLE tidegate.lease_cut IS 'Events that operators have taken from a lease and the next sweep takes out of it.';
+COMMENT ON COLUMN tidegate.lease_cut.token IS 'The lease.';
+COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
+COMMENT ON COLUMN tidegate.lease_cut.charged IS 'Its attempt was charged, because it may have been started.';
+COMMENT ON COLUMN tidegate.lease_cut.behind IS 'It leaves because an earlier event of its group was taken.';
 
 -- Finished events: the audit and the dead-letter store. The table is partitioned by the day on which its rows expire, so
 -- retention can drop whole partitions instead of single rows. The default partition takes every row without a partition of its
@@ -305,20 +431,52 @@ CREATE TABLE tidegate.event_log (
     created_at            timestamptz NOT NULL,
     processing_started_at timestamptz,
     finished_at           timestamptz NOT NULL,
-    -- The end of its retention.
     expires_at            timestamptz NOT NULL,
     -- The lease that finished it. It proves which worker did so if an answer was lost on the way.
     lease_token           uuid,
     parent_id             bigint,
     replay_of             bigint,
-    -- The live row's expires_at.
     deadline              timestamptz,
     traceparent           text,
-    -- When forget() removed its content.
     forgotten_at          timestamptz
 ) PARTITION BY RANGE (expires_at);
+COMMENT ON TABLE tidegate.event_log IS
+    'Finished events, kept until their retention is over, in one partition per day of expiry. A finished event never '
+    'changes its status; a replay is a new event.';
+COMMENT ON COLUMN tidegate.event_log.id IS 'The id that the event had in event_queue.';
+COMMENT ON COLUMN tidegate.event_log.kind IS 'The kind of the event.';
+COMMENT ON COLUMN tidegate.event_log.payload IS
+    'The payload as it was published. Null: there was none, it could not be read, or the event was forgotten.';
+COMMENT ON COLUMN tidegate.event_log.group_key IS 'The group of the event. Null: none, or forgotten.';
+COMMENT ON COLUMN tidegate.event_log.dedup_key IS 'The deduplication key of the event. Null: none, or forgotten.';
+COMMENT ON COLUMN tidegate.event_log.correlation_id IS 'The correlation id of the event. Null: none, or forgotten.';
+COMMENT ON COLUMN tidegate.event_log.status IS
+    'COMPLETED: all handlers succeeded. COMPLETED_WITH_ERRORS: a handler rejected the event; errors says why. FAILED: '
+    'attempts were spent, the deadline passed, an operator cancelled it, or there was no handler.';
+COMMENT ON COLUMN tidegate.event_log.attempts IS 'How many attempts the event had.';
+COMMENT ON COLUMN tidegate.event_log.max_attempts IS 'The most attempts that it was allowed.';
+COMMENT ON COLUMN tidegate.event_log.errors IS
+    'All its errors, oldest first: an array of objects with handler, code, message, attempt and at.';
+COMMENT ON COLUMN tidegate.event_log.result IS 'The results of the handlers. Null: none.';
+COMMENT ON COLUMN tidegate.event_log.progress IS 'The handlers that had finished, for a replay of only the failed ones.';
+COMMENT ON COLUMN tidegate.event_log.created_at IS 'When the event was published.';
+COMMENT ON COLUMN tidegate.event_log.processing_started_at IS 'When the lease that ended it was taken. Null: it was not leased.';
+COMMENT ON COLUMN tidegate.event_log.finished_at IS 'When the event ended.';
+COMMENT ON COLUMN tidegate.event_log.expires_at IS
+    'When its retention ends and a cleanup may remove the row. Not the event''s deadline, which is in the column deadline.';
+COMMENT ON COLUMN tidegate.event_log.lease_token IS
+    'The lease under which a worker ended it. Null: an operator, a cleanup or the deadline ended it.';
+COMMENT ON COLUMN tidegate.event_log.parent_id IS
+    'The id of the event whose handler published this one. Null: a producer published it.';
+COMMENT ON COLUMN tidegate.event_log.replay_of IS
+    'The id of the finished event that this one replayed. Null: it was not a replay.';
+COMMENT ON COLUMN tidegate.event_log.deadline IS 'The deadline that the event had in event_queue.expires_at. Null: none.';
+COMMENT ON COLUMN tidegate.event_log.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
+COMMENT ON COLUMN tidegate.event_log.forgotten_at IS 'When forget() removed the event''s content. Null: the content is complete.';
 
 CREATE TABLE tidegate.event_log_default PARTITION OF tidegate.event_log DEFAULT;
+COMMENT ON TABLE tidegate.event_log_default IS
+    'Rows of the log whose day of expiry has no partition yet. A cleanup moves them. Columns as in event_log.';
 
 CREATE INDEX event_log_id ON tidegate.event_log (id);
 CREATE INDEX event_log_correlation ON tidegate.event_log (correlation_id) WHERE correlation_id IS NOT NULL;
@@ -328,7 +486,6 @@ CREATE INDEX event_log_finished ON tidegate.event_log USING brin (finished_at);
 CREATE INDEX event_log_replay ON tidegate.event_log (replay_of) WHERE replay_of IS NOT NULL;
 CREATE INDEX event_log_parent ON tidegate.event_log (parent_id) WHERE parent_id IS NOT NULL;
 
--- An event ends once: its status in the log never changes again. A replay is a new event.
 CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -336,21 +493,26 @@ BEGIN
     RAISE EXCEPTION 'event % has ended as %: its status must not change', OLD.id, OLD.status
         USING ERRCODE = 'check_violation';
 END $$;
+COMMENT ON FUNCTION tidegate.refuse_status_change IS 'Trigger of event_log: refuses changes of a status.';
 
 CREATE TRIGGER event_log_status_is_final
     BEFORE UPDATE ON tidegate.event_log
     FOR EACH ROW WHEN (NEW.status IS DISTINCT FROM OLD.status)
     EXECUTE FUNCTION tidegate.refuse_status_change();
 
--- Messages from outside, each taken in once: the row commits with the work for the message. An event's dedup_key is not enough:
--- it only counts while the event is live, and a message may lead to no event or to several.
+-- The row commits with the work for the message. An event's dedup_key is not enough: it only counts while the
+-- event is live, and a message may lead to no event or to several.
 CREATE TABLE tidegate.received (
-    -- The route of the message, such as a queue's ARN, and its id there.
     source      text        NOT NULL,
     message_id  text        NOT NULL,
     received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (source, message_id)
 );
+COMMENT ON TABLE tidegate.received IS
+    'Messages from outside that receive() has recorded, each once. A cleanup removes them after 15 days.';
+COMMENT ON COLUMN tidegate.received.source IS 'Where the message came from, such as the ARN of a queue, 1 to 1000 bytes.';
+COMMENT ON COLUMN tidegate.received.message_id IS 'The message''s id there, 1 to 500 bytes.';
+COMMENT ON COLUMN tidegate.received.received_at IS 'When it was recorded.';
 
 CREATE INDEX received_age ON tidegate.received (received_at);
 
@@ -365,6 +527,18 @@ CREATE TABLE tidegate.audit (
     count        bigint      NOT NULL DEFAULT 0,
     reason       text
 );
+COMMENT ON TABLE tidegate.audit IS 'The actions of operators and cleanups. Rows are only added; keys of forgotten events leave them.';
+COMMENT ON COLUMN tidegate.audit.id IS 'The id of the entry.';
+COMMENT ON COLUMN tidegate.audit.at IS 'When the action ran.';
+COMMENT ON COLUMN tidegate.audit.session_user_name IS 'The database login that ran it.';
+COMMENT ON COLUMN tidegate.audit.actor IS 'The operator''s name, as the caller gave it, 1 to 200 characters. Null: not given.';
+COMMENT ON COLUMN tidegate.audit.action IS 'The action, such as replay, requeue, cancel, pause, cleanup.';
+COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object; a key is (forgotten) if its events were.';
+COMMENT ON COLUMN tidegate.audit.ids IS
+    'The ids of the changed events. Null or empty: no event was changed, or the ids are not recorded.';
+COMMENT ON COLUMN tidegate.audit.count IS 'How many events or rows were changed.';
+COMMENT ON COLUMN tidegate.audit.reason IS 'The reason, as the caller gave it.';
+COMMENT ON SEQUENCE tidegate.audit_id_seq IS 'Draws the ids of audit rows.';
 
 -- For lists of one operator or one action, newest first.
 CREATE INDEX audit_actor ON tidegate.audit (actor, id);
@@ -381,16 +555,17 @@ BEGIN
     RAISE EXCEPTION '%.% is append-only: % is not allowed', TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP
         USING ERRCODE = 'insufficient_privilege';
 END $$;
+COMMENT ON FUNCTION tidegate.refuse_change IS 'Trigger of audit: rows are only added.';
 
 CREATE TRIGGER audit_append_only
     BEFORE DELETE OR TRUNCATE ON tidegate.audit
     FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
 
--- The arguments of an action, without the keys by which it found its events.
 CREATE FUNCTION tidegate.without_keys(filter jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN filter || (SELECT coalesce(jsonb_object_agg(k, '(forgotten)'), '{}')
                         FROM unnest(ARRAY['group_key', 'dedup_key', 'correlation_id']) AS k WHERE filter ? k);
+COMMENT ON FUNCTION tidegate.without_keys IS 'A filter of the audit without the keys of a person.';
 
 -- The one change that is allowed is the one that forget() makes: the keys go, and nothing else changes.
 CREATE TRIGGER audit_keeps_its_rows

@@ -10,12 +10,13 @@
 CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
+COMMENT ON FUNCTION tidegate.has_nul IS 'Whether JSON text contains a NUL character.';
 
--- Whether payloads may be stored without a seal. `tidegate migrate` replaces this function if TIDEGATE_PAYLOADS requires a seal.
--- Then no publisher without a key can publish a payload.
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN true;
+COMMENT ON FUNCTION tidegate.takes_plaintext IS
+    'Whether payloads may be published unsealed. Set by `tidegate migrate` from TIDEGATE_PAYLOADS.';
 
 -- The first invalid field of an event, as a message that names the field and says what it must be. Null if all are valid. It is
 -- one expression without a SET clause, so that Postgres inlines it. As a function call for each event of a batch, it took twice
@@ -54,6 +55,7 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '
                  || left(traceparent, 60)
     END;
+COMMENT ON FUNCTION tidegate.refusal IS 'What is wrong with an event to publish.';
 
 -- Refuses a plain INSERT or COPY with the same messages. It runs before the constraints, because their failure prints the row
 -- into the server's log, including the beginning of the payload. (It repeats the expression of refusal(). A function call would
@@ -66,6 +68,8 @@ BEGIN
                                           NEW.expires_at, NEW.max_attempts, NEW.traceparent)
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
+COMMENT ON FUNCTION tidegate.refuse_insert IS
+    'Trigger of event_queue: refuses an invalid row of a plain INSERT with the messages of publish().';
 
 CREATE TRIGGER event_queue_refuse
     BEFORE INSERT ON tidegate.event_queue
@@ -83,9 +87,8 @@ CREATE TRIGGER event_queue_refuse
                        OR NEW.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$')
     EXECUTE FUNCTION tidegate.refuse_insert();
 
--- Records a message from outside and returns whether it is new; false means that it was taken in before. Waits for another
--- transaction that takes in the same message, and continues if that one rolls back. The maximum lengths of both names together
--- fit into an index row.
+-- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index
+-- row.
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -102,12 +105,16 @@ BEGIN
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
+COMMENT ON FUNCTION tidegate.receive IS
+    'Records a message from outside in the caller''s transaction, so that it is taken in once. source: where it comes from, '
+    '1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was recorded within '
+    'the last 15 days. Waits for another transaction that records the same message.';
 
--- What to say of a kind that no program has registered.
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s', kind,
                   coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
+COMMENT ON FUNCTION tidegate.unregistered IS 'The error text for a kind that is not registered.';
 
 -- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have already checked the
 -- kind and say so in `kind_known`, so this trigger does not run for them.
@@ -125,6 +132,8 @@ BEGIN
     PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
     RETURN NEW;
 END $$;
+COMMENT ON FUNCTION tidegate.require_registered IS
+    'Trigger of event_queue: refuses a plain INSERT of a kind that is not registered.';
 
 -- Its name sorts after event_queue_refuse, so it runs later: the kind already has 1 to 100 characters.
 CREATE TRIGGER event_queue_registered
@@ -132,8 +141,8 @@ CREATE TRIGGER event_queue_registered
     FOR EACH ROW WHEN (NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('tidegate.registered_kind', true))
     EXECUTE FUNCTION tidegate.require_registered();
 
--- A jsonb value as the text that will be stored. Numbers are printed in full: a small value may become a large text, even one
--- that no database field can hold.
+-- Numbers are printed in full: a small value may become a large text, even one that no database field can
+-- hold.
 CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -143,6 +152,7 @@ EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
     RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
+COMMENT ON FUNCTION tidegate.printed IS 'A jsonb value as the text that is stored.';
 
 -- Makes publishes to a group commit in the order of their ids.
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
@@ -155,9 +165,9 @@ BEGIN
         PERFORM tidegate.lock_slots(slots);
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.lock_groups IS 'Locks groups for a publish.';
 
--- Refuses a batch with the message of its first invalid event. It is called if an invalid event was found, and returns only if
--- there is none.
+-- It is called if an invalid event was found, and returns only if there is none.
 CREATE FUNCTION tidegate.refuse_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
@@ -185,6 +195,7 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
+COMMENT ON FUNCTION tidegate.refuse_batch IS 'Refuses a batch with the message of its first invalid event.';
 
 -- Replaces the live event with the same key if it waits and no handler has seen it. The work of handlers under its idempotency
 -- keys, and its attempts, belong to the old payload. Returns whether it replaced the event. Id, group, publish time, parent and
@@ -233,10 +244,10 @@ BEGIN
         RETURN false;
     END;
 END $$;
+COMMENT ON FUNCTION tidegate.replace_waiting IS 'Replaces a waiting event with the same deduplication key.';
 
--- Publishes one event and returns what is stored. A new event is PENDING without attempts. For a duplicate, it returns the
--- current state of the first event, and `replaced` if `on_duplicate` is replace and the event could be replaced. publish() and
--- the Rust interface use this function. It takes the text as it will be stored.
+-- A new event is PENDING without attempts. For a duplicate, it returns the current state of the first event,
+-- and `replaced` if `on_duplicate` is replace and the event could be replaced.
 CREATE FUNCTION tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
@@ -307,12 +318,16 @@ BEGIN
         -- The first event ended between the two statements, so this one is new after all.
     END LOOP;
 END $$;
+COMMENT ON FUNCTION tidegate.publish_one IS
+    'Publishes one event for publish() and the Rust library. kind, payload (as json, stored unchanged), group_key, '
+    'dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent and on_duplicate as in publish().';
 
--- The first event of a group holds up the whole group. Therefore an event of a group cannot be planned further ahead than this.
--- `tidegate migrate` replaces the function if TIDEGATE_MAX_GROUP_DELAY sets another time.
+-- The first event of a group holds up the whole group.
 CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN interval '30 days';
+COMMENT ON FUNCTION tidegate.max_group_delay IS
+    'How far ahead an event of a group may be planned. Set by `tidegate migrate` from TIDEGATE_MAX_GROUP_DELAY.';
 
 CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamptz) RETURNS void
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -323,8 +338,9 @@ BEGIN
             tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.check_group_delay IS 'Refuses an event of a group that is planned too far ahead.';
 
--- What is wrong with a delay; null if it is valid. One expression, like refusal().
+-- Null if it is valid. One expression, like refusal().
 CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
     LANGUAGE sql IMMUTABLE
     RETURN CASE
@@ -334,8 +350,8 @@ CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz,
             THEN format('delay: must be at most %s for an event of a group, because it blocks its group until then, got %s',
                         tidegate.max_group_delay(), delay)
     END;
+COMMENT ON FUNCTION tidegate.delay_refusal IS 'What is wrong with a delay.';
 
--- The time at which a delay from now ends.
 CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamptz, group_key text) RETURNS timestamptz
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -347,6 +363,7 @@ BEGIN
     END IF;
     RETURN clock_timestamp() + delay;
 END $$;
+COMMENT ON FUNCTION tidegate.available_after IS 'The time at which a delay ends, or an error.';
 
 CREATE FUNCTION tidegate.publish(
     kind           text,
@@ -370,11 +387,23 @@ CREATE FUNCTION tidegate.publish(
                                      ELSE tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
                                 publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate) AS p
 $$;
+COMMENT ON FUNCTION tidegate.publish IS
+    'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most '
+    '1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after '
+    'the other, and the call waits for other transactions that publish to the group. dedup_key: 1 to 200 characters; while '
+    'an event of the kind with this key is live, no new event is stored and that event is returned. correlation_id: 1 to '
+    '200 characters; it is copied to the log. available_at: the earliest start. expires_at: the deadline for the start; '
+    'after it, the event ends FAILED with the code expired. max_attempts: 1 to 1000; null for the kind''s number, or else '
+    'the queue''s default. traceparent: a W3C trace context. on_duplicate: keep, or replace, which overwrites payload and '
+    'times of a waiting event with the dedup_key. delay: the earliest start as a time from now, 0 to 36500 days; not '
+    'together with available_at. With a group_key, max_group_delay() limits both. Returns id, created (false: a duplicate), '
+    'status and attempts of the stored event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
 
--- The numbers of attempts of kinds that have one in their policy; null if there are none.
+-- Null if there are none.
 CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
+COMMENT ON FUNCTION tidegate.own_attempts IS 'The numbers of attempts in the policies of kinds.';
 
 -- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by id. Refuses the whole
 -- batch if an event is invalid or a deduplication key is taken.
@@ -411,10 +440,11 @@ BEGIN
     SELECT array_agg(inserted.id) INTO ids FROM inserted;
     RETURN ids;
 END $$;
+COMMENT ON FUNCTION tidegate.insert_batch IS 'Inserts a batch of events.';
 
--- Publishes the batches of publish_batch and the follow-ups of a finished event, which have a parent. A login that may only
--- publish cannot set a parent. Each array has one element per event. All arrays except the first may be shorter, and are filled
--- with nulls. The answer has the order of the arguments.
+-- For the batches of publish_batch and the follow-ups of a finished event. A login that may only publish
+-- cannot set a parent. Each array has one element per event. All arrays except the first may be shorter, and
+-- are filled with nulls. The answer has the order of the arguments.
 CREATE FUNCTION tidegate.publish_children(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
@@ -510,9 +540,9 @@ BEGIN
     SELECT abs(u.id), u.id > 0, u.status, u.attempts
       FROM unnest(answer.ids, answer.statuses, answer.attempts) WITH ORDINALITY AS u(id, status, attempts, position) ORDER BY u.position;
 END $$;
+COMMENT ON FUNCTION tidegate.publish_children IS 'Publishes a batch whose events may have parents.';
 
--- Publishes the batches of publish_many and the Rust interface. Each array has one element per event. All arrays except the first
--- may be shorter, and are filled with nulls. The answer has the order of the arguments.
+-- The answer has the order of the arguments.
 CREATE FUNCTION tidegate.publish_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
@@ -525,9 +555,13 @@ BEGIN
       FROM tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
                                      max_attempts_each, '{}', traceparents) AS p;
 END $$;
+COMMENT ON FUNCTION tidegate.publish_batch IS
+    'Publishes a batch for publish_many() and the Rust library, with one array per field and one element per event. All '
+    'arrays except the first may be shorter; missing elements are null. kinds, payloads, group_keys, dedup_keys, '
+    'correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents have the same meaning as the fields of '
+    'publish().';
 
--- The start of an event of publish_many() that has the key `delay`. The delay is a number of seconds or the text of an interval.
--- JSON null means no delay.
+-- The delay is a number of seconds or the text of an interval. JSON null means no delay.
 CREATE FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamptz
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -559,6 +593,7 @@ BEGIN
     END IF;
     RETURN clock_timestamp() + delay;
 END $$;
+COMMENT ON FUNCTION tidegate.available_at_of IS 'When an event of publish_many() with a delay may start.';
 
 CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -611,3 +646,9 @@ BEGIN
       FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
                                   a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;
+COMMENT ON FUNCTION tidegate.publish_many IS
+    'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the '
+    'array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, '
+    'available_at, delay, expires_at, max_attempts and traceparent, with the same meaning as in publish(). A key that is '
+    'missing or null is not set. delay is a number of seconds or the text of an interval. Returns id, created, status and '
+    'attempts. An invalid event raises SQLSTATE 22023 and names its position in the array, from 1, and the field.';

@@ -29,8 +29,9 @@ CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     -- The maximum bigint cannot end a range, and is never the id of an event.
     RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i WHERE i < 9223372036854775807), '{}');
+COMMENT ON FUNCTION tidegate.ranges IS 'Ids as a set of ranges.';
 
--- Removes leases that are marked as ended. A lease that another session has locked is left to a sweep.
+-- A lease that another session has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -38,6 +39,7 @@ CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
      WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
                                    FOR UPDATE SKIP LOCKED))
 $$;
+COMMENT ON FUNCTION tidegate.remove_ended IS 'Removes leases that are marked as ended.';
 
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about `bytes` of payload.
 --
@@ -328,6 +330,7 @@ BEGIN
                                   ORDER BY u.id LIMIT first_window) AS w) END) END,
             hashes, instant, instant, instant + make_interval(secs => seconds), clear_to, as_of);
 END $$;
+COMMENT ON FUNCTION tidegate.lease IS 'Leases the next ready events to a worker. The definition describes the protocol.';
 
 -- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them, because the lease is
 -- limited by bytes. To find an event that cannot be read, the caller asks for fewer and fewer. Fate 0: to be run, 1: expired, 2:
@@ -355,9 +358,10 @@ BEGIN
      WHERE l.token = read_leased.token
      LIMIT most;
 END $$;
+COMMENT ON FUNCTION tidegate.read_leased IS 'The events of a lease after an id.';
 
--- Returns the events in hand under these tokens, from one snapshot. If the leases were read one by one, an event that leaves
--- between two reads would seem to have no later events. A lease without a row here is lost or empty.
+-- If the leases were read one by one, an event that leaves between two reads would seem to have no later
+-- events. A lease without a row here is lost or empty.
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts integer, started_to bigint, id bigint)
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -367,6 +371,7 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts 
      WHERE l.token = ANY (in_hand.tokens)
        AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
 $$;
+COMMENT ON FUNCTION tidegate.in_hand IS 'The events in hand under these leases, in one snapshot.';
 
 -- Renews the leases of a live worker for this many seconds from now. Returns the leases that it still holds, and how often
 -- events were taken away from each. A worker is dead when none of its leases was renewed in time, so it renews all of them in one
@@ -389,6 +394,7 @@ BEGIN
       FROM held WHERE l.token = held.token
     RETURNING l.token, l.cuts;
 END $$;
+COMMENT ON FUNCTION tidegate.renew IS 'Renews a worker''s leases.';
 
 -- Lowers the mark up to which handlers of a lease may have started, if it is still `seen`. Only the lease's worker may do so: it
 -- has not started these events, and raises the mark again before it does.
@@ -404,6 +410,7 @@ CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigin
         UPDATE tidegate.lease AS l SET started_to = a.started_to FROM asked AS a WHERE l.token = a.token RETURNING l.token)
     SELECT coalesce(array_agg(l.token), '{}') FROM lowered AS l
 $$;
+COMMENT ON FUNCTION tidegate.take_back_starts IS 'Lowers the marks up to which handlers of leases may have started.';
 
 -- Removes events from the worker's leases without ending them. With each event, the later events of its group in these leases
 -- leave too. `left_ids` are all events that left. `under` names the lease of each event, and this lease must still hold it, because
@@ -471,6 +478,7 @@ BEGIN
     PERFORM tidegate.shrink_leases(ARRAY(SELECT l.token FROM tidegate.lease AS l
                                           WHERE l.worker = hand_back.worker AND l.ids && hole), hole, taken_away);
 END $$;
+COMMENT ON FUNCTION tidegate.hand_back IS 'Removes events from a worker''s leases without ending them.';
 
 -- Of these events: those that another session has locked, and the earlier ones of their groups. All others are locked for this
 -- session, so that it can change them without a wait. An event that is gone counts as free.
@@ -491,8 +499,8 @@ BEGIN
     END IF;
     RETURN busy || tidegate.earlier_of(event_ids, busy);
 END $$;
+COMMENT ON FUNCTION tidegate.locked_with_earlier IS 'Returns the events that another session has locked, with the earlier ones of their groups.';
 
--- Of these events: those that come before one of `later` in its group.
 CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS bigint[]
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -502,8 +510,8 @@ CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS 
                  WHERE b.id = ANY (later) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held ON held.group_key = q.group_key
          WHERE q.id = ANY (event_ids) AND q.id <= held.last AND q.id <> ALL (later))
 $$;
+COMMENT ON FUNCTION tidegate.earlier_of IS 'Returns those of the events that come before one of later in its group.';
 
--- Takes these ids out of leases, and removes leases that have no others.
 CREATE FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -513,9 +521,10 @@ BEGIN
     DELETE FROM tidegate.lease AS l WHERE l.token = ANY (tokens) AND isempty(l.ids - hole);
     UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int WHERE l.token = ANY (tokens);
 END $$;
+COMMENT ON FUNCTION tidegate.shrink_leases IS 'Takes ids out of leases, and removes leases that have no others.';
 
--- Takes the events in lease_cut out of their leases, and tells the workers. It returns the lowest id that became free. Events that
--- another session has locked, and leases that are in use for longer than a moment, are left to the next call.
+-- It returns the lowest id that became free. Events that another session has locked, and leases that are in
+-- use for longer than a moment, are left to the next call.
 CREATE FUNCTION tidegate.apply_cuts() RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET enable_seqscan = off SET jit = off
     AS $$
@@ -568,9 +577,9 @@ BEGIN
     DELETE FROM tidegate.lease_cut AS c WHERE NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = c.token);
     RETURN lowest;
 END $$;
+COMMENT ON FUNCTION tidegate.apply_cuts IS 'Takes the events in lease_cut out of their leases, and tells the workers.';
 
--- Returns events of leases that break to the queue. An event that may have been started loses an attempt if it is `charged`, and runs
--- alone the next time.
+-- An event that may have been started loses an attempt if it is `charged`, and runs alone the next time.
 CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolean) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -589,6 +598,7 @@ CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolea
                                                  WHERE c.token = l.token AND c.id = e.id AND c.charged) AS ran) AS ran
      WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL)
 $$;
+COMMENT ON FUNCTION tidegate.lapse IS 'Returns events of leases that break to the queue, and charges those that may have started.';
 
 -- Breaks leases of one worker, whose rows the caller has locked. An event that another session has locked, or that cannot be changed,
 -- stays in its lease, with the earlier ones of its group. A later call takes it. Returns the lowest id that became free.
@@ -624,6 +634,7 @@ BEGIN
     PERFORM tidegate.shrink_leases(tokens, held, false);
     RETURN lower(held);
 END $$;
+COMMENT ON FUNCTION tidegate.break_leases IS 'Breaks leases of one worker, except for events that another session has locked.';
 
 -- Runs before a walk. It breaks the leases of dead workers. A worker is dead when the leases with which it works have all expired: it
 -- has renewed none of them. (One alone may expire while the worker lives: it knows nothing of a lease whose answer was lost. An ended
@@ -669,14 +680,16 @@ BEGIN
     END IF;
     SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
 END $$;
+COMMENT ON FUNCTION tidegate.sweep IS 'Breaks leases that their workers have not renewed in time.';
 
--- Workers with leases, none of which was renewed in time. An ended lease is not renewed, and counts only if the worker has no other.
+-- An ended lease is not renewed, and counts only if the worker has no other.
 CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$
     SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
     HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp()
 $$;
+COMMENT ON FUNCTION tidegate.dead_workers IS 'Returns the workers with leases of which none was renewed in time.';
 
 -- Makes delayed events ready whose time has come, or whose deadline has passed, up to `most` at a time, earliest first. Returns the
 -- lowest id, from which the next scan must start. The time is a subselect, so that the index can use it as a bound. Compared with the
@@ -715,9 +728,9 @@ BEGIN
         END LOOP;
     END;
 END $$;
+COMMENT ON FUNCTION tidegate.promote IS 'Makes delayed events ready when their time has come.';
 
--- Checks property G. Returns leased events with an earlier live event of their group that the same worker does not hold, up to
--- `most`. There must never be any.
+-- Property G.
 CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)
     RETURNS TABLE (id bigint, group_key text, worker uuid, ahead bigint, ahead_worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
@@ -738,9 +751,12 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)
      WHERE o.worker IS DISTINCT FROM h.worker AND NOT h.taken
      LIMIT most
 $$;
+COMMENT ON FUNCTION tidegate.unordered_leases IS
+    'Checks the order within groups: leased events with an earlier live event of their group that the same worker does not hold. '
+    'There should be none. most: the most rows.';
 
--- Checks property J. Returns events with a group that a walk has passed, and that have not ended, are in no lease and are not
--- marked, up to `most`. There must never be any. (An event that was rewritten since counts as young, and is left out.)
+-- Property J. These events have a group, are in no lease and are not marked. An event that was rewritten
+-- since counts as young, and is left out.
 CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE (id bigint, group_key text, worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$
@@ -751,3 +767,6 @@ CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE (
      WHERE NOT l.ended AND NOT EXISTS (SELECT FROM tidegate.lease AS h WHERE h.ids @> q.id)
      LIMIT most
 $$;
+COMMENT ON FUNCTION tidegate.unmarked_events IS
+    'Checks the order within groups: events that a drain''s walk has passed and lost. There should be none. most: the most '
+    'rows.';

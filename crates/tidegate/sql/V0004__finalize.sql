@@ -2,12 +2,13 @@
 -- left the lease is not changed, and neither is one that an operator has taken from it (lease_cut). An operator locks the event's row
 -- before he commits, so a write that waited for this row looks at lease_cut once more when it has it.
 
--- Appends new errors, each with the time at which it was stored. Null appends nothing.
+-- Each gets the time at which it was stored. Null appends nothing.
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz) RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN CASE WHEN added IS NULL THEN errors
                 ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
                                   FROM jsonb_array_elements(added) AS e) END;
+COMMENT ON FUNCTION tidegate.append_errors IS 'Appends new errors to errors.';
 
 -- Merges handlers, steps, deferrals and snoozes. If both have an entry, the added one wins. Null adds nothing.
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
@@ -23,6 +24,7 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'snoozed', coalesce(added->'snoozed', progress->'snoozed')) ELSE '{}' END
                      || CASE WHEN progress ? 'together' OR added ? 'together' THEN jsonb_build_object(
                      'together', coalesce(added->'together', progress->'together')) ELSE '{}' END END;
+COMMENT ON FUNCTION tidegate.merge_progress IS 'Merges new progress into progress.';
 
 -- Moves events that completed without results or follow-ups to the log. It also starts more events of leases, and marks leases
 -- without events in hand as ended. Each array has one element for each lease, in the order of the tokens, which is also the
@@ -112,15 +114,16 @@ BEGIN
     END LOOP;
     PERFORM tidegate.refuse_new_cuts(tokens, done);
 END $$;
+COMMENT ON FUNCTION tidegate.complete IS 'Moves completed events of leases to the log.';
 
--- Returns the ids that operators have taken from a lease.
 CREATE FUNCTION tidegate.cuts_of(token uuid) RETURNS int8multirange
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT coalesce(range_agg(int8range(c.id, c.id, '[]')), '{}') FROM tidegate.lease_cut AS c WHERE c.token = cuts_of.token
 $$;
+COMMENT ON FUNCTION tidegate.cuts_of IS 'Returns the ids that operators have taken from a lease.';
 
--- Rolls back the ends of events that an operator took while they were being ended. The caller tries again.
+-- The caller tries again.
 CREATE FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -130,8 +133,9 @@ BEGIN
         RAISE EXCEPTION 'an operator has just taken one of these events' USING ERRCODE = 'lock_not_available';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.refuse_new_cuts IS 'Rolls back the ends of events that an operator took while they were being ended.';
 
--- Completes one event within its handler's transaction, which must not commit if the lease is lost.
+-- The transaction must not commit if the lease is lost.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -142,9 +146,10 @@ BEGIN
         RAISE EXCEPTION 'event %: the lease was lost', complete_held.id USING ERRCODE = 'TG001';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.complete_held IS 'Moves one completed event to the log, within its handler''s transaction.';
 
--- Returns those groups of the follow-ups that another transaction is publishing to, and locks the slots of all other groups.
--- It never waits: a producer may hold the slot of a group as long as it likes, and only events of that group wait.
+-- Locks the slots of all other groups. It never waits: a producer may hold the slot of a group as long as it
+-- likes, and only events of that group wait.
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -156,6 +161,7 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     )
     SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
+COMMENT ON FUNCTION tidegate.busy_groups IS 'The groups of a list to which another transaction is publishing.';
 
 -- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a handler ended the event:
 -- an event that expired or was given up has used no attempt. `waits` controls what happens to a follow-up if another
@@ -283,9 +289,10 @@ BEGIN
     published := coalesce(put.published, 0);
     PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
 END $$;
+COMMENT ON FUNCTION tidegate.finalize IS 'Moves ended events of a lease to the log and publishes their follow-ups.';
 
--- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would read it. SECURITY
--- DEFINER is needed, because otherwise the drain role would need the right to change payloads.
+-- It deletes the payload first, because a move to the log would read it. SECURITY DEFINER is needed, because
+-- otherwise the drain role would need the right to change payloads.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET lock_timeout = '250ms'
     AS $$
@@ -301,6 +308,7 @@ BEGIN
                                                    'attempt', 0))::text],
         ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
+COMMENT ON FUNCTION tidegate.end_unreadable IS 'Ends an event whose payload cannot be read.';
 
 -- Returns events to the queue for a later try, with the progress they have made. Events that are no longer under their tokens
 -- are left unchanged, because the worker may have leased them again. `charged`: an attempt has ended normally, so the event is
@@ -338,8 +346,9 @@ BEGIN
            AS o(id, charged, delay, last_error, errors, progress)
      WHERE q.id = o.id AND q.id = ANY (free) AND q.id = ANY (left_ids);
 END $$;
+COMMENT ON FUNCTION tidegate.retry IS 'Puts events back for another attempt.';
 
--- Stores a step's result or a handler's end with an event that is still held. Returns whether the event is still held.
+-- Returns whether the event is still held.
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET lock_timeout = '1s'
     AS $$
@@ -354,9 +363,10 @@ BEGIN
        AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = save_progress.token AND c.id = save_progress.id);
     RETURN FOUND;
 END $$;
+COMMENT ON FUNCTION tidegate.save_progress IS 'Saves the finished handlers and steps of a leased event.';
 
--- Stores how far a handler has come with an event that is still held. Returns false if it is no longer held. It never waits for
--- a row that another session has locked, because the next report comes in a second.
+-- Returns false if the event is no longer held. It never waits for a row that another session has locked,
+-- because the next report comes in a second.
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -374,3 +384,4 @@ BEGIN
     -- A cancelled event is still in its lease, but no longer in the queue.
     RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;
+COMMENT ON FUNCTION tidegate.report_progress IS 'Records the progress that a handler reports.';

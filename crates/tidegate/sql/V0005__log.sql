@@ -33,14 +33,26 @@ CREATE TABLE tidegate.stats_archive (
     latency_ms bigint NOT NULL,
     PRIMARY KEY (day, kind, status)
 );
+COMMENT ON TABLE tidegate.stats_archive IS
+    'Counts of events whose log rows a cleanup has removed. Read the view daily_stats instead.';
+COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
+COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
+COMMENT ON COLUMN tidegate.stats_archive.status IS 'Their status.';
+COMMENT ON COLUMN tidegate.stats_archive.events IS 'How many there were.';
+COMMENT ON COLUMN tidegate.stats_archive.attempts IS 'How many attempts they had in all.';
+COMMENT ON COLUMN tidegate.stats_archive.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
 
 -- Identified by name and not by oid, because oids change when a database is restored from a dump.
 CREATE TABLE tidegate.sealed_partition (
     partition  text        PRIMARY KEY,
-    -- Where counting continues. Null once it has reached the end of the partition.
     counted_to tid,
     sealed_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE tidegate.sealed_partition IS
+    'Partitions of the log to which no rows are added any more, and which are being counted or have been counted.';
+COMMENT ON COLUMN tidegate.sealed_partition.partition IS 'The name of the partition.';
+COMMENT ON COLUMN tidegate.sealed_partition.counted_to IS 'Where counting continues. Null: it is complete.';
+COMMENT ON COLUMN tidegate.sealed_partition.sealed_at IS 'When counting began.';
 
 CREATE TABLE tidegate.sealed_stats (
     partition  text   NOT NULL REFERENCES tidegate.sealed_partition ON DELETE CASCADE,
@@ -52,6 +64,14 @@ CREATE TABLE tidegate.sealed_stats (
     latency_ms bigint NOT NULL,
     PRIMARY KEY (partition, day, kind, status)
 );
+COMMENT ON TABLE tidegate.sealed_stats IS 'Counts of the rows of sealed partitions.';
+COMMENT ON COLUMN tidegate.sealed_stats.partition IS 'The name of the partition.';
+COMMENT ON COLUMN tidegate.sealed_stats.day IS 'The UTC day on which the events ended.';
+COMMENT ON COLUMN tidegate.sealed_stats.kind IS 'Their kind.';
+COMMENT ON COLUMN tidegate.sealed_stats.status IS 'Their status.';
+COMMENT ON COLUMN tidegate.sealed_stats.events IS 'How many there are.';
+COMMENT ON COLUMN tidegate.sealed_stats.attempts IS 'How many attempts they had in all.';
+COMMENT ON COLUMN tidegate.sealed_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
 
 -- Whole milliseconds, so that sums are exact in any order. Infinite times and absurd ones (more than three years) must not make
 -- counting fail forever, whoever wrote them into the log.
@@ -60,9 +80,9 @@ CREATE FUNCTION tidegate.latency_ms(created_at timestamptz, finished_at timestam
     RETURN CASE WHEN isfinite(created_at) AND isfinite(finished_at)
                 THEN least(greatest(date_part('epoch', finished_at - created_at) * 1000, -1e11), 1e11)::bigint
                 ELSE 0 END;
+COMMENT ON FUNCTION tidegate.latency_ms IS 'Milliseconds from publish to end. created_at and finished_at: as in the log.';
 
--- All finished events, by UTC day. Latency is the sum of the times from publish to end. Kinds that are not registered share one
--- name, as in add_figures().
+-- Kinds that are not registered share one name, as in add_figures().
 CREATE VIEW tidegate.daily_stats AS
 SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
        sum(latency_ms)::bigint AS latency_ms
@@ -73,6 +93,16 @@ SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint A
           FROM tidegate.event_log AS l LEFT JOIN tidegate.event_kind AS k ON k.kind = l.kind
          GROUP BY 1, 2, 3) AS counted
  GROUP BY day, kind, status;
+COMMENT ON VIEW tidegate.daily_stats IS
+    'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds. Reads the whole '
+    'log.';
+COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which the events ended.';
+COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
+COMMENT ON COLUMN tidegate.daily_stats.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
+COMMENT ON COLUMN tidegate.daily_stats.events IS 'How many there were.';
+COMMENT ON COLUMN tidegate.daily_stats.attempts IS 'How many attempts they had in all.';
+COMMENT ON COLUMN tidegate.daily_stats.latency_ms IS
+    'The sum of their times from publish to end, in milliseconds. Divide it by events for the mean.';
 
 -- The partitions of the log, as in the catalog. The bounds are null for the default partition. `closed`: no event that
 -- finishes from now on can expire in it, with a margin of one hour for clocks and transactions. (If pg_get_expr
@@ -109,6 +139,9 @@ CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
            LATERAL (SELECT EXISTS (SELECT FROM pg_trigger AS t
                                     WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
 $$;
+COMMENT ON FUNCTION tidegate.log_partitions IS
+    'The partitions of the log, with their bounds and how far they are counted. now: the time to use as the present, if it '
+    'is earlier than the database''s clock.';
 
 -- Waits for other steps, but at most 200 ms, because that is the lock_timeout of every caller. After a step has its lock, its
 -- statements must see everything that was committed before. Only this isolation level guarantees that.
@@ -122,8 +155,9 @@ BEGIN
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
+COMMENT ON FUNCTION tidegate.begin_step IS 'Begins a step of a cleanup.';
 
--- The columns of the log, for moving rows between its partitions. A partition may have its columns in another order.
+-- For moving rows between partitions. A partition may have its columns in another order.
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RETURNS text
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -132,11 +166,12 @@ CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RET
       FROM pg_attribute
      WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
 $$;
+COMMENT ON FUNCTION tidegate.log_columns IS 'The columns of the log, as text.';
 
--- Runs a query on one table: the queue, or one partition of the log. A query of the whole log locks all partitions and
--- their indexes until its transaction ends. With a year of partitions, a few simultaneous readers need more locks than
--- the server has. This function holds the locks of only one table at a time: a block that fails releases the locks that
--- it took. The result is JSON, which does not depend on the table any more.
+-- A query of the whole log locks all partitions and their indexes until its transaction ends. With a year of
+-- partitions, a few simultaneous readers need more locks than the server has. This function holds the locks
+-- of only one table at a time, the queue or one partition: a block that fails releases the locks that it
+-- took. The result is JSON, which does not depend on the table any more.
 CREATE FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) RETURNS json
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -152,8 +187,9 @@ EXCEPTION
     WHEN undefined_table THEN
         RETURN NULL;
 END $$;
+COMMENT ON FUNCTION tidegate.found_in IS 'The result of a query on one table.';
 
--- The partitions of the log, the last one first.
+-- The last one first.
 CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -161,8 +197,9 @@ CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
      WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
      ORDER BY c.relname DESC
 $$;
+COMMENT ON FUNCTION tidegate.log_places IS 'The partitions of the log.';
 
--- Returns an event in the log by its id. It starts with the partitions that contain events which have just completed.
+-- It starts with the partitions that contain events which have just completed.
 CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -185,6 +222,9 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
+COMMENT ON FUNCTION tidegate.logged IS
+    'A finished event, as a row of event_log; no row if it is not in the log. id: the event''s id. Reads one partition at a '
+    'time.';
 
 -- Returns which of these leases have finished their event, for a worker that lost the answer to an end. It looks at one partition at
 -- a time (see found_in), and stops when it has found all events that are not live. It starts with the days on which events that end
@@ -217,6 +257,7 @@ BEGIN
           JOIN json_array_elements(found) AS f ON (f ->> 0)::bigint = held.id AND (f ->> 1)::uuid = held.token;
     END LOOP;
 END $$;
+COMMENT ON FUNCTION tidegate.logged_under IS 'The leases of a list that finished their event.';
 
 -- Returns the given ids, followed either by the ancestors of one event, nearest first, or by the descendants of several. The
 -- result has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent. The last
@@ -266,9 +307,9 @@ BEGIN
         places := ARRAY(SELECT u.place FROM unnest(places) WITH ORDINALITY AS u(place, n) ORDER BY u.n DESC);
     END LOOP;
 END $$;
+COMMENT ON FUNCTION tidegate.kin IS 'The ancestors or descendants of events.';
 
--- Returns the family of an event, each member as an object: first its ancestors, nearest first, then its descendants,
--- then the rest of the family, at most `most` in all. The hundreds of small statements are not worth compiling.
+-- The rest of the family comes last. The hundreds of small statements are not worth compiling.
 CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$
@@ -303,6 +344,9 @@ BEGIN
                   FROM unnest(places) AS p, json_array_elements(tidegate.found_in(p, query, kin, most)) AS f) AS e
          ORDER BY array_position(kin, e.id);
 END $$;
+COMMENT ON FUNCTION tidegate.lineage IS
+    'The family of an event: its ancestors, nearest first, then its descendants, each as a JSON object. id: the event''s '
+    'id. most: the most rows.';
 
 -- The days that need a partition: the days on which events expire that finish within a week, for each retention in use. The
 -- days between them and the end of the longest retention are not included.
@@ -326,8 +370,10 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS 
                           AND p.upper_bound > w.day::timestamp AT TIME ZONE 'UTC')
      ORDER BY 1
 $$;
+COMMENT ON FUNCTION tidegate.missing_log_days IS
+    'Days that need a partition of the log but have none. now: as in log_partitions().';
 
--- Counts rows of a day in the default partition, up to one more than can be moved.
+-- Counts up to one more than can be moved.
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -337,6 +383,7 @@ CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
                AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
              LIMIT 10001) AS waiting
 $$;
+COMMENT ON FUNCTION tidegate.rows_in_default IS 'How many rows of a day are in the default partition. day: the UTC day.';
 
 -- Creates the partition of a day. It creates a separate table and then attaches it. This blocks neither inserts into
 -- other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of this day in the default
@@ -385,6 +432,9 @@ BEGIN
     outcome := 'made';
     RETURN NEXT;
 END $$;
+COMMENT ON FUNCTION tidegate.make_log_partition IS
+    'Creates the partition of a day. day: the UTC day on which its rows expire. Returns the outcome and how many rows '
+    'moved.';
 
 -- A trigger on sealed partitions: a new row makes the counts wrong, so it discards them. The counts are in a table of
 -- the owner, whatever role finalizes (SECURITY DEFINER).
@@ -395,6 +445,7 @@ BEGIN
     DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;
     RETURN NULL;
 END $$;
+COMMENT ON FUNCTION tidegate.unseal_log_partition IS 'Trigger of counted partitions: makes the next cleanup count them again.';
 
 -- Returns the position in a partition where a step that began at `since` ends: `pages` pages further, so that a step is
 -- short even if it finds little. Null at the end of the partition.
@@ -406,6 +457,7 @@ CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAUL
                 THEN format('(%s,0)', place.next)::tid END
       FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
 $$;
+COMMENT ON FUNCTION tidegate.step_end IS 'Where a step of a cleanup ends.';
 
 -- Counts a closed partition, one step at a time, and stores the counts. Inserts into this partition and deletes from it would
 -- wait during a step. But there are none, because no event can finish into it any more. Returns whether it is sealed now, or
@@ -454,6 +506,10 @@ BEGIN
     UPDATE tidegate.sealed_partition AS s SET counted_to = stop WHERE s.partition = target;
     RETURN stop IS NULL;
 END $$;
+COMMENT ON FUNCTION tidegate.seal_log_partition IS
+    'Counts a partition to which no rows are added any more, one step at a time. partition: its name. now: as in '
+    'log_partitions(). pages: the length of a step. Returns true when counting is complete, null if the partition is still '
+    'in use.';
 
 -- Drops a sealed partition after its last row has expired, and adds its counts to the archive. The expiry is read from
 -- the partition's bound in the catalog. Only the last statement locks the log itself, until its commit. Returns null if
@@ -497,6 +553,9 @@ BEGIN
     EXECUTE format('DROP TABLE tidegate.%I', target);
     RETURN NEXT;
 END $$;
+COMMENT ON FUNCTION tidegate.drop_log_partition IS
+    'Drops a counted partition whose rows have all expired. partition: its name. actor: the operator''s name. now: as in '
+    'log_partitions(). Returns how many rows were removed; null if the partition was not dropped.';
 
 -- Deletes expired rows of one partition, at most `batch`, and adds them to the archive. It walks by physical position
 -- (a TID range scan), so that later steps do not read deleted rows again. Returns where the next step begins, or null
@@ -568,8 +627,12 @@ BEGIN
     next := coalesce(last, stop)::text;
     RETURN NEXT;
 END $$;
+COMMENT ON FUNCTION tidegate.delete_expired IS
+    'Deletes expired rows of one partition, one step at a time. partition: its name. since: where the last step stopped; '
+    'null begins. batch: the most rows. actor: the operator''s name. now: as in log_partitions(). Returns how many rows '
+    'were deleted and the next since, null at the end.';
 
--- For a dry run: the number of expired rows in each partition.
+-- For a dry run.
 CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABLE (partition text, events bigint)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -578,9 +641,9 @@ CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABL
              WHERE expires_at <= least(expired_rows.now, clock_timestamp()) GROUP BY tableoid) AS l
       JOIN pg_class AS c ON c.oid = l.tableoid
 $$;
+COMMENT ON FUNCTION tidegate.expired_rows IS 'How many expired rows each partition has. now: as in log_partitions().';
 
--- Removes ids of received messages that cannot arrive again. SQS keeps a message for at most two weeks, and Lambda
--- repeats an unacknowledged message within hours. Removes `batch` of them, or counts all in a dry run.
+-- SQS keeps a message for at most two weeks, and Lambda repeats an unacknowledged message within hours.
 CREATE FUNCTION tidegate.forget_received(
     batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL, now timestamptz DEFAULT NULL
 ) RETURNS bigint
@@ -608,6 +671,9 @@ BEGIN
     END IF;
     RETURN forgotten;
 END $$;
+COMMENT ON FUNCTION tidegate.forget_received IS
+    'Removes messages that receive() recorded more than 15 days ago. batch: the most messages. dry_run: true only counts '
+    'them. actor: the operator''s name. now: as in log_partitions().';
 
 -- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be read, it goes without its
 -- payload; an event that cannot be ended stays. `begun` are those that a handler may have been running; their attempt counts.
@@ -645,8 +711,8 @@ BEGIN
             END IF;
     END;
 END $$;
+COMMENT ON FUNCTION tidegate.end_locked IS 'Ends events as FAILED that the caller has locked, each by itself if need be.';
 
--- Does the work of end_locked(), for all events or none.
 CREATE FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -683,6 +749,7 @@ BEGIN
     SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
       INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
 END $$;
+COMMENT ON FUNCTION tidegate.end_at_once IS 'Ends events as FAILED that the caller has locked, all or none.';
 
 -- Ends live events that no drain would pass to a handler any more: their deadline has passed or their attempts are used
 -- up, and they are in no live lease. They move to the log with the same codes as in a drain. The function first breaks
@@ -745,9 +812,11 @@ BEGIN
     abandoned := coalesce(abandoned, '{}');
     RETURN NEXT;
 END $$;
+COMMENT ON FUNCTION tidegate.sweep_events IS
+    'Ends live events that have passed their deadline or have no attempt left, one page at a time. after: only ids above '
+    'this. page: the number of rows to read. older_than: only events that were published at least this long ago. '
+    'dry_run: true only reports. actor: the operator''s name. now: as in log_partitions().';
 
--- Sets how long finished events of a kind are kept. Null leaves a value unchanged. It applies to events that finish
--- from now on.
 CREATE FUNCTION tidegate.set_retention(
     kind text, completed interval DEFAULT NULL, failed interval DEFAULT NULL, reason text DEFAULT NULL,
     actor text DEFAULT NULL
@@ -787,9 +856,12 @@ BEGIN
             1, set_retention.reason);
     RETURN NEXT;
 END $$;
+COMMENT ON FUNCTION tidegate.set_retention IS
+    'Sets how long finished events of a kind are kept; applies to events that end from now on. kind: a registered kind. '
+    'completed and failed: 0 to 3660 days; null leaves the value unchanged. reason: the reason, required. actor: the '
+    'operator''s name.';
 
--- Returns future days on which rows of a kind in one partition would expire under the kind's current retention, and
--- which have no partition yet.
+-- Future days on which rows would expire under the kind's current retention.
 CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -813,6 +885,8 @@ BEGIN
             missing_retention_days.partition) USING missing_retention_days.kind;
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.missing_retention_days IS
+    'Days for which apply_retention() needs a partition. kind: the kind. partition: the partition that holds its rows.';
 
 -- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The events move
 -- to the partition of their new day, so the old partition must be counted again. It walks as `delete_expired` does.
@@ -876,3 +950,8 @@ BEGIN
     next := coalesce(last, stop)::text;
     RETURN NEXT;
 END $$;
+COMMENT ON FUNCTION tidegate.apply_retention IS
+    'Applies the current retention of a kind to its finished events in one partition of the log, one step at a time. kind: '
+    'a registered kind. partition: its name. since: where the last step stopped; null begins. batch: the most rows. reason: '
+    'the reason, required. actor: the operator''s name. Returns how many rows have a new expiry and the next since, null at '
+    'the end.';

@@ -5,7 +5,6 @@
 -- An invalid argument raises an error. A valid call that finds nothing to do returns a report with the reason, so that its
 -- audit row is kept.
 
--- Checks the arguments that every operation has.
 CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -24,6 +23,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.check_operator IS 'Refuses an invalid reason or actor.';
 
 CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -37,6 +37,7 @@ BEGIN
         RAISE EXCEPTION 'ids: must be numbers, got NULL' USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.check_ids IS 'Refuses invalid ids.';
 
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp
@@ -45,6 +46,7 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
     VALUES (record_action.action, record_action.actor, jsonb_strip_nulls(record_action.filter),
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
+COMMENT ON FUNCTION tidegate.record_action IS 'Writes an audit row.';
 
 -- The only function that requeues events. The worker loses the events, and with each one the later events of its group: it can write
 -- nothing about them any more (lease_cut), and the next sweep takes them out of its leases. A started attempt counts. The event runs in the next drain even if its attempts were used up. If its limit is already 1000, the
@@ -87,11 +89,13 @@ BEGIN
      WHERE q.id = now.id
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
+COMMENT ON FUNCTION tidegate.end_leases IS 'Removes events from all leases, for a requeue.';
 
--- Maximum number of skipped events listed in a report. The counts by reason include all of them.
+-- The counts by reason include all of them.
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 100;
+COMMENT ON FUNCTION tidegate.listed_at_most IS 'The most skipped events that a report lists.';
 
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -131,6 +135,10 @@ BEGIN
     RETURN jsonb_build_object('action', 'requeue', 'requeued', cardinality(done), 'ids', done, 'past_deadline', late,
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
+COMMENT ON FUNCTION tidegate.requeue IS
+    'Breaks the leases of live events and makes them ready now, with at least one attempt left. ids: 1 to 10000 events. '
+    'reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to '
+    '200 characters. Returns a report as an object.';
 
 -- Allows one replay at a time. The next statement of a session that waited here sees what the other session replayed. An older
 -- snapshot would not show it.
@@ -144,6 +152,7 @@ BEGIN
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
+COMMENT ON FUNCTION tidegate.lock_replays IS 'Makes concurrent replays wait for each other.';
 
 -- Returns the completed work of a finished event, for a replay that runs only the rest: handlers that succeeded, and the
 -- steps of all handlers. A handler keeps its follow-ups only if they were not published. They were published if a handler
@@ -161,6 +170,7 @@ CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) 
                    CASE WHEN done_so_far.progress ? 'steps'
                         THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
 $$;
+COMMENT ON FUNCTION tidegate.done_so_far IS 'The work that a replay of failed handlers can skip.';
 
 -- Puts logged events back as new ones, behind all live events of their groups and in the order of their ids. The groups are
 -- locked before ids are drawn (see lock_groups). Events that collide with a live event, by deduplication key or as a second
@@ -192,11 +202,12 @@ BEGIN
     ON CONFLICT DO NOTHING
     RETURNING q.id, q.replay_of;
 END $$;
+COMMENT ON FUNCTION tidegate.insert_replays IS 'Inserts replays of ended events.';
 
--- Returns whether the ids of an audit row were replayed.
 CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN entry.action = 'replay' OR entry.action = 'unblock' AND entry.filter->>'how' = 'skip';
+COMMENT ON FUNCTION tidegate.made_replays IS 'Whether an audit row''s ids were replayed.';
 
 -- Returns the events that a replay would take, and for all others that were asked for, the reason why not.
 --
@@ -285,6 +296,7 @@ BEGIN
     UNION ALL
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1;
 END $$;
+COMMENT ON FUNCTION tidegate.replay_candidates IS 'The events that a replay would publish, and the reasons against the others.';
 
 -- Returns the groups whose order a replay may break, for a dry run. In some groups the replay would wait behind live events. In
 -- others later events have already ended, so that the replay would run after events that the original once preceded. Those
@@ -316,6 +328,7 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS json
         'overtaken', (SELECT coalesce(jsonb_agg(to_jsonb(o) ORDER BY o.group_key), '[]') FROM
                       (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
 $$;
+COMMENT ON FUNCTION tidegate.order_risks IS 'The changes of order in groups that a replay may cause.';
 
 CREATE FUNCTION tidegate.check_replay(
     ids bigint[], kind text, status text, code text, since timestamptz, until timestamptz, "limit" bigint, expires_in interval
@@ -347,6 +360,7 @@ BEGIN
         PERFORM tidegate.check_ids(ids);
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.check_replay IS 'Refuses invalid arguments of replay().';
 
 -- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A dry run reports
 -- what would be done. It changes nothing, so it leaves no audit row. `code` selects events by the code of
@@ -462,8 +476,16 @@ BEGIN
     RETURN report || jsonb_build_object('replayed', cardinality(done), 'events', made)
         || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
 END $$;
+COMMENT ON FUNCTION tidegate.replay IS
+    'Publishes finished events again, as new events with replay_of. Selects them by ids (1 to 10000), or by a filter: since '
+    '(ended at this time or later; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or '
+    'FAILED). reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, '
+    'up to 200 characters. limit: the most events, 1 to 100000. dry_run: true reports what would be done and changes '
+    'nothing. again: includes events that were replayed before. failed_handlers_only: skips handlers that had succeeded. '
+    'expires_in: a new deadline, counted from now, for events whose own deadline has passed; at most 3660 days. code: only '
+    'events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this '
+    'digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
 
--- Adds events that collided at the last moment to the skipped events of a report.
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -474,6 +496,7 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                         'id', c, 'reason', 'overtaken by a publish or by the cleanup')), '[]')
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
+COMMENT ON FUNCTION tidegate.with_collisions IS 'A replay''s report with the events that collided.';
 
 -- Ends live events by an operator's decision, whichever worker holds them. It does not write the lease token to the log, where the
 -- token would tell the worker that the end was its own. The worker learns of the end from the next sweep (lease_cut). Returns the
@@ -496,9 +519,8 @@ BEGIN
     SELECT e.ended, e.begun INTO ended, begun FROM tidegate.end_locked(found, code, message) AS e;
     missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
+COMMENT ON FUNCTION tidegate.end_live IS 'Ends live events as FAILED.';
 
--- Acts on the first event of a group, which blocks the others: `retry` requeues it, `cancel` ends it, `skip` ends it and
--- publishes its remaining work behind the others.
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -549,6 +571,10 @@ BEGIN
     RETURN jsonb_build_object('action', 'unblock', 'group_key', unblock.group_key, 'how', unblock.how,
                               'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
 END $$;
+COMMENT ON FUNCTION tidegate.unblock IS
+    'Acts on the first live event of a group, which holds back the other events. group_key: the group. how: retry makes the '
+    'event ready now, cancel ends it, skip ends it and publishes it again after the others. reason: the reason, required. '
+    'actor: the operator''s name. Returns a report as an object.';
 
 -- A lease skips a paused kind. Events that are already leased finish normally.
 CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
@@ -568,6 +594,7 @@ BEGIN
     VALUES (set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::integer, set_paused.reason);
     RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
 END $$;
+COMMENT ON FUNCTION tidegate.set_paused IS 'Pauses or resumes a kind.';
 
 CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -575,6 +602,9 @@ CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL, actor text D
 BEGIN
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
 END $$;
+COMMENT ON FUNCTION tidegate.pause IS
+    'Pauses a kind: drains no longer lease its events, but they can still be published. kind: a registered kind. reason: '
+    'the reason, optional. actor: the operator''s name. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -582,10 +612,12 @@ CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL, actor text 
 BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
+COMMENT ON FUNCTION tidegate.resume IS
+    'Resumes a kind after pause(). kind: a registered kind. reason: the reason, optional. actor: the operator''s name. '
+    'Returns a report as an object.';
 
--- Removes a kind that no program handles any more from the list of kinds. Its finished events stay in the log for their
--- retention. An event of this kind that is being published at this moment is not noticed. The next drain ends it as FAILED
--- with `no_handler`, and it can be replayed from there.
+-- An event of this kind that is being published at this moment is not noticed. The next drain ends it as
+-- FAILED with `no_handler`, and it can be replayed from there.
 CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -609,9 +641,12 @@ BEGIN
     VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
     RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
 END $$;
+COMMENT ON FUNCTION tidegate.retire IS
+    'Unregisters a kind that no program handles any more; refused while the kind has live events. kind: a registered kind. '
+    'reason: the reason, required. actor: the operator''s name.';
 
--- Records in the audit that an operator has published this event by hand. Call it in the transaction that publishes. The event
--- must exist and must not be visible to others yet, so that an operator cannot put their name to the events of a producer.
+-- The event must exist and must not be visible to others yet, so that an operator cannot put their name to
+-- the events of a producer.
 CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -629,3 +664,6 @@ BEGIN
     PERFORM tidegate.record_action('publish', record_publish.actor,
         jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[record_publish.id], record_publish.reason);
 END $$;
+COMMENT ON FUNCTION tidegate.record_publish IS
+    'Records in the audit that an operator has published the event id by hand, with a reason and the name of the actor. '
+    'Call it in the transaction that publishes.';

@@ -13,8 +13,8 @@
 -- (`per_second`). A worker claims places and starts for a few events, leases as many events of the service's kinds, and returns
 -- what it does not use. If a worker dies, its places become free when its leases expire.
 
--- The circuit opens after this many unanswered calls in a row.
 CREATE FUNCTION tidegate.open_after() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 5;
+COMMENT ON FUNCTION tidegate.open_after IS 'The number of consecutive unanswered calls that opens a service.';
 
 CREATE FUNCTION tidegate.check_service(service text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -25,15 +25,19 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.check_service IS 'Refuses an invalid name of a service.';
 
 CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN s.max_running IS NOT NULL OR s.per_second IS NOT NULL;
+COMMENT ON FUNCTION tidegate.is_limited IS 'Whether a service''s calls are limited.';
 
 CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN s.state <> 'closed' OR s.failures > 0;
+COMMENT ON FUNCTION tidegate.is_troubled IS 'Whether a service has failed recently.';
 
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN tidegate.is_troubled(s) OR tidegate.is_limited(s);
+COMMENT ON FUNCTION tidegate.is_watched IS 'Whether drains must know of a service.';
 
 -- Returns what a drain must know: services that failed recently and services with limits, with the kinds of events that call
 -- them, and the policies of kinds. Null if there is nothing to know.
@@ -50,6 +54,7 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
         UNION ALL
         SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
+COMMENT ON FUNCTION tidegate.watched_services IS 'The services and policies that drains must know.';
 
 -- Stores what a worker has learned about a service since its last report. The arguments say whether the service answered
 -- (before the failures, if there are any), how many calls in a row have failed since, and the code of the last failure. They
@@ -118,6 +123,7 @@ BEGIN
      WHERE s.service = report_service.service;
     RETURN tidegate.watched_services();
 END $$;
+COMMENT ON FUNCTION tidegate.report_service IS 'Records the results of calls of a service.';
 
 CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -142,22 +148,27 @@ BEGIN
     RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed,
                               'known', known);
 END $$;
+COMMENT ON FUNCTION tidegate.set_service IS 'Pauses or resumes a service.';
 
--- No handler calls a paused service, and events that need it wait until it is resumed.
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
 BEGIN
     RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
 END $$;
+COMMENT ON FUNCTION tidegate.pause_service IS
+    'Stops all calls of an outside service; its events wait. service: its name, 1 to 100 characters. reason: the reason, '
+    'required. actor: the operator''s name.';
 
--- Works for an open service too: the events that wait for it are tried at once.
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
 BEGIN
     RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
 END $$;
+COMMENT ON FUNCTION tidegate.resume_service IS
+    'Resumes a service after pause_service(). If the service does not answer, it is tried again at once. service: its name. '
+    'reason: the reason, required. actor: the operator''s name.';
 
 -- Claims places and starts: `running` is how many events of the service the worker runs, `wanted` is for how many more it wants
 -- a place, and `starts` is how many starts it wants. A negative number of starts returns starts. The result is how many places
@@ -209,9 +220,8 @@ BEGIN
         END IF;
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.claim_service IS 'Claims places and starts at a limited service.';
 
--- Limits the calls of a service: how many events that call it run at the same time, and how many start per second. 0 removes a
--- limit, null leaves it unchanged.
 CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text,
                                        actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -252,3 +262,7 @@ BEGIN
     RETURN jsonb_build_object('action', 'limit_service', 'service', made.service, 'state', made.state, 'changed', changed, 'known', known,
                               'max_running', made.max_running, 'per_second', made.per_second);
 END $$;
+COMMENT ON FUNCTION tidegate.limit_service IS
+    'Limits the calls of an outside service, over all drains. service: its name. max_running: the most events at once, 1 to '
+    '10000; 0 removes the limit, null leaves it unchanged. per_second: the most starts per second, 0.0001 to 10000; 0 and '
+    'null as for max_running. reason: the reason, required. actor: the operator''s name.';

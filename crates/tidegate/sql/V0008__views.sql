@@ -1,8 +1,7 @@
 -- Views for people: live events with their state for operators, jobs as a client of an HTTP interface sees them, and events
 -- that are leased, stuck, blocked or slow.
 
--- All events in hand, as sets in which an event is found by binary search, and the subsets that may have started or are
--- stuck.
+-- An event is found in a set by binary search. Further sets are those that may have started or are stuck.
 CREATE VIEW tidegate.held AS
 SELECT l.ids - c.ids AS ids, l.started - c.ids AS started, l.stuck - c.ids AS stuck
   FROM (SELECT coalesce(range_agg(ids), '{}') AS ids,
@@ -11,6 +10,10 @@ SELECT l.ids - c.ids AS ids, l.started - c.ids AS started, l.stuck - c.ids AS st
           FROM tidegate.lease) AS l,
        -- What operators have taken is no longer in hand.
        (SELECT coalesce(range_agg(int8range(id, id, '[]')), '{}') AS ids FROM tidegate.lease_cut) AS c;
+COMMENT ON VIEW tidegate.held IS 'All leases together, as sets of ids; the other views use it.';
+COMMENT ON COLUMN tidegate.held.ids IS 'All leased ids.';
+COMMENT ON COLUMN tidegate.held.started IS 'The leased ids that a handler may be processing.';
+COMMENT ON COLUMN tidegate.held.stuck IS 'The leased ids whose worker has not renewed its lease in time.';
 
 -- The state of an event depends on the lease that holds it. An attempt counts here as soon as it may have started.
 --
@@ -38,8 +41,35 @@ SELECT e.*
                q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent, NULL
           FROM tidegate.event_queue AS q) AS e
  WHERE e.status = 'PROCESSING' OR NOT e.id <@ (SELECT ids FROM tidegate.held);
+COMMENT ON VIEW tidegate.events IS
+    'Live events with their state. An UPDATE of status to PENDING requeues an event. An UPDATE of available_at or '
+    'expires_at reschedules it. A DELETE cancels it. Each of these writes an audit row.';
+COMMENT ON COLUMN tidegate.events.id IS 'The event''s id.';
+COMMENT ON COLUMN tidegate.events.kind IS 'The kind of the event.';
+COMMENT ON COLUMN tidegate.events.payload IS 'The payload as it was published.';
+COMMENT ON COLUMN tidegate.events.group_key IS 'The group of the event. Null: none.';
+COMMENT ON COLUMN tidegate.events.dedup_key IS 'The deduplication key of the event. Null: none.';
+COMMENT ON COLUMN tidegate.events.correlation_id IS 'The correlation id of the event. Null: none.';
+COMMENT ON COLUMN tidegate.events.status IS 'PENDING: it waits. PROCESSING: a worker has leased it.';
+COMMENT ON COLUMN tidegate.events.attempts IS 'Attempts so far, including one that may be running.';
+COMMENT ON COLUMN tidegate.events.max_attempts IS 'The most attempts that it may have.';
+COMMENT ON COLUMN tidegate.events.available_at IS 'The event starts no earlier than this.';
+COMMENT ON COLUMN tidegate.events.expires_at IS 'Its deadline. Null: none.';
+COMMENT ON COLUMN tidegate.events.created_at IS 'When it was published.';
+COMMENT ON COLUMN tidegate.events.updated_at IS 'The time of the last lease renewal, the latest error, or the publish.';
+COMMENT ON COLUMN tidegate.events.processing_started_at IS 'When its lease was taken. Null: it is not leased.';
+COMMENT ON COLUMN tidegate.events.lease_token IS 'The lease that holds it. Null: it is not leased.';
+COMMENT ON COLUMN tidegate.events.lease_expires_at IS 'When that lease runs out if it is not renewed. Null: it is not leased.';
+COMMENT ON COLUMN tidegate.events.last_error IS 'Code and message of the latest failed attempt. Null: none has failed.';
+COMMENT ON COLUMN tidegate.events.errors IS 'All errors so far, oldest first.';
+COMMENT ON COLUMN tidegate.events.progress IS 'The handlers that have finished, and the results of their steps.';
+COMMENT ON COLUMN tidegate.events.parent_id IS 'The event whose handler published it. Null: a producer published it.';
+COMMENT ON COLUMN tidegate.events.replay_of IS 'The finished event that it replays. Null: it is not a replay.';
+COMMENT ON COLUMN tidegate.events.delayed IS 'True while available_at is in the future.';
+COMMENT ON COLUMN tidegate.events.traceparent IS 'The W3C trace context that it was published under.';
+COMMENT ON COLUMN tidegate.events.reported IS
+    'The progress that the running handler reports. Null: none, or the event is not leased.';
 
--- The progress that handlers report about the events they are working on.
 CREATE VIEW tidegate.at_work AS
 SELECT q.id, q.kind, q.reported->>'handler' AS handler, (q.reported->>'part')::double precision AS part,
        q.reported->>'note' AS note, (q.reported->>'at')::timestamptz AS reported_at
@@ -47,9 +77,16 @@ SELECT q.id, q.kind, q.reported->>'handler' AS handler, (q.reported->>'part')::d
  CROSS JOIN LATERAL unnest(l.ids) AS r
   JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND q.id <@ r
  WHERE q.id <= l.started_to AND q.reported IS NOT NULL;
+COMMENT ON VIEW tidegate.at_work IS 'The progress that running handlers report for their events.';
+COMMENT ON COLUMN tidegate.at_work.id IS 'The event''s id.';
+COMMENT ON COLUMN tidegate.at_work.kind IS 'The kind of the event.';
+COMMENT ON COLUMN tidegate.at_work.handler IS 'The handler that reports.';
+COMMENT ON COLUMN tidegate.at_work.part IS 'The part that is done, 0 to 1.';
+COMMENT ON COLUMN tidegate.at_work.note IS 'The handler''s note about it.';
+COMMENT ON COLUMN tidegate.at_work.reported_at IS 'When the handler reported it.';
 
--- `update events set status = 'PENDING' where id = …` (D14), with the same audit row as any other requeue. SECURITY DEFINER:
--- a right on the view is enough.
+-- `update events set status = 'PENDING' where id = …` (D14) leaves the same audit row as any other requeue.
+-- SECURITY DEFINER: a right on the view is enough.
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -100,11 +137,11 @@ BEGIN
     VALUES (CASE WHEN requeues THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
 END $$;
+COMMENT ON FUNCTION tidegate.update_event IS 'Trigger of the view events: an UPDATE requeues or reschedules.';
 
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events
     FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
 
--- A DELETE cancels the event, so it ends in the log and its worker is notified. To cancel many events, use cancel().
 CREATE FUNCTION tidegate.delete_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -115,6 +152,7 @@ BEGIN
     INSERT INTO tidegate.audit (action, filter, ids, count) VALUES ('cancel', '{"via": "events"}', ARRAY[OLD.id], 1);
     RETURN OLD;
 END $$;
+COMMENT ON FUNCTION tidegate.delete_event IS 'Trigger of the view events: a DELETE cancels.';
 
 CREATE TRIGGER events_delete INSTEAD OF DELETE ON tidegate.events
     FOR EACH ROW EXECUTE FUNCTION tidegate.delete_event();
@@ -122,10 +160,15 @@ CREATE TRIGGER events_delete INSTEAD OF DELETE ON tidegate.events
 CREATE FUNCTION tidegate.job_status(status text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE status WHEN 'COMPLETED' THEN 'processed' WHEN 'COMPLETED_WITH_ERRORS' THEN 'failed' ELSE 'failed_with_error' END;
+COMMENT ON FUNCTION tidegate.job_status IS
+    'The status of a job. status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED, as in the log. Returns processed, failed or '
+    'failed_with_error.';
 
 CREATE FUNCTION tidegate.job_status_number(status text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE status WHEN 'COMPLETED' THEN 1 WHEN 'COMPLETED_WITH_ERRORS' THEN 2 ELSE 3 END;
+COMMENT ON FUNCTION tidegate.job_status_number IS
+    'The status of a job as a number. status: as in the log. Returns 1 processed, 2 failed, 3 failed_with_error.';
 
 CREATE FUNCTION tidegate.job_status_code(status text, errors jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -134,6 +177,8 @@ CREATE FUNCTION tidegate.job_status_code(status text, errors jsonb) RETURNS inte
                WHEN 'COMPLETED_WITH_ERRORS'
                     THEN CASE WHEN errors->-1->>'code' ~ '^4[0-9][0-9]$' THEN (errors->-1->>'code')::integer ELSE 409 END
                ELSE 500 END;
+COMMENT ON FUNCTION tidegate.job_status_code IS
+    'The status of a job as an HTTP status. status and errors: as in the log. Returns 200, 4xx or 500.';
 
 CREATE VIEW tidegate.jobs AS
 SELECT id, kind, 'pending'::text AS status, 0 AS status_number, NULL::integer AS status_code,
@@ -143,8 +188,24 @@ UNION ALL
 SELECT id, kind, tidegate.job_status(status), tidegate.job_status_number(status), tidegate.job_status_code(status, errors),
        correlation_id, group_key, errors, result, created_at, finished_at
   FROM tidegate.event_log;
+COMMENT ON VIEW tidegate.jobs IS
+    'Live and finished events, in the form for clients of an HTTP interface. Use job() to read one event by its id, because '
+    'a scan of the view reads the whole log.';
+COMMENT ON COLUMN tidegate.jobs.id IS 'The event''s id.';
+COMMENT ON COLUMN tidegate.jobs.kind IS 'The kind of the event.';
+COMMENT ON COLUMN tidegate.jobs.status IS 'pending, processed, failed or failed_with_error.';
+COMMENT ON COLUMN tidegate.jobs.status_number IS '0 pending, 1 processed, 2 failed, 3 failed_with_error.';
+COMMENT ON COLUMN tidegate.jobs.status_code IS
+    'An HTTP status: 200 processed; 4xx failed, from the last error''s code or else 409; 500 failed_with_error. Null: '
+    'pending.';
+COMMENT ON COLUMN tidegate.jobs.correlation_id IS 'The correlation id of the event. Null: none.';
+COMMENT ON COLUMN tidegate.jobs.group_key IS 'The group of the event. Null: none.';
+COMMENT ON COLUMN tidegate.jobs.errors IS 'All errors so far, oldest first.';
+COMMENT ON COLUMN tidegate.jobs.result IS 'The results of the handlers. Null: none, or not yet.';
+COMMENT ON COLUMN tidegate.jobs.created_at IS 'When it was published.';
+COMMENT ON COLUMN tidegate.jobs.finished_at IS 'When it ended. Null: it is live.';
 
--- Returns one job, for a role that may read the state of a job and nothing else. While an event is live, its id belongs to
+-- For a role that may read the state of a job and nothing else. While an event is live, its id belongs to
 -- this event, even if a copy of the database has drawn the same id again.
 CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -160,14 +221,25 @@ CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
            tidegate.job_status_code(l.status, l.errors), l.correlation_id, l.group_key, l.errors, l.result, l.created_at, l.finished_at
       FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
 $$;
+COMMENT ON FUNCTION tidegate.job IS
+    'The state of one event: a row of the view jobs, or no row if there is no such event. id: the event''s id.';
 
--- The log for people who may not read payloads. It shows only the code and message of the last error.
 CREATE VIEW tidegate.ends AS
 SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
        nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
   FROM tidegate.event_log;
+COMMENT ON VIEW tidegate.ends IS 'The log without the events'' content: how each event ended, with its last error.';
+COMMENT ON COLUMN tidegate.ends.id IS 'The event''s id.';
+COMMENT ON COLUMN tidegate.ends.kind IS 'The kind of the event.';
+COMMENT ON COLUMN tidegate.ends.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
+COMMENT ON COLUMN tidegate.ends.attempts IS 'How many attempts it had.';
+COMMENT ON COLUMN tidegate.ends.max_attempts IS 'The most attempts that it was allowed.';
+COMMENT ON COLUMN tidegate.ends.group_key IS 'The group of the event. Null: none.';
+COMMENT ON COLUMN tidegate.ends.correlation_id IS 'The correlation id of the event. Null: none.';
+COMMENT ON COLUMN tidegate.ends.created_at IS 'When it was published.';
+COMMENT ON COLUMN tidegate.ends.finished_at IS 'When it ended.';
+COMMENT ON COLUMN tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
 
--- The leases: their workers, since when they have been held, and the events in them that are still in hand.
 CREATE VIEW tidegate.leases AS
 SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <= clock_timestamp() AS expired,
        in_hand.events, in_hand.started, in_hand.first_id, in_hand.last_id, l.cuts
@@ -177,8 +249,20 @@ SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <
               min(q.id) AS first_id, max(q.id) AS last_id
          FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand
  WHERE NOT l.ended;
+COMMENT ON VIEW tidegate.leases IS 'Which worker holds which events, one row per lease.';
+COMMENT ON COLUMN tidegate.leases.token IS 'The lease''s id.';
+COMMENT ON COLUMN tidegate.leases.worker IS 'The worker that holds it.';
+COMMENT ON COLUMN tidegate.leases.taken_at IS 'When it was taken.';
+COMMENT ON COLUMN tidegate.leases.renewed_at IS 'When the worker last renewed the lease.';
+COMMENT ON COLUMN tidegate.leases.expires_at IS
+    'When the lease runs out if it is not renewed. From then on a sweep may break it.';
+COMMENT ON COLUMN tidegate.leases.expired IS 'True: the lease has run out.';
+COMMENT ON COLUMN tidegate.leases.events IS 'How many events it still holds.';
+COMMENT ON COLUMN tidegate.leases.started IS 'How many of them a handler may be processing.';
+COMMENT ON COLUMN tidegate.leases.first_id IS 'The lowest of their ids.';
+COMMENT ON COLUMN tidegate.leases.last_id IS 'The highest of their ids.';
+COMMENT ON COLUMN tidegate.leases.cuts IS 'How often another session has removed events from it.';
 
--- Events in hand of a worker that shows no sign of life: it died or froze.
 CREATE VIEW tidegate.stuck_events AS
 SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int AS attempts,
        q.max_attempts, l.taken_at AS processing_started_at, l.renewed_at AS updated_at, l.expires_at AS lease_expires_at,
@@ -187,8 +271,18 @@ SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attem
  CROSS JOIN LATERAL unnest(l.ids) AS r
   JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
  WHERE l.expires_at <= clock_timestamp();
+COMMENT ON VIEW tidegate.stuck_events IS
+    'Leased events whose worker has not renewed its lease in time. The next drain releases them.';
+COMMENT ON COLUMN tidegate.stuck_events.id IS 'The event''s id.';
+COMMENT ON COLUMN tidegate.stuck_events.kind IS 'The kind of the event.';
+COMMENT ON COLUMN tidegate.stuck_events.group_key IS 'The group of the event. Null: none.';
+COMMENT ON COLUMN tidegate.stuck_events.attempts IS 'Attempts so far, including one that may be running.';
+COMMENT ON COLUMN tidegate.stuck_events.max_attempts IS 'The most attempts that it may have.';
+COMMENT ON COLUMN tidegate.stuck_events.processing_started_at IS 'When its lease was taken.';
+COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'When the worker last renewed the lease.';
+COMMENT ON COLUMN tidegate.stuck_events.lease_expires_at IS 'When the lease ran out.';
+COMMENT ON COLUMN tidegate.stuck_events.overdue IS 'How long ago that was.';
 
--- Groups whose first event waits for a retry or a scheduled time while others wait behind it.
 CREATE VIEW tidegate.blocked_groups AS
 SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
        head.available_at, head.last_error, head.created_at,
@@ -201,13 +295,24 @@ SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts
                     WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
    AND EXISTS (SELECT FROM tidegate.event_queue AS behind
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
+COMMENT ON VIEW tidegate.blocked_groups IS
+    'Groups whose first event waits for a retry or a planned time while other events wait behind it. See unblock().';
+COMMENT ON COLUMN tidegate.blocked_groups.group_key IS 'The group.';
+COMMENT ON COLUMN tidegate.blocked_groups.head_id IS 'Its first event.';
+COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.';
+COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';
+COMMENT ON COLUMN tidegate.blocked_groups.max_attempts IS 'The most attempts that it may have.';
+COMMENT ON COLUMN tidegate.blocked_groups.available_at IS 'When it is tried next.';
+COMMENT ON COLUMN tidegate.blocked_groups.last_error IS 'Its latest error.';
+COMMENT ON COLUMN tidegate.blocked_groups.created_at IS 'When it was published.';
+COMMENT ON COLUMN tidegate.blocked_groups.waiting IS 'How many events wait behind it.';
 
--- Backlog, attempts, latency and failure rate by kind, and what is paused or stuck. The figures of finished events cover the
--- last hour. Kinds that are not registered share one name, as in add_figures().
+-- Kinds that are not registered share one name, as in add_figures().
 --
--- One pass over the queue serves all kinds. The block range index finds the events of the last hour, whatever the size of the
--- log. This does not work with clock_timestamp(), which changes from row to row, so that no index can be used. With ten
--- million rows in the log, reading the last hour took 0.7 s with it and 0.02 s with statement_timestamp().
+-- One pass over the queue serves all kinds. The block range index finds the events of the last hour, whatever
+-- the size of the log. This does not work with clock_timestamp(), which changes from row to row, so that no
+-- index can be used. With ten million rows in the log, reading the last hour took 0.7 s with it and 0.02 s
+-- with statement_timestamp().
 CREATE VIEW tidegate.stats AS
 WITH held AS MATERIALIZED (
     SELECT * FROM tidegate.held
@@ -254,8 +359,27 @@ SELECT kind,
   FROM tidegate.event_kind
   FULL JOIN live USING (kind)
   FULL JOIN finished USING (kind);
+COMMENT ON VIEW tidegate.stats IS
+    'One row per kind: the live events, and the results of the events that ended within the last hour.';
+COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event; (unregistered) for all kinds that nobody has registered.';
+COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and not leased.';
+COMMENT ON COLUMN tidegate.stats.processing IS 'Leased events.';
+COMMENT ON COLUMN tidegate.stats.delayed IS 'Events that wait for their time, a retry, or other events.';
+COMMENT ON COLUMN tidegate.stats.max_attempts_used IS 'The most attempts that any live event has had.';
+COMMENT ON COLUMN tidegate.stats.oldest_age_ms IS
+    'Milliseconds since the oldest live event was published. Null: there are no live events.';
+COMMENT ON COLUMN tidegate.stats.completed IS 'Events that ended COMPLETED within the last hour.';
+COMMENT ON COLUMN tidegate.stats.completed_with_errors IS 'Events that ended COMPLETED_WITH_ERRORS within the last hour.';
+COMMENT ON COLUMN tidegate.stats.failed IS 'Events that ended FAILED within the last hour.';
+COMMENT ON COLUMN tidegate.stats.attempts_per_event IS 'The mean number of attempts of the events that ended within the last hour.';
+COMMENT ON COLUMN tidegate.stats.latency_p50_ms IS 'The median of their times from publish to end, in milliseconds.';
+COMMENT ON COLUMN tidegate.stats.latency_p95_ms IS 'The 95th percentile of their times from publish to end, in milliseconds.';
+COMMENT ON COLUMN tidegate.stats.latency_p99_ms IS 'The 99th percentile of their times from publish to end, in milliseconds.';
+COMMENT ON COLUMN tidegate.stats.failure_rate IS 'The share of them that did not end COMPLETED, 0 to 1.';
+COMMENT ON COLUMN tidegate.stats.events IS 'All live events of the kind: pending, processing and delayed.';
+COMMENT ON COLUMN tidegate.stats.stuck IS 'Leased events whose worker has not renewed its lease in time.';
+COMMENT ON COLUMN tidegate.stats.paused IS 'True: drains do not lease events of the kind.';
 
--- Services with stored state, and the events that wait for them.
 CREATE VIEW tidegate.services AS
 SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.last_error, s.kinds, s.max_running, s.per_second,
        (SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p
@@ -264,3 +388,20 @@ SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.las
   FROM tidegate.service AS s
  CROSS JOIN LATERAL (SELECT count(*) AS waiting, min(q.created_at) AS oldest FROM tidegate.event_queue AS q
                       WHERE s.state <> 'closed' AND q.kind = ANY (s.kinds)) AS w;
+COMMENT ON VIEW tidegate.services IS 'Outside services that handlers call and that have failed, are limited, or were paused.';
+COMMENT ON COLUMN tidegate.services.service IS 'The name of the service.';
+COMMENT ON COLUMN tidegate.services.state IS
+    'closed: it is called. open: it does not answer, and its events wait. probing: one event tries it. paused: an operator '
+    'has stopped the calls.';
+COMMENT ON COLUMN tidegate.services.since IS 'Since when it is in this state.';
+COMMENT ON COLUMN tidegate.services.failures IS 'The number of consecutive calls that it has not answered.';
+COMMENT ON COLUMN tidegate.services.retry_at IS 'When it is tried next. Null: no try is planned.';
+COMMENT ON COLUMN tidegate.services.answered_at IS 'When it last answered.';
+COMMENT ON COLUMN tidegate.services.last_error IS 'The code of the latest failure.';
+COMMENT ON COLUMN tidegate.services.kinds IS 'The kinds of events that have met a failure of the service.';
+COMMENT ON COLUMN tidegate.services.max_running IS 'The most events that call it at once, over all drains. Null: any number.';
+COMMENT ON COLUMN tidegate.services.per_second IS
+    'The most events that call it that start per second, over all drains. Null: any number.';
+COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers hold now.';
+COMMENT ON COLUMN tidegate.services.waiting IS 'How many events wait for it.';
+COMMENT ON COLUMN tidegate.services.oldest IS 'When the oldest of them was published. Null: none waits.';

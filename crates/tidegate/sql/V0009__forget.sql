@@ -12,10 +12,10 @@ CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     SELECT coalesce(jsonb_agg(e.entry - 'details' || '{"message": "forgotten"}' ORDER BY e.position), '[]')
       FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
 $$;
+COMMENT ON FUNCTION tidegate.wordless IS 'Errors without their messages.';
 
--- Finds events of a group or with a correlation id, in the queue or in one partition of the log. It reads the whole log,
--- because an index on groups would cost every finalize more than this costs. It reads one partition at a time, as a short
--- statement with the locks of one table.
+-- It reads the whole log, because an index on groups would cost every finalize more than this costs. It reads
+-- one partition at a time, as a short statement with the locks of one table.
 CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -34,8 +34,10 @@ BEGIN
             find_subject.partition) USING find_subject.groups, find_subject.correlation_ids;
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.find_subject IS
+    'Ids of events about a person, in the queue or in one partition of the log. partition: its name; null for the queue. '
+    'groups: group keys. correlation_ids: correlation ids.';
 
--- Returns descendants of these events that are not forgotten yet: follow-ups and replays, by id, behind `after`.
 CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -47,6 +49,9 @@ CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RET
      WHERE c.id > offspring.after AND c.id <> ALL (offspring.ids)
      ORDER BY c.id LIMIT offspring.most
 $$;
+COMMENT ON FUNCTION tidegate.offspring IS
+    'Ids of follow-ups and replays of these events that are not forgotten yet. ids: the events. after: only ids above this. '
+    'most: the most ids.';
 
 -- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of these events, wherever an
 -- operator has named them to unblock, cancel, reschedule or publish. Each key is one search in the index of such entries, however
@@ -69,6 +74,7 @@ CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlati
              WHERE l.id = ANY (forget_arguments.ids) AND k.filter IS NOT NULL) AS named
      WHERE a.filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'] AND a.filter @> named.filter
 $$;
+COMMENT ON FUNCTION tidegate.forget_arguments IS 'Removes keys from the arguments of audit rows.';
 
 -- Forgets the content of these events, at most 1,000 of them. An empty list is also recorded in the audit. Live events are
 -- first cancelled, even if a worker holds them. Descendants must be forgotten before, because they are found through these
@@ -130,3 +136,8 @@ BEGIN
                        AND u.id <> ALL (missed)),
         'offspring', further);
 END $$;
+COMMENT ON FUNCTION tidegate.forget IS
+    'Removes the content of events about a person; live events are cancelled first. ids: at most 1000 events. reason: the '
+    'reason, required. actor: the operator''s name. dry_run: true reports what would be done and changes nothing. groups, '
+    'correlation_ids: further keys that leave the audit. Returns a '
+    'report; its offspring are follow-ups and replays of these events that are not forgotten yet.';

@@ -4,8 +4,6 @@
 -- which the same call continues, or null if no more events are left. To change many events, repeat the call until then. Drains,
 -- producers and other operators continue in between.
 
--- Checks a selection of events: by ids, or by kind, deduplication key, correlation id or group, optionally limited by state and
--- by publish time (from `since` on, before `until`).
 CREATE FUNCTION tidegate.check_selection(
     ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
     until timestamptz, "limit" integer
@@ -33,9 +31,9 @@ BEGIN
         PERFORM tidegate.check_ids(ids);
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.check_selection IS 'Refuses invalid arguments of cancel() and reschedule().';
 
--- Returns the next live events of a selection. Each call is planned anew, because a missing argument is no condition, and a
--- given one may have an index.
+-- Each call is planned anew, because a missing argument is no condition, and a given one may have an index.
 CREATE FUNCTION tidegate.select_live(
     ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
     until timestamptz, after bigint, most integer
@@ -62,6 +60,7 @@ BEGIN
            AND q.id > after
          ORDER BY q.id LIMIT most);
 END $$;
+COMMENT ON FUNCTION tidegate.select_live IS 'The next live events of a selection.';
 
 -- Builds the common part of all reports: how many events there were, of which kinds, the first ids, where to continue, and what
 -- became of ids that were asked for but are not live events.
@@ -90,6 +89,7 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
 END $$;
+COMMENT ON FUNCTION tidegate.told_selection IS 'The report of cancel() and reschedule().';
 
 CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -97,11 +97,11 @@ CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
     SELECT coalesce(jsonb_object_agg(k.kind, k.events), '{}')
       FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (count_kinds.ids) GROUP BY q.kind) AS k
 $$;
+COMMENT ON FUNCTION tidegate.count_kinds IS 'Counts events by kind.';
 
--- Ends live events as FAILED with `cancelled`, with the reason in their log. This includes events that a worker has leased. The
--- worker is notified at its next renewal, its writes about them are refused, and an attempt that may have begun (`begun`)
--- counts. `missed` are events that another session had locked at this moment; call again for them. A dry run reports what would
--- be done, and leaves no audit row.
+-- The worker is notified at its next renewal, its writes about the events are refused, and an attempt that
+-- may have begun (`begun`) counts. `missed` are events that another session had locked at this moment; call
+-- again for them. A dry run leaves no audit row.
 CREATE FUNCTION tidegate.cancel(
     ids            bigint[]    DEFAULT NULL,
     kind           text        DEFAULT NULL,
@@ -150,6 +150,12 @@ BEGIN
                                         'ids', CASE WHEN cancel.dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
                                         'begun', cardinality(begun), 'missed', missed);
 END $$;
+COMMENT ON FUNCTION tidegate.cancel IS
+    'Ends live events FAILED with the code cancelled, even while a worker holds them. Selects them by ids (1 to 10000), or '
+    'by kind, correlation_id or group_key, or by a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), '
+    'since and until (the time of the publish). reason: the reason, required. actor: the operator''s name. limit: the most '
+    'events in this call. after: only ids above this; the report''s next is the value for the next call. dry_run: true '
+    'reports what would be done, with all ids, and changes nothing. Returns a report as an object.';
 
 -- Reschedules waiting events, or changes their deadline. An `available_at` in the past means now, also for events that wait for
 -- another attempt. Events that a worker has leased are not changed (`in_hand`), because the worker would not notice. An event
@@ -248,3 +254,8 @@ BEGIN
         'too_late', cardinality(late), 'too_late_ids', late[1:tidegate.listed_at_most()],
         'past_deadline', cardinality(past), 'past_deadline_ids', past[1:tidegate.listed_at_most()]);
 END $$;
+COMMENT ON FUNCTION tidegate.reschedule IS
+    'Sets another start or deadline for waiting events. Selects them by ids, kind, dedup_key, correlation_id, group_key, '
+    'status, since and until as in cancel(). available_at: the new start; a time in the past means now. expires_at: the new '
+    'deadline. no_deadline: true removes it. reason: the reason, required. actor: the operator''s name. limit, after and '
+    'dry_run as in cancel(). Leased events are not changed and are counted as in_hand. Returns a report as an object.';

@@ -5,10 +5,8 @@
 -- clock. The stored slot also prevents publishing a slot twice: the transaction that publishes also moves it on.
 
 CREATE TABLE tidegate.schedule (
-    -- The id by which a firing identifies it.
     id            bigint      GENERATED ALWAYS AS IDENTITY UNIQUE,
     name          text        PRIMARY KEY,
-    -- The program that declares it. Null: operators manage it.
     keeper        text,
     kind          text        NOT NULL,
     payload       json,
@@ -16,19 +14,14 @@ CREATE TABLE tidegate.schedule (
     every         interval,
     time_zone     text        NOT NULL DEFAULT 'UTC',
     group_key     text,
-    -- An event starts within this time after its slot, or never.
     start_within  interval,
     catch_up      text        NOT NULL DEFAULT 'last',
     paused        boolean     NOT NULL DEFAULT false,
-    -- Slots up to this time are ignored: the time of creation, of the last change or of the last resume.
     since         timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The next slot. '-infinity': the next drain computes it. 'infinity': there is none.
     next_at       timestamptz NOT NULL DEFAULT '-infinity',
-    -- The last slot for which an event was published, the event, and when it was published.
     last_at       timestamptz,
     last_event_id bigint,
     fired_at      timestamptz,
-    -- Why it does not run, if it does not.
     problem       text,
     -- Increases with each change, so that results computed from an earlier definition are not used.
     revision      bigint      NOT NULL DEFAULT 1,
@@ -39,6 +32,29 @@ CREATE TABLE tidegate.schedule (
     CONSTRAINT catch_up_is_none_last_or_all CHECK (catch_up IN ('none', 'last', 'all'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500);
+COMMENT ON TABLE tidegate.schedule IS 'Periodic events: each row is published at its slots, at fixed times or intervals.';
+COMMENT ON COLUMN tidegate.schedule.id IS 'A number for internal use.';
+COMMENT ON COLUMN tidegate.schedule.name IS 'The name of the schedule: 1 to 100 letters, digits, ''.'', ''_'' and ''-''.';
+COMMENT ON COLUMN tidegate.schedule.keeper IS 'The program that declares the schedule. Null: operators keep it, by set_schedule().';
+COMMENT ON COLUMN tidegate.schedule.kind IS 'The kind of event that it publishes.';
+COMMENT ON COLUMN tidegate.schedule.payload IS 'The payload of each event, at most 65536 bytes. Null: none.';
+COMMENT ON COLUMN tidegate.schedule.cron IS 'The cron expression of its slots. Null if every is given.';
+COMMENT ON COLUMN tidegate.schedule.every IS 'The time between two slots. Null if cron is given.';
+COMMENT ON COLUMN tidegate.schedule.time_zone IS 'The time zone of the cron expression, such as Europe/Berlin.';
+COMMENT ON COLUMN tidegate.schedule.group_key IS 'The group of its events. Null: none.';
+COMMENT ON COLUMN tidegate.schedule.start_within IS
+    'The deadline of each event after its slot: later, it no longer starts. Null: no deadline.';
+COMMENT ON COLUMN tidegate.schedule.catch_up IS 'Which missed slots are published: none, the last one, or all.';
+COMMENT ON COLUMN tidegate.schedule.paused IS 'True: the schedule publishes no events.';
+COMMENT ON COLUMN tidegate.schedule.since IS
+    'Slots up to this time are past: the time when the schedule was created, changed or resumed.';
+COMMENT ON COLUMN tidegate.schedule.next_at IS 'The next slot. -infinity: the next drain computes it. infinity: there is none.';
+COMMENT ON COLUMN tidegate.schedule.last_at IS 'The latest slot for which an event was published.';
+COMMENT ON COLUMN tidegate.schedule.last_event_id IS 'The id of that event.';
+COMMENT ON COLUMN tidegate.schedule.fired_at IS 'When that event was published.';
+COMMENT ON COLUMN tidegate.schedule.problem IS 'Why the schedule stands still. Null: there is no problem.';
+COMMENT ON COLUMN tidegate.schedule.revision IS 'Counts the changes of the definition.';
+COMMENT ON SEQUENCE tidegate.schedule_id_seq IS 'Draws the ids of schedules.';
 
 CREATE INDEX schedule_due ON tidegate.schedule (next_at) WHERE NOT paused;
 
@@ -84,6 +100,7 @@ BEGIN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.refuse_schedule IS 'Refuses an invalid schedule.';
 
 -- Creates or changes a schedule. The keeper is a program's name, or null for operators. Published events are not changed, a pause
 -- remains, and the next slot is the first one from now on.
@@ -122,6 +139,7 @@ BEGIN
         'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, put_schedule.reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', made.name, 'change', 'set', 'changed', true, 'paused', made.paused);
 END $$;
+COMMENT ON FUNCTION tidegate.put_schedule IS 'Writes a schedule.';
 
 CREATE FUNCTION tidegate.set_schedule(
     name         text,
@@ -142,8 +160,13 @@ CREATE FUNCTION tidegate.set_schedule(
                                  set_schedule.every, set_schedule.time_zone, set_schedule.group_key,
                                  set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor)
 $$;
+COMMENT ON FUNCTION tidegate.set_schedule IS
+    'Creates or changes a periodic event. name: 1 to 100 letters, digits, ''.'', ''_'' and ''-''. kind: a registered kind. '
+    'payload: JSON of at most 65536 bytes. cron or every: its slots, as a cron expression of at most 200 characters or as '
+    'an interval of 1 second to 366 days. time_zone: the time zone for cron, such as Europe/Berlin. group_key: the group of '
+    'its events. start_within: the deadline of each event after its slot, 1 second to 366 days. catch_up: none, last or '
+    'all, for missed slots. reason: the reason, required. actor: the operator''s name.';
 
--- Removes a schedule that a program no longer declares.
 CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -165,15 +188,18 @@ BEGIN
         'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, drop_schedule.reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', dropped.name, 'change', 'removed', 'changed', true, 'paused', dropped.paused);
 END $$;
+COMMENT ON FUNCTION tidegate.drop_schedule IS 'Removes a schedule.';
 
 CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
 $$;
+COMMENT ON FUNCTION tidegate.remove_schedule IS
+    'Removes a periodic event that operators keep. name: the schedule. reason: the reason, required. actor: the operator''s '
+    'name.';
 
--- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, even one that a program
--- keeps.
+-- Slots during a pause are skipped. Only operators pause a schedule, even one that a program keeps.
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -201,26 +227,33 @@ BEGIN
     RETURN jsonb_build_object('action', 'schedule', 'name', found_one.name, 'change', CASE WHEN pauses THEN 'paused' ELSE 'resumed' END,
                               'changed', changes, 'paused', pauses);
 END $$;
+COMMENT ON FUNCTION tidegate.switch_schedule IS 'Pauses or resumes a schedule.';
 
 CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor)
 $$;
+COMMENT ON FUNCTION tidegate.pause_schedule IS
+    'Pauses a periodic event. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
 $$;
+COMMENT ON FUNCTION tidegate.resume_schedule IS
+    'Resumes a periodic event after pause_schedule(). Slots that were missed are skipped. name: the schedule. reason: the '
+    'reason, required. actor: the operator''s name.';
 
 -- Returns the name of a slot, which is the event's deduplication key and correlation id. Handlers recognize the slot by this
 -- name, and a search for it finds all events that descend from the slot.
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamptz) RETURNS text
     LANGUAGE sql STABLE
     RETURN 'schedule:' || name || '@' || to_char(slot AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
+COMMENT ON FUNCTION tidegate.slot_name IS 'The deduplication key of a schedule''s slot.';
 
--- Publishes a schedule's event now, even if the schedule is paused. The slots do not change. It is published at most once a second.
+-- Even if the schedule is paused. It is published at most once a second.
 CREATE FUNCTION tidegate.run_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -241,6 +274,9 @@ BEGIN
     PERFORM tidegate.record_action('run_schedule', run_schedule.actor, jsonb_build_object('name', asked.name), ARRAY[event], run_schedule.reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
 END $$;
+COMMENT ON FUNCTION tidegate.run_schedule IS
+    'Publishes a periodic event now, and does not change its slots. name: the schedule. reason: the reason, required. '
+    'actor: the operator''s name.';
 
 -- Removes operators' schedules of these groups, which would otherwise continue to publish about a forgotten person. Schedules that a
 -- program declares are about no person, and would be declared again. The audit stores their number. Returns how many there are.
@@ -262,6 +298,9 @@ BEGIN
     VALUES ('forget_schedules', forget_schedules.actor, removed, forget_schedules.reason);
     RETURN removed;
 END $$;
+COMMENT ON FUNCTION tidegate.forget_schedules IS
+    'Removes operators'' schedules of groups. groups: the group keys. reason: the reason, required. actor: the operator''s '
+    'name. dry_run: true only counts them. Returns the number of schedules.';
 
 -- Fires the schedules that a drain has found due, each in its own step: [{"id", "revision", "from", "slots", "next", "problem"}],
 -- times in seconds since 1970. `from` is the next slot that the drain has read, or null if there was none, and `next` is the new
@@ -327,3 +366,4 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 END $$;
+COMMENT ON FUNCTION tidegate.fire_schedules IS 'Publishes the due events of schedules.';

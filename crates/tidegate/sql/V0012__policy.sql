@@ -2,7 +2,7 @@
 -- operator may override. Publishers read the number of attempts from it. Drains read the rest, together with their leases. The
 -- limit of events that run at the same time is the limit of a service with the name `kind:…`, which all drains share.
 
--- Stores the declarations of programs for kinds. A declaration is complete, so values that are no longer declared are removed.
+-- A declaration is complete, so values that are no longer declared are removed.
 CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -28,8 +28,8 @@ BEGIN
         PERFORM tidegate.limit_kind(changed);
     END LOOP;
 END $$;
+COMMENT ON FUNCTION tidegate.declare_policies IS 'Stores the policies that a program declares.';
 
--- Sets the limit of the service that represents a kind to the value of its policy.
 CREATE FUNCTION tidegate.limit_kind(kind text) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -48,9 +48,9 @@ BEGIN
     VALUES ('kind:' || limit_kind.kind, ARRAY[limit_kind.kind], most)
     ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
 END $$;
+COMMENT ON FUNCTION tidegate.limit_kind IS 'Sets the limit of a kind to that of its policy.';
 
--- Sets the operators' values for a kind. A null field returns to the declared value, and a missing field is not changed. A
--- call without fields changes nothing and leaves no audit row.
+-- A missing field is not changed. A call without fields leaves no audit row.
 CREATE FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -85,3 +85,8 @@ BEGIN
     RETURN jsonb_build_object('action', 'policy', 'kind', set_policy.kind, 'changed', next <> known.overridden,
                               'declared', known.declared, 'overridden', next, 'policy', known.declared || next);
 END $$;
+COMMENT ON FUNCTION tidegate.set_policy IS
+    'Sets how events of a kind are handled, in place of what the program declares. kind: a registered kind. policy: an '
+    'object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and '
+    'batch_within_ms; a field that is null returns to the declared value; {} changes nothing. reason: the reason, required '
+    'for a change. actor: the operator''s name. Returns declared, overridden and policy.';

@@ -1,38 +1,55 @@
 -- How many drains work at the same time, and how much work there is.
 
--- Each drain holds a slot while it runs. The number of allowed slots is therefore the maximum number of drains, however often
--- the function is invoked. If a drain does not renew its slot in time, the slot becomes free at the same time as the drain's
--- leases.
+-- The number of allowed slots is the maximum number of drains, however often the function is invoked. If a
+-- drain does not renew its slot in time, the slot becomes free at the same time as the drain's leases.
 CREATE TABLE tidegate.drain_slot (
     slot     integer     PRIMARY KEY,
     worker   uuid,
     until    timestamptz NOT NULL DEFAULT '-infinity',
     taken_at timestamptz,
-    -- Number of events that its drain ends per second. Null until it is known.
     rate     float8,
     -- Its drain has found no event and checks a last time. Publishers from now on must start another drain.
     closing  boolean     NOT NULL DEFAULT false
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+COMMENT ON TABLE tidegate.drain_slot IS
+    'Slots that limit how many drains run at the same time: a drain has one slot while it runs.';
+COMMENT ON COLUMN tidegate.drain_slot.slot IS 'The number of the slot, 1 to 1000.';
+COMMENT ON COLUMN tidegate.drain_slot.worker IS 'The drain that has the slot. Null: it is free.';
+COMMENT ON COLUMN tidegate.drain_slot.until IS 'When the slot becomes free, unless its drain renews it.';
+COMMENT ON COLUMN tidegate.drain_slot.taken_at IS 'When the drain took it.';
+COMMENT ON COLUMN tidegate.drain_slot.rate IS 'How many events per second the drain ends. Null: not known yet.';
+COMMENT ON COLUMN tidegate.drain_slot.closing IS 'True: the drain has found no event, looks once more and then ends.';
+
 INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
 
--- How far a chain of drains has come. Each drain of a chain starts the next one. A start may arrive twice, but runs once.
+-- A start may arrive twice, but runs once.
 CREATE TABLE tidegate.drain_chain (
     chain  uuid        PRIMARY KEY,
     hop    integer     NOT NULL,
     worker uuid        NOT NULL,
     at     timestamptz NOT NULL
 );
+COMMENT ON TABLE tidegate.drain_chain IS 'Chains of drains, in which one drain starts the next, and how far each chain has come.';
+COMMENT ON COLUMN tidegate.drain_chain.chain IS 'The chain''s id.';
+COMMENT ON COLUMN tidegate.drain_chain.hop IS 'The number of the latest drain of the chain.';
+COMMENT ON COLUMN tidegate.drain_chain.worker IS 'The worker id of that drain.';
+COMMENT ON COLUMN tidegate.drain_chain.at IS 'When that drain began.';
+
 CREATE INDEX drain_chain_at ON tidegate.drain_chain (at);
 
--- When publishers last woke a drain, and when one last asked whether to do so. One row.
 CREATE TABLE tidegate.wake (
     one      boolean     PRIMARY KEY DEFAULT true CHECK (one),
     sent_at  timestamptz NOT NULL DEFAULT '-infinity',
     asked_at timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+COMMENT ON TABLE tidegate.wake IS 'When a drain was last woken, in a single row. See should_wake().';
+COMMENT ON COLUMN tidegate.wake.one IS 'Always true: there is only one row.';
+COMMENT ON COLUMN tidegate.wake.sent_at IS 'When should_wake() last returned true.';
+COMMENT ON COLUMN tidegate.wake.asked_at IS 'When a call of should_wake() was last recorded.';
+
 INSERT INTO tidegate.wake DEFAULT VALUES;
 
--- The write position of the server's write-ahead log. Null if the server does not report it, as Aurora may not.
+-- Null if the server does not report it, as Aurora may not.
 CREATE FUNCTION tidegate.wal_position() RETURNS bigint
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -41,6 +58,7 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$;
+COMMENT ON FUNCTION tidegate.wal_position IS 'The server''s current position in the write-ahead log.';
 
 -- Returns whether a publisher should wake a drain: no running drain will check the queue again, and no drain was woken within the
 -- last two seconds. Only one of several callers gets true. That caller starts a drain by any available means.
@@ -66,6 +84,9 @@ BEGIN
                         FOR NO KEY UPDATE SKIP LOCKED);
     RETURN FOUND AND NOT is_awake;
 END $$;
+COMMENT ON FUNCTION tidegate.should_wake IS
+    'Returns whether a producer that has just published should start a drain: true at most once in two seconds, and only '
+    'while no drain is at work. Call it after the COMMIT, in a separate transaction.';
 
 -- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that another session is about
 -- to take is skipped. `repeated`: another worker has already taken this hop of the chain, so no slot is taken. `wakes`: publishers
@@ -105,6 +126,7 @@ BEGIN
         soon := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot <= take_slot.most AND s.closing AND s.until > clock_timestamp());
     END IF;
 END $$;
+COMMENT ON FUNCTION tidegate.take_slot IS 'Takes a slot for a drain.';
 
 -- Renews a drain's slot for this many seconds from now, and stores how many events it ends per second. Returns whether the drain
 -- still has the slot, and whether no other running drain has a lower one. It never waits: if another session has locked the row, the
@@ -122,6 +144,7 @@ BEGIN
     first := ours AND NOT EXISTS (SELECT FROM tidegate.drain_slot AS s
                                    WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
+COMMENT ON FUNCTION tidegate.keep_slot IS 'Renews a drain''s slot.';
 
 -- Announces that the drain found no event and will check a last time, or that it found one after all. Returns whether this is
 -- stored. A row that another session has locked is not changed.
@@ -140,6 +163,7 @@ BEGIN
      WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     RETURN true;
 END $$;
+COMMENT ON FUNCTION tidegate.close_slot IS 'Records that a drain looks for events one last time.';
 
 -- Frees the slot when the drain ends. It never waits, as above: a locked slot becomes free when its time is up. From now on a
 -- publisher wakes the next drain.
@@ -153,6 +177,7 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
+COMMENT ON FUNCTION tidegate.leave_slot IS 'Frees a drain''s slot.';
 
 -- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones become ready. Events
 -- are not ready if they are scheduled, retried, or held back by their group, by a pause of their kind or by an outside service.
@@ -198,3 +223,6 @@ BEGIN
             UNION ALL
             SELECT s.retry_at FROM tidegate.service AS s WHERE s.state IN ('open', 'probing') AND s.kinds && left_to_do.kinds) AS d;
 END $$;
+COMMENT ON FUNCTION tidegate.left_to_do IS
+    'The work that a drain could do now. kinds: the kinds that it handles. most: where counting stops. Returns ready '
+    '(events), next_due_at, at_work (drains), unrated and rate (events per second that those drains end).';

@@ -1,11 +1,7 @@
 -- Figures that are available without counting the log: events that ended in each minute, and the drains that have run.
 
--- Ended events by minute, kind, status and latency. `within_ms` is the upper bound of the time from publish to end. Null means
--- above the last bound. The rows are written in the transaction that ends the events, so the sums are exact.
---
--- There is no unique key: if a flush finds its row locked, it adds another row and does not wait, however long a handler keeps its
--- transaction open. Readers must therefore always sum. The cleanup merges minutes older than two hours into hours, and hours older
--- than two days into days. `minute` is then the beginning of the hour or day (UTC). No value is ever subtracted.
+-- There is no unique key: if a flush finds its row locked, it adds another row and does not wait, however
+-- long a handler keeps its transaction open. No value is ever subtracted.
 CREATE TABLE tidegate.minute_stats (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     minute     timestamptz NOT NULL,
@@ -17,6 +13,22 @@ CREATE TABLE tidegate.minute_stats (
     latency_ms bigint      NOT NULL
 -- Rows of the current minute change with every flush. Free space on their pages avoids index updates.
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+COMMENT ON TABLE tidegate.minute_stats IS
+    'How many events ended, by minute, kind, status and latency. Written in the transaction that ends the events. Several '
+    'rows may have the same key, so always sum them. Minutes older than two hours are merged into hours, and hours older '
+    'than two days into days. Kept for ever.';
+COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s id, without further meaning.';
+COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The start of the minute, hour or day (UTC) in which the events ended.';
+COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events; (unregistered) for all kinds that nobody has registered.';
+COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
+COMMENT ON COLUMN tidegate.minute_stats.within_ms IS
+    'The latency bucket: the events ended within this many milliseconds after their publish, but not within the next '
+    'smaller bound. The bounds are 50, 250, 1000, 5000, 30000, 120000, 600000 and 3600000. Null: later than all bounds.';
+COMMENT ON COLUMN tidegate.minute_stats.events IS 'The number of events.';
+COMMENT ON COLUMN tidegate.minute_stats.attempts IS 'The sum of their attempts.';
+COMMENT ON COLUMN tidegate.minute_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
+COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Draws the ids of minute_stats.';
+
 CREATE INDEX minute_stats_minute ON tidegate.minute_stats (minute, kind, status);
 
 -- Returns the bounds of the latency buckets as negative seconds. width_bucket() of a negative latency over them is its bucket:
@@ -25,6 +37,8 @@ CREATE INDEX minute_stats_minute ON tidegate.minute_stats (minute, kind, status)
 CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '{-3600,-600,-120,-30,-5,-1,-0.25,-0.05}'::double precision[];
+COMMENT ON FUNCTION tidegate.latency_bounds IS
+    'Internal: the bounds of the latency buckets, as negative seconds.';
 
 -- Adds sums of ended events to the figures of this minute, one element for each kind, status and bucket. Latencies are sums in seconds.
 -- Null arrays add nothing. SECURITY DEFINER: a role that may end events may change the figures only through these functions.
@@ -72,6 +86,7 @@ BEGIN
     INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
     SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
 END $$;
+COMMENT ON FUNCTION tidegate.add_figures IS 'Internal: adds sums of ended events to minute_stats.';
 
 -- Adds events that a transaction has ended at `instant` to the figures of this minute. Null arrays add nothing. complete() does not call
 -- it: it ends thousands of events a second, and groups them in its own statement in a third of the time.
@@ -91,9 +106,9 @@ BEGIN
                FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at)
               GROUP BY 1, 2, 3) AS g;
 END $$;
+COMMENT ON FUNCTION tidegate.count_ended IS 'Internal: adds single ended events to minute_stats.';
 
--- Merges up to `most` rows of old minutes and hours into hours and days, and returns how many rows it merged. It never waits: a
--- locked row is merged next time.
+-- It never waits: a locked row is merged next time.
 CREATE FUNCTION tidegate.fold_figures(most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -122,8 +137,9 @@ BEGIN
     END LOOP;
     RETURN total;
 END $$;
+COMMENT ON FUNCTION tidegate.fold_figures IS
+    'Merges up to most old rows of minute_stats into hours and days, and returns their number. A cleanup calls it.';
 
--- Drains that ended, with their reports. A drain that was killed has no row here.
 CREATE TABLE tidegate.drain_run (
     worker      uuid        NOT NULL,
     started_at  timestamptz NOT NULL,
@@ -131,6 +147,14 @@ CREATE TABLE tidegate.drain_run (
     stop_reason text        NOT NULL,
     report      json        NOT NULL
 );
+COMMENT ON TABLE tidegate.drain_run IS
+    'Drains of the last week that ran to their end. A drain that was killed or that found no slot has no row.';
+COMMENT ON COLUMN tidegate.drain_run.worker IS 'The drain''s name in leases and slots.';
+COMMENT ON COLUMN tidegate.drain_run.started_at IS 'When it began.';
+COMMENT ON COLUMN tidegate.drain_run.ended_at IS 'When it ended.';
+COMMENT ON COLUMN tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent.';
+COMMENT ON COLUMN tidegate.drain_run.report IS 'Its report.';
+
 CREATE INDEX drain_run_ended_at ON tidegate.drain_run (ended_at);
 
 -- Stores a drain that is ending. The commit does not wait for the disk, because a row lost in a crash does no harm.
@@ -146,8 +170,8 @@ BEGIN
            report->>'stop_reason', report
      WHERE report IS NOT NULL;
 END $$;
+COMMENT ON FUNCTION tidegate.note_run IS 'Internal: adds a row to drain_run.';
 
--- Removes drains that ended more than a week ago, at most `most` at a time.
 CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -158,3 +182,5 @@ CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
         RETURNING 1)
     SELECT count(*) FROM gone
 $$;
+COMMENT ON FUNCTION tidegate.forget_runs IS
+    'Deletes up to most rows of drain_run that are older than a week, and returns their number. A cleanup calls it.';

@@ -35,8 +35,7 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0012__policy.sql",
     "sql/V0013__slot.sql",
     "sql/V0014__figures.sql",
-    "sql/V0015__comments.sql",
-    "sql/V0016__rights.sql",
+    "sql/V0015__rights.sql",
 );
 
 /// The oldest Postgres on which leases work, because it introduced `range_agg` over multiranges.
