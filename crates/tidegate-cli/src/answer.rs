@@ -86,7 +86,7 @@ pub(crate) fn print_error(text: &str) {
 }
 
 /// Returns the lines of a text as [`shown`], tabs excepted: scripts for completions have some.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let line = |line: &str| line.split('\t').map(shown).collect::<Vec<_>>().join("\t");
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }

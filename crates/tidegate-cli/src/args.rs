@@ -68,7 +68,7 @@ pub enum Verb {
     Retention(RetentionArgs),
     /// Show the size, age, throughput and failures of the queue, by kind.
     #[command(
-        after_help = "Example:\n  tidegate status --watch --interval 2s\n  tidegate status --format prometheus --output /var/lib/prometheus/node-exporter/tidegate.prom"
+        after_help = "Example:\n  tidegate status --watch --interval 10s\n  tidegate status --format prometheus --output /var/lib/prometheus/node-exporter/tidegate.prom"
     )]
     Status(StatusArgs),
     /// Show everything stored about one event, live or finished, with the events it came from and led to.
@@ -311,12 +311,11 @@ pub struct RetentionArgs {
 
 #[derive(Args)]
 pub struct StatusArgs {
-    /// Show the queue live on the terminal, where you can open kinds and events and act on them; ? lists the keys, q and
-    /// Ctrl-C quit.
+    /// Show the figures again and again, until Ctrl-C.
     #[arg(long)]
     pub watch: bool,
-    /// Time between two refreshes, 100ms to 1h.
-    #[arg(long, requires = "watch", default_value = "1s", value_parser = interval)]
+    /// Time between two looks, 100ms to 1h.
+    #[arg(long, requires = "watch", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
     /// Output format: text for people, or metrics for Prometheus.
     #[arg(long, value_enum, default_value = "text", conflicts_with = "watch")]
@@ -421,27 +420,6 @@ pub struct ReplayArgs {
     pub digest: Option<String>,
     #[command(flatten)]
     pub audit: AuditArgs,
-}
-
-impl ReplayArgs {
-    /// Arguments that replay one event, even if it was replayed or cancelled before.
-    pub fn of_one(id: i64, audit: AuditArgs) -> Self {
-        Self {
-            ids: vec![id],
-            kind: None,
-            status: None,
-            code: None,
-            since: None,
-            until: None,
-            limit: None,
-            dry_run: false,
-            again: false,
-            failed_handlers_only: false,
-            expires_in: None,
-            digest: None,
-            audit,
-        }
-    }
 }
 
 #[derive(Args)]

@@ -27,7 +27,6 @@ mod args;
 mod colour;
 mod own;
 mod report;
-mod screen;
 mod starter;
 mod text;
 mod verbs;

@@ -362,8 +362,7 @@ impl Context {
     }
 
     /// Reports how far the handler has come: a part from 0 to 1, and a note of at most 200 characters. Operators see
-    /// the note, so put no personal data there. `tidegate show` and `tidegate status --watch` show the report while the
-    /// handler works.
+    /// the note, so put no personal data there. `tidegate show` and the console show the report while the handler works.
     ///
     /// A report costs little. The first is written at once, and later ones at most once a second; those in between are
     /// dropped. If the database does not answer, this call still succeeds; the end of the handler will show the fault.

@@ -579,7 +579,7 @@ impl Service {
 ///
 /// # Errors
 /// When the database fails.
-pub async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
+async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
     let kinds = queue::stats(client).await?;
     let overview = queue::overview(client).await?;
     let expiring = queue::expiring(client).await?;

@@ -37,8 +37,8 @@ pub use operate::{change_service, pause, resume, set_policy, unblock};
 pub(crate) use publish::ALONE;
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
-    Backlog, EXPIRY_WINDOW, Job, JobStatus, ListFilter, MOST_EXPIRING, Pulse, backlog,
-    blocked_groups, expiring, job, leases, lineage, list, pulse, show,
+    Backlog, EXPIRY_WINDOW, Job, JobStatus, ListFilter, MOST_EXPIRING, backlog, blocked_groups,
+    expiring, job, leases, lineage, list, show,
 };
 pub use retention::KindRetention;
 pub use schedule::{change_schedule, schedules};

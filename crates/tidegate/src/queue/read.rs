@@ -1,7 +1,7 @@
 //! Reading without changes: figures, one event, lists; and the registry of kinds.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -121,46 +121,6 @@ pub async fn expiring(client: &(impl GenericClient + Sync)) -> Result<Vec<Expiri
     let (window, most) = (EXPIRY_WINDOW.as_secs_f64(), i64::from(MOST_EXPIRING));
     let rows = query(client, &sql::look::EXPIRING, &[&window, &most]).await?;
     parsed("expiring", &rows)
-}
-
-/// What a live view reads at every tick.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Pulse {
-    /// The time up to which finished events are counted, by the database's clock. It is the `since` of the next look.
-    pub at: SystemTime,
-    /// The age of the live event with the lowest id, in milliseconds; 0 when there is none.
-    pub oldest_age_ms: u64,
-    /// Events that ended between `since` and `at`.
-    pub finished: u64,
-    /// The progress that handlers report, for the five oldest events with a report: `id`, `kind`, `handler`, `part`,
-    /// `note`.
-    pub at_work: Vec<Value>,
-}
-
-/// For how many events a pulse reports progress.
-const MOST_AT_WORK: i64 = 5;
-
-/// Reads the queue's pulse. It is cheap enough for every second, whatever the size of the queue and the log. Without
-/// `since`, no finished events are counted.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn pulse(
-    client: &(impl GenericClient + Sync),
-    since: Option<SystemTime>,
-) -> Result<Pulse, Error> {
-    let rows = query(client, &sql::look::PULSE, &[&since]).await?;
-    let row = rows
-        .first()
-        .ok_or_else(|| Error::Unreadable("pulse: no row".to_owned()))?;
-    let at_work = query(client, &sql::look::AT_WORK, &[&MOST_AT_WORK]).await?;
-    Ok(Pulse {
-        at: row.get(0),
-        oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
-        finished: row.get::<_, i64>(2).unsigned_abs(),
-        at_work: parsed("tidegate.at_work", &at_work)?,
-    })
 }
 
 /// Returns groups whose first event waits for a retry or a planned time while others wait for it, as in the view

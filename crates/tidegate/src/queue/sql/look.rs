@@ -121,28 +121,6 @@ SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', 
  ORDER BY min(p.expires_at), p.kind",
 };
 
-/// The query of a live view at every tick: the age of the oldest event, and the number of events that finished between
-/// `$1` and half a second ago. That second time is the next tick's `$1`. The half second lets a finalize that is under
-/// way now be counted at the next tick.
-pub static PULSE: Statement = Statement {
-    name: "pulse",
-    params: &[Type::TIMESTAMPTZ],
-    text: "\
-SELECT clock.settled,
-       (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
-          FROM tidegate.event_queue ORDER BY id LIMIT 1),
-       (SELECT count(*) FROM tidegate.event_log
-         WHERE finished_at > $1 AND finished_at <= statement_timestamp() - interval '500 ms')
-  FROM (SELECT statement_timestamp() - interval '500 ms' AS settled) AS clock",
-};
-
-/// The progress that running handlers report.
-pub static AT_WORK: Statement = Statement {
-    name: "at_work",
-    params: &[Type::INT8],
-    text: "SELECT to_jsonb(w)::text FROM (SELECT id, kind, handler, part, note FROM tidegate.at_work ORDER BY id LIMIT $1) AS w",
-};
-
 /// Events, live and logged, newest first. A filter that is null matches all events. Nothing is prepared, so the planner
 /// sees the filters as constants: null filters cost nothing, and the others use their index. An event that was created
 /// after a time also finished after it, so the log's block range index applies.
@@ -271,8 +249,6 @@ pub static ALL: &[&Statement] = &[
     &STATS,
     &OVERVIEW,
     &EXPIRING,
-    &PULSE,
-    &AT_WORK,
     &SHOW,
     &JOB,
     &LIST,
