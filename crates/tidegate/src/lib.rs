@@ -84,7 +84,7 @@
 //!
 //! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy` (how to
 //!   handle the events of a kind), `program` (a whole program, ready for a shell: the Lambda function or the command
-//!   line), `shards` (queues in several databases).
+//!   line; for one database or for several).
 //! - Publishing: `schedule` (periodic events), `intake` (messages from outside, each taken in once), `wake` (a producer
 //!   starts a drain), `chain` (a drain starts the next one).
 //! - Operating: `operate` and `change` (operators' requests and the changes that they make), `look` (views for
@@ -146,8 +146,6 @@ pub mod seal;
 #[cfg(not(feature = "seal"))]
 #[path = "seal_without.rs"]
 mod seal;
-#[cfg(feature = "operate")]
-pub mod shards;
 #[cfg(not(feature = "operate"))]
 mod survey;
 #[cfg(feature = "operate")]

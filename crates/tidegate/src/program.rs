@@ -2,6 +2,8 @@
 //! command line) only has to pass on requests. It does not know which shell runs it.
 
 #[cfg(feature = "operate")]
+mod databases;
+#[cfg(feature = "operate")]
 mod deployment;
 mod survey;
 mod verbs;

@@ -1,17 +1,17 @@
-//! Owns one deployment of a program for several databases, such as shards or tenants. It finds the database that a
-//! request is for, and takes the databases in turn if the request is for all. The database's service does the work.
+//! Owns one deployment of a program for several databases, such as tenants'. It finds the database that a
+//! request is for, and takes them one after the other if the request is for all. The database's service does the work.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::databases::one_after_the_other;
 use super::{Failure, Program, Service, the_callers};
 use crate::config::Lookup;
 use crate::drain::Hooks;
 use crate::error::Error;
 use crate::invocation::Request;
-use crate::shards::in_turn;
 
 /// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id without a
 /// name, the id is the name; for an ARN without a name, the name of its secret is.
@@ -219,7 +219,7 @@ impl Deployment {
         let (action, budget) = self.for_all(request, time)?;
         let budget = time.map_or(budget, |time| time.min(budget));
         let databases = self.services().map(|service| &service.database).collect();
-        let answers = in_turn(databases, budget, AT_ONCE, |at, part| {
+        let answers = one_after_the_other(databases, budget, AT_ONCE, |at, part| {
             let (name, service) = &self.services[at];
             service.answer(request, Some(part), hooks(Some(name)))
         });
