@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`make fuzz`: runs libFuzzer to find inputs that break a decoder, guided by code coverage.
 
-TARGET=name runs one target of src/fuzz.rs, otherwise all run in turn. SECONDS=600 runs longer than a minute each. It starts
+TARGET=name runs one target of fuzz/targets.rs, otherwise all run in turn. SECONDS=600 runs longer than a minute each. It starts
 with the stored inputs in tests/fuzz/corpus/, and stores what it finds in target/fuzz/. KEEP=10 adds ten of these to the
 corpus: those that reach most code that no stored input reaches. A stable compiler is enough: LLVM provides the coverage
 marks, and Rust guards memory.

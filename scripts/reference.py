@@ -24,8 +24,6 @@ SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
 # Settings of a crate that a checkout may lack.
 OPTIONAL = {"TIDEGATE_CONSOLE_": "tidegate-console"}
 OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
-# Files that name variables which do not exist.
-NOT_SOURCES = {"fuzz.rs"}
 
 CODE_PATTERNS = [re.compile(pattern) for pattern in (
     r'Fault::new\(\s*"([a-z_]+)"',
@@ -59,8 +57,7 @@ def main():
 def settings():
     read = set()
     for file in rust(ROOT / "src", *(crate / "src" for crate in sorted((ROOT / "crates").iterdir()))):
-        if file.name not in NOT_SOURCES:
-            read.update(SETTING.findall(code_of(file)))
+        read.update(SETTING.findall(code_of(file)))
     told = {name for page in SETTINGS if (DOCS / page).exists() for name in re.findall(r"`([A-Z][A-Z0-9_]+)[`=]", page_of(page))}
     page = page_of("reference/settings.md")
     absent = tuple(prefix for prefix, crate in OPTIONAL.items() if not (ROOT / "crates" / crate).is_dir())

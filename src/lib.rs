@@ -4,6 +4,7 @@
 
 pub mod app;
 #[cfg(any(test, fuzzing))]
+#[path = "../fuzz/targets.rs"]
 pub mod fuzz;
 pub mod http;
 pub mod schemas;
