@@ -839,16 +839,21 @@ async fn exactly_what_a_dry_run_has_shown_is_changed_or_nothing() {
 /// The verbs as `--help` lists them.
 pub async fn verbs() -> Vec<String> {
     let help = Cli::without_database().run(&["--help"]).await;
-    let commands = help.stdout.split_once("Commands:\n").unwrap().1;
-    let verbs: Vec<String> = commands
+    let verbs = commands_in(&help.stdout);
+    assert!(verbs.len() >= 6, "{verbs:?}");
+    verbs
+}
+
+/// The commands that a help text lists, apart from `help`.
+pub fn commands_in(help: &str) -> Vec<String> {
+    let (_, commands) = help.split_once("Commands:\n").unwrap_or_default();
+    commands
         .lines()
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .filter(|verb| *verb != "help")
         .map(ToOwned::to_owned)
-        .collect();
-    assert!(verbs.len() >= 6, "{verbs:?}");
-    verbs
+        .collect()
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ impl Api {
         parts(self.send(Method::POST, &path, body.to_string()).await).await
     }
 
-    async fn get(&self, path: &str) -> (u16, Value) {
+    pub async fn get(&self, path: &str) -> (u16, Value) {
         parts(self.send(Method::GET, path, "").await).await
     }
 

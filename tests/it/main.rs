@@ -34,6 +34,7 @@ mod figures;
 mod forget;
 mod forms;
 mod function;
+mod golden;
 mod guards;
 mod harness;
 mod http;
