@@ -110,7 +110,9 @@ BEGIN
             UPDATE tidegate.lease AS l SET ended = true WHERE l.token = tokens[n];
         END IF;
     END LOOP;
-    PERFORM tidegate.refuse_new_cuts(tokens, done);
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
+        PERFORM tidegate.refuse_new_cuts(tokens, done);
+    END IF;
 END $$;
 
 -- Returns the ids that operators have taken from a lease.
@@ -125,8 +127,8 @@ CREATE FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) R
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) AND EXISTS (
-           SELECT FROM unnest(tokens, done) AS u(token, done) JOIN tidegate.lease_cut AS c ON c.token = u.token AND c.id <@ u.done) THEN
+    IF EXISTS (SELECT FROM unnest(tokens, done) AS u(token, done)
+                 JOIN tidegate.lease_cut AS c ON c.token = u.token AND c.id <@ u.done) THEN
         RAISE EXCEPTION 'an operator has just taken one of these events' USING ERRCODE = 'lock_not_available';
     END IF;
 END $$;
@@ -281,7 +283,9 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(put.published, 0);
-    PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = finalize.token) THEN
+        PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
+    END IF;
 END $$;
 
 -- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would read it. SECURITY
