@@ -143,6 +143,73 @@ async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
     assert_eq!(logged(&client, ids[1]).await, Some(end));
 }
 
+#[tokio::test]
+async fn b13_an_event_that_waits_for_its_group_behind_quick_ones_expires_there_too() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    // After quick events, those of a group are handed over together.
+    let mut events: Vec<NewEvent> = (0..50).map(|n| act(&format!("quick {n}"))).collect();
+    let late = act("late").start_within(Duration::from_secs(2));
+    events.extend([act("slow").group("g"), late.group("g")]);
+    let ids = publish(&client, events).await;
+    let clock = client.clone();
+    let app = ProbeApp::new(move |call, _| {
+        let clock = clock.clone();
+        Box::pin(async move {
+            if call.name == "slow" {
+                deadline_passes(&clock).await;
+            }
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert!(
+        !app.ids().contains(&ids[51]),
+        "it started after its deadline"
+    );
+    assert_eq!((report.completed, report.expired), (51, 1), "{report:?}");
+    let end = ("FAILED".to_owned(), 0, vec!["expired".to_owned()]);
+    assert_eq!(logged(&client, ids[51]).await, Some(end));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let (begun, told) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begins, tells) = (begun.clone(), told.clone());
+    let app = ProbeApp::new(move |_, ctx| {
+        let (begun, told) = (begins.clone(), tells.clone());
+        Box::pin(async move {
+            begun.notify_one();
+            ctx.cancelled().await;
+            if ctx.is_cancelled() {
+                told.notify_one();
+            }
+            Ok(Done::ok())
+        })
+    });
+    // Renewed after a third of its time, long before the handler's limit. Nothing is written meanwhile.
+    let one = DrainOptions {
+        max_events: Some(1),
+        lease_timeout: Duration::from_secs(9),
+        handler_timeout: Duration::from_secs(8),
+        ..options()
+    };
+    let (database, at_work) = (db.database(), app.clone());
+    let drained = tokio::spawn(async move { tidegate::drain(&database, at_work, &one).await });
+    begun.notified().await;
+    client
+        .execute("DELETE FROM tidegate.lease", &[])
+        .await
+        .unwrap();
+    let report = drained.await.unwrap().unwrap();
+    assert_eq!((report.lease_lost, report.retried), (1, 0), "{report:?}");
+    let told = tokio::time::timeout(Duration::ZERO, told.notified()).await;
+    assert!(told.is_ok(), "it ran into its limit");
+}
+
 // time limits
 
 #[tokio::test]

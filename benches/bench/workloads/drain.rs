@@ -219,13 +219,13 @@ async fn drain_together(queue: &Queue, count: u32, drains: usize) -> Outcome<Dur
         let drain = async move { tidegate::drain(&database, App::new(), &defaults()).await };
         running.push(tokio::spawn(drain));
     }
-    let (mut leased, mut completed, mut lost) = (0, 0, 0);
+    let mut reports = Vec::new();
     for drain in running {
-        let report = drain.await??;
-        leased += report.leased;
-        completed += report.completed;
-        lost += report.lease_lost;
+        reports.push(drain.await??);
     }
+    let sum = |of: fn(&tidegate::DrainReport) -> u64| reports.iter().map(of).sum::<u64>();
+    let (leased, completed) = (sum(|report| report.leased), sum(|report| report.completed));
+    let lost = sum(|report| report.lease_lost);
     let elapsed = began.elapsed();
     let logged = "SELECT count(DISTINCT id) FROM tidegate.event_log";
     let (rows, ids) = (
@@ -237,7 +237,7 @@ async fn drain_together(queue: &Queue, count: u32, drains: usize) -> Outcome<Dur
     let all = u64::from(count);
     if (leased, completed, lost) != (all, all, 0) || rows != ids || rows != i64::from(count) {
         return Err(format!(
-            "{drains} drains of {count} events: {leased} leased, {completed} completed, {lost} lost, {rows} rows of {ids} events in the log"
+            "{drains} drains of {count} events: {leased} leased, {completed} completed, {lost} lost, {rows} rows of {ids} events in the log: {reports:?}"
         )
         .into());
     }

@@ -112,7 +112,9 @@ BEGIN
             UPDATE tidegate.lease AS l SET ended = true WHERE l.token = tokens[n];
         END IF;
     END LOOP;
-    PERFORM tidegate.refuse_new_cuts(tokens, done);
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
+        PERFORM tidegate.refuse_new_cuts(tokens, done);
+    END IF;
 END $$;
 COMMENT ON FUNCTION tidegate.complete IS 'Moves completed events of leases to the log.';
 
@@ -128,8 +130,8 @@ CREATE FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) R
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) AND EXISTS (
-           SELECT FROM unnest(tokens, done) AS u(token, done) JOIN tidegate.lease_cut AS c ON c.token = u.token AND c.id <@ u.done) THEN
+    IF EXISTS (SELECT FROM unnest(tokens, done) AS u(token, done)
+                 JOIN tidegate.lease_cut AS c ON c.token = u.token AND c.id <@ u.done) THEN
         RAISE EXCEPTION 'an operator has just taken one of these events' USING ERRCODE = 'lock_not_available';
     END IF;
 END $$;
@@ -287,7 +289,9 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(put.published, 0);
-    PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = finalize.token) THEN
+        PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
+    END IF;
 END $$;
 COMMENT ON FUNCTION tidegate.finalize IS 'Moves ended events of a lease to the log and publishes their follow-ups.';
 

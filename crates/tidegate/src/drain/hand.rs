@@ -54,11 +54,17 @@ pub(super) struct Hand {
     pub barred: BTreeSet<String>,
     /// Since when a suspect is the next to start.
     suspect_since: Option<Instant>,
+    /// Since when the windows are too wide.
+    wide_since: Option<Instant>,
 }
 
 /// How long other events wait for a suspect: before it starts, for those that run to end, and after its start, for it to
 /// end. Longer waits would let one event stop all others.
 pub(super) const SUSPECT_WAIT: Duration = Duration::from_secs(2);
+
+/// How long windows are too wide before they close. A busy machine stops all handlers for shorter times, and their pace is
+/// then as before.
+const WIDE_FOR: Duration = Duration::from_millis(250);
 
 /// Which events may start next.
 #[derive(Debug, Clone, Copy)]
@@ -285,6 +291,15 @@ impl Hand {
             token: shut.token,
             upto,
         })
+    }
+
+    /// Notes whether the windows are too wide for the pace of the handlers. Returns whether that has lasted for so long that
+    /// they must close.
+    pub(super) fn stays_wide(&mut self, wide: bool, now: Instant) -> bool {
+        if !wide {
+            self.wide_since = None;
+        }
+        wide && now >= *self.wide_since.get_or_insert(now) + WIDE_FOR
     }
 
     /// Closes the windows of events that have not started, because they would wait in them for too long. Returns the marks
@@ -739,6 +754,16 @@ mod tests {
         hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [4, 6]);
         assert_eq!(hand.start_more(&at(much_later, Some(later))), None);
+    }
+
+    #[test]
+    fn windows_close_when_they_stay_too_wide_and_not_for_a_busy_moment() {
+        let (mut hand, began) = (Hand::default(), Instant::now());
+        let mut stays_wide = |wide, after| hand.stays_wide(wide, began + after);
+        assert!(!stays_wide(true, Duration::ZERO));
+        assert!(!stays_wide(false, WIDE_FOR / 2));
+        assert!(!stays_wide(true, WIDE_FOR));
+        assert!(stays_wide(true, WIDE_FOR * 2));
     }
 
     #[test]

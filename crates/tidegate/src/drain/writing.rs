@@ -210,7 +210,8 @@ impl<D: Dispatch> Drain<D> {
             .open()
             .saturating_sub(self.running.len() + self.outbox.unwritten());
         let fits = WINDOWS_OPEN * self.window().max(self.options.concurrency) * shared;
-        if unstarted + self.lanes.waiting() <= fits {
+        let wide = unstarted + self.lanes.waiting() > fits;
+        if !self.hand.stays_wide(wide, Instant::now()) {
             return false;
         }
         let handed_over = self.running.len();
