@@ -8,7 +8,7 @@
 //! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`
 //! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, which the links of a job lead to, and the confirmation of
 //!   approvals
-//! - `callers`: authentication, permissions and rate limits of callers
+//! - `callers`: authentication and permissions of callers
 //! - `links`: the ids in links to jobs, which cannot be guessed
 //! - `answer`: the bodies, by the table "Reading a job"
 //! - `problem`: every refusal, in one format
