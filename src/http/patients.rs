@@ -15,8 +15,9 @@ use super::callers::Caller;
 use super::jobs::json;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
 use super::{Shared, begin, connection};
-use crate::app::medical::entity::EntityKind;
-use crate::app::medical::record::{self, Confirmation, Confirmed, Record};
+use crate::app::medical::entity::{EntityKind, Record};
+use crate::app::medical::payload::Confirmation;
+use crate::app::medical::record::{self, Confirmed};
 use tidegate::connect::Pooled;
 use tidegate::{Database, Error};
 
