@@ -19,8 +19,9 @@ use super::{Access, Scrapes, Wakes, measured, recording, serve, waking};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
-/// TIDEGATE_HTTP_AUTH sets how callers authenticate: keys, with API keys; none, not at all, because something in front
-/// authenticates them. If it is not set, callers do not authenticate, and --listen must be a loopback address.
+/// TIDEGATE_HTTP_AUTH sets how callers authenticate: keys, with API keys; none, not at all, because something
+/// in front authenticates them. If it is not set, callers do not authenticate, and --listen must be a
+/// loopback address.
 #[derive(Parser)]
 #[command(
     name = "serve",

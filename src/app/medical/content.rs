@@ -1,5 +1,5 @@
-//! Owns the shapes of signed contents. The schema prescribes only the fields that the jobs use to decide. All other
-//! fields are stored as they were signed.
+//! Owns the shapes of signed contents. The schema prescribes only the fields that the jobs use to decide. All
+//! other fields are stored as they were signed.
 
 use serde::Deserialize;
 use utoipa::openapi::RefOr;

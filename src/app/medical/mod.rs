@@ -4,8 +4,8 @@
 //! # Layout
 //!
 //! - [`payload`] defines what clients may request, and [`schema`] checks a request.
-//! - [`value`] and [`entity`] define the parts of both, and [`content`] the shapes of signed contents, which `signed`
-//!   opens.
+//! - [`value`] and [`entity`] define the parts of both, and [`content`] the shapes of signed contents, which
+//!   `signed` opens.
 //! - [`transition`] turns a job into a change. `rules` contains the rules of each kind.
 //! - [`verdict`] builds the stored result of a job.
 //! - [`record`] reads data, and confirms approvals at once.
@@ -14,7 +14,8 @@
 //!
 //! # How to add a kind
 //!
-//! Add a payload in [`payload`] and a `Transition` in `rules`. If the rules are missing, the program does not compile.
+//! Add a payload in [`payload`] and a `Transition` in `rules`. If the rules are missing, the program does not
+//! compile.
 
 pub mod content;
 pub mod entity;

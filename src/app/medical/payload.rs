@@ -413,7 +413,8 @@ impl ValidJob {
         })
     }
 
-    /// Builds the event of the job. All jobs of a patient are in one group (E5). The request's id is the correlation id.
+    /// Builds the event of the job. All jobs of a patient are in one group (E5). The request's id is the
+    /// correlation id.
     pub(super) fn event(&self) -> Result<NewEvent, Error> {
         let event = NewEvent::raw(self.kind, Some(self.payload.clone()))
             .group(group(self.patient_id))

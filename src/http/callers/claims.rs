@@ -1,7 +1,7 @@
 //! Owns what a gateway in front says of a caller: the claims of a token that its authorizer has verified.
 //!
-//! They are believed only in the request context of the Lambda event, which API Gateway writes and no caller can. A
-//! header says nothing, and under `tidegate serve` there are no claims.
+//! They are believed only in the request context of the Lambda event, which API Gateway writes and no caller
+//! can. A header says nothing, and under `tidegate serve` there are no claims.
 
 use std::collections::HashMap;
 
@@ -45,8 +45,8 @@ pub(super) struct ClaimNames {
 }
 
 impl ClaimNames {
-    /// Reads `TIDEGATE_HTTP_JWT_CLAIMS`, such as `client_id=org,user_id=sub`. A claim that is not listed keeps its own
-    /// name.
+    /// Reads `TIDEGATE_HTTP_JWT_CLAIMS`, such as `client_id=org,user_id=sub`. A claim that is not listed
+    /// keeps its own name.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.

@@ -52,6 +52,10 @@ pub(super) enum Scope {
 impl Scope {
     const ALL: [Self; 4] = [Self::Jobs, Self::Forms, Self::Letters, Self::Metrics];
 
+    fn names() -> [&'static str; 4] {
+        Self::ALL.map(Self::name)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Jobs => "jobs",
@@ -228,8 +232,7 @@ impl Access {
         extensions: &Extensions,
     ) -> Result<Known, Problem> {
         if !self.asks() {
-            let all = Scope::ALL.map(Scope::name);
-            return Ok(Known::new(Caller::default(), all));
+            return Ok(Known::new(Caller::default(), Scope::names()));
         }
         if let Some(names) = &self.0.claims
             && let Some(claims) = claims::verified(extensions)

@@ -238,8 +238,8 @@ impl Failure {
     }
 }
 
-/// Lets the driver find `sslmode` among passwords that may look like anything. The driver does not know `verify-full`,
-/// and takes weaker modes, which are refused here.
+/// Lets the driver find `sslmode` among passwords that may look like anything. The driver does not know
+/// `verify-full`, and takes weaker modes, which are refused here.
 fn parse(url: &str) -> Result<(Config, TlsMode), String> {
     let read = |text: &str| text.parse::<Config>().map_err(|error| describe(&error));
     let with_require = |(at, mode): (usize, &str)| {
@@ -277,8 +277,8 @@ fn explained(why: &str) -> String {
     if why.contains("`sslrootcert`") {
         return "must not have sslrootcert: name the file in DATABASE_CA_FILE".to_owned();
     }
-    // The parser's message names the key, not the value. But an unknown key may be part of a password: the part
-    // after a space, in a password without quotes.
+    // The parser's message names the key, not the value. But an unknown key may be part of a password: the
+    // part after a space, in a password without quotes.
     let why = match why.split_once(" `") {
         Some((unknown, _)) if unknown.ends_with("unknown option") => unknown,
         _ => why,
