@@ -365,7 +365,7 @@ fn signed_content(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let is_named = has_key_with_canary(&serde_json::from_slice(input).unwrap_or_default());
     for signed_data in [&*text, &*STANDARD.encode(input)] {
-        for faults in medical::content::faults_of_each(signed_data) {
+        for faults in medical::signed::faults_of_each(signed_data) {
             let told = serde_json::to_string(&faults).unwrap_or_default();
             assert!(is_named || !told.contains(CANARY), "{told}");
         }

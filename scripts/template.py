@@ -49,6 +49,8 @@ SEVERAL_WITH_LOGINS = {
 }
 SETTINGS = {
     "defaults": NEEDED, "everything": EVERYTHING, "HTTP for AWS identities": {**NEEDED, "JobsHttp": "iam"},
+    "HTTP for tokens alone": {**NEEDED, "JobsHttp": "public", "HttpAuth": "jwt", "HttpJwtIssuer": "https://issuer.example.org",
+                              "HttpJwtAudience": "tidegate"},
     "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "MaxDrains": "2"},
     "two databases": SEVERAL, "two databases with a login for each purpose": SEVERAL_WITH_LOGINS,
 }

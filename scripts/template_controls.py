@@ -268,6 +268,18 @@ def callers_nobody_knows(template):
     _variables(template, "JobsHttpFunction")["TIDEGATE_HTTP_AUTH"] = "none"
 
 
+def token_nobody_verifies(template):
+    _properties(template, "JobsHttpRoute")["AuthorizationType"] = "NONE"
+
+
+def token_of_another(template):
+    _properties(template, "JobsHttpAuthorizer")["JwtConfiguration"]["Audience"] = ["other"]
+
+
+def gateway_of_anybody(template):
+    _properties(template, "JobsHttpApiInvoke")["SourceArn"] = "arn:aws:execute-api:eu-central-1:123456789012:*"
+
+
 def request_that_may_not_wake(template):
     del _statements(template, "JobsHttpRole")[1]
 
@@ -406,6 +418,9 @@ CONTROLS = [
     ("messages that nobody hears of", unnoticed_messages, "DeadMessagesAlarm: is an alarm too many or too few"),
     ("an authentication that was not asked for", http_open, "JobsHttpUrl: must ask for ['NONE']"),
     ("HTTP that believes everybody", callers_nobody_knows, "JobsHttpFunction: TIDEGATE_HTTP_AUTH must be keys,jwt, got none"),
+    ("a gateway that asks for no token", token_nobody_verifies, "JobsHttpApi: must verify tokens"),
+    ("a gateway that takes tokens for another service", token_of_another, "JobsHttpAuthorizer: must verify for"),
+    ("a function that every gateway may call", gateway_of_anybody, "JobsHttpApiInvoke: only JobsHttpApi may call"),
     ("a console for everybody", console_open, "ConsoleUrl: must ask for AWS_IAM"),
     ("a console with the drain's login", console_drains, "ConsoleFunction: DATABASE_SECRET_ID is another secret"),
     ("a console in which everybody may act", console_for_everybody, "ConsoleFunction: TIDEGATE_CONSOLE_ACTORS must be"),

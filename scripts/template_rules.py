@@ -464,10 +464,12 @@ def jobs_http(stack):
     """Only an AWS identity may call it, unless public access was asked for. Then only authenticated callers may."""
     asked = stack.parameters["JobsHttp"]
     kinds = [made["AuthType"] for name, made in stack.of_type("AWS::Lambda::Url").items() if name != "ConsoleUrl"]
-    wanted = {"off": [], "iam": ["AWS_IAM"], "public": ["NONE"]}[asked]
+    ways = stack.parameters["HttpAuth"].split(",")
+    for_keys = asked == "public" and "keys" in ways
+    wanted = ["AWS_IAM"] if asked == "iam" else ["NONE"] if for_keys else []
     found = [] if kinds == wanted else [f"JobsHttpUrl: must ask for {wanted}, asks for {kinds}"]
     open_to_all = [made["FunctionName"] for made in stack.of_type("AWS::Lambda::Permission").values() if made["Principal"] == "*"]
-    if open_to_all != (["{JobsHttpFunction.Arn}"] * 2 if asked == "public" else []):
+    if open_to_all != (["{JobsHttpFunction.Arn}"] * 2 if for_keys else []):
         found.append(f"permissions: everybody may call {open_to_all}")
     if asked != "off":
         auth = _environments(stack)["JobsHttpFunction"].get("TIDEGATE_HTTP_AUTH")
@@ -475,6 +477,27 @@ def jobs_http(stack):
         found += [] if auth == needed else [f"JobsHttpFunction: TIDEGATE_HTTP_AUTH must be {needed}, got {auth}"]
     if not stack.refuses(JobsHttp="public", HttpAuth=""):
         found.append("JobsHttp: public must be refused while nobody knows the callers")
+    return found + _gateway(stack, asked == "public" and "jwt" in ways)
+
+
+def _gateway(stack, wanted):
+    """The gateway verifies the token of every request but those for operation, and nobody else's gateway may call the function."""
+    routes = {made["RouteKey"]: (made.get("AuthorizationType"), made.get("AuthorizerId"))
+              for made in stack.of_type("AWS::ApiGatewayV2::Route").values()}
+    allowed = {name: made["SourceArn"] for name, made in stack.of_type("AWS::Lambda::Permission").items()
+               if made["Principal"] == "apigateway.amazonaws.com"}
+    if not wanted:
+        return [f"JobsHttpApi: nobody asked for a gateway, got {routes} and {allowed}"] if routes or allowed else []
+    open_routes = dict.fromkeys(("GET /healthz", "GET /readyz", "GET /openapi.json"), (None, None))
+    found = []
+    if routes != {"$default": ("JWT", "{JobsHttpAuthorizer}"), **open_routes}:
+        found.append(f"JobsHttpApi: must verify tokens, except for operation, got {routes}")
+    verifies = stack.of_type("AWS::ApiGatewayV2::Authorizer")["JobsHttpAuthorizer"]["JwtConfiguration"]
+    issuer = {"Issuer": stack.parameters["HttpJwtIssuer"], "Audience": [stack.parameters["HttpJwtAudience"]]}
+    if verifies != issuer:
+        found.append(f"JobsHttpAuthorizer: must verify for {issuer}, got {verifies}")
+    if [arn.rpartition(":")[2] for arn in allowed.values()] != ["{JobsHttpApi}/*"]:
+        found.append(f"JobsHttpApiInvoke: only JobsHttpApi may call the function, got {allowed}")
     return found
 
 

@@ -1,13 +1,20 @@
 //! JSON Schemas of what this program's own verbs print with `--json`. Those of all other verbs are the command line's.
 
 use serde_json::{Value, json};
+use utoipa::PartialSchema;
+
+use crate::app::checks::ReceiveIssuingReport;
+use crate::app::submission::SubmitReport;
 
 /// Each verb of the program's own, with the schema of its document.
 #[must_use]
 pub fn of_own_verbs() -> [(&'static str, Value); 6] {
     [
-        ("receive-issuing", receive_issuing()),
-        ("submit", submit()),
+        (
+            "receive-issuing",
+            report::<ReceiveIssuingReport>("ReceiveIssuing", "receive_issuing"),
+        ),
+        ("submit", report::<SubmitReport>("Submit", "submit")),
         ("serve", serve()),
         ("console", console()),
         ("api-key", api_key()),
@@ -30,26 +37,10 @@ fn document(title: &str, action: &str, mut fields: Value) -> Value {
     schema
 }
 
-fn id_or_null(description: &str) -> Value {
-    json!({"type": ["integer", "null"], "format": "int64", "description": description})
-}
-
-fn receive_issuing() -> Value {
-    let fields = json!({
-        "relevant": {"type": "boolean", "description": "Whether the message requests a check. If not, nothing was stored."},
-        "id": id_or_null("The event that makes the check."),
-        "created": {"type": "boolean", "description": "Whether that event is new."},
-    });
-    document("ReceiveIssuing", "receive_issuing", fields)
-}
-
-fn submit() -> Value {
-    let fields = json!({
-        "id": id_or_null("The event that processes the submission; null if there is nothing to do."),
-        "form_id": {"type": ["string", "null"], "description": "The form that the submission is about, if it is one of ours."},
-        "repeated": {"type": "boolean", "description": "Whether it was submitted before; if so, nothing was stored."},
-    });
-    document("Submit", "submit", fields)
+/// The document of a report, whose comments are its descriptions.
+fn report<T: PartialSchema>(title: &str, action: &str) -> Value {
+    let mut schema = json!(T::schema());
+    document(title, action, schema["properties"].take())
 }
 
 fn serve() -> Value {

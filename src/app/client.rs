@@ -50,7 +50,7 @@ impl HttpClient {
     ///
     /// # Errors
     /// [`Error::Config`] if TLS cannot be set up.
-    pub(crate) async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
+    async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
         let build = || async {
             // A redirect would turn a POST into a GET, and send our token to a host that nobody configured. A redirect is
             // therefore a failure.

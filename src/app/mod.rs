@@ -4,6 +4,7 @@
 pub mod checks;
 pub mod client;
 mod credentials;
+mod day;
 pub mod forms;
 pub mod medical;
 pub mod records;
@@ -16,92 +17,24 @@ use tidegate::migrate::Migrations;
 use tidegate::{Context, Dispatch, Error, Handlers, Program};
 
 use checks::handler::{AI_CHECK, Checks};
-use checks::{Filter, IssuingCheck};
+use checks::{CheckEvent, Filter};
 use client::HttpClient;
-use forms::events::{
-    CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
-    FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed, GrantSaved,
-};
+use forms::events::FormEvent;
 use forms::handlers;
-use forms::services::{ARCHIVE, CASES, NOTIFICATIONS, Services};
-use medical::payload::{
-    ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
-    DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,
-    EpisodeUpdateJob, PackageCancelJob, PackageCreateJob, ProcedureCancelJob, ProcedureCreateJob,
-    ServiceRequestCancelJob, ServiceRequestCloseJob, ServiceRequestCompleteJob,
-    ServiceRequestCreateJob, ServiceRequestProcessJob, ServiceRequestRecallJob,
-    ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
-};
+use forms::services::Services;
+use medical::MedicalJob;
 use records::People;
 
 tidegate::events! {
-    /// Every event this program publishes and handles.
+    /// Every event this program publishes and handles, system by system.
     #[derive(Debug)]
     pub enum Event {
-        /// A form was submitted.
-        FormSubmitted(FormSubmitted) = "form_submitted",
-        /// The form was archived.
-        FormArchived(FormArchived) = "form_archived",
-        /// The case system opened a case for the form.
-        CaseOpened(CaseOpened) = "case_opened",
-        /// A grant letter for a form was received.
-        GrantLetterReceived(GrantLetterReceived) = "grant_letter_received",
-        /// The letter was archived.
-        GrantLetterArchived(GrantLetterArchived) = "grant_letter_archived",
-        /// The grant was saved.
-        GrantSaved(GrantSaved) = "grant_saved",
-        /// A grant letter for a case of another system was received.
-        ExternalLetterReceived(ExternalLetterReceived) = "external_letter_received",
-        /// That letter was archived.
-        ExternalLetterArchived(ExternalLetterArchived) = "external_letter_archived",
-        /// The case system cancelled a measure of a form.
-        FormCancelled(FormCancelled) = "form_cancelled",
-        /// A grant letter was viewed.
-        GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
-        /// An application needs an AI check before it is issued.
-        IssuingsAiChecks(IssuingCheck) = "issuings-ai-checks",
-        /// Grants an employee access to some of the patient's data, once the patient agrees.
-        ApprovalCreateJob(ApprovalCreateJob) = "approval_create_job",
-        /// Sends the one-time password of a new approval again.
-        ApprovalResendJob(ApprovalResendJob) = "approval_resend_job",
-        /// Marks parts of a diagnostic report package as entered in error.
-        DiagnosticReportPackageCancelJob(DiagnosticReportPackageCancelJob) = "diagnostic_report_package_cancel_job",
-        /// Stores a diagnostic report with its observations.
-        DiagnosticReportPackageCreateJob(DiagnosticReportPackageCreateJob) = "diagnostic_report_package_create_job",
-        /// Marks an episode of care as entered in error.
-        EpisodeCancelJob(EpisodeCancelJob) = "episode_cancel_job",
-        /// Closes an episode of care, and the referrals it was opened for.
-        EpisodeCloseJob(EpisodeCloseJob) = "episode_close_job",
-        /// Opens an episode of care.
-        EpisodeCreateJob(EpisodeCreateJob) = "episode_create_job",
-        /// Changes an episode's name and care manager.
-        EpisodeUpdateJob(EpisodeUpdateJob) = "episode_update_job",
-        /// Marks parts of an encounter package as entered in error.
-        PackageCancelJob(PackageCancelJob) = "package_cancel_job",
-        /// Stores an encounter and everything that was recorded during it.
-        PackageCreateJob(PackageCreateJob) = "package_create_job",
-        /// Marks a procedure as entered in error.
-        ProcedureCancelJob(ProcedureCancelJob) = "procedure_cancel_job",
-        /// Stores a procedure.
-        ProcedureCreateJob(ProcedureCreateJob) = "procedure_create_job",
-        /// Marks a service request as entered in error and notifies the patient.
-        ServiceRequestCancelJob(ServiceRequestCancelJob) = "service_request_cancel_job",
-        /// Completes a service request whose episode was closed.
-        ServiceRequestCloseJob(ServiceRequestCloseJob) = "service_request_close_job",
-        /// Completes a service request and records its result.
-        ServiceRequestCompleteJob(ServiceRequestCompleteJob) = "service_request_complete_job",
-        /// Stores a service request.
-        ServiceRequestCreateJob(ServiceRequestCreateJob) = "service_request_create_job",
-        /// Starts the requested service.
-        ServiceRequestProcessJob(ServiceRequestProcessJob) = "service_request_process_job",
-        /// Recalls a service request and notifies the patient.
-        ServiceRequestRecallJob(ServiceRequestRecallJob) = "service_request_recall_job",
-        /// Releases a service request, so that another legal entity can use it.
-        ServiceRequestReleaseJob(ServiceRequestReleaseJob) = "service_request_release_job",
-        /// Sends the patient the message about a service request again.
-        ServiceRequestResendJob(ServiceRequestResendJob) = "service_request_resend_job",
-        /// Assigns a service request to an employee and a legal entity.
-        ServiceRequestUseJob(ServiceRequestUseJob) = "service_request_use_job",
+        /// A step of the forms system.
+        Form(FormEvent),
+        /// A check.
+        Check(CheckEvent),
+        /// A job on a patient's data.
+        Medical(MedicalJob),
     }
 }
 
@@ -163,99 +96,14 @@ impl App {
 impl Dispatch for App {
     type Event = Event;
 
-    #[expect(
-        clippy::too_many_lines,
-        reason = "one arm a kind, in one place, is the point of it"
-    )]
     fn handlers<'a>(&'a self, event: &'a Event, ctx: &'a Context) -> Handlers<'a> {
-        let Services {
-            archive,
-            cases,
-            notifications,
-        } = &self.forms;
         match event {
-            Event::FormSubmitted(event) => {
-                Handlers::one("archive_form", handlers::archive_form(archive, event, ctx))
-                    .calls(ARCHIVE)
-            }
-            Event::FormArchived(event) => {
-                Handlers::one("open_case", handlers::open_case(cases, event, ctx)).calls(CASES)
-            }
-            Event::CaseOpened(event) => {
-                Handlers::one("archive_note", handlers::archive_note(archive, event, ctx))
-                    .calls(ARCHIVE)
-                    .and(
-                        "notify_received",
-                        handlers::notify_received(notifications, event, ctx),
-                    )
-                    .calls(NOTIFICATIONS)
-            }
-            Event::GrantLetterReceived(event) => Handlers::one(
-                "archive_letter",
-                handlers::archive_letter(archive, event, ctx),
-            )
-            .calls(ARCHIVE),
-            Event::GrantLetterArchived(event) => {
-                Handlers::one("save_grant", handlers::save_grant(event, ctx))
-                    .and("approve_form", handlers::approve_form(event, ctx))
-            }
-            Event::GrantSaved(event) => Handlers::one(
-                "notify_approved",
-                handlers::notify_approved(notifications, event, ctx),
-            )
-            .calls(NOTIFICATIONS),
-            Event::ExternalLetterReceived(event) => Handlers::one(
-                "archive_letter",
-                handlers::archive_external_letter(archive, event, ctx),
-            )
-            .calls(ARCHIVE),
-            Event::ExternalLetterArchived(event) => Handlers::one(
-                "save_external_grant",
-                handlers::save_external_grant(event, ctx),
-            )
-            .and(
-                "notify_external",
-                handlers::notify_external(notifications, event, ctx),
-            )
-            .calls(NOTIFICATIONS),
-            Event::FormCancelled(event) => Handlers::one(
-                "notify_cancelled",
-                handlers::notify_cancelled(notifications, event, ctx),
-            )
-            .calls(NOTIFICATIONS)
-            .and("cancel_form", handlers::cancel_form(event, ctx)),
-            Event::GrantLetterViewed(event) => {
-                Handlers::one("count_view", handlers::count_view(event))
-            }
-            Event::IssuingsAiChecks(event) => {
+            Event::Form(event) => handlers::handlers(&self.forms, event, ctx),
+            Event::Check(CheckEvent::IssuingsAiChecks(event)) => {
                 Handlers::one("check_issuing", self.checks.check_issuing(event, ctx))
                     .calls(AI_CHECK)
             }
-            Event::ApprovalCreateJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ApprovalResendJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::DiagnosticReportPackageCancelJob(job) => {
-                medical::handlers(&self.medical, job, ctx)
-            }
-            Event::DiagnosticReportPackageCreateJob(job) => {
-                medical::handlers(&self.medical, job, ctx)
-            }
-            Event::EpisodeCancelJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::EpisodeCloseJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::EpisodeCreateJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::EpisodeUpdateJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::PackageCancelJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::PackageCreateJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ProcedureCancelJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ProcedureCreateJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestCancelJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestCloseJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestCompleteJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestCreateJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestProcessJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestRecallJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestReleaseJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestResendJob(job) => medical::handlers(&self.medical, job, ctx),
-            Event::ServiceRequestUseJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::Medical(job) => job.handlers(&self.medical, ctx),
         }
     }
 }
@@ -302,68 +150,32 @@ mod tests {
         ),
         ("grant_letter_viewed", &[("count_view", "database")]),
         ("issuings-ai-checks", &[("check_issuing", "ai_check")]),
-        // The only handler of a medical job has the name of its kind. Two kinds are exceptions from A18:
-        // service_request_recall_job and _cancel_job also verify a signature, once.
-        ("approval_create_job", &[("approval_create_job", "otp")]),
-        ("approval_resend_job", &[("approval_resend_job", "otp")]),
-        (
-            "diagnostic_report_package_cancel_job",
-            &[("diagnostic_report_package_cancel_job", "signature")],
-        ),
-        (
-            "diagnostic_report_package_create_job",
-            &[("diagnostic_report_package_create_job", "signature")],
-        ),
-        ("episode_cancel_job", &[("episode_cancel_job", "database")]),
-        ("episode_close_job", &[("episode_close_job", "database")]),
-        ("episode_create_job", &[("episode_create_job", "database")]),
-        ("episode_update_job", &[("episode_update_job", "database")]),
-        ("package_cancel_job", &[("package_cancel_job", "signature")]),
-        ("package_create_job", &[("package_create_job", "signature")]),
-        (
-            "procedure_cancel_job",
-            &[("procedure_cancel_job", "signature")],
-        ),
-        (
-            "procedure_create_job",
-            &[("procedure_create_job", "signature")],
-        ),
-        (
-            "service_request_cancel_job",
-            &[("service_request_cancel_job", "sms")],
-        ),
-        (
-            "service_request_close_job",
-            &[("service_request_close_job", "database")],
-        ),
-        (
-            "service_request_complete_job",
-            &[("service_request_complete_job", "database")],
-        ),
-        (
-            "service_request_create_job",
-            &[("service_request_create_job", "signature")],
-        ),
-        (
-            "service_request_process_job",
-            &[("service_request_process_job", "database")],
-        ),
-        (
-            "service_request_recall_job",
-            &[("service_request_recall_job", "sms")],
-        ),
-        (
-            "service_request_release_job",
-            &[("service_request_release_job", "database")],
-        ),
-        (
-            "service_request_resend_job",
-            &[("service_request_resend_job", "sms")],
-        ),
-        (
-            "service_request_use_job",
-            &[("service_request_use_job", "database")],
-        ),
+    ];
+
+    // The service of each medical job. Its only handler has the name of its kind. Two kinds are exceptions
+    // from A18: service_request_recall_job and _cancel_job also verify a signature, once.
+    const JOBS: &[(&str, &str)] = &[
+        ("approval_create_job", "otp"),
+        ("approval_resend_job", "otp"),
+        ("diagnostic_report_package_cancel_job", "signature"),
+        ("diagnostic_report_package_create_job", "signature"),
+        ("episode_cancel_job", "database"),
+        ("episode_close_job", "database"),
+        ("episode_create_job", "database"),
+        ("episode_update_job", "database"),
+        ("package_cancel_job", "signature"),
+        ("package_create_job", "signature"),
+        ("procedure_cancel_job", "signature"),
+        ("procedure_create_job", "signature"),
+        ("service_request_cancel_job", "sms"),
+        ("service_request_close_job", "database"),
+        ("service_request_complete_job", "database"),
+        ("service_request_create_job", "signature"),
+        ("service_request_process_job", "database"),
+        ("service_request_recall_job", "sms"),
+        ("service_request_release_job", "database"),
+        ("service_request_resend_job", "sms"),
+        ("service_request_use_job", "database"),
     ];
 
     /// A payload with the required fields of the kind.
@@ -394,13 +206,14 @@ mod tests {
     #[test]
     fn a12_f3_every_kind_has_handlers_and_a18_each_names_its_one_service() {
         let app = App::from_settings(|_| None).unwrap();
-        assert!(
-            Event::KINDS
-                .iter()
-                .eq(HANDLERS.iter().map(|(kind, _)| kind)),
-            "HANDLERS lists all kinds"
-        );
-        for (kind, promised) in HANDLERS {
+        let jobs = JOBS.iter().map(|job| (job.0, vec![*job]));
+        let all = HANDLERS
+            .iter()
+            .map(|(kind, handlers)| (*kind, handlers.to_vec()));
+        let all: Vec<(&str, Vec<(&str, &str)>)> = all.chain(jobs).collect();
+        let kinds = all.iter().map(|(kind, _)| kind);
+        assert!(Event::KINDS.iter().eq(kinds), "all kinds are listed");
+        for (kind, promised) in &all {
             let payload = serde_json::to_vec(&payload(kind)).unwrap();
             let event = Event::decode(kind, Some(&payload)).unwrap();
             assert_eq!(event.kind(), *kind, "A7");

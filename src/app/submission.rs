@@ -22,17 +22,18 @@ use super::checks::{self, Filter};
 use super::forms::{self, Form, Grant, Measure, MessageKey, Received};
 use tidegate::intake::Message;
 use tidegate::{Error, Published};
+use tidegate_cli::clap::{self, ValueEnum};
 
-/// What clients can submit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What clients can submit. The comments are the help's text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
-    /// A form.
+    /// A form
     Form,
-    /// A grant letter.
+    /// A grant letter, for one of our cases or another one
     Letter,
-    /// A notice that a measure was cancelled.
+    /// A notice that a measure was cancelled
     Cancellation,
-    /// A notice that a grant letter was viewed.
+    /// A notice that a grant letter was viewed
     Viewed,
 }
 
@@ -106,16 +107,6 @@ impl From<Received> for SubmitReport {
 }
 
 impl Subject {
-    fn of(name: &str) -> Option<Self> {
-        match name {
-            "form" => Some(Self::Form),
-            "letter" => Some(Self::Letter),
-            "cancellation" => Some(Self::Cancellation),
-            "viewed" => Some(Self::Viewed),
-            _ => None,
-        }
-    }
-
     /// Stores JSON of this subject, in the caller's transaction. `client` is the identified client that sent it, if any.
     ///
     /// # Errors
@@ -175,7 +166,8 @@ pub async fn receive(
         checks::receive(tx, filter, &said).await?;
         return Ok(());
     };
-    let Some(subject) = name.as_str().and_then(Subject::of) else {
+    let subject = name.as_str().map(|name| Subject::from_str(name, false));
+    let Some(Ok(subject)) = subject else {
         let wanted = "must be form, letter, cancellation or viewed, or be left out";
         return Err(Error::Invalid(format!("type: {wanted}")));
     };

@@ -3,7 +3,7 @@
 use serde_json::json;
 use serde_json::value::RawValue;
 use tidegate::Error;
-use tidegate_cli::clap::{Parser, ValueEnum};
+use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask, json_argument};
 
 use super::submission::{Subject, SubmitReport};
@@ -17,33 +17,10 @@ use super::submission::{Subject, SubmitReport};
 )]
 pub struct Submit {
     /// Type of the document.
-    what: What,
+    what: Subject,
     /// The document: JSON text, @FILE to read a file, or - to read stdin.
     #[arg(value_name = "JSON")]
     document: String,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum What {
-    /// A form
-    Form,
-    /// A grant letter, for one of our cases or another one
-    Letter,
-    /// A notice that a measure was cancelled
-    Cancellation,
-    /// A notice that a grant letter was viewed
-    Viewed,
-}
-
-impl What {
-    fn subject(self) -> Subject {
-        match self {
-            Self::Form => Subject::Form,
-            Self::Letter => Subject::Letter,
-            Self::Cancellation => Subject::Cancellation,
-            Self::Viewed => Subject::Viewed,
-        }
-    }
 }
 
 /// Stores the submitted data.
@@ -55,15 +32,10 @@ pub async fn submit(ask: Ask, asked: Submit) -> Result<Answer, Error> {
     let failed = |stage| move |source| Error::Database { stage, source };
     let mut client = ask.service.database.connect().await?;
     let tx = client.transaction().await.map_err(failed("begin"))?;
-    let subject = asked.what.subject();
-    let report = subject.take_in(&tx, None, json.get().as_bytes()).await?;
+    let report = asked.what.take_in(&tx, None, json.get().as_bytes()).await?;
     tx.commit().await.map_err(failed("commit"))?;
-    let SubmitReport {
-        id,
-        form_id,
-        repeated,
-    } = &report;
-    let document = json!({"action": "submit", "id": id, "form_id": form_id, "repeated": repeated});
+    let mut document = json!(report);
+    document["action"] = json!("submit");
     Ok(Answer::new(document, told(&report)))
 }
 

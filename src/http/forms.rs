@@ -13,13 +13,11 @@ use utoipa_axum::routes;
 
 use super::answer::Data;
 use super::callers::Caller;
-use super::jobs::{asked_under, json, refused as by_the_queue};
+use super::jobs::{json, refused as by_the_queue};
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use super::{Shared, begin, connection};
+use super::{Shared, committed};
 use crate::app::forms::{self, Form};
 use crate::app::submission::{Cancellation, Letter, Subject, SubmitReport, Viewed, read};
-use tidegate::connect::Pooled;
-use tidegate::trace;
 use tidegate::{Database, Error};
 
 /// The routes for clients that submit forms and show letters to people.
@@ -147,33 +145,17 @@ async fn take_in(
     .await
 }
 
-/// Stores the submission under the trace of the request, and returns the result.
+/// Stores the submission, and returns the result.
 async fn accepted(
     database: &Database,
     headers: &HeaderMap,
     take_in: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<SubmitReport, Error>>
     + Send,
 ) -> Answered {
-    let mut client = connection(database).await?;
-    let taken = trace::within(asked_under(headers), committed(&mut client, take_in)).await;
-    if taken.as_ref().is_err_and(Error::is_connection_lost) {
-        drop(Pooled::take(client));
-    }
-    let data = taken.map_err(refused)?;
+    let data = committed(database, headers, take_in)
+        .await
+        .map_err(refused)?;
     Ok((StatusCode::ACCEPTED, Json(Data { data })).into_response())
-}
-
-async fn committed(
-    client: &mut Pooled,
-    take_in: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<SubmitReport, Error>>
-    + Send,
-) -> Result<SubmitReport, Error> {
-    let transaction = begin(client).await?;
-    let report = take_in(&transaction).await?;
-    let stage = "commit";
-    let committed = transaction.commit().await;
-    committed.map_err(|source| Error::Database { stage, source })?;
-    Ok(report)
 }
 
 /// Returns the fault of the request in the words of the intake, which quote nothing from it.

@@ -24,12 +24,10 @@ use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
 use super::callers::Caller;
 use super::links::{Link, LinkKeys};
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use super::{Shared, begin, connection};
+use super::{Shared, begin, committed, connection};
 use crate::app::medical::{self, ValidJob};
 use crate::app::sql::query;
-use tidegate::connect::Pooled;
 use tidegate::queue;
-use tidegate::trace::{self, TraceContext};
 use tidegate::{Database, Error, Job};
 
 /// The interval of the shipped drain schedule (`template.yaml`). The `eta` of a job is based on it.
@@ -116,41 +114,26 @@ async fn submit(
     let mut asked = json(&headers, &body)?;
     caller.speak_for(&mut asked, &["client_id", "user_id", "patient_id"])?;
     let job = medical::validate(kind, &asked)?;
-    let mut client = connection(&database).await?;
-    let accepting = accept(&mut client, &job, caller);
-    let accepted = trace::within(asked_under(&headers), accepting).await;
-    if accepted.as_ref().is_err_and(Error::is_connection_lost) {
-        drop(Pooled::take(client));
-    }
-    let (job, link) = accepted.map_err(refused)?;
+    let accepted = committed(&database, &headers, move |tx| {
+        Box::pin(async move { accept(tx, &job, caller).await })
+    });
+    let (job, link) = accepted.await.map_err(refused)?;
     Ok(answer::accepted(job, &link))
-}
-
-/// Reads the trace context. A request without one, or with a malformed one, is accepted without a
-/// trace.
-pub(super) fn asked_under(headers: &HeaderMap) -> Option<TraceContext> {
-    let header = headers.get("traceparent")?.to_str().ok()?;
-    TraceContext::parse(header)
 }
 
 /// Publishes the job and reads it back in one transaction (E2), with the id of its link.
 async fn accept(
-    client: &mut Pooled,
+    transaction: &Transaction<'_>,
     job: &ValidJob,
     caller: Caller,
 ) -> Result<(Job, String), Error> {
-    let transaction = begin(client).await?;
     // Read the keys before publishing takes the lock of the patient's group, which is held until the
     // end.
-    let keys = LinkKeys::read(&transaction).await?;
-    let id = medical::submit(&transaction, job).await?.id;
+    let keys = LinkKeys::read(transaction).await?;
+    let id = medical::submit(transaction, job).await?.id;
     let link = keys.sign(id, caller.client)?;
-    let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
-    let job = job.ok_or(Error::UnknownEvent(id))?;
-    let stage = "commit";
-    let committed = transaction.commit().await;
-    committed.map_err(|source| Error::Database { stage, source })?;
-    Ok((job, link))
+    let job = queue::job(transaction, id, WAKE_INTERVAL).await?;
+    Ok((job.ok_or(Error::UnknownEvent(id))?, link))
 }
 
 /// Returns the state of a job.

@@ -14,11 +14,11 @@ use super::answer::Data;
 use super::callers::Caller;
 use super::jobs::json;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use super::{Shared, begin, connection};
-use crate::app::medical::entity::EntityKind;
-use crate::app::medical::record::{self, Confirmation, Confirmed, Record};
-use tidegate::connect::Pooled;
-use tidegate::{Database, Error};
+use super::{Shared, begin, committed, connection};
+use crate::app::medical::entity::{EntityKind, Record};
+use crate::app::medical::payload::Confirmation;
+use crate::app::medical::record::{self, Confirmed};
+use tidegate::Database;
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -94,12 +94,10 @@ async fn confirm(
     let place = place.and_then(|Path((patient, id))| Some((uuid(&patient)?, uuid(&id)?)));
     let (patient_id, id) = place.ok_or_else(nothing)?;
     caller.reach(patient_id)?;
-    let mut client = connection(&database).await?;
-    let confirmed = committed(&mut client, patient_id, id, &asked).await;
-    if confirmed.as_ref().is_err_and(Error::is_connection_lost) {
-        drop(Pooled::take(client));
-    }
-    match confirmed? {
+    let confirmed = committed(&database, &headers, move |tx| {
+        Box::pin(async move { record::confirm(tx, patient_id, id, &asked).await })
+    });
+    match confirmed.await? {
         Confirmed::Active(data) => Ok(Json(Data { data: *data }).into_response()),
         Confirmed::Unknown => Err(nothing()),
         Confirmed::Foreign => {
@@ -115,20 +113,6 @@ async fn confirm(
             ))
         }
     }
-}
-
-async fn committed(
-    client: &mut Pooled,
-    patient_id: Uuid,
-    id: Uuid,
-    asked: &Confirmation,
-) -> Result<Confirmed, Error> {
-    let transaction = begin(client).await?;
-    let confirmed = record::confirm(&transaction, patient_id, id, asked).await?;
-    let stage = "commit";
-    let committed = transaction.commit().await;
-    committed.map_err(|source| Error::Database { stage, source })?;
-    Ok(confirmed)
 }
 
 /// Accepts only the exact format that we write, so an id has only one address.

@@ -2,8 +2,6 @@
 //! router's own 404 and
 //! 405. A refusal never repeats what the client sent.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -59,7 +57,12 @@ impl Problem {
             message,
             invalid,
         };
-        let header = (status == StatusCode::SERVICE_UNAVAILABLE)
+        let is_passing = [
+            StatusCode::SERVICE_UNAVAILABLE,
+            StatusCode::TOO_MANY_REQUESTS,
+        ];
+        let header = is_passing
+            .contains(&status)
             .then(|| Box::new((RETRY_AFTER, HeaderValue::from_static("1"))));
         Self {
             status,
@@ -68,15 +71,11 @@ impl Problem {
         }
     }
 
-    /// Refuses a caller that exceeds its rate limit, and tells it how long to wait.
-    pub(super) fn too_many(wait: Duration) -> Self {
+    /// Refuses a caller that has too many requests at work.
+    pub(super) fn too_many() -> Self {
         let message =
             "too many requests from this caller; try again after the time in `retry-after`";
-        let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message);
-        // Round up to whole seconds, at least one: a client that waits a little longer is in time.
-        let seconds = wait.as_secs() + 1;
-        problem.header = Some(Box::new((RETRY_AFTER, seconds.into())));
-        problem
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message)
     }
 
     /// Adds the challenge of RFC 6750: a credential is needed, or the given one is invalid for this
@@ -215,7 +214,7 @@ pub(super) enum Unread {
     Type(Refusal),
 }
 
-/// Refusals of requests that need a known caller, or have a rate limit.
+/// Refusals of requests that need a known caller.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents; made by the gate")]
 pub(super) enum Gated {
@@ -225,7 +224,7 @@ pub(super) enum Gated {
     /// The credential does not permit this request, or the request contradicts it
     #[response(status = 403)]
     Forbidden(Refusal),
-    /// The caller exceeds its rate limit, or has too many requests at once: try again after `retry-after` seconds
+    /// The caller has too many requests at once: try again after `retry-after` seconds
     #[response(status = 429, headers(("retry-after" = u32, description = "Seconds to wait")))]
     TooMany(Refusal),
 }

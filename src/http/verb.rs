@@ -19,9 +19,9 @@ use super::{Access, Scrapes, Wakes, measured, recording, serve, waking};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
-/// TIDEGATE_HTTP_AUTH sets how callers authenticate: keys, with API keys; jwt, with tokens of an OIDC issuer; none, not at
-/// all, because something in front authenticates them. If it is not set, callers do not authenticate, and --listen must be
-/// a loopback address.
+/// TIDEGATE_HTTP_AUTH sets how callers authenticate: keys, with API keys; none, not at all, because something
+/// in front authenticates them. If it is not set, callers do not authenticate, and --listen must be a
+/// loopback address.
 #[derive(Parser)]
 #[command(
     name = "serve",
@@ -55,8 +55,14 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     if access.is_undecided() && !listen.ip().is_loopback() {
         return Err(Error::Config(format!(
             "--listen {listen}: must be a loopback address while TIDEGATE_HTTP_AUTH is not set, because callers would not \
-             be authenticated; set it to keys or jwt, or to none if something in front authenticates the callers"
+             be authenticated; set it to keys, or to none if something in front authenticates the callers"
         )));
+    }
+    if access.needs_gateway() {
+        return Err(Error::Config(
+            "TIDEGATE_HTTP_AUTH: must be keys or none for serve: only API Gateway verifies tokens, in front of the function"
+                .to_owned(),
+        ));
     }
     let scrapes = Scrapes::from_settings(&environment, asked.metrics, listen.ip().is_loopback())?;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));

@@ -1,31 +1,20 @@
 //! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the real verbs make.
 
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime};
 
-use axum::http::StatusCode;
-use axum::{Json, Router, routing};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use openssl::bn::BigNumContext;
-use openssl::ec::{EcGroup, EcKey, PointConversionForm};
-use openssl::ecdsa::EcdsaSig;
-use openssl::hash::MessageDigest;
-use openssl::nid::Nid;
-use openssl::pkey::{Id, PKey, Private};
-use openssl::rsa::Rsa;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tidegate_job::http::{self, Access};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
+use tokio::net::TcpStream;
+use tokio::process::Child;
 use uuid::Uuid;
 
 use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, use_job};
-use crate::support::{self, Deadline};
+use crate::support::{self, Deadline, RuntimeApi};
 
 const KIND: &str = "/jobs/service_request_use_job";
 
@@ -38,13 +27,9 @@ pub fn access(settings: &[(&str, &str)]) -> Access {
     .unwrap()
 }
 
-/// The interface for holders of API keys, who may ask as often as they like.
+/// The interface for holders of API keys.
 async fn with_keys() -> Api {
-    let settings = [
-        ("TIDEGATE_HTTP_AUTH", "keys"),
-        ("TIDEGATE_HTTP_PER_SECOND", "0"),
-    ];
-    Api::asking(access(&settings)).await
+    Api::asking(access(&[("TIDEGATE_HTTP_AUTH", "keys")])).await
 }
 
 /// Runs a verb as a program would; its document, and whether it succeeded.
@@ -379,48 +364,6 @@ async fn a_request_is_made_for_the_credentials_client_and_says_nothing_else() {
     assert_eq!(status, 422, "{answer}");
 }
 
-#[tokio::test]
-async fn who_asks_too_often_is_told_when_to_come_again_and_others_are_served() {
-    let settings = [
-        ("TIDEGATE_HTTP_AUTH", "keys"),
-        ("TIDEGATE_HTTP_PER_SECOND", "1"),
-    ];
-    let api = Api::asking(access(&settings)).await;
-    let (ours, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
-    let (theirs, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
-    let mut refused = None;
-    let mut served = 0;
-    // However slow the machine is, one of so many comes within a second of another.
-    for _ in 0..300 {
-        let response = send(&api, Method::GET, "/jobs/1", &ours, &Value::Null).await;
-        if response.status() == 429 {
-            refused = Some(response);
-            break;
-        }
-        assert_eq!(response.status(), 404);
-        served += 1;
-    }
-    assert!(served > 0);
-    let response = refused.expect("one comes too soon");
-    let again: u64 = response.headers()[RETRY_AFTER]
-        .to_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert!((1..=2).contains(&again), "{again}");
-    assert_eq!(
-        parts(response).await.1["error"]["type"],
-        "too_many_requests"
-    );
-    assert_eq!(
-        get(&api, "/jobs/1", &theirs).await.0,
-        404,
-        "another client's"
-    );
-    let open = request(&api, Method::GET, "/healthz", &Value::Null).send();
-    assert_eq!(open.await.unwrap().status(), 200);
-}
-
 /// What a server answers first on this connection; nothing if it closes it.
 async fn status_line(stream: &mut TcpStream) -> String {
     let mut line = String::new();
@@ -533,15 +476,20 @@ async fn serve_is_for_this_machine_alone_until_it_is_said_who_may_call() {
         "{said}"
     );
     assert!(said.contains("TIDEGATE_HTTP_AUTH"), "{said}");
-    let odd = support::command("tidegate")
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .env("DATABASE_URL", api.db.direct())
-        .env("TIDEGATE_HTTP_AUTH", "yes")
-        .output()
-        .await
-        .unwrap();
-    let said = String::from_utf8(odd.stderr).unwrap();
-    assert!(said.contains("TIDEGATE_HTTP_AUTH: must be"), "{said}");
+    for odd in ["yes", "jwt", "keys,jwt"] {
+        let refused = support::command("tidegate")
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .env("DATABASE_URL", api.db.direct())
+            .env("TIDEGATE_HTTP_AUTH", odd)
+            .output()
+            .await
+            .unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(
+            said.contains("TIDEGATE_HTTP_AUTH: must be"),
+            "{odd}: {said}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -572,409 +520,184 @@ async fn a_function_asks_for_keys_and_does_nothing_until_it_is_said_who_may_call
     assert_eq!(answer.body["statusCode"], 202, "{:?}", answer.body);
 }
 
-// Tokens of an issuer
+// Behind a gateway that verifies tokens
 
-/// What an issuer serves, which a test changes, and how often it is asked for its keys.
-#[derive(Default)]
-struct Served {
-    keys: Vec<Value>,
-    is_away: bool,
-    asked: usize,
+/// The function behind a gateway.
+struct Behind {
+    api: Api,
+    function: RuntimeApi,
+    _process: Child,
 }
 
-/// An issuer on this machine. It ends with the test.
-struct Issuer {
-    url: String,
-    served: Arc<Mutex<Served>>,
-    server: AbortHandle,
-}
-
-impl Drop for Issuer {
-    fn drop(&mut self) {
-        self.server.abort();
-    }
-}
-
-impl Issuer {
-    async fn new(signers: &[&Signer]) -> Self {
-        let keys = signers.iter().map(|signer| signer.public.clone());
-        let served = Served {
-            keys: keys.collect(),
-            ..Served::default()
-        };
-        let served = Arc::new(Mutex::new(served));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let described = json!({"issuer": url, "jwks_uri": format!("{url}/keys")});
-        let keys = Arc::clone(&served);
-        let answer = move || {
-            let mut served = keys.lock().unwrap();
-            served.asked += 1;
-            let status = if served.is_away { 503 } else { 200 };
-            let status = StatusCode::from_u16(status).unwrap();
-            std::future::ready((status, Json(json!({"keys": served.keys}))))
-        };
-        let routes = Router::new()
-            .route(
-                "/.well-known/openid-configuration",
-                routing::get(async move || Json(described)),
-            )
-            .route("/keys", routing::get(answer));
-        let serving = axum::serve(listener, routes).into_future();
+impl Behind {
+    async fn new(auth: &str) -> Self {
+        let api = with_keys().await;
+        let settings = [("DATABASE_URL", &*api.db.url), ("TIDEGATE_HTTP_AUTH", auth)];
+        let (function, process) = function(&settings).await;
         Self {
-            url,
-            served,
-            server: tokio::spawn(serving).abort_handle(),
+            api,
+            function,
+            _process: process,
         }
     }
 
-    fn asked(&self) -> usize {
-        self.served.lock().unwrap().asked
-    }
-
-    /// The interface for bearers of its tokens.
-    async fn api(&self) -> Api {
-        let settings = [
-            ("TIDEGATE_HTTP_AUTH", "keys,jwt"),
-            ("TIDEGATE_HTTP_PER_SECOND", "0"),
-            ("TIDEGATE_HTTP_JWT_ISSUER", &self.url),
-            ("TIDEGATE_HTTP_JWT_AUDIENCE", "tidegate"),
-        ];
-        Api::asking(access(&settings)).await
-    }
-
-    /// Claims that are good for a minute, with these in the place of their own.
-    fn claims(&self, own: &Value) -> Value {
-        let now = now();
-        let mut claims = json!({"iss": self.url, "aud": "tidegate", "exp": now + 60, "nbf": now,
-            "client_id": Uuid::from_u128(1), "scope": "jobs"});
-        for (name, value) in own.as_object().unwrap() {
-            claims[name] = value.clone();
+    /// Sends the event of a request, with these parts in the place of its own.
+    async fn send(&self, (method, path, body): (&str, &str, &Value), own: &Value) -> (u16, Value) {
+        let mut event: Value = serde_json::from_str(&gateway(method, path, body)).unwrap();
+        for part in ["headers", "requestContext"] {
+            for (name, value) in own[part].as_object().into_iter().flatten() {
+                event[part][name] = value.clone();
+            }
         }
-        claims
+        let deadline = Deadline::In(support::PATIENCE);
+        let answer = self.function.invoke(event.to_string(), deadline).await;
+        assert!(!answer.is_error, "{:?}", answer.body);
+        let status = answer.body["statusCode"].as_u64().unwrap();
+        let body = serde_json::from_str(answer.body["body"].as_str().unwrap());
+        (u16::try_from(status).unwrap(), body.unwrap())
+    }
+
+    async fn post(&self, claims: &Value, path: &str, body: &Value) -> (u16, Value) {
+        self.send(("POST", path, body), &verified(claims)).await
+    }
+
+    async fn get(&self, claims: &Value, path: &str) -> u16 {
+        let request = ("GET", path, &Value::Null);
+        self.send(request, &verified(claims)).await.0
     }
 }
 
-fn now() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.unwrap().as_secs()
+/// What the gateway adds to a request whose token has these claims.
+fn verified(claims: &Value) -> Value {
+    json!({"requestContext": {"authorizer": {"jwt": {"claims": claims, "scopes": null}}}})
 }
 
-fn encoded(part: impl AsRef<[u8]>) -> String {
-    URL_SAFE_NO_PAD.encode(part)
-}
-
-/// What signs tokens, and as what it is listed.
-struct Signer {
-    private: PKey<Private>,
-    public: Value,
-    head: Value,
-}
-
-impl Signer {
-    fn rsa(kid: &str) -> Self {
-        let key = Rsa::generate(2048).unwrap();
-        let [n, e] = [key.n(), key.e()].map(|number| encoded(number.to_vec()));
-        Self {
-            public: json!({"kty": "RSA", "kid": kid, "use": "sig", "alg": "RS256", "n": n, "e": e}),
-            head: json!({"alg": "RS256", "typ": "JWT", "kid": kid}),
-            private: PKey::from_rsa(key).unwrap(),
-        }
+/// The claims of a token, with these in the place of its own.
+fn claims(own: &Value) -> Value {
+    let mut claims = json!({"iss": "https://issuer.example.org", "aud": "tidegate", "exp": "1767225660",
+        "client_id": Uuid::from_u128(1), "scope": "jobs"});
+    for (name, value) in own.as_object().unwrap() {
+        claims[name] = value.clone();
     }
-
-    fn ecdsa(kid: &str) -> Self {
-        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-        let key = EcKey::generate(&group).unwrap();
-        let mut context = BigNumContext::new().unwrap();
-        let form = PointConversionForm::UNCOMPRESSED;
-        let point = key
-            .public_key()
-            .to_bytes(&group, form, &mut context)
-            .unwrap();
-        let (x, y) = (encoded(&point[1..33]), encoded(&point[33..]));
-        Self {
-            public: json!({"kty": "EC", "crv": "P-256", "kid": kid, "x": x, "y": y}),
-            head: json!({"alg": "ES256", "kid": kid}),
-            private: PKey::from_ec_key(key).unwrap(),
-        }
-    }
-
-    fn token(&self, claims: &Value) -> String {
-        self.token_with(&self.head, claims)
-    }
-
-    fn token_with(&self, head: &Value, claims: &Value) -> String {
-        let message = format!(
-            "{}.{}",
-            encoded(head.to_string()),
-            encoded(claims.to_string())
-        );
-        let mut signer =
-            openssl::sign::Signer::new(MessageDigest::sha256(), &self.private).unwrap();
-        let mut signature = signer.sign_oneshot_to_vec(message.as_bytes()).unwrap();
-        if self.private.id() == Id::EC {
-            let numbers = EcdsaSig::from_der(&signature).unwrap();
-            let numbers =
-                [numbers.r(), numbers.s()].map(|number| number.to_vec_padded(32).unwrap());
-            signature = numbers.concat();
-        }
-        format!("{message}.{}", encoded(signature))
-    }
+    claims
 }
 
 #[tokio::test]
-async fn a_token_of_the_issuer_is_good_for_what_it_says() {
-    let (rsa, ecdsa) = (Signer::rsa("a"), Signer::ecdsa("b"));
-    let issuer = Issuer::new(&[&rsa, &ecdsa]).await;
-    let api = issuer.api().await;
-    for signer in [&rsa, &ecdsa] {
-        let user = Uuid::new_v4();
-        let claims = issuer.claims(&json!({"user_id": user, "aud": ["other", "tidegate"]}));
-        let token = signer.token(&claims);
-        let mut asked = job_of_nobody();
-        asked.as_object_mut().unwrap().remove("user_id");
-        let (status, answer) = post(&api, KIND, &token, &asked).await;
-        assert_eq!(status, 202, "{answer}");
-        let href = link_of(&answer).href;
-        assert_eq!(get(&api, &href, &token).await.0, 200);
-        let theirs = signer.token(&issuer.claims(&json!({"client_id": Uuid::from_u128(2)})));
-        assert_eq!(get(&api, &href, &theirs).await.0, 404);
-        asked["user_id"] = json!(Uuid::new_v4());
-        assert_eq!(post(&api, KIND, &token, &asked).await.0, 403);
-        assert_eq!(post(&api, "/letters", &token, &letter("1")).await.0, 403);
-        let letters = signer.token(&issuer.claims(&json!({"scope": "openid letters"})));
-        assert_eq!(post(&api, "/letters", &letters, &letter("1")).await.0, 202);
+async fn a_token_that_the_gateway_has_verified_is_good_for_what_it_says() {
+    let behind = Behind::new("keys,jwt").await;
+    let user = Uuid::new_v4();
+    let ours = claims(&json!({"user_id": user}));
+    let mut asked = job_of_nobody();
+    asked.as_object_mut().unwrap().remove("user_id");
+    let (status, answer) = behind.post(&ours, KIND, &asked).await;
+    assert_eq!(status, 202, "{answer}");
+    let href = link_of(&answer).href;
+    assert_eq!(behind.get(&ours, &href).await, 200);
+    let theirs = claims(&json!({"client_id": Uuid::from_u128(2)}));
+    assert_eq!(behind.get(&theirs, &href).await, 404);
+    asked["user_id"] = json!(Uuid::new_v4());
+    assert_eq!(behind.post(&ours, KIND, &asked).await.0, 403);
+    assert_eq!(behind.post(&ours, "/letters", &letter("1")).await.0, 403);
+    for scope in ["openid letters", "[openid letters]"] {
+        let letters = claims(&json!({"scope": scope}));
+        assert_eq!(behind.post(&letters, "/letters", &letter("1")).await.0, 202);
     }
-    assert_eq!(issuer.asked(), 1, "its keys are kept");
-    let (key, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
-    assert_eq!(
-        post(&api, KIND, &key, &job_of_nobody()).await.0,
-        202,
-        "keys are good beside"
-    );
-}
-
-/// Shows a token that is no good, and looks whether its bearer is told this of it.
-async fn is_refused(api: &Api, token: &str, says: &str) {
-    let response = send(api, Method::POST, KIND, token, &job_of_nobody()).await;
-    let told = "Bearer realm=\"tidegate\", error=\"invalid_token\"";
-    assert_eq!(challenge(&response), told);
-    let (status, answer) = parts(response).await;
-    let message = answer["error"]["message"].as_str().unwrap();
-    assert!(status == 401 && message.contains(says), "{says}: {answer}");
-    assert!(!message.contains("canary"), "{message}");
+    // A Lambda authorizer says the same in its own way.
+    let request = ("POST", KIND, &job_of_nobody());
+    let lambda = json!({"requestContext": {"authorizer": {"lambda": claims(&json!({}))}}});
+    assert_eq!(behind.send(request, &lambda).await.0, 202);
+    let (key, _) = key(&behind.api, Uuid::new_v4(), &["jobs"]).await;
+    let with_key = json!({"headers": {"authorization": format!("Bearer {key}")}});
+    assert_eq!(behind.send(request, &with_key).await.0, 202);
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_for_us_or_not_in_its_time_is_401() {
-    let ours = Signer::rsa("a");
-    let issuer = Issuer::new(&[&ours]).await;
-    let api = issuer.api().await;
-    let (past, future) = (now() - 3600, now() + 3600);
-    for (own, says) in [
-        (json!({"exp": past}), "has expired"),
-        (json!({"nbf": future}), "not valid yet"),
-        (json!({"aud": "other"}), "another service"),
-        (
-            json!({"iss": "https://issuer.example.org"}),
-            "another service",
-        ),
-        (json!({"patient_id": "canary"}), "claims"),
-        (json!({"client_id": null}), "claims"),
-    ] {
-        let token = ours.token(&issuer.claims(&own));
-        is_refused(&api, &token, says).await;
-    }
-    for name in ["exp", "aud", "iss"] {
-        let mut claims = issuer.claims(&json!({}));
-        claims.as_object_mut().unwrap().remove(name);
-        is_refused(&api, &ours.token(&claims), "lacks").await;
-    }
-    // A clock that is a little behind the issuer's.
-    let early = issuer.claims(&json!({"nbf": now() + 10}));
-    let taken = post(&api, KIND, &ours.token(&early), &job_of_nobody()).await;
-    assert_eq!(taken.0, 202);
-}
-
-#[tokio::test]
-async fn a_token_that_its_issuer_has_not_signed_is_401() {
-    let (ours, ecdsa) = (Signer::rsa("a"), Signer::ecdsa("b"));
-    let issuer = Issuer::new(&[&ours, &ecdsa]).await;
-    let api = issuer.api().await;
-    let stranger = Signer::rsa("a");
-    let plain = issuer.claims(&json!({}));
-    let good = ours.token(&plain);
-    let (message, signature) = good.rsplit_once('.').unwrap();
-    let (head, _) = message.split_once('.').unwrap();
-    let other = issuer.claims(&json!({"client_id": Uuid::from_u128(2)}));
-    let other = encoded(other.to_string());
-    // Nobody learns that a forged token would have expired.
-    let over = issuer.claims(&json!({"exp": now() - 3600}));
-    for token in [
-        stranger.token(&plain),
-        stranger.token(&over),
-        format!("{head}.{other}.{signature}"),
-        format!("{message}.{}", encoded([0; 256])),
-        format!("{message}."),
-        ours.token_with(&json!({"alg": "RS256", "kid": "b"}), &plain),
-        ecdsa.token_with(&json!({"alg": "ES256", "kid": "a"}), &plain),
-    ] {
-        is_refused(&api, &token, "not signed").await;
-    }
-    let critical = json!({"alg": "RS256", "kid": "a", "crit": ["later"], "later": 1});
-    for token in [
-        ours.token_with(&json!({"alg": "RS256"}), &plain),
-        ours.token_with(&critical, &plain),
-        message.to_owned(),
-        "canary.canary.canary".to_owned(),
-    ] {
-        is_refused(&api, &token, "not a token").await;
-    }
-    assert_eq!(post(&api, KIND, &good, &job_of_nobody()).await.0, 202);
-}
-
-#[tokio::test]
-async fn a_token_cannot_choose_how_it_is_checked() {
-    let ours = Signer::rsa("a");
-    let issuer = Issuer::new(&[&ours]).await;
-    let api = issuer.api().await;
-    let claims = encoded(issuer.claims(&json!({})).to_string());
-    // The issuer's public key, in any form that it could be taken for a secret in.
-    let public = PKey::public_key_from_pem(&ours.private.public_key_to_pem().unwrap()).unwrap();
-    let secrets = [
-        public.public_key_to_pem().unwrap(),
-        public.public_key_to_der().unwrap(),
-        public.rsa().unwrap().public_key_to_pem_pkcs1().unwrap(),
-        public.rsa().unwrap().n().to_vec(),
-        ours.public["n"].as_str().unwrap().as_bytes().to_vec(),
+async fn claims_are_believed_from_the_request_context_alone() {
+    let behind = Behind::new("jwt").await;
+    let good = claims(&json!({}));
+    assert_eq!(behind.post(&good, KIND, &job_of_nobody()).await.0, 202);
+    let parts = [json!({"alg": "none"}), good.clone()];
+    let [head, said] = parts.map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+    let token = format!("{head}.{said}.");
+    let authorizer = verified(&good)["requestContext"]["authorizer"].to_string();
+    let (key, _) = key(&behind.api, Uuid::new_v4(), &["jobs"]).await;
+    let headers = [
+        json!({"authorization": format!("Bearer {token}")}),
+        json!({"authorization": format!("Bearer {key}")}),
+        json!({"x-amzn-oidc-data": token, "x-amzn-oidc-identity": Uuid::from_u128(1)}),
+        json!({"x-amzn-request-context": authorizer, "authorizer": authorizer}),
+        json!({}),
     ];
-    let head = encoded(json!({"alg": "HS256", "kid": "a"}).to_string());
-    let mut tokens = Vec::new();
-    for secret in secrets {
-        let message = format!("{head}.{claims}");
-        let key = PKey::hmac(&secret).unwrap();
-        let mut signer = openssl::sign::Signer::new(MessageDigest::sha256(), &key).unwrap();
-        let signature = signer.sign_oneshot_to_vec(message.as_bytes()).unwrap();
-        tokens.push(format!("{message}.{}", encoded(signature)));
+    let request = ("POST", KIND, &job_of_nobody());
+    for headers in &headers {
+        let (status, answer) = behind.send(request, &json!({"headers": headers})).await;
+        assert_eq!(status, 401, "{headers}: {answer}");
     }
-    for none in ["none", "None", "NONE", ""] {
-        let head = encoded(json!({"alg": none, "kid": "a"}).to_string());
-        tokens.push(format!("{head}.{claims}."));
-        let good = ours.token(&issuer.claims(&json!({})));
-        let (_, signature) = good.rsplit_once('.').unwrap();
-        tokens.push(format!("{head}.{claims}.{signature}"));
+    for context in [
+        json!({"jwt": {"claims": {}}}),
+        json!({"jwt": {"claims": null}}),
+        json!({"iam": {"userId": Uuid::from_u128(1), "accountId": "123456789012"}}),
+        json!({"lambda": null}),
+        json!(null),
+    ] {
+        let own = json!({"requestContext": {"authorizer": context}});
+        let (status, answer) = behind.send(request, &own).await;
+        assert_eq!(status, 401, "{context}: {answer}");
     }
-    // A key that comes with the token.
-    let stranger = Signer::rsa("a");
-    let head = json!({"alg": "RS256", "kid": "a", "jwk": stranger.public, "jku": issuer.url});
-    tokens.push(stranger.token_with(&head, &issuer.claims(&json!({}))));
-    for token in tokens {
-        assert_eq!(
-            post(&api, KIND, &token, &job_of_nobody()).await.0,
-            401,
-            "{token}"
-        );
+    for odd in [
+        json!({"patient_id": "canary"}),
+        json!({"client_id": "canary"}),
+    ] {
+        let (status, answer) = behind.post(&claims(&odd), KIND, &job_of_nobody()).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 401 && message.contains("claims"), "{answer}");
+        assert!(!message.contains("canary"), "{message}");
     }
-    let good = ours.token(&issuer.claims(&json!({})));
-    assert_eq!(post(&api, KIND, &good, &job_of_nobody()).await.0, 202);
+    // A server of its own has no gateway that it could believe.
+    let api = Api::asking(access(&[("TIDEGATE_HTTP_AUTH", "jwt")])).await;
+    for headers in &headers {
+        let mut asked = request_of_nobody(&api);
+        for (name, value) in headers.as_object().unwrap() {
+            asked = asked.header(name, value.as_str().unwrap());
+        }
+        assert_eq!(asked.send().await.unwrap().status(), 401, "{headers}");
+    }
 }
 
-#[tokio::test]
-async fn tokens_with_made_up_keys_do_not_have_the_issuer_asked_all_the_time() {
-    let ours = Signer::rsa("a");
-    let issuer = Issuer::new(&[&ours]).await;
-    let api = issuer.api().await;
-    let claims = issuer.claims(&json!({}));
-    assert_eq!(
-        post(&api, KIND, &ours.token(&claims), &job_of_nobody())
-            .await
-            .0,
-        202
-    );
-    let stranger = Signer::ecdsa("x");
-    let storm = (0..100).map(|number| {
-        let head = json!({"alg": "ES256", "kid": format!("made up {number}")});
-        let token = stranger.token_with(&head, &claims);
-        let api = &api;
-        async move { get(api, "/jobs/1", &token).await.0 }
-    });
-    let began = Instant::now();
-    let answers = futures_util::future::join_all(storm).await;
-    // Who comes while too many are at work is told to come again.
-    assert!(
-        answers.iter().all(|status| [401, 503].contains(status)),
-        "{answers:?}"
-    );
-    assert!(answers.contains(&401));
-    let most = 1 + began.elapsed().as_secs() / 30 + 1;
-    assert!((issuer.asked() as u64) <= most, "{} times", issuer.asked());
-    assert_eq!(
-        post(&api, KIND, &ours.token(&claims), &job_of_nobody())
-            .await
-            .0,
-        202
-    );
-}
-
-#[tokio::test]
-async fn while_the_issuer_is_away_known_keys_are_good_and_who_never_knew_any_says_try_again() {
-    let ours = Signer::rsa("a");
-    let issuer = Issuer::new(&[&ours]).await;
-    let (early, late) = (issuer.api().await, issuer.api().await);
-    let token = ours.token(&issuer.claims(&json!({})));
-    assert_eq!(post(&early, KIND, &token, &job_of_nobody()).await.0, 202);
-    issuer.served.lock().unwrap().is_away = true;
-    assert_eq!(post(&early, KIND, &token, &job_of_nobody()).await.0, 202);
-    let response = send(&late, Method::POST, KIND, &token, &job_of_nobody()).await;
-    assert!(response.headers().contains_key(RETRY_AFTER));
-    let (status, answer) = parts(response).await;
-    assert_eq!(
-        (status, &answer["error"]["type"]),
-        (503, &json!("unavailable"))
-    );
-    assert!(!answer.to_string().contains("127.0"), "{answer}");
+fn request_of_nobody(api: &Api) -> RequestBuilder {
+    request(api, Method::POST, KIND, &job_of_nobody())
 }
 
 #[tokio::test]
 async fn a_token_for_a_patient_reaches_that_patient_alone() {
-    let ours = Signer::rsa("a");
-    let issuer = Issuer::new(&[&ours]).await;
-    let api = issuer.api().await;
-    let everybodys = ours.token(&issuer.claims(&json!({})));
+    let behind = Behind::new("jwt").await;
+    let everybodys = claims(&json!({}));
     let patient = Uuid::new_v4();
-    let own = ours.token(&issuer.claims(&json!({"patient_id": patient})));
+    let own = claims(&json!({"patient_id": patient}));
     let mut asked = job_of_nobody();
-    assert_eq!(
-        post(&api, KIND, &own, &asked).await.0,
-        403,
-        "of another one"
-    );
+    let (status, _) = behind.post(&own, KIND, &asked).await;
+    assert_eq!(status, 403, "of another one");
     asked["patient_id"] = json!(patient);
-    let (status, answer) = post(&api, KIND, &own, &asked).await;
+    let (status, answer) = behind.post(&own, KIND, &asked).await;
     assert_eq!(status, 202);
-    let theirs = post(&api, KIND, &everybodys, &job_of_nobody()).await.1;
-    assert_eq!(get(&api, &link_of(&answer).href, &own).await.0, 200);
-    assert_eq!(get(&api, &link_of(&theirs).href, &own).await.0, 404);
-    assert_eq!(get(&api, &link_of(&theirs).href, &everybodys).await.0, 200);
+    let theirs = behind.post(&everybodys, KIND, &job_of_nobody()).await.1;
+    assert_eq!(behind.get(&own, &link_of(&answer).href).await, 200);
+    assert_eq!(behind.get(&own, &link_of(&theirs).href).await, 404);
+    assert_eq!(behind.get(&everybodys, &link_of(&theirs).href).await, 200);
     asked.as_object_mut().unwrap().remove("patient_id");
     asked["request_id"] = json!("r2");
-    let (_, again) = post(&api, KIND, &own, &asked).await;
-    assert_eq!(
-        link_of(&again),
-        link_of(&answer),
-        "it is the patient's, unsaid"
-    );
+    let (_, again) = behind.post(&own, KIND, &asked).await;
+    let what = "it is the patient's, unsaid";
+    assert_eq!(link_of(&again), link_of(&answer), "{what}");
 
     let entity = |patient: Uuid| format!("/patients/{patient}/episodes/{}", Uuid::nil());
-    assert_eq!(get(&api, &entity(patient), &own).await.0, 404);
-    assert_eq!(get(&api, &entity(Uuid::new_v4()), &own).await.0, 403);
-    assert_eq!(get(&api, &entity(Uuid::new_v4()), &everybodys).await.0, 404);
-    let confirm = format!(
-        "/patients/{}/approvals/{}/confirmation",
-        Uuid::new_v4(),
-        Uuid::nil()
-    );
+    let other = entity(Uuid::new_v4());
+    assert_eq!(behind.get(&own, &entity(patient)).await, 404);
+    assert_eq!(behind.get(&own, &other).await, 403);
+    assert_eq!(behind.get(&everybodys, &other).await, 404);
+    let approval = format!("/patients/{}/approvals/{}", Uuid::new_v4(), Uuid::nil());
+    let confirm = format!("{approval}/confirmation");
     let body = json!({"request_id": "r1", "user_id": Uuid::nil()});
-    assert_eq!(post(&api, &confirm, &own, &body).await.0, 403);
-    assert_eq!(post(&api, &confirm, &everybodys, &body).await.0, 404);
+    assert_eq!(behind.post(&own, &confirm, &body).await.0, 403);
+    assert_eq!(behind.post(&everybodys, &confirm, &body).await.0, 404);
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tidegate::operate::{ForgetRequest, parse_subject};
 use tidegate::testing::handlers_of;
 use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published, RetryPolicy};
+use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
 use tidegate_job::app::forms::{self, Form, Grant, Measure, MessageKey, Received};
 use tidegate_job::app::{App, Event};
 use tokio_postgres::Client;
@@ -1024,7 +1025,8 @@ async fn i9_nothing_about_a_person_reaches_a_log_line_an_error_or_debug_output()
         }
         let form = form(&format!("f{round}"));
         assert_nothing_private("Debug of a form", &format!("{form:?}"));
-        let event = Event::FormSubmitted(forms::events::FormSubmitted { form: form.clone() });
+        let submitted = FormSubmitted { form: form.clone() };
+        let event = Event::Form(FormEvent::FormSubmitted(submitted));
         assert_nothing_private("Debug of an event", &format!("{event:?}"));
         world
             .publish("form_submitted", &json!({"form": form}))

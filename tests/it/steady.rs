@@ -143,7 +143,6 @@ async fn serve(url: &str) -> (Child, String, Lines<BufReader<ChildStdout>>) {
     let mut server = support::command("tidegate")
         .args(["serve", "--listen", "127.0.0.1:0"])
         // More requests are what this is about.
-        .env("TIDEGATE_HTTP_PER_SECOND", "0")
         .env("DATABASE_URL", url)
         .env("TIDEGATE_LOG", "error")
         .stdout(Stdio::piped())

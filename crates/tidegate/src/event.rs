@@ -140,6 +140,19 @@ impl DecodeError {
 /// assert_eq!(old, ShopEvent::OrderPlaced(OrderPlaced { order_id: 7, currency: "EUR".to_owned() }));
 /// # Ok::<(), tidegate::DecodeError>(())
 /// ```
+///
+/// A program with several parts declares the events of each part beside it, and an enum of these enums:
+///
+/// ```
+/// tidegate::events! { #[derive(Debug)] pub enum ShopEvent { NightFell(()) = "night_fell" } }
+/// tidegate::events! { #[derive(Debug)] pub enum StockEvent { Counted(u32) = "counted" } }
+/// tidegate::events! { #[derive(Debug)] pub enum Event { Shop(ShopEvent), Stock(StockEvent) } }
+///
+/// # use tidegate::Event as _;
+/// assert_eq!(Event::KINDS, ["night_fell", "counted"]);
+/// assert!(matches!(Event::decode("counted", Some(b"7"))?, Event::Stock(StockEvent::Counted(7))));
+/// # Ok::<(), tidegate::DecodeError>(())
+/// ```
 #[macro_export]
 macro_rules! events {
     ($(#[$attr:meta])* $vis:vis enum $name:ident {
@@ -174,8 +187,52 @@ macro_rules! events {
             }
         }
     };
+    ($(#[$attr:meta])* $vis:vis enum $name:ident {
+        $($(#[$variant_attr:meta])* $variant:ident($part:ty)),+ $(,)?
+    }) => {
+        $(#[$attr])*
+        $vis enum $name { $($(#[$variant_attr])* $variant($part)),+ }
+
+        impl $crate::Event for $name {
+            const KINDS: &'static [&'static str] = &$crate::export::joined::<{ 0 $(+ <$part as $crate::Event>::KINDS.len())+ }>(
+                &[$(<$part as $crate::Event>::KINDS),+],
+            );
+
+            fn kind(&self) -> &'static str {
+                match self { $(Self::$variant(event) => $crate::Event::kind(event)),+ }
+            }
+
+            fn decode(kind: &str, payload: Option<&[u8]>) -> Result<Self, $crate::DecodeError> {
+                $(if <$part as $crate::Event>::KINDS.contains(&kind) {
+                    return <$part as $crate::Event>::decode(kind, payload).map(Self::$variant);
+                })+
+                Err($crate::DecodeError::UnknownKind(kind.to_owned()))
+            }
+
+            fn encode(&self) -> Result<Box<$crate::export::RawValue>, $crate::export::serde_json::Error> {
+                match self { $(Self::$variant(event) => $crate::Event::encode(event)),+ }
+            }
+        }
+    };
     (@version) => { 1 };
     (@version $version:literal) => { $version };
+}
+
+/// Returns the kinds of all parts of a program.
+#[doc(hidden)]
+#[must_use]
+pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str; N] {
+    let mut all = [""; N];
+    let (mut part, mut of_part, mut at) = (0, 0, 0);
+    while at < N {
+        if of_part == parts[part].len() {
+            (part, of_part) = (part + 1, 0);
+            continue;
+        }
+        all[at] = parts[part][of_part];
+        (of_part, at) = (of_part + 1, at + 1);
+    }
+    all
 }
 
 /// The payload field that holds the version.

@@ -243,5 +243,5 @@ pub mod export {
     pub use serde_json;
     pub use serde_json::value::RawValue;
 
-    pub use crate::event::{decode, encode, lift};
+    pub use crate::event::{decode, encode, joined, lift};
 }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::{Filter, Received, receive};
 use tidegate::{Database, Error};
@@ -16,7 +17,7 @@ struct Asked {
 }
 
 /// The result of receiving a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "action", rename = "receive_issuing")]
 pub struct ReceiveIssuingReport {
     /// Whether it requests a check. If not, nothing was stored.

@@ -26,11 +26,19 @@ pub mod verb;
 
 use serde::{Deserialize, Serialize};
 
-use super::Event;
 use tidegate::{Error, NewEvent, dedup_key};
 
 pub use answer::{ReceiveIssuingReport, answer};
 pub use intake::{Filter, Received, receive};
+
+tidegate::events! {
+    /// What the checks system does.
+    #[derive(Debug)]
+    pub enum CheckEvent {
+        /// An application needs an AI check before it is issued.
+        IssuingsAiChecks(IssuingCheck) = "issuings-ai-checks",
+    }
+}
 
 /// The payload of `issuings-ai-checks`: `{"triggerId", "applicationId"}` and nothing else (B32).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +81,7 @@ impl IssuingCheck {
 
     /// Builds the event that requests this check. While it is live, there is no second one.
     fn event(&self) -> Result<NewEvent, serde_json::Error> {
-        let event = NewEvent::of(&Event::IssuingsAiChecks(self.clone()))?;
+        let event = NewEvent::of(&CheckEvent::IssuingsAiChecks(self.clone()))?;
         Ok(event.dedup(self.key()?))
     }
 }

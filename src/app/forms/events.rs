@@ -5,6 +5,33 @@ use serde::{Deserialize, Serialize};
 
 use super::model::{Form, Grant, Measure};
 
+tidegate::events! {
+    /// A step of the forms system.
+    #[derive(Debug)]
+    pub enum FormEvent {
+        /// A form was submitted.
+        FormSubmitted(FormSubmitted) = "form_submitted",
+        /// The form was archived.
+        FormArchived(FormArchived) = "form_archived",
+        /// The case system opened a case for the form.
+        CaseOpened(CaseOpened) = "case_opened",
+        /// A grant letter for a form was received.
+        GrantLetterReceived(GrantLetterReceived) = "grant_letter_received",
+        /// The letter was archived.
+        GrantLetterArchived(GrantLetterArchived) = "grant_letter_archived",
+        /// The grant was saved.
+        GrantSaved(GrantSaved) = "grant_saved",
+        /// A grant letter for a case of another system was received.
+        ExternalLetterReceived(ExternalLetterReceived) = "external_letter_received",
+        /// That letter was archived.
+        ExternalLetterArchived(ExternalLetterArchived) = "external_letter_archived",
+        /// The case system cancelled a measure of a form.
+        FormCancelled(FormCancelled) = "form_cancelled",
+        /// A grant letter was viewed.
+        GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
+    }
+}
+
 /// A form was submitted. Published in the transaction that stored the form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FormSubmitted {

@@ -8,14 +8,80 @@
 
 use super::events::{
     CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
-    FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed, GrantSaved,
+    FormEvent, FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed,
+    GrantSaved,
 };
 use super::intake::group_of;
 use super::model::{Form, FormStatus, Grant, Measure};
-use super::services::{Archive, Archived, Cases, Notice, Notifications};
+use super::services::{
+    ARCHIVE, Archive, Archived, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Services,
+};
 use super::store;
-use crate::app::Event;
-use tidegate::{Context, Done, HandlerError, HandlerResult, NewEvent, Transaction, Verdicts};
+use tidegate::{
+    Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
+};
+
+/// Returns the handlers of a step.
+pub fn handlers<'a>(
+    services: &'a Services,
+    event: &'a FormEvent,
+    ctx: &'a Context,
+) -> Handlers<'a> {
+    let Services {
+        archive,
+        cases,
+        notifications,
+    } = services;
+    match event {
+        FormEvent::FormSubmitted(event) => {
+            Handlers::one("archive_form", archive_form(archive, event, ctx)).calls(ARCHIVE)
+        }
+        FormEvent::FormArchived(event) => {
+            Handlers::one("open_case", open_case(cases, event, ctx)).calls(CASES)
+        }
+        FormEvent::CaseOpened(event) => {
+            Handlers::one("archive_note", archive_note(archive, event, ctx))
+                .calls(ARCHIVE)
+                .and(
+                    "notify_received",
+                    notify_received(notifications, event, ctx),
+                )
+                .calls(NOTIFICATIONS)
+        }
+        FormEvent::GrantLetterReceived(event) => {
+            Handlers::one("archive_letter", archive_letter(archive, event, ctx)).calls(ARCHIVE)
+        }
+        FormEvent::GrantLetterArchived(event) => {
+            Handlers::one("save_grant", save_grant(event, ctx))
+                .and("approve_form", approve_form(event, ctx))
+        }
+        FormEvent::GrantSaved(event) => Handlers::one(
+            "notify_approved",
+            notify_approved(notifications, event, ctx),
+        )
+        .calls(NOTIFICATIONS),
+        FormEvent::ExternalLetterReceived(event) => Handlers::one(
+            "archive_letter",
+            archive_external_letter(archive, event, ctx),
+        )
+        .calls(ARCHIVE),
+        FormEvent::ExternalLetterArchived(event) => {
+            Handlers::one("save_external_grant", save_external_grant(event, ctx))
+                .and(
+                    "notify_external",
+                    notify_external(notifications, event, ctx),
+                )
+                .calls(NOTIFICATIONS)
+        }
+        FormEvent::FormCancelled(event) => Handlers::one(
+            "notify_cancelled",
+            notify_cancelled(notifications, event, ctx),
+        )
+        .calls(NOTIFICATIONS)
+        .and("cancel_form", cancel_form(event, ctx)),
+        FormEvent::GrantLetterViewed(event) => Handlers::one("count_view", count_view(event)),
+    }
+}
 
 /// Archives a submitted form.
 pub async fn archive_form(
@@ -33,7 +99,7 @@ pub async fn archive_form(
         document_id,
         journal_id,
     };
-    follow_up(ctx, &form.id, &Event::FormArchived(archived))?;
+    follow_up(ctx, &form.id, &FormEvent::FormArchived(archived))?;
     Ok(Done::ok())
 }
 
@@ -61,7 +127,7 @@ pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> Ha
         case_number,
         measure_id,
     };
-    follow_up(ctx, form_id, &Event::CaseOpened(opened))?;
+    follow_up(ctx, form_id, &FormEvent::CaseOpened(opened))?;
     tx.complete(Done::ok()).await
 }
 
@@ -118,7 +184,7 @@ pub async fn archive_letter(
         journal_id,
         grant: grant.clone(),
     };
-    follow_up(ctx, form_id, &Event::GrantLetterArchived(archived))?;
+    follow_up(ctx, form_id, &FormEvent::GrantLetterArchived(archived))?;
     Ok(Done::ok())
 }
 
@@ -140,7 +206,7 @@ pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerRe
         form_id: form_id.clone(),
         grant: grant.clone(),
     };
-    follow_up(ctx, form_id, &Event::GrantSaved(saved))?;
+    follow_up(ctx, form_id, &FormEvent::GrantSaved(saved))?;
     tx.complete(Done::ok()).await
 }
 
@@ -191,7 +257,7 @@ pub async fn archive_external_letter(
     } = archive
         .letter(&ctx.idempotency_key("letter"), letter_id, grant)
         .await?;
-    ctx.emit(&Event::ExternalLetterArchived(ExternalLetterArchived {
+    ctx.emit(&FormEvent::ExternalLetterArchived(ExternalLetterArchived {
         document_id,
         journal_id,
         grant: grant.clone(),
@@ -271,7 +337,7 @@ pub async fn count_view(_event: &GrantLetterViewed) -> HandlerResult {
 }
 
 /// Emits the next step of a form. It follows the form's other events.
-fn follow_up(ctx: &Context, form_id: &str, event: &Event) -> Result<(), HandlerError> {
+fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), HandlerError> {
     ctx.emit_new(NewEvent::of(event).reject("emit")?.group(group_of(form_id)))
 }
 

@@ -9,11 +9,11 @@ use serde::Serialize;
 use tokio_postgres::Transaction;
 
 use super::events::{
-    ExternalLetterReceived, FormCancelled, FormSubmitted, GrantLetterReceived, GrantLetterViewed,
+    ExternalLetterReceived, FormCancelled, FormEvent, FormSubmitted, GrantLetterReceived,
+    GrantLetterViewed,
 };
 use super::model::{Form, FormStatus, Grant, Measure, text};
 use super::store::{self, MessageKey, StoredMessage};
-use crate::app::Event;
 use tidegate::{Error, NewEvent, Published, publish};
 
 /// The result of receiving a message from outside.
@@ -62,7 +62,7 @@ pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<Published, Erro
     let id = form.id.clone();
     publish(
         tx,
-        &of_form(&id, &Event::FormSubmitted(FormSubmitted { form }))?,
+        &of_form(&id, &FormEvent::FormSubmitted(FormSubmitted { form }))?,
     )
     .await
 }
@@ -101,7 +101,7 @@ pub async fn receive_letter(
             letter_id: letter_id.clone(),
             grant,
         };
-        let event = new_event(&Event::ExternalLetterReceived(event))?.correlation(letter_id);
+        let event = new_event(&FormEvent::ExternalLetterReceived(event))?.correlation(letter_id);
         return Ok(Received::External {
             event: publish(tx, &event).await?,
         });
@@ -111,7 +111,7 @@ pub async fn receive_letter(
         letter_id,
         grant,
     };
-    let event = of_form(&form_id, &Event::GrantLetterReceived(event))?;
+    let event = of_form(&form_id, &FormEvent::GrantLetterReceived(event))?;
     Ok(Received::Ours {
         form_id,
         event: publish(tx, &event).await?,
@@ -143,7 +143,7 @@ pub async fn cancel(
         form_id: form_id.clone(),
         measure: measure.clone(),
     };
-    let event = of_form(&form_id, &Event::FormCancelled(event))?;
+    let event = of_form(&form_id, &FormEvent::FormCancelled(event))?;
     Ok(Received::Ours {
         form_id,
         event: publish(tx, &event).await?,
@@ -162,7 +162,7 @@ pub async fn letter_viewed(tx: &Transaction<'_>, grant_number: &str) -> Result<P
         grant_number: grant_number.to_owned(),
         form_id: form_id.clone(),
     };
-    let event = new_event(&Event::GrantLetterViewed(event))?;
+    let event = new_event(&FormEvent::GrantLetterViewed(event))?;
     let event = match form_id {
         Some(form_id) => event.correlation(form_id),
         None => event,
@@ -217,12 +217,12 @@ async fn keep(
     .await
 }
 
-fn of_form(form_id: &str, event: &Event) -> Result<NewEvent, Error> {
+fn of_form(form_id: &str, event: &FormEvent) -> Result<NewEvent, Error> {
     Ok(new_event(event)?
         .correlation(form_id)
         .group(group_of(form_id)))
 }
 
-fn new_event(event: &Event) -> Result<NewEvent, Error> {
+fn new_event(event: &FormEvent) -> Result<NewEvent, Error> {
     NewEvent::of(event).map_err(|error| Error::Invalid(format!("payload: {error}")))
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
 
+use crate::app::day::is_day;
 use tidegate::Error;
 
 /// Text about a person. It serializes as plain text, because payloads and services need it. Its
@@ -329,26 +330,7 @@ fn not_negative(field: &str, value: i64) -> Result<(), Error> {
 /// Requires an existing day as `YYYY-MM-DD`, so that the database's own check never fails and quotes
 /// the value.
 fn date(field: &str, value: &str) -> Result<(), Error> {
-    let parts: Vec<u32> = value
-        .split('-')
-        .filter_map(|part| part.parse().ok())
-        .collect();
-    let holds = value.len() == 10
-        && value
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'-')
-        && matches!(parts[..], [year, month, day]
-            if year >= 1 && (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day));
-    demand(holds, field, "a day of the calendar as YYYY-MM-DD")
-}
-
-fn days_of(year: u32, month: u32) -> u32 {
-    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    match month {
-        2 => 28 + u32::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
+    demand(is_day(value), field, "a day of the calendar as YYYY-MM-DD")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! conditions that jobs require. It contains neither SQL nor jobs.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -296,6 +296,41 @@ fn forbidden(message: impl std::fmt::Display) -> HandlerError {
 /// Returns an expected error: the requested entity does not exist.
 pub(super) fn not_found(what: &str) -> HandlerError {
     HandlerError::reject("404", format!("{what} not found"))
+}
+
+/// An entity stored for a patient.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct Record {
+    /// Its kind.
+    pub entity: EntityKind,
+    /// Its id.
+    pub id: Uuid,
+    /// The patient it belongs to.
+    pub patient_id: Uuid,
+    /// The entity it is part of: an encounter's episode, an observation's encounter or report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub parent_id: Option<Uuid>,
+    /// The legal entity that owns it or requested it.
+    pub organization_id: Uuid,
+    /// Its state.
+    pub status: EntityStatus,
+    /// The content that was requested or signed.
+    #[schema(value_type = Object)]
+    pub content: Map<String, Value>,
+    /// Facts that later jobs have added: who uses it, why it was closed.
+    #[schema(value_type = Object)]
+    pub facts: Map<String, Value>,
+    /// When it expires. Only service requests expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
+    pub expires_at: Option<String>,
+    /// When it was created.
+    #[schema(format = DateTime)]
+    pub created_at: String,
+    /// When it was last changed.
+    #[schema(format = DateTime)]
+    pub updated_at: String,
 }
 
 #[cfg(test)]

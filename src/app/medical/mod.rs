@@ -4,7 +4,8 @@
 //! # Layout
 //!
 //! - [`payload`] defines what clients may request, and [`schema`] checks a request.
-//! - [`value`] and [`entity`] define the parts of both, and [`content`] the signed contents.
+//! - [`value`] and [`entity`] define the parts of both, and [`content`] the shapes of signed contents, which
+//!   `signed` opens.
 //! - [`transition`] turns a job into a change. `rules` contains the rules of each kind.
 //! - [`verdict`] builds the stored result of a job.
 //! - [`record`] reads data, and confirms approvals at once.
@@ -13,8 +14,8 @@
 //!
 //! # How to add a kind
 //!
-//! Add a payload in [`payload`], a variant in [`crate::app::Event`], and a `Transition` in `rules`. If one of them
-//! is missing, the program does not compile.
+//! Add a payload in [`payload`] and a `Transition` in `rules`. If the rules are missing, the program does not
+//! compile.
 
 pub mod content;
 pub mod entity;
@@ -23,19 +24,45 @@ pub mod record;
 mod rules;
 pub mod schema;
 pub mod services;
+pub(crate) mod signed;
 mod store;
 pub mod transition;
 pub mod value;
 pub mod verdict;
 
 use tokio_postgres::Transaction;
-use uuid::Uuid;
 
-use tidegate::{Error, NewEvent, Published, dedup_key, publish};
+use tidegate::{Context, Error, Handlers, Published, publish};
 
-pub use payload::{Job, KINDS, Refusal, ValidJob, schema_name, schemas, validate};
+pub use payload::{Job, KINDS, Refusal, ValidJob, group, schema_name, schemas, validate};
 pub use schema::FieldError;
-pub(super) use transition::handlers;
+
+macro_rules! dispatched {
+    ($($(#[$attr:meta])* $name:ident = $kind:literal;)+) => {
+        tidegate::events! {
+            /// A job on a patient's data.
+            #[derive(Debug)]
+            pub enum MedicalJob {
+                $($(#[$attr])* $name(payload::$name) = $kind),+
+            }
+        }
+
+        impl MedicalJob {
+            /// Returns the only handler of a job.
+            pub(super) fn handlers<'a>(
+                &'a self,
+                services: &'a services::Services,
+                ctx: &'a Context,
+            ) -> Handlers<'a> {
+                match self {
+                    $(Self::$name(job) => transition::handlers(services, job, ctx),)+
+                }
+            }
+        }
+    };
+}
+
+payload::each_job!(dispatched);
 
 /// Publishes a job in the caller's transaction. If an equal job is pending, it returns the id of that job (E2, E3).
 /// Two jobs are equal if kind, parameters, user, client and patient are equal. The time and the request's id do not
@@ -44,30 +71,5 @@ pub(super) use transition::handlers;
 /// # Errors
 /// As [`publish`].
 pub async fn submit(tx: &Transaction<'_>, job: &ValidJob) -> Result<Published, Error> {
-    publish(tx, &new_event(job)?).await
-}
-
-/// Returns the group of a patient's jobs. The jobs of a group are handled in order (E5).
-#[must_use]
-pub fn group(patient_id: Uuid) -> String {
-    format!("patient:{patient_id}")
-}
-
-/// Builds the event of a job. All jobs of a patient are in one group (E5). The request's id is the correlation id.
-fn new_event(job: &ValidJob) -> Result<NewEvent, Error> {
-    let event = NewEvent::raw(job.kind, Some(job.payload.clone()))
-        .group(group(job.patient_id))
-        .correlation(job.request_id.clone());
-    if job.kind == payload::ApprovalCreateJob::KIND {
-        return Ok(event);
-    }
-    let failed = |error| Error::Invalid(format!("payload: {error}"));
-    let mut parameters: serde_json::Value =
-        serde_json::from_str(job.payload.get()).map_err(failed)?;
-    if let Some(fields) = parameters.as_object_mut() {
-        fields.remove("request_id");
-    }
-    let who = [job.user_id, job.client_id, job.patient_id].map(|id| id.to_string());
-    let who = who.each_ref().map(String::as_str);
-    Ok(event.dedup(dedup_key(job.kind, &parameters, &who).map_err(failed)?))
+    publish(tx, &job.event()?).await
 }

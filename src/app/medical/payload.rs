@@ -1,5 +1,5 @@
-//! Owns what a producer may request: the payloads of the 21 kinds, their schemas, and the list of
-//! all faults of an invalid payload.
+//! Owns what a producer may request: the payloads of the 21 kinds, their schemas and events, the
+//! confirmation of an approval, and the list of all faults of an invalid request.
 //!
 //! A payload is checked against the published schema itself, so the interface accepts exactly what
 //! it promises. Serde decodes it afterwards, to get typed values.
@@ -22,6 +22,7 @@ use super::value::{
     AccessLevel, CompletedWith, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus,
     Period, Resource, Visit,
 };
+use tidegate::{Error, NewEvent, dedup_key};
 
 /// The fields that every job has, whatever its kind.
 #[derive(Debug, Clone, Copy)]
@@ -55,11 +56,11 @@ pub trait Job: Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static {
 pub struct ValidJob {
     /// Its kind.
     pub kind: &'static str,
-    pub(super) request_id: String,
-    pub(super) patient_id: Uuid,
-    pub(super) user_id: Uuid,
-    pub(super) client_id: Uuid,
-    pub(super) payload: Box<RawValue>,
+    request_id: String,
+    patient_id: Uuid,
+    user_id: Uuid,
+    client_id: Uuid,
+    payload: Box<RawValue>,
 }
 
 /// The reason why no job was accepted.
@@ -127,6 +128,12 @@ macro_rules! jobs {
         }
         )+
 
+        /// Hands every kind and its payload to a macro.
+        macro_rules! each_job {
+            ($callback:ident) => { $callback! { $($(#[$attr])* $name = $kind;)+ } };
+        }
+        pub(super) use each_job;
+
         /// Checks a payload from outside (E1). Returns all faults, not only the first.
         ///
         /// # Errors
@@ -156,7 +163,7 @@ macro_rules! jobs {
             <$name>::schemas(&mut schemas);
             )+
             super::content::schemas(&mut schemas);
-            super::record::schemas(&mut schemas);
+            schemas.push((Confirmation::name().into_owned(), Confirmation::schema()));
             with_exclusion(schemas.into_iter().collect())
         }
     };
@@ -336,6 +343,34 @@ jobs! {
     }
 }
 
+/// Confirms that the patient has agreed to an approval. The caller has already checked the one-time password.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Confirmation {
+    /// The caller's own id of the request, for tracing.
+    #[schema(min_length = 1, max_length = 100)]
+    pub request_id: String,
+    /// The user who makes the request.
+    pub user_id: Uuid,
+    /// The legal entity on whose behalf the user acts. It must be the one that requested the approval.
+    pub client_id: Uuid,
+}
+
+impl Confirmation {
+    /// Checks a confirmation from outside and returns all its faults.
+    ///
+    /// # Errors
+    /// [`Refusal::Fields`], which quotes nothing from the request.
+    pub fn of(json: &Value) -> Result<Self, Refusal> {
+        let errors = check::<Self>(json);
+        if !errors.is_empty() {
+            return Err(Refusal::Fields(errors));
+        }
+        let undecodable = |_| FieldError::new("$", "schema", "does not decode");
+        Self::deserialize(json).map_err(|error| Refusal::Fields(vec![undecodable(error)]))
+    }
+}
+
 static SCHEMAS: LazyLock<schema::Schemas> = LazyLock::new(|| schema::Schemas::of(schemas()));
 
 /// Returns all faults of `value` as a `T`.
@@ -377,6 +412,31 @@ impl ValidJob {
             payload: to_raw_value(job)?,
         })
     }
+
+    /// Builds the event of the job. All jobs of a patient are in one group (E5). The request's id is the
+    /// correlation id.
+    pub(super) fn event(&self) -> Result<NewEvent, Error> {
+        let event = NewEvent::raw(self.kind, Some(self.payload.clone()))
+            .group(group(self.patient_id))
+            .correlation(self.request_id.clone());
+        if self.kind == ApprovalCreateJob::KIND {
+            return Ok(event);
+        }
+        let failed = |error| Error::Invalid(format!("payload: {error}"));
+        let mut parameters: Value = serde_json::from_str(self.payload.get()).map_err(failed)?;
+        if let Some(fields) = parameters.as_object_mut() {
+            fields.remove("request_id");
+        }
+        let who = [self.user_id, self.client_id, self.patient_id].map(|id| id.to_string());
+        let who = who.each_ref().map(String::as_str);
+        Ok(event.dedup(dedup_key(self.kind, &parameters, &who).map_err(failed)?))
+    }
+}
+
+/// Returns the group of a patient's jobs. The jobs of a group are handled in order (E5).
+#[must_use]
+pub fn group(patient_id: Uuid) -> String {
+    format!("patient:{patient_id}")
 }
 
 /// Adds the rule that an approval has either resources or a service request. No derive can express

@@ -4,67 +4,14 @@
 //! A confirmation is not a job, because the patient is present and waits for the answer. It changes only one row, which it
 //! locks, so it cannot disturb the order of the jobs. The audit records it like every other change.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio_postgres::Transaction;
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
-use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-use super::entity::{EntityKind, EntityStatus};
-use super::payload::{self, Common, Refusal};
-use super::schema::FieldError;
+use super::entity::{EntityKind, EntityStatus, Record};
+use super::payload::{Common, Confirmation};
 use super::store::{self, Author, Change};
 use tidegate::Error;
-
-/// An entity stored for a patient.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct Record {
-    /// Its kind.
-    pub entity: EntityKind,
-    /// Its id.
-    pub id: Uuid,
-    /// The patient it belongs to.
-    pub patient_id: Uuid,
-    /// The entity it is part of: an encounter's episode, an observation's encounter or report.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub parent_id: Option<Uuid>,
-    /// The legal entity that owns it or requested it.
-    pub organization_id: Uuid,
-    /// Its state.
-    pub status: EntityStatus,
-    /// The content that was requested or signed.
-    #[schema(value_type = Object)]
-    pub content: Map<String, Value>,
-    /// Facts that later jobs have added: who uses it, why it was closed.
-    #[schema(value_type = Object)]
-    pub facts: Map<String, Value>,
-    /// When it expires. Only service requests expire.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(format = DateTime, nullable = false)]
-    pub expires_at: Option<String>,
-    /// When it was created.
-    #[schema(format = DateTime)]
-    pub created_at: String,
-    /// When it was last changed.
-    #[schema(format = DateTime)]
-    pub updated_at: String,
-}
-
-/// Confirms that the patient has agreed to an approval. The caller has already checked the one-time password.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Confirmation {
-    /// The caller's own id of the request, for tracing.
-    #[schema(min_length = 1, max_length = 100)]
-    pub request_id: String,
-    /// The user who makes the request.
-    pub user_id: Uuid,
-    /// The legal entity on whose behalf the user acts. It must be the one that requested the approval.
-    pub client_id: Uuid,
-}
 
 /// The outcome of a confirmation.
 pub enum Confirmed {
@@ -80,26 +27,6 @@ pub enum Confirmed {
 
 /// The audit stores this name in place of a job's kind.
 const CONFIRMATION: &str = "approval_confirmation";
-
-impl Confirmation {
-    /// Checks a confirmation from outside and returns all its faults.
-    ///
-    /// # Errors
-    /// [`Refusal::Fields`], which quotes nothing from the request.
-    pub fn of(json: &Value) -> Result<Self, Refusal> {
-        let errors = payload::check::<Self>(json);
-        if !errors.is_empty() {
-            return Err(Refusal::Fields(errors));
-        }
-        let undecodable = |_| FieldError::new("$", "schema", "does not decode");
-        Self::deserialize(json).map_err(|error| Refusal::Fields(vec![undecodable(error)]))
-    }
-}
-
-/// Adds the schema of [`Confirmation`], for [`payload::check`].
-pub(super) fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-    schemas.push((Confirmation::name().into_owned(), Confirmation::schema()));
-}
 
 /// Reads an entity of this patient.
 ///

@@ -32,8 +32,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::content::{
-    Content, DiagnosticReportPackage, EncounterPackage, Part, Procedure, ServiceRequest, Signed,
-    open,
+    Content, DiagnosticReportPackage, EncounterPackage, Procedure, ServiceRequest,
 };
 use super::entity::EntityStatus::{
     Active, Closed, Completed, EnteredInError, InProgress, New, Recalled,
@@ -49,6 +48,7 @@ use super::payload::{
 };
 use super::schema::FieldError;
 use super::services::{Call, OTP, SMS};
+use super::signed::{Part, Signed, open};
 use super::store::NewEntity;
 use super::transition::{Patient, Plan, SIGNED, Transition};
 use super::value::Resource;

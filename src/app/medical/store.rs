@@ -6,9 +6,8 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
-use super::entity::{Entity, EntityKind, EntityStatus};
+use super::entity::{Entity, EntityKind, EntityStatus, Record};
 use super::payload::Common;
-use super::record::Record;
 use crate::app::sql::query;
 use tidegate::Error;
 

@@ -10,12 +10,11 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus, not_found};
-use super::payload::{Common, Job};
+use super::payload::{Common, Job, ValidJob};
 use super::schema::FieldError;
 use super::services::{Call, SIGNATURE, Services};
 use super::store::{self, Author, Change, NewEntity};
 use super::verdict::{self, fit, invalid};
-use super::{ValidJob, new_event};
 use crate::app::client::CREDENTIALS;
 use tidegate::{
     Context, Done, Fault, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
@@ -38,7 +37,7 @@ pub trait Transition: Job {
 pub(super) const SIGNED: &str = SIGNATURE;
 
 /// Returns the only handler of a job, which has the name of the kind.
-pub(in crate::app) fn handlers<'a, J: Transition>(
+pub(super) fn handlers<'a, J: Transition>(
     services: &'a Services,
     job: &'a J,
     ctx: &'a Context,
@@ -172,7 +171,7 @@ impl Plan {
     /// Publishes another job for the same patient. It is published only if this job is processed.
     pub(super) fn follow_up(mut self, job: &impl Job) -> Result<Self, HandlerError> {
         let job = ValidJob::of(job).reject("follow_up")?;
-        self.follow_ups.push(new_event(&job).reject("follow_up")?);
+        self.follow_ups.push(job.event().reject("follow_up")?);
         Ok(self)
     }
 }

@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn the_links_of_the_largest_package_fit_uncut() {
         let largest =
-            [(EntityKind::MedicationStatement, Uuid::max()); super::super::content::MAX_PARTS];
+            [(EntityKind::MedicationStatement, Uuid::max()); super::super::signed::MAX_PARTS];
         let result = links(Uuid::max(), &largest);
         assert_eq!(fit(result.clone(), RESULT_LIMIT), result);
     }

@@ -3,6 +3,11 @@
 //!
 //! A key is looked up at every request, so a revoked key is refused at once.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "the arguments' comments are the help's text, which is read as it is"
+)]
+
 use std::time::Duration;
 
 use base64::Engine;
@@ -14,11 +19,13 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Row};
 use uuid::Uuid;
 
-use super::{Caller, Known};
+use super::{Caller, Known, Scope};
 use crate::app::sql::query;
 use crate::http::begin;
 use tidegate::Error;
+use tidegate::config::{environment, parse_duration};
 use tidegate::connect::Pooled;
+use tidegate_cli::clap::{self, Args};
 
 /// The beginning of a key. People, source code scanners and this program recognize a key by it.
 const PREFIX: &str = "tidegate_";
@@ -71,19 +78,48 @@ fn digest(key: &str) -> Vec<u8> {
     Sha256::digest(key).to_vec()
 }
 
-/// The properties of a new key.
-pub(super) struct NewKey<'a> {
-    pub(super) label: &'a str,
-    pub(super) client: Uuid,
-    pub(super) user: Option<Uuid>,
-    pub(super) scopes: &'a [&'a str],
-    pub(super) lifetime: Duration,
+// The properties of a new key. The comments are the help's text.
+#[derive(Args)]
+pub(super) struct NewKey {
+    /// Name of the key for people, 1 to 100 characters.
+    #[arg(long)]
+    label: String,
+    /// Legal entity on whose behalf the holder of the key calls, a UUID.
+    #[arg(long, value_parser = uuid)]
+    client: Uuid,
+    /// User who calls, a UUID; without it, each request names its user.
+    #[arg(long, value_parser = uuid)]
+    user: Option<Uuid>,
+    /// What the key permits; may be given several times.
+    #[arg(long = "scope", required = true, value_parser = Scope::names())]
+    scopes: Vec<String>,
+    /// How long the key is valid, such as 90d.
+    #[arg(long, default_value = "365d", value_parser = parse_duration)]
+    expires_in: Duration,
 }
 
-/// Who makes a change and why, for the audit.
-pub(super) struct By<'a> {
-    pub(super) reason: &'a str,
-    pub(super) actor: Option<&'a str>,
+fn uuid(text: &str) -> Result<Uuid, String> {
+    Uuid::try_parse(text).map_err(|_| "must be a UUID".to_owned())
+}
+
+// Who makes a change and why, for the audit. The comments are the help's text.
+#[derive(Args)]
+pub(super) struct By {
+    /// Reason for the change, recorded in the audit.
+    #[arg(long)]
+    reason: String,
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
+    #[arg(long)]
+    actor: Option<String>,
+}
+
+impl By {
+    /// Returns the actor, as every other verb does.
+    fn actor(&self) -> Option<String> {
+        let said = self.actor.clone();
+        said.or_else(|| environment("TIDEGATE_ACTOR"))
+            .or_else(|| environment("USER"))
+    }
 }
 
 /// Creates a key. Returns the stored properties, and the key itself in the field `key`. The key is available nowhere
@@ -91,9 +127,9 @@ pub(super) struct By<'a> {
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
-pub(super) async fn create(client: &Client, new: &NewKey<'_>, by: &By<'_>) -> Result<Value, Error> {
+pub(super) async fn create(client: &Client, new: &NewKey, by: &By) -> Result<Value, Error> {
     let key = new_key()?;
-    let lifetime = new.lifetime.as_secs_f64();
+    let lifetime = new.expires_in.as_secs_f64();
     let params: [(&(dyn ToSql + Sync), Type); 8] = [
         (&digest(&key), Type::BYTEA),
         (&new.label, Type::TEXT),
@@ -102,7 +138,7 @@ pub(super) async fn create(client: &Client, new: &NewKey<'_>, by: &By<'_>) -> Re
         (&new.scopes, Type::TEXT_ARRAY),
         (&lifetime, Type::FLOAT8),
         (&by.reason, Type::TEXT),
-        (&by.actor, Type::TEXT),
+        (&by.actor(), Type::TEXT),
     ];
     let mut made = answer(client, "create api key", CREATE, &params).await?;
     made["key"] = json!(key);
@@ -121,11 +157,11 @@ fn new_key() -> Result<String, Error> {
 ///
 /// # Errors
 /// [`Error::Invalid`] if there is no key with this id. Otherwise database errors.
-pub(super) async fn revoke(client: &Client, id: i64, by: &By<'_>) -> Result<Value, Error> {
+pub(super) async fn revoke(client: &Client, id: i64, by: &By) -> Result<Value, Error> {
     let params: [(&(dyn ToSql + Sync), Type); 3] = [
         (&id, Type::INT8),
         (&by.reason, Type::TEXT),
-        (&by.actor, Type::TEXT),
+        (&by.actor(), Type::TEXT),
     ];
     answer(client, "revoke api key", REVOKE, &params).await
 }
@@ -134,11 +170,11 @@ pub(super) async fn revoke(client: &Client, id: i64, by: &By<'_>) -> Result<Valu
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
-pub(super) async fn rotate(client: &Client, forget: bool, by: &By<'_>) -> Result<Value, Error> {
+pub(super) async fn rotate(client: &Client, forget: bool, by: &By) -> Result<Value, Error> {
     let params: [(&(dyn ToSql + Sync), Type); 3] = [
         (&forget, Type::BOOL),
         (&by.reason, Type::TEXT),
-        (&by.actor, Type::TEXT),
+        (&by.actor(), Type::TEXT),
     ];
     answer(client, "rotate link key", ROTATE, &params).await
 }

@@ -5,22 +5,18 @@
 //! request. Without authentication, a system in front of this one must know the callers, and the contents of a request are
 //! trusted.
 
-mod issuer;
+mod claims;
 mod keys;
-mod pace;
-mod tokens;
 pub mod verb;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use tokio::time::Instant;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{OpenApi, RefOr};
@@ -30,10 +26,9 @@ use uuid::Uuid;
 use super::limits::IN_FLIGHT_OF_ONE;
 use super::problem::Problem;
 use super::{connection, limits};
-use pace::Pace;
+use claims::ClaimNames;
 use tidegate::{Database, Error, Lookup};
 use tidegate_console::Shares;
-use tokens::Tokens;
 
 /// The setting for authentication.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";
@@ -56,6 +51,10 @@ pub(super) enum Scope {
 
 impl Scope {
     const ALL: [Self; 4] = [Self::Jobs, Self::Forms, Self::Letters, Self::Metrics];
+
+    fn names() -> [&'static str; 4] {
+        Self::ALL.map(Self::name)
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -142,7 +141,7 @@ impl Known {
     }
 }
 
-/// Which callers are permitted. Clones share the counts for the rate limit.
+/// Which callers are permitted. Clones share the counts of requests at work.
 #[derive(Clone)]
 pub struct Access(Arc<Rules>);
 
@@ -151,9 +150,8 @@ struct Rules {
     asks: Asks,
     /// Whether API keys are accepted.
     keys: bool,
-    /// The issuer whose tokens are accepted.
-    tokens: Option<Tokens>,
-    pace: Pace,
+    /// What the claims are called that a gateway in front has verified, if they are believed.
+    claims: Option<ClaimNames>,
     at_work: Shares<Uuid>,
 }
 
@@ -167,14 +165,13 @@ enum Asks {
 }
 
 impl Access {
-    /// Permits everyone, without a rate limit.
+    /// Permits everyone.
     #[must_use]
     pub fn open() -> Self {
         Self(Arc::new(Rules {
             asks: Asks::Nobody,
             keys: false,
-            tokens: None,
-            pace: Pace::unlimited(),
+            claims: None,
             at_work: Shares::new(IN_FLIGHT_OF_ONE),
         }))
     }
@@ -185,7 +182,7 @@ impl Access {
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
         let said = lookup(AUTH);
-        let (mut keys, mut tokens) = (false, None);
+        let (mut keys, mut claims) = (false, None);
         let asks = match said.as_deref() {
             None => Asks::NobodySaid,
             Some("none") => Asks::Nobody,
@@ -193,7 +190,7 @@ impl Access {
                 for way in list.split(',') {
                     match way.trim() {
                         "keys" => keys = true,
-                        "jwt" => tokens = Some(Tokens::from_settings(lookup)?),
+                        "jwt" => claims = Some(ClaimNames::from_settings(lookup)?),
                         _ => {
                             let allowed = "must be none, keys, jwt or keys,jwt";
                             return Err(Error::Config(format!("{AUTH}: {allowed}, got {list:?}")));
@@ -203,12 +200,10 @@ impl Access {
                 Asks::Everybody
             }
         };
-        let pace = Pace::from_settings(lookup)?;
         Ok(Self(Arc::new(Rules {
             asks,
             keys,
-            tokens,
-            pace,
+            claims,
             at_work: Shares::new(IN_FLIGHT_OF_ONE),
         })))
     }
@@ -219,15 +214,32 @@ impl Access {
         self.0.asks == Asks::NobodySaid
     }
 
+    /// Reports whether a gateway in front verifies the callers' tokens.
+    #[must_use]
+    pub fn needs_gateway(&self) -> bool {
+        self.0.claims.is_some()
+    }
+
     fn asks(&self) -> bool {
         self.0.asks == Asks::Everybody
     }
 
-    /// Returns the caller of a request.
-    async fn known(&self, database: &Database, headers: &HeaderMap) -> Result<Known, Problem> {
+    /// Returns the caller of a request. Verified claims come first: whoever has them has no other credential.
+    async fn known(
+        &self,
+        database: &Database,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Known, Problem> {
         if !self.asks() {
-            let all = Scope::ALL.map(Scope::name);
-            return Ok(Known::new(Caller::default(), all));
+            return Ok(Known::new(Caller::default(), Scope::names()));
+        }
+        if let Some(names) = &self.0.claims
+            && let Some(claims) = claims::verified(extensions)
+        {
+            return names.read(&claims).ok_or_else(|| {
+                not_valid("its claims do not name the client, or an id in them is not a UUID")
+            });
         }
         let token = bearer(headers)?;
         if self.0.keys && keys::is_key(token) {
@@ -235,12 +247,9 @@ impl Access {
             let found = keys::find(&mut client, token).await?;
             return found.ok_or_else(|| not_valid("it is unknown, expired or revoked"));
         }
-        match &self.0.tokens {
-            Some(tokens) => tokens.find(token).await,
-            None => Err(not_valid(
-                "this service does not accept this kind of credential",
-            )),
-        }
+        Err(not_valid(
+            "this service does not accept this kind of credential",
+        ))
     }
 }
 
@@ -250,13 +259,12 @@ pub(super) fn describe(access: &Access, document: &mut OpenApi) {
         return;
     }
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
-    let Rules { keys, tokens, .. } = &*access.0;
     let mut ways = Vec::new();
-    if *keys {
-        ways.push("an API key of this service".to_owned());
+    if access.0.keys {
+        ways.push("an API key of this service");
     }
-    if let Some(tokens) = tokens {
-        ways.push(format!("a token of {}", tokens.issuer()));
+    if access.needs_gateway() {
+        ways.push("a token that the gateway in front verifies");
         scheme.bearer_format = Some("JWT".to_owned());
     }
     scheme.description = Some(ways.join(", or "));
@@ -286,7 +294,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Refuses requests to these routes if the credential lacks `scope` or the caller exceeds its rate limit.
+    /// Refuses requests to these routes if the credential lacks `scope`.
     pub(super) fn before<S: Clone + Send + Sync + 'static>(
         &self,
         scope: Scope,
@@ -306,10 +314,14 @@ impl Gate {
         limits::bounded(routes.layer(from_fn_with_state(state, let_in)))
     }
 
-    async fn admit(&self, scope: Scope, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let Known { caller, scopes } = self.access.known(&self.database, headers).await?;
-        let admitted = self.access.0.pace.admit(caller.client, Instant::now());
-        admitted.map_err(Problem::too_many)?;
+    async fn admit(
+        &self,
+        scope: Scope,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Caller, Problem> {
+        let known = self.access.known(&self.database, headers, extensions);
+        let Known { caller, scopes } = known.await?;
         if scopes.contains(&scope) {
             return Ok(caller);
         }
@@ -324,7 +336,8 @@ async fn let_in(
     request: Request,
     next: Next,
 ) -> Response {
-    let caller = match gate.admit(scope, request.headers()).await {
+    let (headers, extensions) = (request.headers(), request.extensions());
+    let caller = match gate.admit(scope, headers, extensions).await {
         Ok(caller) => caller,
         Err(problem) => return problem.into_response(),
     };
@@ -333,7 +346,7 @@ async fn let_in(
         .client
         .map(|client| gate.access.0.at_work.take(client));
     if matches!(share, Some(None)) {
-        return Problem::too_many(Duration::ZERO).into_response();
+        return Problem::too_many().into_response();
     }
     match limits::received(request).await {
         Ok(mut request) => {

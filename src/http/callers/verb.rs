@@ -1,19 +1,11 @@
 //! The verbs `api-key` and `link-key`, which manage callers and the key that signs links.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "the arguments' comments are the help's text, which is read as it is"
-)]
-
 use std::fmt::Write;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::Error;
-use tidegate::config::{environment, parse_duration};
 use tidegate_cli::clap::{self, Args, Parser, Subcommand};
 use tidegate_cli::{Answer, Ask};
-use uuid::Uuid;
 
 use super::keys::{self, By, NewKey};
 
@@ -40,43 +32,16 @@ enum Asked {
         /// Id of the key, as api-key list shows it.
         id: i64,
         #[command(flatten)]
-        why: Why,
+        by: By,
     },
 }
 
 #[derive(Args)]
 struct Create {
-    /// Name of the key for people, 1 to 100 characters.
-    #[arg(long)]
-    label: String,
-    /// Legal entity on whose behalf the holder of the key calls, a UUID.
-    #[arg(long, value_parser = uuid)]
-    client: Uuid,
-    /// User who calls, a UUID; without it, each request names its user.
-    #[arg(long, value_parser = uuid)]
-    user: Option<Uuid>,
-    /// What the key permits; may be given several times.
-    #[arg(long = "scope", required = true, value_parser = ["jobs", "forms", "letters", "metrics"])]
-    scopes: Vec<String>,
-    /// How long the key is valid, such as 90d.
-    #[arg(long, default_value = "365d", value_parser = parse_duration)]
-    expires_in: Duration,
     #[command(flatten)]
-    why: Why,
-}
-
-#[derive(Args)]
-struct Why {
-    /// Reason for the change, recorded in the audit.
-    #[arg(long)]
-    reason: String,
-    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
-    #[arg(long)]
-    actor: Option<String>,
-}
-
-fn uuid(text: &str) -> Result<Uuid, String> {
-    Uuid::try_parse(text).map_err(|_| "must be a UUID".to_owned())
+    key: NewKey,
+    #[command(flatten)]
+    by: By,
 }
 
 /// Runs an API key command.
@@ -87,17 +52,7 @@ pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
     let client = ask.service.database.connect().await?;
     match asked.asked {
         Asked::Create(create) => {
-            let scopes: Vec<&str> = create.scopes.iter().map(String::as_str).collect();
-            let new = NewKey {
-                label: &create.label,
-                client: create.client,
-                user: create.user,
-                scopes: &scopes,
-                lifetime: create.expires_in,
-            };
-            let actor = create.why.actor();
-            let by = create.why.by(actor.as_deref());
-            let made = keys::create(&client, &new, &by).await?;
+            let made = keys::create(&client, &create.key, &create.by).await?;
             let [id, key, until] = ["id", "key", "expires_at"].map(|name| shown(&made[name]));
             let text = format!("{key}\nkey {id}, valid until {until}; it is not shown again");
             Ok(Answer::new(made, text))
@@ -108,9 +63,8 @@ pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
             let document = json!({"action": "list_api_keys", "keys": keys});
             Ok(Answer::new(document, text))
         }
-        Asked::Revoke { id, why } => {
-            let actor = why.actor();
-            let revoked = keys::revoke(&client, id, &why.by(actor.as_deref())).await?;
+        Asked::Revoke { id, by } => {
+            let revoked = keys::revoke(&client, id, &by).await?;
             let text = match revoked["changed"].as_bool() {
                 Some(true) => format!("key {id} is revoked"),
                 _ => format!("key {id} was already revoked"),
@@ -169,7 +123,7 @@ enum Rotate {
         #[arg(long)]
         forget: bool,
         #[command(flatten)]
-        why: Why,
+        by: By,
     },
 }
 
@@ -178,30 +132,13 @@ enum Rotate {
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn link_key(ask: Ask, asked: LinkKey) -> Result<Answer, Error> {
-    let Rotate::Rotate { forget, why } = asked.asked;
+    let Rotate::Rotate { forget, by } = asked.asked;
     let client = ask.service.database.connect().await?;
-    let actor = why.actor();
-    let rotated = keys::rotate(&client, forget, &why.by(actor.as_deref())).await?;
+    let rotated = keys::rotate(&client, forget, &by).await?;
     let text = if forget {
         "links are signed with a new key; earlier links no longer work"
     } else {
         "links are signed with a new key; earlier links still work"
     };
     Ok(Answer::new(rotated, text))
-}
-
-impl Why {
-    /// Returns the actor, as every other verb does.
-    fn actor(&self) -> Option<String> {
-        let said = self.actor.clone();
-        said.or_else(|| environment("TIDEGATE_ACTOR"))
-            .or_else(|| environment("USER"))
-    }
-
-    fn by<'a>(&'a self, actor: Option<&'a str>) -> By<'a> {
-        By {
-            reason: &self.reason,
-            actor,
-        }
-    }
 }

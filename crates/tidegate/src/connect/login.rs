@@ -34,6 +34,9 @@ pub(super) enum Failure {
     Other(Error),
 }
 
+/// What `sslmode` may be.
+const MODES: &str = "must be verify-full (the default off loopback) or disable";
+
 /// The value of `sslmode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TlsMode {
@@ -52,9 +55,7 @@ impl TlsMode {
         match mode {
             "disable" => Ok(Self::Disabled),
             "verify-full" => Ok(Self::VerifyFull),
-            other => Err(format!(
-                "sslmode: must be verify-full (the default off loopback) or disable, got {other:?}"
-            )),
+            other => Err(format!("sslmode: {MODES}, got {other:?}")),
         }
     }
 }
@@ -65,23 +66,10 @@ impl Login {
     /// # Errors
     /// [`Error::Config`]. Its text never contains the password.
     pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self, Error> {
-        let (plain, mode) = plain_sslmode(url)?;
-        let config: Config = plain.parse().map_err(|error| {
-            // The parser's message names the key, not the value. But an unknown key may be part of a password: the part
-            // after a space, in a password without quotes.
-            let why = describe(&error);
-            let why = match why.split_once(" `") {
-                Some((unknown, _)) if unknown.ends_with("unknown option") => unknown,
-                _ => &why,
-            };
-            Error::Config(format!(
-                "DATABASE_URL: must be a postgres:// URL or key=value pairs: {why}"
-            ))
-        })?;
+        let refused = |why: &str| Error::Config(format!("DATABASE_URL: {why}"));
+        let (config, mode) = parse(url).map_err(|why| refused(&why))?;
         if config.get_hosts().is_empty() {
-            return Err(Error::Config(
-                "DATABASE_URL: the host is missing".to_owned(),
-            ));
+            return Err(refused("the host is missing"));
         }
         Ok(Self::new(config, mode, trust))
     }
@@ -250,84 +238,52 @@ impl Failure {
     }
 }
 
-/// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and only two are supported here. The rest
-/// stays unchanged and in its place, because a password may look like anything.
-fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
-    let mut mode = TlsMode::Default;
-    let mut keep = |option: &str| -> Result<bool, Error> {
-        let (name, value) = option.split_once('=').unwrap_or((option, ""));
-        match name.trim() {
-            "sslrootcert" => Err(Error::Config(
-                "DATABASE_URL: must not have sslrootcert: name the file in DATABASE_CA_FILE"
-                    .to_owned(),
-            )),
-            "sslmode" => {
-                mode = TlsMode::parse(value.trim().trim_matches('\''))
-                    .map_err(|refused| Error::Config(format!("DATABASE_URL: {refused}")))?;
-                Ok(false)
-            }
-            _ => Ok(true),
-        }
+/// Lets the driver find `sslmode` among passwords that may look like anything. The driver does not know
+/// `verify-full`, and takes weaker modes, which are refused here.
+fn parse(url: &str) -> Result<(Config, TlsMode), String> {
+    let read = |text: &str| text.parse::<Config>().map_err(|error| describe(&error));
+    let with_require = |(at, mode): (usize, &str)| {
+        let rest = &url[at + mode.len()..];
+        read(&[&url[..at], "require", rest].concat())
     };
-    let is_url = ["postgres://", "postgresql://"]
-        .iter()
-        .any(|scheme| url.starts_with(scheme));
-    let (base, options, separator) = if !is_url {
-        ("", pairs(url), " ")
-    } else if let Some(query) = query_of(url) {
-        (
-            &url[..url.len() - query.len()],
-            query.split('&').collect(),
-            "&",
-        )
-    } else {
-        (url, Vec::new(), "&")
-    };
-    let mut kept = Vec::new();
-    for option in options {
-        if keep(option)? {
-            kept.push(option);
-        }
+    let is_odd =
+        |read: &Result<Config, String>| matches!(read, Err(why) if why.contains("`sslmode`"));
+    let config = read(url);
+    if is_odd(&config) {
+        let mut full = url.match_indices("verify-full").map(with_require);
+        let full = full.find(|config| !is_odd(config));
+        let config = full.unwrap_or(config).map_err(|why| explained(&why))?;
+        return Ok((config, TlsMode::VerifyFull));
     }
-    Ok((format!("{base}{}", kept.join(separator)), mode))
-}
-
-/// Returns the part after the question mark. A question mark before the host is part of the login.
-fn query_of(url: &str) -> Option<&str> {
-    let after_login = url.find('@').map_or(url, |at| &url[at..]);
-    after_login.split_once('?').map(|(_, query)| query)
-}
-
-/// Returns the pairs of a keyword/value string, each unchanged.
-fn pairs(text: &str) -> Vec<&str> {
-    let mut pairs = Vec::new();
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        let end = rest.find('=').map_or(rest.len(), |equals| {
-            equals + 1 + value_length(&rest[equals + 1..])
-        });
-        let (pair, others) = rest.split_at(end);
-        pairs.push(pair);
-        rest = others.trim_start();
-    }
-    pairs
-}
-
-/// Returns the length of a value: up to its closing quote or, without quotes, up to the next space. A backslash escapes
-/// the next character.
-fn value_length(text: &str) -> usize {
-    let value = text.trim_start();
-    let before = text.len() - value.len();
-    let quoted = value.starts_with('\'');
-    let first = usize::from(quoted);
-    let mut escaped = false;
-    let ends = |c: char| {
-        let ends = !escaped && if quoted { c == '\'' } else { c.is_whitespace() };
-        escaped = c == '\\' && !escaped;
-        ends
+    let config = config.map_err(|why| explained(&why))?;
+    let mut prefer = url.match_indices("prefer").flat_map(with_require);
+    let mode = match config.get_ssl_mode() {
+        SslMode::Disable => TlsMode::Disabled,
+        // What the driver says if there is no mode, too.
+        SslMode::Prefer if !prefer.any(|other| other.get_ssl_mode() == SslMode::Require) => {
+            TlsMode::Default
+        }
+        SslMode::Prefer => TlsMode::parse("prefer")?,
+        _ => TlsMode::parse("require")?,
     };
-    let length = value[first..].find(ends);
-    before + length.map_or(value.len(), |length| length + 2 * first)
+    Ok((config, mode))
+}
+
+/// Says what the driver's message means here.
+fn explained(why: &str) -> String {
+    if why.contains("`sslmode`") {
+        return format!("sslmode: {MODES}");
+    }
+    if why.contains("`sslrootcert`") {
+        return "must not have sslrootcert: name the file in DATABASE_CA_FILE".to_owned();
+    }
+    // The parser's message names the key, not the value. But an unknown key may be part of a password: the
+    // part after a space, in a password without quotes.
+    let why = match why.split_once(" `") {
+        Some((unknown, _)) if unknown.ends_with("unknown option") => unknown,
+        _ => why,
+    };
+    format!("must be a postgres:// URL or key=value pairs: {why}")
 }
 
 fn is_local(config: &Config) -> bool {
@@ -381,8 +337,18 @@ mod tests {
                 "{error}"
             );
         }
-        let error = login("postgres://u@h/db?sslrootcert=ca.pem").err().unwrap();
-        assert!(error.to_string().contains("DATABASE_CA_FILE"), "{error}");
+        let error = login("postgres://u:verify-full@h/db?sslmode=yes")
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains("verify-full"), "{error}");
+        for url in [
+            "postgres://u@h/db?sslrootcert=ca.pem",
+            "postgres://u@h/db?sslmode=verify-full&sslrootcert=ca.pem",
+            "host=h sslrootcert=ca.pem sslmode=verify-full",
+        ] {
+            let error = login(url).err().unwrap().to_string();
+            assert!(error.contains("DATABASE_CA_FILE"), "{error}");
+        }
     }
 
     #[test]
@@ -424,6 +390,11 @@ mod tests {
             ),
             (r"host=h password=no\ quotes user=u", "no quotes"),
             ("host=h user=u password=it's", "it's"),
+            (
+                "host=h password=verify-full user=u sslmode=verify-full",
+                "verify-full",
+            ),
+            ("host=h password=prefer user=u", "prefer"),
             ("host=h user=u sslmode = disable password = 'x=y'", "x=y"),
             (
                 "host=h user=u password='postgres://?sslmode=no'",

@@ -1,0 +1,40 @@
+//! Owns what a calendar day is in the JSON of clients: `YYYY-MM-DD`.
+
+use jiff::civil::Date;
+
+/// Reports whether a text is an existing day. The database does not support year 0.
+pub(super) fn is_day(text: &str) -> bool {
+    let is_shaped = |(at, byte): (usize, u8)| match at {
+        4 | 7 => byte == b'-',
+        _ => byte.is_ascii_digit(),
+    };
+    let shaped = text.len() == 10 && text.bytes().enumerate().all(is_shaped);
+    shaped && text.parse().is_ok_and(|day: Date| day.year() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_days_that_exist_are_dates() {
+        for good in ["2024-02-29", "2000-02-29", "2027-12-31", "0001-01-01"] {
+            assert!(is_day(good), "{good}");
+        }
+        for bad in [
+            "2023-02-29",
+            "1900-02-29",
+            "2027-13-01",
+            "2027-00-01",
+            "2027-04-31",
+            "2027-1-01",
+            "+027-01-01",
+            "20270101",
+            "2027-01-01T00:00",
+            "0000-01-01",
+            "２027-01-01",
+        ] {
+            assert!(!is_day(bad), "{bad}");
+        }
+    }
+}

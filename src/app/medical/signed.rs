@@ -1,0 +1,231 @@
+//! Owns signed contents: base64 of JSON, and how it is split into entities.
+//!
+//! An entity is compared and stored as JSON, not as a Rust type. The stored content must remain
+//! exactly what was signed, including fields that this program does not know.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::content::{Content, PackageItem};
+use super::entity::{EntityKind, EntityStatus};
+use super::payload;
+use super::schema::FieldError;
+use super::verdict::invalid;
+use tidegate::HandlerError;
+
+/// One entity of a signed content.
+pub(super) struct Part {
+    pub kind: EntityKind,
+    pub id: Uuid,
+    pub status: Option<EntityStatus>,
+    /// Its place in the content, for error messages: `$.conditions[0]`.
+    pub at: String,
+    pub content: Value,
+}
+
+/// A signed content, split into its entities.
+pub(super) struct Signed {
+    /// The root first, then the entities below it.
+    pub parts: Vec<Part>,
+}
+
+/// Maximum number of entities in one package. Links to all of them must fit into a stored result.
+pub(super) const MAX_PARTS: usize = 60;
+
+/// Decodes and checks a signed content of this shape.
+///
+/// # Errors
+/// 422 if it is not base64 of JSON, or does not match the schema of the shape.
+pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError> {
+    let json = decode(signed_data).ok_or_else(|| {
+        let needed = "must be base64 of JSON without NUL characters";
+        invalid(&[FieldError::new("$.signed_data", "format", needed)])
+    })?;
+    let errors = payload::check::<T>(&json);
+    if !errors.is_empty() {
+        return Err(invalid(&errors));
+    }
+    let parts = parts::<T>(&json);
+    if parts.len() > MAX_PARTS {
+        let needed = format!("must have at most {MAX_PARTS} entities");
+        return Err(invalid(&[FieldError::new("$", "length", needed)]));
+    }
+    Ok(Signed { parts })
+}
+
+/// Returns the faults of a content, once for each shape.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn faults_of_each(signed_data: &str) -> Vec<Vec<FieldError>> {
+    use super::content::{DiagnosticReportPackage, EncounterPackage, Procedure, ServiceRequest};
+
+    fn faults<T: Content>(signed_data: &str) -> Vec<FieldError> {
+        let Some(json) = decode(signed_data) else {
+            return Vec::new();
+        };
+        let faults = payload::check::<T>(&json);
+        if faults.is_empty() {
+            let opened = open::<T>(signed_data);
+            return opened.map_or_else(|_| Vec::new(), |signed| signed.faults_of_new());
+        }
+        faults
+    }
+    vec![
+        faults::<EncounterPackage>(signed_data),
+        faults::<DiagnosticReportPackage>(signed_data),
+        faults::<Procedure>(signed_data),
+        faults::<ServiceRequest>(signed_data),
+    ]
+}
+
+fn decode(signed_data: &str) -> Option<Value> {
+    let bytes = STANDARD.decode(signed_data).ok()?;
+    let json = serde_json::from_slice(&bytes).ok()?;
+    (!holds_nul(&json)).then_some(json)
+}
+
+/// Reports whether a text or a field name contains the character NUL, which the database cannot store.
+fn holds_nul(json: &Value) -> bool {
+    match json {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Splits a content into entities. The schema guarantees that every part is an object with a valid id
+/// and state.
+fn parts<T: Content>(json: &Value) -> Vec<Part> {
+    let part = |kind, at: String, content: &Value| {
+        let PackageItem { id, status } = PackageItem::deserialize(content).ok()?;
+        Some(Part {
+            kind,
+            id,
+            status,
+            at,
+            content: content.clone(),
+        })
+    };
+    let root = match T::ROOT_FIELD {
+        Some(field) => part(T::ROOT, format!("$.{field}"), &json[field]),
+        None => part(T::ROOT, "$".to_owned(), json),
+    };
+    let lists = T::LISTS.iter().flat_map(|(field, kind)| {
+        let items = json[field].as_array().into_iter().flatten().enumerate();
+        items.filter_map(move |(index, item)| part(*kind, format!("$.{field}[{index}]"), item))
+    });
+    root.into_iter().chain(lists).collect()
+}
+
+impl Signed {
+    /// Returns the root entity.
+    ///
+    /// # Errors
+    /// 422 if there is none. The schema has already excluded this.
+    pub(super) fn root(&self) -> Result<&Part, HandlerError> {
+        self.parts.first().ok_or_else(rootless)
+    }
+
+    /// Like [`Signed::root`], but consumes the content.
+    pub(super) fn into_root(self) -> Result<Part, HandlerError> {
+        self.parts.into_iter().next().ok_or_else(rootless)
+    }
+
+    /// Returns the faults of entities that are to be created: duplicate ids, and states that are not
+    /// the initial one.
+    pub(super) fn faults_of_new(&self) -> Vec<FieldError> {
+        let mut faults = Vec::new();
+        for (index, part) in self.parts.iter().enumerate() {
+            let earlier = &self.parts[..index];
+            if earlier
+                .iter()
+                .any(|other| (other.kind, other.id) == (part.kind, part.id))
+            {
+                let entry = format!("{}.id", part.at);
+                faults.push(FieldError::new(entry, "unique", "is there twice"));
+            }
+            let first = part.kind.initial();
+            if part.status.is_some_and(|status| status != first) {
+                let needed = format!("must be {}", first.as_str());
+                let fault = FieldError::new(format!("{}.status", part.at), "inclusion", needed);
+                faults.push(fault.with([json!(first)]));
+            }
+        }
+        faults
+    }
+}
+
+fn rootless() -> HandlerError {
+    invalid(&[FieldError::new("$", "required", "is empty")])
+}
+
+impl Part {
+    /// Returns a field of the content that the schema declares as a UUID.
+    ///
+    /// # Errors
+    /// 422 if the field is not a UUID.
+    pub(super) fn uuid(&self, field: &str) -> Result<Uuid, HandlerError> {
+        Uuid::deserialize(&self.content[field]).map_err(|_| {
+            let entry = format!("{}.{field}", self.at);
+            invalid(&[FieldError::new(entry, "format", "must be a UUID")])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content::{EncounterPackage, Procedure};
+    use super::*;
+
+    fn signed(content: &Value) -> String {
+        STANDARD.encode(content.to_string())
+    }
+
+    #[test]
+    fn what_is_no_base64_of_json_is_refused_and_never_quoted() {
+        let nul = STANDARD.encode(r#"{"id":"\u0000"}"#);
+        for bad in ["***", "c2VjcmV0", "", "/w==", nul.as_str()] {
+            let Err(error) = open::<Procedure>(bad) else {
+                panic!("{bad}")
+            };
+            assert_eq!(error.faults()[0].code, "422", "{bad}");
+            assert!(!error.to_string().contains("secret"));
+        }
+    }
+
+    #[test]
+    fn a_package_falls_into_its_entities_root_first() {
+        let id = Uuid::from_u128;
+        let package = json!({
+            "encounter": {"id": id(1), "episode": id(9)},
+            "devices": [{"id": id(2)}],
+            "conditions": [{"id": id(3), "free": {"text": 1}}, {"id": id(3), "status": "closed"}],
+        });
+        let signed = open::<EncounterPackage>(&signed(&package)).ok().unwrap();
+        let found: Vec<(&str, EntityKind)> = signed
+            .parts
+            .iter()
+            .map(|part| (part.at.as_str(), part.kind))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("$.encounter", EntityKind::Encounter),
+                ("$.conditions[0]", EntityKind::Condition),
+                ("$.conditions[1]", EntityKind::Condition),
+                ("$.devices[0]", EntityKind::Device),
+            ]
+        );
+        let faults: Vec<String> = signed
+            .faults_of_new()
+            .into_iter()
+            .map(|fault| fault.entry)
+            .collect();
+        assert_eq!(faults, ["$.conditions[1].id", "$.conditions[1].status"]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Owns what a gateway in front says of a caller: the claims of a token that its authorizer has verified.
+//!
+//! They are believed only in the request context of the Lambda event, which API Gateway writes and no caller
+//! can. A header says nothing, and under `tidegate serve` there are no claims.
+
+use std::collections::HashMap;
+
+use axum::http::Extensions;
+use lambda_http::request::RequestContext;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{Caller, Known};
+use tidegate::{Error, Lookup};
+
+const CLAIMS: &str = "TIDEGATE_HTTP_JWT_CLAIMS";
+
+type Claims = HashMap<String, Value>;
+
+/// Returns the claims that a JWT authorizer has verified, or what a Lambda authorizer says.
+pub(super) fn verified(extensions: &Extensions) -> Option<Claims> {
+    let Some(RequestContext::ApiGatewayV2(context)) = extensions.get() else {
+        return None;
+    };
+    let authorizer = context.authorizer.as_ref()?;
+    let claims = match &authorizer.jwt {
+        Some(jwt) => {
+            let texts = jwt.claims.iter();
+            texts
+                .map(|(name, text)| (name.clone(), text.as_str().into()))
+                .collect()
+        }
+        None => authorizer.fields.clone(),
+    };
+    Some(claims).filter(|claims| !claims.is_empty())
+}
+
+/// The names that the issuer gives the claims.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ClaimNames {
+    client: String,
+    user: String,
+    patient: String,
+    scope: String,
+}
+
+impl ClaimNames {
+    /// Reads `TIDEGATE_HTTP_JWT_CLAIMS`, such as `client_id=org,user_id=sub`. A claim that is not listed
+    /// keeps its own name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub(super) fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
+        let said = lookup(CLAIMS).unwrap_or_default();
+        Self::parse(&said).ok_or_else(|| {
+            let must = "must be pairs NAME=CLAIM such as client_id=org,user_id=sub, with the names client_id, user_id, patient_id and scope";
+            Error::Config(format!("{CLAIMS}: {must}, got {said:?}"))
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut names = Self {
+            client: "client_id".to_owned(),
+            user: "user_id".to_owned(),
+            patient: "patient_id".to_owned(),
+            scope: "scope".to_owned(),
+        };
+        for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
+            let (what, name) = pair.split_once('=')?;
+            let name = name.trim();
+            let renamed = match what.trim() {
+                "client_id" => &mut names.client,
+                "user_id" => &mut names.user,
+                "patient_id" => &mut names.patient,
+                "scope" => &mut names.scope,
+                _ => return None,
+            };
+            name.clone_into(renamed);
+            if name.is_empty() {
+                return None;
+            }
+        }
+        Some(names)
+    }
+
+    /// Reads the caller from the claims. Returns `None` if they name no client, or if an id is not a UUID.
+    pub(super) fn read(&self, claims: &Claims) -> Option<Known> {
+        let id = |name: &String| match claims.get(name) {
+            None | Some(Value::Null) => Some(None),
+            Some(said) => Uuid::try_parse(said.as_str()?).ok().map(Some),
+        };
+        let caller = Caller {
+            client: Some(id(&self.client)??),
+            user: id(&self.user)?,
+            patient: id(&self.patient)?,
+        };
+        // One text with several words, as in RFC 8693. API Gateway writes a list as `[jobs forms]`.
+        let scopes = match claims.get(&self.scope) {
+            Some(Value::String(words)) => words.split([' ', ',', '[', ']']).collect(),
+            Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        };
+        Some(Known::new(caller, scopes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Scope;
+    use super::*;
+
+    fn claims(value: Value) -> Claims {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn claims_are_found_under_the_names_that_the_issuer_gives_them() {
+        let [client, user] = [1, 2].map(Uuid::from_u128);
+        let claims = claims(
+            json!({"client_id": client, "user_id": null, "org": user, "sub": client,
+            "scope": "jobs canary forms", "scp": ["letters", 7], "groups": "[jobs letters]"}),
+        );
+        let plain = ClaimNames::parse("").unwrap().read(&claims).unwrap();
+        let expected = Caller {
+            client: Some(client),
+            ..Caller::default()
+        };
+        assert_eq!(plain.caller, expected);
+        assert_eq!(plain.scopes, [Scope::Jobs, Scope::Forms]);
+        let renamed = ClaimNames::parse("client_id=org, user_id=sub,scope=scp");
+        let renamed = renamed.unwrap().read(&claims).unwrap();
+        let ids = (renamed.caller.client, renamed.caller.user);
+        assert_eq!(ids, (Some(user), Some(client)));
+        assert_eq!(renamed.scopes, [Scope::Letters]);
+        let listed = ClaimNames::parse("scope=groups").unwrap().read(&claims);
+        assert_eq!(listed.unwrap().scopes, [Scope::Jobs, Scope::Letters]);
+        for odd in ["client_id", "client=org", "client_id=", "aud=x"] {
+            let lookup = |name: &str| (name == CLAIMS).then(|| odd.to_owned());
+            let error = ClaimNames::from_settings(&lookup)
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(
+                error.contains("TIDEGATE_HTTP_JWT_CLAIMS: must be"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn claims_name_a_client_and_nobody_by_what_is_no_uuid() {
+        let names = ClaimNames::parse("").unwrap();
+        let client = Uuid::from_u128(1);
+        for odd in [
+            json!({}),
+            json!({"client_id": null}),
+            json!({"client_id": "ward"}),
+            json!({"client_id": 7}),
+            json!({"client_id": client, "user_id": "sister"}),
+            json!({"client_id": client, "patient_id": [client]}),
+            json!({"client_id": client, "patient_id": ""}),
+        ] {
+            assert!(names.read(&claims(odd.clone())).is_none(), "{odd}");
+        }
+    }
+}
