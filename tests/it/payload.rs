@@ -1,6 +1,8 @@
 //! Payloads made to do harm: numbers that print as a gigabyte, the character that no text holds, sizes, and one that the
 //! disk has lost. What can be refused is refused at the publish; what is stored all the same fails alone.
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 use tidegate::queue::{self, LeaseRequest};
 use tidegate::{Error, NewEvent};
