@@ -83,7 +83,6 @@ const LINEAR_BITS: u32 = LINEAR.trailing_zeros();
 pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
-    sum: Duration,
 }
 
 impl Histogram {
@@ -94,7 +93,6 @@ impl Histogram {
         }
         self.counts[bucket] += 1;
         self.total += 1;
-        self.sum = self.sum.saturating_add(duration);
     }
 
     fn merge(&mut self, other: &Self) {
@@ -104,7 +102,6 @@ impl Histogram {
             *count += further;
         }
         self.total += other.total;
-        self.sum = self.sum.saturating_add(other.sum);
     }
 
     /// Returns the number of durations.
