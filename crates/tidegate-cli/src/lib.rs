@@ -85,7 +85,11 @@ fn block_on(
         .with_filter(levels.clone().and(details_of_ours_alone(origin)));
     let logs = tracing_subscriber::registry().with(lines);
     #[cfg(feature = "otel")]
-    let logs = logs.with(tidegate_otel::install(&environment, origin, levels)?);
+    let logs = {
+        let (traces, read) = tidegate_otel::install(&environment, origin, levels);
+        read?;
+        logs.with(traces)
+    };
     logs.init();
     log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -120,9 +120,9 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
         .with_filter(levels.clone().and(details_of_ours_alone(origin)));
     let logs = tracing_subscriber::registry().with(lines);
     #[cfg(feature = "otel")]
-    let (logs, filter) = match tidegate_otel::install(&environment, origin, levels) {
-        Ok(traces) => (logs.with(traces), filter),
-        Err(error) => (logs.with(None), Err(error)),
+    let (logs, filter) = {
+        let (traces, read) = tidegate_otel::install(&environment, origin, levels);
+        (logs.with(traces), read.and(filter))
     };
     logs.init();
     filter.map(drop)

@@ -23,7 +23,7 @@ use tidegate::trace::TraceContext;
 use tidegate::{Error, Lookup};
 use tracing::{Metadata, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::{Targets, filter_fn};
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::registry::LookupSpan;
 
 use self::recorder::Recorder;
@@ -48,23 +48,49 @@ struct Inner {
 static INSTALLED: OnceLock<Telemetry> = OnceLock::new();
 
 /// Reads the settings, keeps the destination for [`installed`], and returns its [`Telemetry::layer`] for the
-/// subscriber of the process. Returns `None` if nothing is sent.
+/// subscriber of the process. The layer does nothing if nothing is sent.
 ///
 /// # Errors
-/// As [`Telemetry::from_settings`].
+/// As [`Telemetry::from_settings`]. Then nothing is sent.
 pub fn install<S>(
     lookup: Lookup<'_>,
     ours: &'static str,
     logged: Targets,
-) -> Result<Option<impl Layer<S> + use<S>>, Error>
+) -> (impl Layer<S> + use<S>, Result<(), Error>)
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    let telemetry = Telemetry::from_settings(lookup)?;
-    Ok(telemetry.map(|telemetry| {
-        let telemetry = INSTALLED.get_or_init(|| telemetry);
-        telemetry.layer(ours, logged)
-    }))
+    let (telemetry, read) = match Telemetry::from_settings(lookup) {
+        Ok(telemetry) => (telemetry, Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    let telemetry = telemetry.map(|telemetry| INSTALLED.get_or_init(|| telemetry).clone());
+    (layer(telemetry, ours, logged), read)
+}
+
+/// Returns the layer. Without a destination it wants no span. A layer that is `None` without a filter would
+/// do as little, but turn on every span that the filter of another layer turns off.
+fn layer<S>(
+    telemetry: Option<Telemetry>,
+    ours: &'static str,
+    logged: Targets,
+) -> impl Layer<S> + use<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let most = telemetry
+        .as_ref()
+        .map_or(LevelFilter::OFF, |_| LevelFilter::TRACE);
+    let sends = telemetry.is_some();
+    let wanted = move |span: &Metadata<'_>| {
+        let target = span.target();
+        let is_ours = target.split("::").next() == Some(ours);
+        sends
+            && span.is_span()
+            && (target == SPANS || is_ours && logged.would_enable(target, span.level()))
+    };
+    let filter = filter_fn(wanted).with_max_level_hint(most);
+    telemetry.map(Recorder).with_filter(filter)
 }
 
 /// Returns where this process sends traces, if it does.
@@ -115,13 +141,7 @@ impl Telemetry {
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
-        let wanted = move |span: &Metadata<'_>| {
-            let target = span.target();
-            let is_ours = target.split("::").next() == Some(ours);
-            span.is_span()
-                && (target == SPANS || is_ours && logged.would_enable(target, span.level()))
-        };
-        Recorder(self.clone()).with_filter(filter_fn(wanted))
+        layer(Some(self.clone()), ours, logged)
     }
 
     /// Runs `work`, which may begin traces as often as the ratio says, and sends the spans that were
@@ -166,5 +186,32 @@ impl fmt::Debug for Telemetry {
         f.debug_struct("Telemetry")
             .field("ratio", &self.0.ratio)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[test]
+    fn without_a_destination_no_span_is_made_beside_a_filtered_log() {
+        let all = tracing_subscriber::registry();
+        let made = || tracing::debug_span!(target: SPANS, "work");
+        let span = tracing::subscriber::with_default(all, made);
+        let metadata = span.metadata().unwrap();
+        let levels = || Targets::new().with_default(LevelFilter::INFO);
+        let lines = || tracing_subscriber::fmt::layer().with_filter(levels());
+        let collector = |name: &str| {
+            let named = name == "OTEL_EXPORTER_OTLP_ENDPOINT";
+            named.then(|| "http://127.0.0.1:4318".to_owned())
+        };
+        let sends = Telemetry::from_settings(&collector).unwrap();
+        for (telemetry, is_wanted) in [(None, false), (sends, true)] {
+            let logs = tracing_subscriber::registry().with(lines());
+            let logs = logs.with(layer(telemetry, "shop", levels()));
+            assert_eq!(!logs.register_callsite(metadata).is_never(), is_wanted);
+        }
     }
 }

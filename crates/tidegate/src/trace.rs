@@ -15,8 +15,8 @@
 
 use std::fmt;
 
+use tracing::Span;
 use tracing::field::Empty;
-use tracing::{Level, Span};
 
 /// The target of the spans for collectors of traces. Their level is debug. They exist only if a subscriber
 /// wants them.
@@ -166,6 +166,23 @@ pub(crate) fn ratio() -> f64 {
     RATIO.try_with(|ratio| *ratio).unwrap_or_default()
 }
 
+fn of_publish() -> Span {
+    tracing::debug_span!(
+        target: SPANS,
+        "publish",
+        "trace.position" = Empty,
+        "trace.parent" = Empty,
+        "otel.kind" = Empty,
+        "otel.name" = Empty,
+        "messaging.system" = Empty,
+        "messaging.operation.type" = Empty,
+        "messaging.operation.name" = Empty,
+        "messaging.destination.name" = Empty,
+        "messaging.message.id" = Empty,
+        "messaging.batch.message_count" = Empty,
+    )
+}
+
 /// A publish under a sampled trace, for collectors of traces.
 pub(crate) struct Publishing {
     span: Span,
@@ -176,7 +193,8 @@ impl Publishing {
     /// Begins to record a publish if somebody collects traces and its trace is sampled: the trace that it
     /// names, or that of the running work.
     pub(crate) fn begin(named: Option<&str>) -> Option<Self> {
-        if !tracing::span_enabled!(target: SPANS, Level::DEBUG) {
+        let span = of_publish();
+        if span.is_disabled() {
             return None;
         }
         let above = match named {
@@ -187,25 +205,12 @@ impl Publishing {
             Some(above) => above.is_sampled().then(|| above.child())?,
             None => (fastrand::f64() < ratio()).then(|| TraceContext::root(true))?,
         };
-        Some(Self::at(position))
+        Some(Self { span, position })
     }
 
     /// Begins to record a publish at this position.
     pub(crate) fn at(position: TraceContext) -> Self {
-        let span = tracing::debug_span!(
-            target: SPANS,
-            "publish",
-            "trace.position" = Empty,
-            "trace.parent" = Empty,
-            "otel.kind" = Empty,
-            "otel.name" = Empty,
-            "messaging.system" = Empty,
-            "messaging.operation.type" = Empty,
-            "messaging.operation.name" = Empty,
-            "messaging.destination.name" = Empty,
-            "messaging.message.id" = Empty,
-            "messaging.batch.message_count" = Empty,
-        );
+        let span = of_publish();
         Self { span, position }
     }
 
