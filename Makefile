@@ -98,7 +98,7 @@ console: tools ## test the web console in a real browser; SHOTS=1 writes the scr
 snippets: tools ## run what docs/sql.md shows, in every language that can be had, and compare its reference with the database
 	@python3 scripts/snippets.py check
 
-collector: tools ## send traces and metrics to a published OpenTelemetry collector, and check what it understands
+collector: tools ## send traces to a published OpenTelemetry collector, and check what it understands
 	@python3 scripts/collector.py
 
 metrics: tools ## check with promtool the metrics, the alert rules and when they fire

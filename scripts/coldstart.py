@@ -37,7 +37,7 @@ def main():
     parser.add_argument("--program", type=Path, help="by default the packaged one, which is built if it is not there")
     parser.add_argument("--runs", type=int, default=21)
     parser.add_argument("--share", type=float, default=0.15, help="of one core, for the runs under a quota; 0: none")
-    parser.add_argument("--traces", action="store_true", help="also with traces and metrics sent to a collector over TLS")
+    parser.add_argument("--traces", action="store_true", help="also with traces sent to a collector over TLS")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args()
     program = arguments.program or _packaged()
@@ -48,7 +48,7 @@ def main():
         results = {"whole machine": stage.measure(arguments.runs, {})}
         results["whole machine, the system's certificates"] = stage.measure(arguments.runs, stage.separate_bundles)
         if arguments.traces:
-            results["whole machine, traces and metrics sent"] = stage.measure(arguments.runs, stage.telemetry)
+            results["whole machine, traces sent"] = stage.measure(arguments.runs, stage.telemetry)
         quota = started.enter_context(Quota(arguments.share)) if arguments.share else None
         if quota and quota.works:
             results[f"{arguments.share} of a core"] = stage.measure(arguments.runs, {}, quota)

@@ -3,7 +3,7 @@
 fn main() -> Result<(), tidegate_console::function::Error> {
     let program = tidegate_job::app::program();
     if let Err(error) = tidegate_lambda::start_logs(program.origin()) {
-        tracing::error!(%error, "TIDEGATE_LOG is not valid; the default level is used");
+        tracing::error!(%error, "a setting of logs or traces is not valid; the default is used");
     }
     tidegate_console::function::run(program)
 }

@@ -10,7 +10,7 @@ use axum::response::Response;
 use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::log_panics;
-use tidegate::{Database, Error, Telemetry, wake};
+use tidegate::{Database, Error, wake};
 
 #[cfg(doc)]
 use super::REQUEST_TIMEOUT;
@@ -39,7 +39,6 @@ struct Settings {
     access: Access,
     /// The drain function, if requests may start it.
     wakes: Option<String>,
-    telemetry: Option<Telemetry>,
 }
 
 async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Error> {
@@ -56,10 +55,10 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
              database,
              access,
              wakes,
-             telemetry,
          }| {
             let wakes = Wakes::function(&database, wakes, true);
-            recording(waking(router(database, access), wakes), telemetry)
+            let router = waking(router(database, access), wakes);
+            recording(router, tidegate_otel::installed().cloned())
         },
     );
     // The function is frozen after its answer, and its lines with it.
@@ -84,6 +83,5 @@ fn settings() -> Result<Settings, Error> {
         database: Database::from_settings(&environment, CONNECTIONS)?,
         access,
         wakes: wake::from_settings(&environment)?,
-        telemetry: Telemetry::from_settings(&environment)?,
     })
 }

@@ -53,7 +53,8 @@ use utoipa_axum::routes;
 use tidegate::connect::Pooled;
 use tidegate::trace::{self, TraceContext};
 use tidegate::wake::Waker;
-use tidegate::{Database, Error, Telemetry};
+use tidegate::{Database, Error};
+use tidegate_otel::Telemetry;
 
 pub use callers::Access;
 pub use callers::verb::{api_key, link_key};
@@ -143,14 +144,14 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
     limits::around(routes)
 }
 
-/// Returns the router with recording: what requests publish is recorded for traces, if traces are sent anywhere. The spans are sent
-/// before the answer, because the process may be frozen after it.
+/// Returns the router with recording: what requests publish is recorded for traces, if traces are sent anywhere.
+/// The spans are sent before the answer, because the process may be frozen after it.
 pub fn recording(router: Router, telemetry: Option<Telemetry>) -> Router {
     let Some(telemetry) = telemetry else {
         return router;
     };
     let recorded = |State(telemetry): State<Telemetry>, request: Request, next: Next| async move {
-        telemetry.recorded(next.run(request)).await
+        telemetry.recorded(next.run(request), || None).await
     };
     router.layer(from_fn_with_state(telemetry, recorded))
 }

@@ -72,7 +72,7 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let database = &ask.service.database;
     let wakes = Wakes::function(database, ask.service.wakes.clone(), false);
     let router = waking(measured(database.clone(), access, scrapes), wakes);
-    let router = recording(router, ask.service.options.telemetry.clone());
+    let router = recording(router, tidegate_otel::installed().cloned());
     let served = serve(listener, router, stop).await;
     served.map_err(failed)?;
     Ok(Answer::new(

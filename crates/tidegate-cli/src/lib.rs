@@ -41,10 +41,11 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate::config::environment;
-use tidegate::logs::{FlushAtExit, details_of_ours_alone, log_filter, log_writer, own_spans};
+use tidegate::logs::{FlushAtExit, details_of_ours_alone, log_filter, log_writer};
 use tidegate::program::log_panics;
 use tidegate::{DrainReport, Error, Program};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -76,20 +77,26 @@ fn block_on(
 ) -> Result<Answer, Failed> {
     // Before the answer is printed, even if something panics.
     let _flush = FlushAtExit;
-    tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::TRACE)
+    let levels = log_filter(&environment, LevelFilter::WARN)?;
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(log_writer(std::io::stderr())?)
         .with_ansi(colour::is_wanted(std::io::stderr().is_terminal()))
-        .finish()
-        .with(log_filter(&environment, LevelFilter::WARN)?)
-        .with(details_of_ours_alone(origin))
-        .with(own_spans(origin))
-        .init();
+        .with_filter(levels.clone().and(details_of_ours_alone(origin)));
+    let logs = tracing_subscriber::registry().with(lines);
+    #[cfg(feature = "otel")]
+    let logs = {
+        let (traces, read) = tidegate_otel::install(&environment, origin, levels);
+        read?;
+        logs.with(traces)
+    };
+    logs.init();
     log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Config(format!("threads: {error}")))?;
+    #[cfg(feature = "otel")]
+    let answer = tidegate_otel::recorded(answer, || None);
     let answered = runtime.block_on(answer);
     // A handler that blocks its thread must not keep the process alive.
     runtime.shutdown_background();

@@ -22,18 +22,17 @@ use serde_json::Value;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::connect::{Invoked, SelfInvoke};
-#[cfg(feature = "otel")]
 use tidegate::invocation::is_scheduled_event;
 use tidegate::logs::{
-    FlushAtExit, PATIENCE, details_of_ours_alone, flush, log_filter, log_writer, own_spans,
-    write_line,
+    FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
 use tidegate::program::{Deployment, Failure, log_panics};
 use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::Instrument;
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -103,26 +102,29 @@ pub fn run(program: Program) -> Result<(), Error> {
 }
 
 /// Starts logging in the format of CloudWatch: one JSON object per line on stdout, at the level of `TIDEGATE_LOG`. Only the
-/// crate `origin` logs details.
+/// crate `origin` logs details. With the feature `otel`, spans are recorded if a setting names a collector.
 ///
 /// # Errors
-/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then. Also if there can be no
-/// further thread: then nothing is logged.
+/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then. Also if a setting of
+/// traces is: then none are recorded. Also if there can be no further thread: then nothing is logged.
 pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     let filter = log_filter(&environment, LevelFilter::INFO);
-    tracing_subscriber::fmt()
+    let levels = filter.as_ref().map_or_else(
+        |_| Targets::new().with_default(LevelFilter::INFO),
+        Clone::clone,
+    );
+    let lines = tracing_subscriber::fmt::layer()
         .json()
         .flatten_event(true)
         .with_writer(log_writer(std::io::stdout())?)
-        .with_max_level(LevelFilter::TRACE)
-        .finish()
-        .with(filter.as_ref().map_or_else(
-            |_| Targets::new().with_default(LevelFilter::INFO),
-            Clone::clone,
-        ))
-        .with(details_of_ours_alone(origin))
-        .with(own_spans(origin))
-        .init();
+        .with_filter(levels.clone().and(details_of_ours_alone(origin)));
+    let logs = tracing_subscriber::registry().with(lines);
+    #[cfg(feature = "otel")]
+    let (logs, filter) = {
+        let (traces, read) = tidegate_otel::install(&environment, origin, levels);
+        (logs.with(traces), read.and(filter))
+    };
+    logs.init();
     filter.map(drop)
 }
 
@@ -141,7 +143,6 @@ async fn serve(
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
     let invoker = Arc::<SelfInvoke>::default();
-    #[cfg(feature = "otel")]
     let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Value>| {
         let (ready, noted) = (ready.clone(), noted.clone());
@@ -151,23 +152,18 @@ async fn serve(
             .all(|service| service.starts_drains);
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
-        #[cfg(feature = "otel")]
-        let invocation = tidegate::Invocation {
-            id: event.context.request_id.clone(),
-            is_cold: !is_warm.swap(true, Ordering::Relaxed),
-            is_timed: is_scheduled_event(&event.payload),
-        };
+        let is_cold = !is_warm.swap(true, Ordering::Relaxed);
+        let invocation = recorded_invocation(&event, is_cold);
         let hooks = move |database: Option<&str>| Hooks {
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
             starter: starts
                 .as_ref()
                 .map(|(invoker, context)| starter(invoker, context, database)),
-            #[cfg(feature = "otel")]
-            invocation: Some(invocation.clone()),
             ..Hooks::default()
         };
-        async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await }
+        let answering = async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await };
+        answering.instrument(invocation)
     });
     let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
         inner,
@@ -194,6 +190,18 @@ fn starter(
     })
 }
 
+/// Returns the span around an invocation. It has no place in a trace: a drain's span shows its attributes.
+fn recorded_invocation(event: &LambdaEvent<Value>, is_cold: bool) -> tracing::Span {
+    let is_timed = || is_scheduled_event(&event.payload);
+    tracing::debug_span!(
+        target: SPANS,
+        "invocation",
+        "faas.trigger" = if is_timed() { "timer" } else { "other" },
+        "faas.invocation_id" = event.context.request_id,
+        "faas.coldstart" = is_cold,
+    )
+}
+
 /// Answers an invocation and logs the result.
 async fn logged(
     event: LambdaEvent<Value>,
@@ -202,7 +210,13 @@ async fn logged(
     spoiled: &AtomicBool,
 ) -> Result<Value, Refusal> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
-    let answered = answer(event, ready, hooks, spoiled).await;
+    let answering = answer(event, ready, hooks, spoiled);
+    // What the answer needs comes first.
+    #[cfg(feature = "otel")]
+    let answering = tidegate_otel::recorded(Box::pin(answering), || {
+        time_until(deadline).map(|left| left / 2)
+    });
+    let answered = answering.await;
     match &answered {
         Ok(report) => {
             tracing::info!(request_id, report = %loggable(report), "invocation answered");
@@ -260,7 +274,7 @@ async fn answer(
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
         let service = deployment.only().map_err(refused)?;
         let taking_in = intake::take_in(service, bearer, event.payload, time);
-        service.recorded(Box::pin(taking_in)).await
+        Box::pin(taking_in).await
     } else {
         deployment.answer(event.payload, time, hooks).await
     };

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryStream};
+use tracing::Span;
 use uuid::Uuid;
 
 use crate::connect::{Database, Pooled};
@@ -24,7 +25,6 @@ use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
-use crate::otel;
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::policy::Sharing;
 use crate::queue::{self, Follow, ending};
@@ -47,9 +47,8 @@ pub struct Context {
     /// Whether another process now owns the event, so this attempt's results no longer count.
     taken_away: AtomicBool,
     told: Notify,
-    /// When its handlers began, if that is recorded.
-    #[cfg(feature = "otel")]
-    began: OnceLock<SystemTime>,
+    /// The span of the attempt for collectors of traces. It is disabled if nobody collects them.
+    span: Span,
 }
 
 /// What changes while the handlers run.
@@ -148,26 +147,33 @@ impl Context {
             state: Mutex::new(state),
             taken_away: AtomicBool::new(false),
             told: Notify::new(),
-            #[cfg(feature = "otel")]
-            began: OnceLock::new(),
+            span: Span::none(),
         }
     }
 
     /// Puts the attempt at this position of a trace instead of below the publish of its event.
-    #[cfg(feature = "otel")]
     pub(crate) fn place(&mut self, position: Option<TraceContext>) {
         self.trace = position;
     }
 
-    /// Records that the event's handlers begin now.
-    #[cfg(feature = "otel")]
-    pub(crate) fn note_beginning(&self) {
-        let _ = self.began.set(SystemTime::now());
+    /// Records the attempt on this span.
+    pub(crate) fn record_on(&mut self, span: Span) {
+        self.span = span;
     }
 
-    #[cfg(feature = "otel")]
-    pub(crate) fn began(&self) -> Option<SystemTime> {
-        self.began.get().copied()
+    /// Returns the span of the attempt.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// Returns the trace context of a follow-up. It has its own position if its publish is recorded.
+    fn follow_up(&self) -> Option<String> {
+        let above = self.trace.as_ref()?;
+        Some(if above.is_sampled() && !self.span.is_disabled() {
+            above.child().to_string()
+        } else {
+            above.to_string()
+        })
     }
 
     /// Lets the event share calls with others of this run.
@@ -317,7 +323,7 @@ impl Context {
     /// A rejection, code `emit`, when a field exceeds its limit. The message names the field.
     pub fn emit_new(&self, mut event: NewEvent) -> Result<(), HandlerError> {
         if event.traceparent.is_none() {
-            event.traceparent = self.trace.as_ref().map(otel::follow_up);
+            event.traceparent = self.follow_up();
         }
         event.check().reject("emit")?;
         if event.replaces {

@@ -27,7 +27,6 @@ pub struct KindFigures {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
     kinds: BTreeMap<String, KindFigures>,
-    dropped_spans: u64,
 }
 
 impl Figures {
@@ -54,17 +53,6 @@ impl Figures {
             None => &mut figures.retried,
         } += 1;
         figures.took.add(took);
-    }
-
-    /// Counts spans that could not be sent.
-    pub(crate) fn note_dropped_spans(&mut self, count: u64) {
-        self.dropped_spans = count;
-    }
-
-    /// Returns the number of spans that could not be sent.
-    #[must_use]
-    pub fn dropped_spans(&self) -> u64 {
-        self.dropped_spans
     }
 
     /// Returns each kind that a handler saw, in alphabetical order.
@@ -95,7 +83,6 @@ const LINEAR_BITS: u32 = LINEAR.trailing_zeros();
 pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
-    sum: Duration,
 }
 
 impl Histogram {
@@ -106,7 +93,6 @@ impl Histogram {
         }
         self.counts[bucket] += 1;
         self.total += 1;
-        self.sum = self.sum.saturating_add(duration);
     }
 
     fn merge(&mut self, other: &Self) {
@@ -116,21 +102,6 @@ impl Histogram {
             *count += further;
         }
         self.total += other.total;
-        self.sum = self.sum.saturating_add(other.sum);
-    }
-
-    /// Returns the sum of all durations.
-    #[cfg(feature = "otel")]
-    pub(crate) fn sum(&self) -> Duration {
-        self.sum
-    }
-
-    /// Returns the middle of each bucket that is not empty, and the number of durations in it.
-    #[cfg(feature = "otel")]
-    pub(crate) fn counted(&self) -> impl Iterator<Item = (Duration, u64)> {
-        let counts = self.counts.iter().enumerate();
-        let counts = counts.filter(|(_, count)| **count > 0);
-        counts.map(|(bucket, count)| (Duration::from_micros(middle(bucket)), *count))
     }
 
     /// Returns the number of durations.

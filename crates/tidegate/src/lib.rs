@@ -58,7 +58,6 @@
 //! - `logging`: sets up the log of a program.
 //! - `operate`: operators' requests and the reports on them, and `Service`, on which the Lambda function and the
 //!   command line are built.
-//! - `otel`: sends traces and metrics over OTLP to a collector or to AWS X-Ray.
 //! - `schema`: JSON Schemas of the reports.
 //! - `schedules`: periodic events (cron expressions, time zones, intervals). A program without this feature leaves the
 //!   schedules of a queue to programs that have it.
@@ -92,8 +91,8 @@
 //!   (the requests and answers of Lambda and of the command line).
 //! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
 //!   (encrypts payloads).
-//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus), `trace` (carries a trace through the queue),
-//!   `otel` (sends traces and metrics over OTLP).
+//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus),
+//!   `trace` (carries a trace through the queue, and emits spans).
 //! - `error` is the error type of all of them; `testing` is the test kit.
 //!
 //! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's `docs/requirements.md`
@@ -121,11 +120,6 @@ mod handler;
 #[cfg(feature = "logging")]
 pub mod logs;
 pub mod migrate;
-#[cfg(feature = "otel")]
-mod otel;
-#[cfg(not(feature = "otel"))]
-#[path = "otel_without.rs"]
-mod otel;
 mod policy;
 #[cfg(feature = "operate")]
 pub mod prometheus;
@@ -212,8 +206,6 @@ pub use config::Lookup;
 pub use connect::Database;
 pub use context::{Context, Transaction};
 pub use dispatch::{Dispatch, Handlers};
-#[cfg(feature = "otel")]
-pub use drain::Invocation;
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
@@ -224,8 +216,6 @@ pub use policy::Policy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 
-#[cfg(feature = "otel")]
-pub use otel::Telemetry;
 #[cfg(feature = "schedules")]
 pub use schedule::{CatchUp, Schedule};
 

@@ -3,15 +3,18 @@
 
 mod writer;
 
-use tracing::{Level, Metadata, Subscriber};
-use tracing_subscriber::Layer;
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
-use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::Lookup;
 use crate::error::Error;
+use crate::trace;
 
 pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
+
+/// The target of the spans for collectors of traces ([`crate::trace`]), which are no part of the log. Their level
+/// is debug.
+pub const SPANS: &str = trace::SPANS;
 
 /// Reads `TIDEGATE_LOG`, which sets what is logged: a level, or levels by the source of a line.
 ///
@@ -39,33 +42,22 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
 /// Lambda runtime log whole messages, including payloads. The AWS SDK logs answers, which may be a secret, even in its
 /// warnings (I9). Tidegate's own errors report what fails there.
 ///
+/// Spans for collectors of traces are no part of the log.
+///
 /// The program's own crate may log anything. `ours` is its name, as in [`crate::Program::origin`].
 #[must_use]
 pub fn details_of_ours_alone(
     ours: &'static str,
 ) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + Clone> {
     filter_fn(move |line| shows(ours, line.target(), *line.level()))
-}
-
-/// Records the spans that the program's own crate creates in handlers, for OpenTelemetry: their names and times, but no
-/// fields. Does nothing without the feature `otel`.
-#[must_use]
-pub fn own_spans<S>(ours: &'static str) -> impl Layer<S>
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-{
-    #[cfg(feature = "otel")]
-    {
-        crate::otel::OwnSpans { ours }
-    }
-    #[cfg(not(feature = "otel"))]
-    {
-        let _ = ours;
-        tracing_subscriber::layer::Identity::new()
-    }
+        // None, so that the level of a filter beside this one counts.
+        .with_max_level_hint(LevelFilter::TRACE)
 }
 
 fn shows(ours: &str, target: &str, level: Level) -> bool {
+    if target == SPANS {
+        return false;
+    }
     let origin = target.split("::").next().unwrap_or(target);
     origin.starts_with("tidegate")
         || origin == ours
@@ -85,6 +77,7 @@ mod tests {
             ("shopping", Level::DEBUG, false),
             ("hyper::client", Level::WARN, true),
             ("aws_config", Level::WARN, false),
+            (SPANS, Level::DEBUG, false),
         ] {
             assert_eq!(shows("shop", target, level), shown, "{target}");
         }

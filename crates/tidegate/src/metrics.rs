@@ -96,9 +96,6 @@ impl Metrics {
         if report.still_running > 0 {
             document.metric("StillRunning", "Count", json!(report.still_running));
         }
-        if figures.dropped_spans() > 0 {
-            document.metric("SpansDropped", "Count", json!(figures.dropped_spans()));
-        }
         document.metric("BudgetUsedPercent", "Percent", json!(budget_used(report)));
         document.latency(&figures.took());
         let kinds: Map<String, Value> = figures
@@ -354,17 +351,6 @@ mod tests {
         assert_eq!(line["StillRunning"], 2);
         let line = parsed(&queue(false).of_drain(&report(), &figures(1), true, UNIX_EPOCH)[0]);
         assert!(line.get("StillRunning").is_none());
-    }
-
-    #[test]
-    fn spans_that_were_lost_are_told_and_only_then() {
-        let mut figures = figures(1);
-        let line = |figures: &Figures| {
-            parsed(&queue(false).of_drain(&report(), figures, true, UNIX_EPOCH)[0])
-        };
-        assert!(line(&figures).get("SpansDropped").is_none());
-        figures.note_dropped_spans(3);
-        assert_eq!(line(&figures)["SpansDropped"], 3);
     }
 
     #[test]

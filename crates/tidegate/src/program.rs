@@ -482,15 +482,6 @@ impl Service {
         drained
     }
 
-    /// Runs work that publishes, then sends the spans that the work has recorded, if traces are sent anywhere.
-    pub async fn recorded<T>(&self, work: impl Future<Output = T>) -> T {
-        #[cfg(feature = "otel")]
-        if let Some(telemetry) = &self.options.telemetry {
-            return telemetry.recorded(work).await;
-        }
-        work.await
-    }
-
     /// Removes finished events whose retention is over, and ends events that no program will handle.
     ///
     /// # Errors

@@ -1,10 +1,26 @@
-//! Owns the W3C trace context that crosses the queue. An event keeps the context that it was published under. Its
-//! handlers continue that trace, and their publishes and calls carry it on. This module exports nothing: the ids appear
-//! in the log, on the span `event`, for any log collector. The module `otel` sends sampled traces to a collector.
+//! Owns the W3C trace context that crosses the queue. An event keeps the context that it was published under.
+//! Its handlers continue that trace, and their publishes and calls carry it on. The ids appear in the log, on
+//! the span `event`.
+//!
+//! For collectors of traces, this crate also emits `tracing` spans of the target `tidegate::spans`. It gives
+//! them their places in a trace itself, in three fields: `trace.position` is the span's own position as a
+//! `traceparent`, `trace.parent` the id of the span above it, and `trace.links` a list of further positions.
+//! All other fields are attributes. A span whose position is never recorded is not part of any trace. No span
+//! holds a payload, a group, or the text of an error, because each of these may name a person (I9).
+//!
+//! The names of the attributes, version 1.44.0:
+//! <https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>.
 //!
 //! The format: <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
 use std::fmt;
+
+use tracing::Span;
+use tracing::field::Empty;
+
+/// The target of the spans for collectors of traces. Their level is debug. They exist only if a subscriber
+/// wants them.
+pub(crate) const SPANS: &str = "tidegate::spans";
 
 /// A position in a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,11 +33,12 @@ pub struct TraceContext {
 
 tokio::task_local! {
     static CURRENT: TraceContext;
+    static RATIO: f64;
 }
 
 impl TraceContext {
-    /// Parses a `traceparent` header. Returns `None` if the header is malformed, which means that there is no trace to
-    /// continue.
+    /// Parses a `traceparent` header. Returns `None` if the header is malformed, which means that there is no
+    /// trace to continue.
     #[must_use]
     pub fn parse(header: &str) -> Option<Self> {
         let mut parts = header.split('-');
@@ -77,8 +94,13 @@ impl TraceContext {
         }
     }
 
+    /// Runs `work` and lets it begin traces. A drain that it runs is recorded as often as `ratio` says, from
+    /// 0 to 1, and so is a publish under no trace.
+    pub async fn sampling<T>(ratio: f64, work: impl Future<Output = T>) -> T {
+        RATIO.scope(ratio, work).await
+    }
+
     /// Returns this position as a direct child of another one.
-    #[cfg(feature = "otel")]
     pub(crate) fn below(self, above: &Self) -> Self {
         Self {
             parent_span_id: Some(above.span_id.clone()),
@@ -118,8 +140,8 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// Returns the position of the running work, such as a handler, for the header of a call. Returns `None` outside of
-/// [`within`], and in a handler whose event was published under no trace.
+/// Returns the position of the running work, such as a handler, for the header of a call. Returns `None`
+/// outside of [`within`], and in a handler whose event was published under no trace.
 #[must_use]
 pub fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
@@ -130,12 +152,88 @@ pub(crate) fn id_of(header: &str) -> Option<&str> {
     header.split('-').nth(1)
 }
 
-/// Runs `work` at a position. An event that the work publishes is published under this position, unless the event names
-/// another.
+/// Runs `work` at a position. An event that the work publishes is published under this position, unless the
+/// event names another.
 pub async fn within<T>(position: Option<TraceContext>, work: impl Future<Output = T>) -> T {
     match position {
         Some(position) => CURRENT.scope(position, work).await,
         None => work.await,
+    }
+}
+
+/// Returns how often the running work begins a trace.
+pub(crate) fn ratio() -> f64 {
+    RATIO.try_with(|ratio| *ratio).unwrap_or_default()
+}
+
+fn of_publish() -> Span {
+    tracing::debug_span!(
+        target: SPANS,
+        "publish",
+        "trace.position" = Empty,
+        "trace.parent" = Empty,
+        "otel.kind" = Empty,
+        "otel.name" = Empty,
+        "messaging.system" = Empty,
+        "messaging.operation.type" = Empty,
+        "messaging.operation.name" = Empty,
+        "messaging.destination.name" = Empty,
+        "messaging.message.id" = Empty,
+        "messaging.batch.message_count" = Empty,
+    )
+}
+
+/// A publish under a sampled trace, for collectors of traces.
+pub(crate) struct Publishing {
+    span: Span,
+    position: TraceContext,
+}
+
+impl Publishing {
+    /// Begins to record a publish if somebody collects traces and its trace is sampled: the trace that it
+    /// names, or that of the running work.
+    pub(crate) fn begin(named: Option<&str>) -> Option<Self> {
+        let span = of_publish();
+        if span.is_disabled() {
+            return None;
+        }
+        let above = match named {
+            Some(header) => TraceContext::parse(header),
+            None => current(),
+        };
+        let position = match above {
+            Some(above) => above.is_sampled().then(|| above.child())?,
+            None => (fastrand::f64() < ratio()).then(|| TraceContext::root(true))?,
+        };
+        Some(Self { span, position })
+    }
+
+    /// Begins to record a publish at this position.
+    pub(crate) fn at(position: TraceContext) -> Self {
+        let span = of_publish();
+        Self { span, position }
+    }
+
+    /// Returns the trace context to store with the event.
+    pub(crate) fn header(&self) -> String {
+        self.position.to_string()
+    }
+
+    /// Records the number of published events of this kind. `id` is set if it was a single event.
+    pub(crate) fn done(self, kind: &str, count: Option<usize>, id: Option<i64>) {
+        tracing::record_all!(
+            self.span,
+            "trace.position" = %self.position,
+            "trace.parent" = self.position.parent_span_id(),
+            "otel.kind" = "producer",
+            "otel.name" = %format_args!("publish {kind}"),
+            "messaging.system" = "tidegate",
+            "messaging.operation.type" = "send",
+            "messaging.operation.name" = "publish",
+            "messaging.destination.name" = kind,
+            "messaging.message.id" = id.map(tracing::field::display),
+            "messaging.batch.message_count" = count,
+        );
     }
 }
 

@@ -11,15 +11,11 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
-use opentelemetry_proto::tonic::metrics::v1::Metric;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
-use tidegate::Telemetry;
+use tidegate_otel::Telemetry;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -28,8 +24,6 @@ use tokio::task::AbortHandle;
 pub enum Manner {
     /// With success.
     Takes,
-    /// With success, but for so many spans.
-    Rejects(i64),
     /// With 500.
     Fails,
     /// Never.
@@ -65,7 +59,7 @@ impl Collector {
             received: Mutex::default(),
         });
         let routes = Router::new()
-            .route("/v1/{signal}", post(take))
+            .route("/v1/traces", post(take))
             .layer(DefaultBodyLimit::max(64 << 20))
             .with_state(shared.clone());
         let server = tokio::spawn(async move { axum::serve(listener, routes).await });
@@ -94,16 +88,11 @@ impl Collector {
         self.shared.received.lock().unwrap().clone()
     }
 
-    fn bodies(&self, path: &str) -> Vec<Vec<u8>> {
-        let received = self.received().into_iter();
-        let of_path = received.filter(|request| request.path == path);
-        of_path.map(|request| request.body).collect()
-    }
-
     pub fn exports(&self) -> Vec<ExportTraceServiceRequest> {
-        let bodies = self.bodies("/v1/traces").into_iter();
-        let decoded = |body: Vec<u8>| ExportTraceServiceRequest::decode(body.as_slice()).unwrap();
-        bodies.map(decoded).collect()
+        let received = self.received().into_iter();
+        let decoded =
+            |request: Received| ExportTraceServiceRequest::decode(&*request.body).unwrap();
+        received.map(decoded).collect()
     }
 
     /// All spans so far.
@@ -127,18 +116,6 @@ impl Collector {
         let mut spans = self.named(name);
         assert_eq!(spans.len(), 1, "{name}: {:?}", self.spans());
         spans.remove(0)
-    }
-
-    /// All metrics so far, of each export.
-    pub fn metrics(&self) -> Vec<Vec<Metric>> {
-        let bodies = self.bodies("/v1/metrics").into_iter();
-        let decoded = |body: Vec<u8>| {
-            let export = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
-            let resources = export.resource_metrics.into_iter();
-            let scopes = resources.flat_map(|resource| resource.scope_metrics);
-            scopes.flat_map(|scope| scope.metrics).collect()
-        };
-        bodies.map(decoded).collect()
     }
 }
 
@@ -197,18 +174,9 @@ async fn take(
         headers,
         body: body.into(),
     });
-    let rejected = match shared.manner {
-        Manner::Takes => 0,
-        Manner::Rejects(count) => count,
-        Manner::Fails => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    match shared.manner {
+        Manner::Takes => ([("content-type", "application/x-protobuf")], "").into_response(),
+        Manner::Fails => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         Manner::Hangs => std::future::pending().await,
-    };
-    let answer = ExportTraceServiceResponse {
-        partial_success: (rejected > 0).then(|| ExportTracePartialSuccess {
-            rejected_spans: rejected,
-            error_message: "canary".to_owned(),
-        }),
-    };
-    let protobuf = [("content-type", "application/x-protobuf")];
-    (protobuf, answer.encode_to_vec()).into_response()
+    }
 }

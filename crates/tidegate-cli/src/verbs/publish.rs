@@ -40,8 +40,7 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     }
     event.check()?;
     let client = service.database.connect().await?;
-    let publishing = queue::publish(&client, &event);
-    let published = service.recorded(publishing).await?;
+    let published = queue::publish(&client, &event).await?;
     if args.delay.is_none() {
         service.wake().await;
     }

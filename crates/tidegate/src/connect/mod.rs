@@ -35,10 +35,8 @@ use deadpool::managed::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::Client;
 
-#[cfg(all(feature = "aws", feature = "otel"))]
-pub(crate) use self::aws::Signer;
 #[cfg(feature = "aws")]
-pub use self::aws::{Invoked, SecretText, SelfInvoke};
+pub use self::aws::{Invoked, SecretText, SelfInvoke, Signer};
 use self::login::Login;
 use self::settings::DatabaseAccess;
 use self::source::{Logins, Source};

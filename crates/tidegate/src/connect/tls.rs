@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 use native_tls::{Certificate, TlsConnector};
 use tokio::sync::OnceCell;
 
+use crate::config::read_file;
 use crate::error::Error;
 
 /// The trusted certificates. Clones share one connector.
@@ -30,6 +31,14 @@ impl Trust {
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Trust> = LazyLock::new(|| Trust::in_roots(Vec::new()));
         SYSTEM.clone()
+    }
+
+    /// Trusts the certificates in the file that a setting names, and no others.
+    ///
+    /// # Errors
+    /// [`Error::Config`], naming the setting, when the file contains no certificate.
+    pub fn file(setting: &str, path: &str) -> Result<Self, Error> {
+        Self::only(&read_file(setting, path)?, &setting)
     }
 
     /// Trusts these certificates and no others. A program that names the database's certificate authority does not want

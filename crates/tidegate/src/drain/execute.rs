@@ -10,12 +10,11 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::lanes::Run;
-use super::recording;
 use super::services::Services;
+use super::spans;
 use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};
-use crate::otel::Spool;
 use crate::trace;
 
 /// The time limits of handlers.
@@ -35,8 +34,6 @@ pub(super) struct EventRun<D: Dispatch> {
     pub limits: Limits,
     pub services: Arc<Services>,
     pub span: Span,
-    /// The list for OpenTelemetry spans.
-    pub spool: Option<Spool>,
 }
 
 impl<D: Dispatch> Run for EventRun<D> {
@@ -51,17 +48,13 @@ impl<D: Dispatch> Run for EventRun<D> {
                 self.limits,
                 &self.services,
             );
-            if position.is_none() && self.spool.is_none() {
+            if position.is_none() && self.ctx.span().is_disabled() {
                 return work.await;
             }
             // Boxed, because each wrapper holds the work twice. Without it, every event's future would be six times as
             // large, and copying it took a tenth of the drain's speed.
-            Box::pin(recording::ran(
-                self.spool,
-                &self.ctx,
-                trace::within(position, work),
-            ))
-            .await
+            let attempt = self.ctx.span().clone();
+            Box::pin(trace::within(position, work).instrument(attempt)).await
         }
         .instrument(span)
     }
@@ -101,8 +94,8 @@ pub(crate) async fn execute<D: Dispatch>(
         }
         let named = (handler.name, service);
         let work = run(handler, (deadline, limit), limit < limits.handler);
-        let result = match recording::above(ctx) {
-            Some(above) => Box::pin(recording::handled(above, named, work)).await,
+        let result = match spans::of_handler(ctx) {
+            Some(recorded) => Box::pin(spans::handled(recorded, named, work)).await,
             None => work.await,
         };
         ctx.end_handler(match service {

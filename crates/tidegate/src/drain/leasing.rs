@@ -88,6 +88,9 @@ impl<D: Dispatch> Drain<D> {
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
                 sent: Reading::now(),
             };
+            if let Some(spans) = &mut self.watchers.spans {
+                spans.leases();
+            }
             self.leasing = Slot::Busy(lease(session, order).boxed());
         }
     }
@@ -204,8 +207,8 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.batches += 1;
         let run = batch.events.iter().filter(|event| event.fate == Fate::Run);
-        if let Some(recording) = &self.watchers.recording {
-            recording.leased(order.sent.steady, batch.events.len());
+        if let Some(spans) = &mut self.watchers.spans {
+            spans.leased(batch.events.len());
         }
         self.report.leased += (run.count() + batch.unreadable.len()) as u64;
         let window = Window {

@@ -24,11 +24,6 @@ mod limits;
 pub(crate) mod lines;
 mod options;
 mod outbox;
-#[cfg(feature = "otel")]
-mod recording;
-#[cfg(not(feature = "otel"))]
-#[path = "recording_without.rs"]
-mod recording;
 mod report;
 mod running;
 mod scheduling;
@@ -36,6 +31,7 @@ pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
 mod slots;
+mod spans;
 mod walk;
 mod watchers;
 mod writer;
@@ -62,14 +58,12 @@ use self::limits::ServiceLimits;
 use self::lines::EventLines;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
-#[cfg(feature = "otel")]
-pub use self::recording::Invocation;
-use self::recording::Recording;
 pub use self::report::{Cost, DrainReport, StopReason};
 use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
 use self::slots::Slots;
+use self::spans::Spans;
 use self::walk::Cursor;
 use self::watchers::Watchers;
 use self::writer::Round;
@@ -111,9 +105,6 @@ pub struct Hooks {
     /// Starts further drains: alongside this one while there is more to do than it can finish in time, and after it if
     /// its budget is spent and events are left. `None` leaves that to the schedule.
     pub starter: Option<Arc<dyn StartDrain>>,
-    /// The invocation of the function that runs the drain, for its trace. With the feature `otel`.
-    #[cfg(feature = "otel")]
-    pub invocation: Option<Invocation>,
 }
 
 /// Drains the queue with `app`'s handlers.
@@ -160,9 +151,10 @@ pub(crate) async fn drain_measured<D: Dispatch>(
     let mut hooks = hooks;
     let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);
     let lanes = Lanes::new(options.concurrency, handlers);
+    let watchers = Watchers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
     let (options, span) = (options.clone(), tracing::Span::current());
     let run = move || {
-        Drain::new(database, app, options, (hooks, figures), lanes)
+        Drain::new(database, app, options, (hooks, watchers), lanes)
             .run_to_end()
             .instrument(span)
     };
@@ -265,10 +257,9 @@ impl<D: Dispatch> Drain<D> {
         database: Database,
         app: Arc<D>,
         options: DrainOptions,
-        (mut hooks, figures): (Hooks, Option<oneshot::Sender<Figures>>),
+        (hooks, watchers): (Hooks, Watchers),
         lanes: Lanes<EventRun<D>>,
     ) -> Self {
-        let recording = Recording::begin(&options, &mut hooks);
         Self {
             app,
             budget: Budget::new(options.budget),
@@ -278,7 +269,7 @@ impl<D: Dispatch> Drain<D> {
             },
             lines: EventLines::default(),
             stop: hooks.stop,
-            watchers: Watchers::new(hooks.progress, figures, recording),
+            watchers,
             worker: Uuid::new_v4(),
             slots: Slots::new(hooks.chain, hooks.starter, lanes.runtime()),
             walk: Cursor::new(options.concurrency, options.batch),
@@ -318,9 +309,7 @@ impl<D: Dispatch> Drain<D> {
         let ended_events = self.report.ended();
         let memory = self.options.memory_mb;
         self.report.cost.charged(elapsed, memory, ended_events);
-        let left = self.limit().saturating_sub(self.budget.elapsed()) + self.watchers.reserve();
-        let failed = ended.as_ref().err();
-        self.watchers.ended(&self.report, failed, left).await;
+        self.watchers.ended(&self.report, ended.as_ref().err());
         self.note_run().await;
         match ended {
             Ok(()) => Ok(self.report),
@@ -345,9 +334,9 @@ impl<D: Dispatch> Drain<D> {
         })
     }
 
-    /// Returns how long the run may take, without the time reserved for the final reports.
+    /// Returns how long the run may take.
     fn limit(&self) -> Duration {
-        (self.budget.total() + OVERRUN).saturating_sub(self.watchers.reserve())
+        self.budget.total() + OVERRUN
     }
 
     /// Ends all handlers with the run, except those that block their threads. The report counts these: whatever they do
@@ -518,19 +507,6 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
-        if let Some(recording) = &mut self.watchers.recording
-            && recording.takes_metrics()
-        {
-            let mut left: BTreeMap<String, u64> = BTreeMap::new();
-            if backlog.events > 0 {
-                left = queue::others(client, &[]).await?;
-            }
-            // A gauge that is no longer reported keeps its last value.
-            for kind in D::Event::KINDS {
-                left.entry((*kind).to_owned()).or_default();
-            }
-            recording.left = Some(left);
-        }
         if backlog.events > 0 {
             let kinds = queue::expiring(client).await?;
             self.report.expiring = kinds.iter().map(|kind| kind.events).sum();

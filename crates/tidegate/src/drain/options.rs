@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use crate::config::{Lookup, duration, in_range, number};
 use crate::error::Error;
-#[cfg(feature = "otel")]
-use crate::otel::Telemetry;
 use crate::outcome::RetryPolicy;
 
 /// How to drain. Every duration is measured by this machine's clock, except the lease's, which the database measures.
@@ -39,9 +37,6 @@ pub struct DrainOptions {
     pub empty_within: Duration,
     /// The backoff between attempts.
     pub retry: RetryPolicy,
-    /// Where to send traces and metrics. With `None`, none are sent. Needs the feature `otel`.
-    #[cfg(feature = "otel")]
-    pub telemetry: Option<Telemetry>,
 }
 
 impl Default for DrainOptions {
@@ -58,8 +53,6 @@ impl Default for DrainOptions {
             memory_mb: None,
             empty_within: Duration::from_secs(30),
             retry: RetryPolicy::default(),
-            #[cfg(feature = "otel")]
-            telemetry: None,
         }
     }
 }
@@ -74,14 +67,12 @@ impl DrainOptions {
 
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
     /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`,
-    /// `_EMPTY_WITHIN`; and with the feature `otel` what `Telemetry` reads.
+    /// `_EMPTY_WITHIN`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
         let default = Self::default();
-        #[cfg(not(feature = "otel"))]
-        crate::otel::from_settings(lookup)?;
         Ok(Self {
             budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
             batch: number(lookup, "TIDEGATE_BATCH", default.batch, &Self::BATCH)?,
@@ -107,8 +98,6 @@ impl DrainOptions {
                 base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
                 max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
             },
-            #[cfg(feature = "otel")]
-            telemetry: Telemetry::from_settings(lookup)?,
         })
     }
 

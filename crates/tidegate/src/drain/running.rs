@@ -12,8 +12,8 @@ use super::clocks::Reading;
 use super::execute::{EventRun, Limits};
 use super::hand::Pick;
 use super::lanes::{Came, Ended, PLACE, Work};
-use super::recording::Recording;
 use super::settle::{Settled, count, settle};
+use super::spans;
 use super::writer::{Back, Class, End, Release};
 use crate::context::{Context, Flushed};
 use crate::dispatch::Dispatch;
@@ -192,8 +192,8 @@ impl<D: Dispatch> Drain<D> {
         self.services.note_left(event.lease, None);
         let settled = Settled::Finish(ending::given_up(event, fault));
         self.lines.ended(event, &settled, Duration::ZERO);
-        if let Some(recording) = &self.watchers.recording {
-            recording.given_up(event, &fault.code);
+        if let Some(spans) = &self.watchers.spans {
+            spans.given_up(event, &fault.code);
         }
         if let Settled::Finish(end) = settled {
             self.finish(event, end, class, Vec::new());
@@ -294,13 +294,10 @@ impl<D: Dispatch> Drain<D> {
         let limit = self.policies.handler_timeout(&leased.kind, usual, most);
         let sharing = self.sharing(&leased);
         let mut ctx = Context::new(leased, Some(self.database.clone()), flushed, now + limit);
-        let recording = self.watchers.recording.as_ref();
-        if let Some(recording) = recording {
-            recording.place(&mut ctx);
+        if let Some(spans) = &self.watchers.spans {
+            spans.place(&mut ctx);
         }
-        let spool = recording.and_then(Recording::spool);
         ctx.share_calls(sharing, self.worker);
-        let ctx = Arc::new(ctx);
         let limits = Limits {
             handler: limit,
             cut: self.budget.cut(),
@@ -314,6 +311,11 @@ impl<D: Dispatch> Drain<D> {
             span_id = ctx.trace().map(TraceContext::span_id),
             parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
         );
+        if self.watchers.spans.is_some() {
+            // Within the log's span, so that the lines of handlers stay within it, too.
+            ctx.record_on(span.in_scope(spans::of_attempt));
+        }
+        let ctx = Arc::new(ctx);
         let handlers = EventRun {
             app: self.app.clone(),
             ctx: ctx.clone(),
@@ -321,7 +323,6 @@ impl<D: Dispatch> Drain<D> {
             limits,
             services: self.services.clone(),
             span,
-            spool,
         };
         self.running.insert(lease, ctx);
         Work {

@@ -1,38 +1,38 @@
 //! Owns the receivers of a run's reports other than its caller: its progress, its figures by kind, and its
-//! OpenTelemetry records.
+//! spans.
 
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use super::recording::Recording;
 use super::report::DrainReport;
 use super::settle::Settled;
+use super::spans::Spans;
 use crate::context::Context;
 use crate::error::Error;
 use crate::figures::Figures;
 use crate::outcome::HandlerEnd;
 
+#[derive(Default)]
 pub(super) struct Watchers {
     progress: Option<watch::Sender<DrainReport>>,
     asked: Option<oneshot::Sender<Figures>>,
     /// Kept only if a receiver wants them.
     figures: Option<Figures>,
-    pub(super) recording: Option<Recording>,
+    pub(super) spans: Option<Spans>,
 }
 
 impl Watchers {
     pub(super) fn new(
         progress: Option<watch::Sender<DrainReport>>,
         asked: Option<oneshot::Sender<Figures>>,
-        recording: Option<Recording>,
+        spans: Option<Spans>,
     ) -> Self {
-        let takes_metrics = recording.as_ref().is_some_and(Recording::takes_metrics);
         Self {
             progress,
-            figures: (asked.is_some() || takes_metrics).then(Figures::default),
+            figures: asked.is_some().then(Figures::default),
             asked,
-            recording,
+            spans,
         }
     }
 
@@ -48,8 +48,8 @@ impl Watchers {
             let kind = &ctx.event().kind;
             figures.note(kind, settled.status(), settled.is_snoozed(), took);
         }
-        if let Some(recording) = &self.recording {
-            recording.attempted(ctx, settled, ends, took);
+        if let Some(spans) = &self.spans {
+            spans.attempted(ctx, settled, ends, took);
         }
     }
 
@@ -63,25 +63,12 @@ impl Watchers {
         }
     }
 
-    /// Returns the part of the run's time that is reserved for reports at its end.
-    pub(super) fn reserve(&self) -> Duration {
-        let recording = self.recording.as_ref();
-        recording.map_or(Duration::ZERO, |_| Recording::reserve())
-    }
-
-    /// Ends the reports of a run. Sends its records, within `left` at most.
-    pub(super) async fn ended(
-        &mut self,
-        report: &DrainReport,
-        failed: Option<&Error>,
-        left: Duration,
-    ) {
-        let mut figures = self.figures.take().unwrap_or_default();
-        if let Some(recording) = self.recording.take() {
-            let lost = recording.ended(report, failed, &figures, left).await;
-            figures.note_dropped_spans(lost);
+    /// Ends the reports of a run.
+    pub(super) fn ended(&mut self, report: &DrainReport, failed: Option<&Error>) {
+        if let Some(spans) = self.spans.take() {
+            spans.ended(report, failed);
         }
-        if let Some(asked) = self.asked.take() {
+        if let (Some(asked), Some(figures)) = (self.asked.take(), self.figures.take()) {
             // The receiver may be gone.
             let _ = asked.send(figures);
         }

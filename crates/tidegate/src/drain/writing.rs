@@ -54,6 +54,9 @@ impl<D: Dispatch> Drain<D> {
         if let Some(session) = self.writing.take() {
             self.between.writes_back = batch.is_exclusive();
             self.write_sent = Instant::now();
+            if let Some(spans) = &mut self.watchers.spans {
+                spans.writes();
+            }
             self.writing =
                 Slot::Busy(write(session, batch, self.worker, self.services.clone()).boxed());
         }
@@ -236,8 +239,8 @@ impl<D: Dispatch> Drain<D> {
         } = round;
         self.writing = Slot::Idle(Box::new(session));
         self.database_time += self.write_sent.elapsed();
-        if let Some(recording) = &self.watchers.recording {
-            recording.written(self.write_sent, batch.outcomes());
+        if let Some(spans) = &mut self.watchers.spans {
+            spans.written(batch.outcomes());
         }
         self.between.writes_back = false;
         let whole = failed.is_none();

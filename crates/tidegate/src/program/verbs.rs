@@ -183,8 +183,8 @@ impl Service {
         event.check()?;
         let actor = self.actor_of(actor);
         let mut client = self.database.connect().await?;
-        let publishing = queue::publish_by_hand(&mut client, &event, reason, actor.as_deref());
-        let published = self.recorded(publishing).await?;
+        let published =
+            queue::publish_by_hand(&mut client, &event, reason, actor.as_deref()).await?;
         if event.delay.is_none() {
             self.wake().await;
         }

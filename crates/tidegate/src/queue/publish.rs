@@ -7,9 +7,8 @@ use super::finalize::EventColumns;
 use super::{query, sql};
 use crate::error::Error;
 use crate::event::NewEvent;
-use crate::otel::Publishing;
 use crate::seal;
-use crate::trace;
+use crate::trace::{self, Publishing};
 
 /// A published event as it is stored (C5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +93,7 @@ pub async fn publish(
     let row = row.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?;
     let published = Published::of(row)?;
     if let Some(recorded) = recorded {
-        recorded.done(&event.kind, 1, Some(published.id));
+        recorded.done(&event.kind, None, Some(published.id));
     }
     Ok(published)
 }
@@ -151,7 +150,7 @@ pub async fn publish_batch(
         let first = events.first().map_or("", |event| event.kind.as_str());
         let alike = events.iter().all(|event| event.kind == first);
         let kind = if alike { first } else { "tidegate" };
-        recorded.done(kind, events.len(), None);
+        recorded.done(kind, Some(events.len()), None);
     }
     rows.iter().map(Published::of).collect()
 }

@@ -13,8 +13,7 @@ pub(super) use self::iam::Iam;
 pub use self::invoke::{Invoked, SelfInvoke};
 pub(super) use self::secret::Secret;
 pub use self::secret::SecretText;
-#[cfg(feature = "otel")]
-pub(crate) use self::sign::Signer;
+pub use self::sign::Signer;
 
 /// Percent-encodes everything but the unreserved characters of RFC 3986, as the signature requires.
 fn encoded(text: &str) -> String {

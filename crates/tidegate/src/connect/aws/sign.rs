@@ -4,13 +4,11 @@
 use std::time::SystemTime;
 
 use aws_credential_types::Credentials;
-#[cfg(feature = "otel")]
 use aws_credential_types::provider::ProvideCredentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
 use http::HeaderMap;
 
-#[cfg(feature = "otel")]
 use super::sdk::Aws;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
@@ -47,14 +45,15 @@ pub(super) fn signature(
 }
 
 /// Signs with the process's credentials, found as every AWS tool finds them.
-#[cfg(feature = "otel")]
 #[derive(Default)]
-pub(crate) struct Signer(Aws);
+pub struct Signer(Aws);
 
-#[cfg(feature = "otel")]
 impl Signer {
-    /// The headers that sign a POST.
-    pub(crate) async fn headers(
+    /// Returns the headers that sign a POST of `body` to `url`.
+    ///
+    /// # Errors
+    /// If there are no credentials, or the URL is malformed.
+    pub async fn headers(
         &self,
         service: &str,
         region: &str,

@@ -1,0 +1,217 @@
+//! Owns the export of traces to an OpenTelemetry collector: which spans are kept, and how they are sent. The
+//! crate `tidegate` decides what is recorded and gives its spans their places ([`tidegate::trace`]).
+//!
+//! The exporter is OpenTelemetry's own. Its SDK's processors are not used: they export on their own threads,
+//! by timers. A function is frozen between two invocations, along with the spans that those threads hold.
+//! Here, spans are kept in a bounded list. One request sends them all at the end of the work that recorded
+//! them, on the same runtime and within a limit. Spans that cannot be sent by then are dropped and counted,
+//! and no event waits for them.
+
+mod recorder;
+mod sender;
+mod settings;
+mod spool;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::trace::SpanExporter as _;
+use tidegate::logs::SPANS;
+use tidegate::trace::TraceContext;
+use tidegate::{Error, Lookup};
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
+use tracing_subscriber::registry::LookupSpan;
+
+use self::recorder::Recorder;
+use self::sender::Failure;
+use self::settings::Settings;
+use self::spool::Spool;
+
+/// The destination of traces, and the spans that wait to be sent there. Cheap to clone; clones share the
+/// spans.
+#[derive(Clone)]
+pub struct Telemetry(Arc<Inner>);
+
+struct Inner {
+    exporter: SpanExporter,
+    failure: Failure,
+    spool: Spool,
+    ratio: f64,
+    shows_correlation: bool,
+    limit: Duration,
+}
+
+static INSTALLED: OnceLock<Telemetry> = OnceLock::new();
+
+/// Reads the settings, keeps the destination for [`installed`], and returns its [`Telemetry::layer`] for the
+/// subscriber of the process. The layer does nothing if nothing is sent.
+///
+/// # Errors
+/// As [`Telemetry::from_settings`]. Then nothing is sent.
+pub fn install<S>(
+    lookup: Lookup<'_>,
+    ours: &'static str,
+    logged: Targets,
+) -> (impl Layer<S> + use<S>, Result<(), Error>)
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let (telemetry, read) = match Telemetry::from_settings(lookup) {
+        Ok(telemetry) => (telemetry, Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    let telemetry = telemetry.map(|telemetry| INSTALLED.get_or_init(|| telemetry).clone());
+    (layer(telemetry, ours, logged), read)
+}
+
+/// Returns the layer. Without a destination it wants no span. A layer that is `None` without a filter would
+/// do as little, but turn on every span that the filter of another layer turns off.
+fn layer<S>(
+    telemetry: Option<Telemetry>,
+    ours: &'static str,
+    logged: Targets,
+) -> impl Layer<S> + use<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let most = telemetry
+        .as_ref()
+        .map_or(LevelFilter::OFF, |_| LevelFilter::TRACE);
+    let sends = telemetry.is_some();
+    let wanted = move |span: &Metadata<'_>| {
+        let target = span.target();
+        let is_ours = target.split("::").next() == Some(ours);
+        sends
+            && span.is_span()
+            && (target == SPANS || is_ours && logged.would_enable(target, span.level()))
+    };
+    let filter = filter_fn(wanted).with_max_level_hint(most);
+    telemetry.map(Recorder).with_filter(filter)
+}
+
+/// Returns where this process sends traces, if it does.
+#[must_use]
+pub fn installed() -> Option<&'static Telemetry> {
+    INSTALLED.get()
+}
+
+/// Runs `work` as [`Telemetry::recorded`] does, if this process sends traces.
+pub async fn recorded<T>(
+    work: impl Future<Output = T>,
+    left: impl FnOnce() -> Option<Duration>,
+) -> T {
+    match installed() {
+        Some(telemetry) => telemetry.recorded(work, left).await,
+        None => work.await,
+    }
+}
+
+impl Telemetry {
+    /// Reads `OTEL_EXPORTER_OTLP_ENDPOINT` and `_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_CERTIFICATE` and
+    /// `_TIMEOUT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER` and `_ARG`, `OTEL_TRACES_EXPORTER`,
+    /// `OTEL_SDK_DISABLED`, `TIDEGATE_TRACE_RATIO`, `TIDEGATE_TRACE_CORRELATION` and `TIDEGATE_XRAY`. The
+    /// exporter itself reads the other standard variables from the environment. Returns `None` if no endpoint
+    /// is set.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>, Error> {
+        let Some(settings) = Settings::read(lookup)? else {
+            return Ok(None);
+        };
+        let failure = Failure::default();
+        Ok(Some(Self(Arc::new(Inner {
+            exporter: sender::exporter(lookup, &settings, failure.clone())?,
+            failure,
+            spool: Spool::default(),
+            ratio: settings.ratio,
+            shows_correlation: settings.shows_correlation,
+            limit: settings.limit,
+        }))))
+    }
+
+    /// Returns the layer that records the spans of the crate `tidegate` and those of the program's own crate
+    /// `ours`. `logged` are the levels of the log, which apply to the latter.
+    #[must_use]
+    pub fn layer<S>(&self, ours: &'static str, logged: Targets) -> impl Layer<S> + use<S>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
+        layer(Some(self.clone()), ours, logged)
+    }
+
+    /// Runs `work`, which may begin traces as often as the ratio says, and sends the spans that were
+    /// recorded. Sending takes half a second at most, unless `OTEL_EXPORTER_OTLP_TIMEOUT` says otherwise, and
+    /// no longer than the time that is `left`. Spans that cannot be sent are dropped, and a log line counts
+    /// them.
+    pub async fn recorded<T>(
+        &self,
+        work: impl Future<Output = T>,
+        left: impl FnOnce() -> Option<Duration>,
+    ) -> T {
+        let done = TraceContext::sampling(self.0.ratio, work).await;
+        let limit = self.0.limit;
+        self.flush(left().map_or(limit, |left| left.min(limit)))
+            .await;
+        done
+    }
+
+    async fn flush(&self, limit: Duration) {
+        let (spans, crowded_out) = self.0.spool.take();
+        let count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
+        let mut why = None;
+        if !spans.is_empty() {
+            let sent = tokio::time::timeout(limit, self.0.exporter.export(spans)).await;
+            why = match sent {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(self.0.failure.take().unwrap_or_else(|| error.to_string())),
+                Err(_) => Some(format!("no answer within {limit:?}")),
+            };
+        }
+        let dropped = crowded_out + why.as_ref().map_or(0, |_| count);
+        if dropped > 0 {
+            let reason = why.as_deref().unwrap_or("more than may be kept");
+            tracing::warn!(spans_dropped = dropped, reason, "telemetry dropped");
+        }
+    }
+}
+
+/// Without the exporter, because its headers may hold a password.
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry")
+            .field("ratio", &self.0.ratio)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[test]
+    fn without_a_destination_no_span_is_made_beside_a_filtered_log() {
+        let all = tracing_subscriber::registry();
+        let made = || tracing::debug_span!(target: SPANS, "work");
+        let span = tracing::subscriber::with_default(all, made);
+        let metadata = span.metadata().unwrap();
+        let levels = || Targets::new().with_default(LevelFilter::INFO);
+        let lines = || tracing_subscriber::fmt::layer().with_filter(levels());
+        let collector = |name: &str| {
+            let named = name == "OTEL_EXPORTER_OTLP_ENDPOINT";
+            named.then(|| "http://127.0.0.1:4318".to_owned())
+        };
+        let sends = Telemetry::from_settings(&collector).unwrap();
+        for (telemetry, is_wanted) in [(None, false), (sends, true)] {
+            let logs = tracing_subscriber::registry().with(lines());
+            let logs = logs.with(layer(telemetry, "shop", levels()));
+            assert_eq!(!logs.register_callsite(metadata).is_never(), is_wanted);
+        }
+    }
+}
