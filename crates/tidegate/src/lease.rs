@@ -64,10 +64,6 @@ pub struct LeasedEvent {
     /// The W3C trace context under which it was published.
     pub traceparent: Option<String>,
     /// Whether it is a replay of an event that has ended.
-    #[cfg_attr(
-        not(any(feature = "otel", feature = "internals")),
-        expect(dead_code, reason = "only traces ask for it")
-    )]
     pub is_replay: bool,
     /// The time from the lease to the deadline, by the database's clock.
     pub expires_in: Option<Duration>,

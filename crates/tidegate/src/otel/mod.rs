@@ -13,7 +13,7 @@
 //! <https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>, version 1.44.0.
 
 pub(crate) mod metric;
-#[cfg(feature = "logging")]
+#[cfg(feature = "admin")]
 mod own;
 mod send;
 mod settings;
@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span as Sent;
 
-#[cfg(feature = "logging")]
+#[cfg(feature = "admin")]
 pub(crate) use self::own::OwnSpans;
 use self::send::Way;
 use self::settings::Settings;
@@ -112,7 +112,7 @@ impl Telemetry {
     pub(crate) fn patience(&self, left: Duration) -> Duration {
         let limit = self.0.settings.limit;
         // A test on a slow machine needs everything to arrive.
-        #[cfg(feature = "internals")]
+        #[cfg(feature = "testing")]
         if limit > FLUSH {
             return limit;
         }
