@@ -41,6 +41,7 @@ check: tools ## check formatting, module cycles, requirements, lints (warnings a
 	@python3 scripts/tutorial.py check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package tidegate -- -D warnings
+	cargo clippy --locked --package tidegate --features admin -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings
 	@python3 scripts/cost.py
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps

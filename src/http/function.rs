@@ -5,8 +5,11 @@
 //! settings do not make the start fail, as in the other function: every request is answered with 503, and the log contains
 //! the reason.
 
+use std::sync::Arc;
+
 use axum::middleware::map_response;
 use axum::response::Response;
+use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::log_panics;
@@ -38,7 +41,7 @@ struct Settings {
     database: Database,
     access: Access,
     /// The drain function, if requests may start it.
-    wakes: Option<String>,
+    wakes: Option<Arc<dyn StartDrain>>,
 }
 
 async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Error> {
@@ -56,7 +59,7 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
              access,
              wakes,
          }| {
-            let wakes = Wakes::function(&database, wakes, true);
+            let wakes = Wakes::new(&database, wakes, true);
             let router = waking(router(database, access), wakes);
             recording(router, tidegate_otel::installed().cloned())
         },

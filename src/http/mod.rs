@@ -50,6 +50,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use tidegate::chain::StartDrain;
 use tidegate::connect::Pooled;
 use tidegate::trace::{self, TraceContext};
 use tidegate::wake::Waker;
@@ -165,10 +166,14 @@ pub struct Wakes {
 }
 
 impl Wakes {
-    /// Starts this function, either in the background or before the answer.
+    /// Starts drains with this, either in the background or before the answer.
     #[must_use]
-    pub fn function(database: &Database, arn: Option<String>, waits: bool) -> Option<Self> {
-        let waker = Arc::new(Waker::function(database.clone(), arn?));
+    pub fn new(
+        database: &Database,
+        starter: Option<Arc<dyn StartDrain>>,
+        waits: bool,
+    ) -> Option<Self> {
+        let waker = Arc::new(Waker::new(database.clone(), starter?));
         Some(Self { waker, waits })
     }
 }

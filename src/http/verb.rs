@@ -70,7 +70,7 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     ask.say(&format!("listening on {url}"));
     let database = &ask.service.database;
-    let wakes = Wakes::function(database, ask.service.wakes.clone(), false);
+    let wakes = Wakes::new(database, ask.service.wakes.clone(), false);
     let router = waking(measured(database.clone(), access, scrapes), wakes);
     let router = recording(router, tidegate_otel::installed().cloned());
     let served = serve(listener, router, stop).await;

@@ -4,9 +4,6 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-
 use crate::error::Error;
 
 /// Looks up a variable. Tests pass their own.
@@ -48,26 +45,6 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         Ok(_) => refuse(&"longer than ten years"),
         Err(error) => refuse(&error),
     }
-}
-
-/// Reads a field of an invocation whose text has its own format. An error names the field.
-pub(crate) fn named<'de, T, D: Deserializer<'de>>(
-    field: &str,
-    parse: fn(&str) -> Result<T, String>,
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    let text: Option<String> = Option::deserialize(deserializer)
-        .map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
-    text.map(|text| parse(&text))
-        .transpose()
-        .map_err(|refused| D::Error::custom(format!("{field}: {refused}")))
-}
-
-/// Reads the field `budget` of an invocation.
-pub(crate) fn budget<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Duration>, D::Error> {
-    named("budget", parse_duration, deserializer)
 }
 
 pub(crate) fn duration(

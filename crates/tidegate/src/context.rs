@@ -28,7 +28,7 @@ use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::policy::Sharing;
 use crate::queue::{self, Follow, ending};
-use crate::seal;
+use crate::sealing;
 use crate::trace::TraceContext;
 
 /// What the handlers of one event share: the event's data and what they ask of the engine.
@@ -52,11 +52,11 @@ pub struct Context {
 }
 
 /// What changes while the handlers run.
-struct State {
+pub(crate) struct State {
     handler: &'static str,
     deadline: Instant,
     emitted: Vec<NewEvent>,
-    steps: BTreeMap<String, Value>,
+    pub(crate) steps: BTreeMap<String, Value>,
     /// Handlers that have ended, in this attempt or in an earlier one.
     ends: Vec<HandlerEnd>,
     /// Whether another handler still has to run after the current one.
@@ -182,7 +182,7 @@ impl Context {
     }
 
     /// Ignores poisoning: a handler's panic must not hide the results of the other handlers.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -329,7 +329,7 @@ impl Context {
         if event.replaces {
             return Err(HandlerError::reject("emit", queue::ALONE));
         }
-        let event = seal::sealed(&event).reject("emit")?.into_owned();
+        let event = sealing::sealed(&event).reject("emit")?.into_owned();
         self.state().emitted.push(event);
         Ok(())
     }
@@ -469,12 +469,6 @@ impl Context {
             return Err(HandlerError::retry("no_database", why));
         };
         database.pooled().await.retryable()
-    }
-
-    /// Returns the results of the steps of this attempt and of earlier ones.
-    #[cfg(feature = "testing")]
-    pub(crate) fn steps(&self) -> BTreeMap<String, Value> {
-        self.state().steps.clone()
     }
 
     pub(crate) fn begin_handler(

@@ -8,7 +8,6 @@ use futures_util::future::{BoxFuture, FutureExt};
 use crate::context::Context;
 use crate::event::Event;
 use crate::handler::HandlerResult;
-#[cfg(feature = "schedules")]
 use crate::schedule::Schedule;
 
 /// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind that is in the enum
@@ -46,7 +45,6 @@ pub trait Dispatch: Send + Sync + 'static {
 
     /// Lists the periodic events, which are published at every slot of their schedule. `migrate` stores these schedules
     /// in the database, and removes those that are no longer listed.
-    #[cfg(feature = "schedules")]
     fn schedules(&self) -> Vec<Schedule<Self::Event>> {
         Vec::new()
     }

@@ -6,6 +6,7 @@ mod fit;
 use std::cell::RefCell;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,14 +14,14 @@ use serde_json::{Map, Value};
 
 pub use self::fit::{ANSWER_LIMIT, fit};
 use crate::chain::Chain;
-use crate::config::{Lookup, budget, named, parse_duration};
+use crate::config::{Lookup, parse_duration};
 use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
     CancelRequest, ExpiringKind, ForgetRequest, KindRequest, PolicyRequest, ReplayRequest,
     RequeueRequest, RescheduleRequest, ScheduleRequest, ServiceRequest, ServiceStatus,
-    UnblockRequest,
+    UnblockRequest, budget, named,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -482,8 +483,7 @@ pub fn is_scheduled_event(payload: &Value) -> bool {
 }
 
 /// Queue figures, of the whole queue and by kind (C13).
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "stats")]
 #[non_exhaustive]
 pub struct StatsReport {
@@ -512,7 +512,7 @@ pub struct StatsReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
     /// One object per kind, with the columns of the view `tidegate.stats`.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::KindStats>"))]
+    #[schemars(with = "Vec<crate::look::rows::KindStats>")]
     pub kinds: Vec<Value>,
 }
 

@@ -54,17 +54,12 @@
 //!
 //! No feature is on by default.
 //!
+//! - `admin`: `Program` and what it is made of, on which the Lambda function and the command line are built: operators'
+//!   requests and the reports on them with their JSON Schemas, views, checks, cleanup, metrics, the log. Includes `seal`.
 //! - `aws`: logs in to the database with a secret of AWS Secrets Manager or with an IAM token.
-//! - `logging`: sets up the log of a program.
-//! - `operate`: operators' requests and the reports on them, and `Service`, on which the Lambda function and the
-//!   command line are built.
-//! - `schema`: JSON Schemas of the reports.
-//! - `schedules`: periodic events (cron expressions, time zones, intervals). A program without this feature leaves the
-//!   schedules of a queue to programs that have it.
 //! - `seal`: seals payloads, that is, encrypts them with keys of the program.
 //! - `testing`: a kit for testing a program's handlers.
 //! - `vendored-openssl`: builds OpenSSL into the program.
-//! - `internals`: for this project's own tests only. It may change at any time.
 //!
 //! # Layout
 //!
@@ -84,13 +79,13 @@
 //! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy` (how to
 //!   handle the events of a kind), `program` (a whole program, ready for a shell: the Lambda function or the command
 //!   line; for one database or for several).
-//! - Publishing: `schedule` (periodic events), `intake` (messages from outside, each taken in once), `wake` (a producer
-//!   starts a drain), `chain` (a drain starts the next one).
-//! - Operating: `operate` and `change` (operators' requests and the changes that they make), `look` (views for
-//!   operators), `survey` (views that read a bounded number of rows), `doctor` (checks of a database), `invocation`
-//!   (the requests and answers of Lambda and of the command line).
-//! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
-//!   (encrypts payloads).
+//! - Publishing: `periodic` and `schedule` (periodic events and when they are due), `intake` (messages from outside, each
+//!   taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
+//! - Operating: `operate` (operators' requests and their reports), `look` (views for operators), `survey` (views that
+//!   read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests and answers of Lambda
+//!   and of the command line), `status` (what reports of drains share with these).
+//! - Storing: `partitions` (of the log, made ahead), `retention` (how finished events leave the log), `forget` (removes
+//!   the data of a person), `sealing` and `seal` (encrypted payloads and the keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus),
 //!   `trace` (carries a trace through the queue, and emits spans).
 //! - `error` is the error type of all of them; `testing` is the test kit.
@@ -98,108 +93,71 @@
 //! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's `docs/requirements.md`
 //! and `docs/reliability.md` list them.
 
-// The operators' modules are compiled without the feature `operate` too. Then they are private, and this crate uses
-// little of them.
-#![cfg_attr(not(feature = "operate"), allow(dead_code, unused_imports))]
-
 mod batch;
 mod budget;
-#[cfg(not(feature = "operate"))]
-mod chain;
-#[cfg(feature = "operate")]
+#[doc(hidden)]
 pub mod chain;
-mod change;
 pub mod config;
 pub mod connect;
 mod context;
 mod dispatch;
+#[doc(hidden)]
+pub mod drain;
 mod error;
 mod event;
-mod figures;
+#[doc(hidden)]
+pub mod figures;
 mod handler;
-#[cfg(feature = "logging")]
-pub mod logs;
+#[doc(hidden)]
+pub mod lease;
 pub mod migrate;
+#[doc(hidden)]
+pub mod outcome;
+mod partitions;
+mod periodic;
 mod policy;
-#[cfg(feature = "operate")]
-pub mod prometheus;
-pub mod retention;
-#[cfg(feature = "schema")]
-mod rows;
-#[cfg(all(feature = "schedules", feature = "internals"))]
+#[doc(hidden)]
+pub mod queue;
+#[doc(hidden)]
 pub mod schedule;
-#[cfg(all(feature = "schedules", not(feature = "internals")))]
-mod schedule;
-#[cfg(not(feature = "schedules"))]
-#[path = "schedule_without.rs"]
-mod schedule;
-#[cfg(feature = "schema")]
-pub mod schema;
-#[cfg(feature = "seal")]
-pub mod seal;
-#[cfg(not(feature = "seal"))]
-#[path = "seal_without.rs"]
-mod seal;
-#[cfg(not(feature = "operate"))]
-mod survey;
-#[cfg(feature = "operate")]
-pub mod survey;
+#[doc(hidden)]
+pub mod sealing;
+mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
-#[cfg(not(feature = "operate"))]
-mod wake;
-#[cfg(feature = "operate")]
-pub mod wake;
 
-#[cfg(not(feature = "operate"))]
-mod doctor;
-#[cfg(feature = "operate")]
+#[cfg(feature = "seal")]
+pub mod seal;
+
+#[cfg(feature = "admin")]
 pub mod doctor;
-#[cfg(not(feature = "operate"))]
-mod drain;
-#[cfg(feature = "operate")]
-pub mod drain;
-#[cfg(not(feature = "operate"))]
-mod forget;
-#[cfg(feature = "operate")]
+#[cfg(feature = "admin")]
 pub mod forget;
-#[cfg(not(feature = "operate"))]
-mod intake;
-#[cfg(feature = "operate")]
+#[cfg(feature = "admin")]
 pub mod intake;
-#[cfg(not(feature = "operate"))]
-mod invocation;
-#[cfg(feature = "operate")]
+#[cfg(feature = "admin")]
 pub mod invocation;
-#[cfg(not(feature = "internals"))]
-mod lease;
-#[cfg(feature = "internals")]
-pub mod lease;
-#[cfg(not(feature = "operate"))]
-mod look;
-#[cfg(feature = "operate")]
+#[cfg(feature = "admin")]
+pub mod logs;
+#[cfg(feature = "admin")]
 pub mod look;
-#[cfg(not(feature = "operate"))]
-mod metrics;
-#[cfg(feature = "operate")]
+#[cfg(feature = "admin")]
 pub mod metrics;
-#[cfg(not(feature = "operate"))]
-mod operate;
-#[cfg(feature = "operate")]
+#[cfg(feature = "admin")]
 pub mod operate;
-#[cfg(not(feature = "internals"))]
-mod outcome;
-#[cfg(feature = "internals")]
-pub mod outcome;
-#[cfg(not(feature = "operate"))]
-mod program;
-#[cfg(feature = "operate")]
+#[cfg(feature = "admin")]
 pub mod program;
-#[cfg(not(feature = "operate"))]
-mod queue;
-#[cfg(feature = "operate")]
-pub mod queue;
+#[cfg(feature = "admin")]
+pub mod prometheus;
+#[cfg(feature = "admin")]
+pub mod retention;
+#[cfg(feature = "admin")]
+pub mod schema;
+#[cfg(feature = "admin")]
+pub mod survey;
+#[cfg(feature = "admin")]
+pub mod wake;
 
 pub use batch::Batch;
 pub use config::Lookup;
@@ -210,14 +168,14 @@ pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain,
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
-pub use operate::{ServiceState, ServiceStatus};
 pub use outcome::RetryPolicy;
+pub use periodic::CatchUp;
 pub use policy::Policy;
+#[cfg(feature = "admin")]
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
-
-#[cfg(feature = "schedules")]
-pub use schedule::{CatchUp, Schedule};
+pub use schedule::Schedule;
+pub use status::{ServiceState, ServiceStatus};
 
 /// The Postgres driver whose connections and transactions this API takes.
 pub use tokio_postgres;

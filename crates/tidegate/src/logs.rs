@@ -1,5 +1,5 @@
 //! Owns the logs of the shells: how much they log, that they log nothing that could be a secret, and that a reader who
-//! does not read stops nothing (`writer`). It needs the feature `logging`.
+//! does not read stops nothing (`writer`). It needs the feature `admin`.
 
 mod writer;
 

@@ -1,15 +1,19 @@
 //! Owns the requests of operators who look at the queue, and the answers to them: one event, and lists of events,
 //! groups, leases and services. This module knows no SQL and changes nothing.
 
+pub(crate) mod rows;
+
 use std::ops::RangeInclusive;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::config::in_range;
 use crate::error::Error;
-use crate::operate::{Moment, ScheduleStatus, ServiceStatus, since, until};
+use crate::operate::{Moment, ScheduleStatus, since, until};
 use crate::queue::{Lineage, ListFilter};
+use crate::status::ServiceStatus;
 use crate::survey::Content;
 
 /// The allowed lengths of a list.
@@ -109,14 +113,13 @@ pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Error> {
 }
 
 /// Everything that is stored about an event.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "show")]
 #[non_exhaustive]
 pub struct ShowReport {
     /// All its columns. `in` is the name of its table.
     #[serde(flatten)]
-    #[cfg_attr(feature = "schema", schemars(with = "crate::rows::StoredEvent"))]
+    #[schemars(with = "rows::StoredEvent")]
     pub event: Value,
     /// Its ancestors and descendants. `None` if the event has just ended and was cleaned up.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,13 +127,12 @@ pub struct ShowReport {
 }
 
 /// A page of events.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "list")]
 #[non_exhaustive]
 pub struct ListReport {
     /// Newest first.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::ListedEvent>"))]
+    #[schemars(with = "Vec<rows::ListedEvent>")]
     pub events: Vec<Value>,
     /// The id of the last event, to be used as the `before` of the next page. `None` if there is no next page.
     pub next: Option<i64>,
@@ -159,30 +161,27 @@ pub struct Searched {
 }
 
 /// Groups whose first event holds back other events.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "blocked_groups")]
 #[non_exhaustive]
 pub struct BlockedGroupsReport {
     /// With the columns of the view `tidegate.blocked_groups`, oldest first.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::BlockedGroup>"))]
+    #[schemars(with = "Vec<rows::BlockedGroup>")]
     pub groups: Vec<Value>,
 }
 
 /// The leases and their workers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "leases")]
 #[non_exhaustive]
 pub struct LeasesReport {
     /// With the columns of the view `tidegate.leases`, oldest first.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::Lease>"))]
+    #[schemars(with = "Vec<rows::Lease>")]
     pub leases: Vec<Value>,
 }
 
 /// Outside services about which anything was reported.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "services")]
 #[non_exhaustive]
 pub struct ServicesReport {
@@ -191,8 +190,7 @@ pub struct ServicesReport {
 }
 
 /// The schedules of periodic events.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "schedules")]
 #[non_exhaustive]
 pub struct SchedulesReport {

@@ -15,7 +15,7 @@ use crate::config::Lookup;
 use crate::drain::DrainReport;
 use crate::error::Error;
 use crate::figures::{Figures, Histogram, KindFigures};
-use crate::operate::ServiceState;
+use crate::status::ServiceState;
 
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "Tidegate";

@@ -14,9 +14,7 @@ use tokio_postgres::{Client, GenericClient, Transaction};
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::policy::Policy;
-#[cfg(feature = "schedules")]
-use crate::schedule;
-use crate::{queue, retention};
+use crate::{partitions, queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
 
 /// The queue's own schema.
@@ -123,7 +121,7 @@ impl Migrations {
 
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct MigrateReport {
     /// The names of the migrations that were applied now, in order. Empty when all of them had been applied before.
@@ -160,7 +158,6 @@ pub struct Migrate<'a> {
     max_group_delay: Option<Duration>,
     takes_plaintext: Option<bool>,
     policies: &'a [(&'a str, Policy)],
-    #[cfg(feature = "schedules")]
     schedules: Option<(&'a str, Vec<queue::Declared>)>,
     roles: bool,
 }
@@ -177,7 +174,6 @@ impl<'a> Migrate<'a> {
             max_group_delay: None,
             takes_plaintext: None,
             policies: &[],
-            #[cfg(feature = "schedules")]
             schedules: None,
             roles: false,
         }
@@ -217,8 +213,8 @@ impl<'a> Migrate<'a> {
     }
 
     /// Sets this program's periodic events. Those that it declared before and does not declare now are removed.
-    #[cfg(feature = "schedules")]
-    pub(crate) fn schedules(mut self, keeper: &'a str, declared: Vec<queue::Declared>) -> Self {
+    #[doc(hidden)]
+    pub fn schedules(mut self, keeper: &'a str, declared: Vec<queue::Declared>) -> Self {
         self.schedules = Some((keeper, declared));
         self
     }
@@ -261,7 +257,6 @@ impl<'a> Migrate<'a> {
             }
         };
         // Schedules come last: a conflict over a name must not stop the rest of the migration.
-        #[cfg(feature = "schedules")]
         if let Some((keeper, declared)) = &self.schedules {
             schedule::sync(client.client(), keeper, declared).await?;
         }
@@ -301,7 +296,7 @@ impl Migrate<'_> {
             self.declare_policies(transaction).await
         };
         client.within(declare).await?;
-        retention::make_partitions(client.client()).await?;
+        partitions::make_partitions(client.client()).await?;
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
             client.batch(ROLES).await?;
@@ -463,36 +458,6 @@ pub async fn check(
         "kinds not registered: {}",
         unknown.join(", ")
     )))
-}
-
-/// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not belong
-/// there.
-pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
-    let client = database.connect().await?;
-    let found = client
-        .query_typed("SELECT to_regclass('tidegate.event_kind') IS NOT NULL", &[])
-        .await;
-    let found = found.map_err(|error| Error::Migrate(describe(&error)))?;
-    if !found.first().is_some_and(|row| row.get(0)) {
-        return Ok(());
-    }
-    match foreign(&queue::registered(&client).await?, kinds) {
-        None => Ok(()),
-        Some(theirs) => Err(Error::Migrate(format!(
-            "this queue belongs to another program, with the kinds {theirs}; `migrate --share`, or \"share\": true in an invocation, lets both use it"
-        ))),
-    }
-}
-
-/// Returns another program's kinds, if only other programs have registered any.
-pub(crate) fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
-    const TOLD: usize = 5;
-    let is_ours = |kind: &String| kinds.contains(&kind.as_str());
-    if registered.is_empty() || registered.iter().any(is_ours) {
-        return None;
-    }
-    let more = if registered.len() > TOLD { ", …" } else { "" };
-    Some(registered[..registered.len().min(TOLD)].join(", ") + more)
 }
 
 /// The version that a history has reached, and the version to which this program would bring it.

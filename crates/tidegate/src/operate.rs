@@ -11,17 +11,38 @@ mod schedule;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::change::{CancelReport, CancelRequest, RescheduleReport, RescheduleRequest};
 pub(crate) use self::change::{Change, DIGESTED, Selection};
 pub use self::forget::{ForgetReport, ForgetRequest, Subject, SubjectKeys, parse_subject};
 pub use self::policy::{PolicyReport, PolicyRequest};
-pub use self::schedule::{
-    CatchUp, Periodic, ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus,
-    parse_catch_up,
-};
-use crate::config::{named, parse_duration};
+pub use self::schedule::{ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus};
+use crate::config::parse_duration;
+pub use crate::periodic::{CatchUp, Periodic, parse_catch_up};
+pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
+
+/// Reads a field of an invocation whose text has its own format. An error names the field.
+pub(crate) fn named<'de, T, D: Deserializer<'de>>(
+    field: &str,
+    parse: fn(&str) -> Result<T, String>,
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)
+        .map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
+    text.map(|text| parse(&text))
+        .transpose()
+        .map_err(|refused| D::Error::custom(format!("{field}: {refused}")))
+}
+
+/// Reads the field `budget` of an invocation.
+pub(crate) fn budget<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    named("budget", parse_duration, deserializer)
+}
 
 /// A point in time, as people write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,8 +174,7 @@ pub struct KindRequest {
 }
 
 /// The action on the first event of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnblockAction {
     /// Run it at the next drain.
@@ -226,8 +246,7 @@ impl TryFrom<UnblockOptions> for UnblockRequest {
 }
 
 /// The report of a replay. For a dry run, what the replay would do.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "replay")]
 #[non_exhaustive]
 pub struct ReplayReport {
@@ -265,8 +284,7 @@ pub struct ReplayReport {
 }
 
 /// A replay of one event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Replayed {
     /// The new event.
     pub id: i64,
@@ -275,8 +293,7 @@ pub struct Replayed {
 }
 
 /// An event that was left out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     /// The event's id.
     pub id: i64,
@@ -288,8 +305,7 @@ pub struct Skipped {
 }
 
 /// Events whose start-before time has passed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PassedDeadlines {
     /// How many.
     pub count: u64,
@@ -298,8 +314,7 @@ pub struct PassedDeadlines {
 }
 
 /// The changes of order in groups: replays run later in their group than the originals did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OrderRisks {
     /// How many groups the replay touches.
     pub groups: u64,
@@ -314,8 +329,7 @@ pub struct OrderRisks {
 }
 
 /// A group with live events.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BusyGroup {
     /// The group.
     pub group_key: String,
@@ -324,8 +338,7 @@ pub struct BusyGroup {
 }
 
 /// A group whose later events have ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OvertakenGroup {
     /// The group.
     pub group_key: String,
@@ -334,13 +347,12 @@ pub struct OvertakenGroup {
     /// The id of the last of them.
     pub last_id: i64,
     /// When the latest of them ended, RFC 3339.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[schemars(extend("format" = "date-time"))]
     pub last_finished_at: String,
 }
 
 /// The report of a requeue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "requeue")]
 #[non_exhaustive]
 pub struct RequeueReport {
@@ -357,8 +369,7 @@ pub struct RequeueReport {
 }
 
 /// The report of a pause or a resume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct PauseReport {
     /// `pause` or `resume`.
@@ -369,73 +380,6 @@ pub struct PauseReport {
     pub paused: bool,
     /// False if the kind was already in this state.
     pub changed: bool,
-}
-
-/// The state of a service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum ServiceState {
-    /// It answers, as far as is known.
-    #[default]
-    Closed,
-    /// It does not answer. Events that need it wait until it is tried again.
-    Open,
-    /// One event is being tried.
-    Probing,
-    /// An operator has stopped all calls.
-    Paused,
-}
-
-/// A service as operators see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct ServiceStatus {
-    /// Its name, as handlers give it.
-    pub service: String,
-    /// Whether it is called.
-    pub state: ServiceState,
-    /// Since when it is in this state.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
-    pub since: String,
-    /// How many calls in a row it has not answered.
-    pub failures: u32,
-    /// When it is tried again.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
-    pub retry_at: Option<String>,
-    /// When it last answered, as reported by a drain.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
-    pub answered_at: Option<String>,
-    /// The code of the last failure.
-    pub last_error: Option<String>,
-    /// The kinds of events that wait for it while it is not called.
-    pub kinds: Vec<String>,
-    /// The most events that call it at once, over all drains.
-    pub max_running: Option<u32>,
-    /// The most events that start per second, over all drains.
-    pub per_second: Option<f64>,
-    /// How many of its places drains hold now.
-    pub places: u32,
-    /// How many events wait for it.
-    pub waiting: u64,
-    /// When the oldest waiting event was published.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
-    pub oldest: Option<String>,
-}
-
-/// Events of a kind that will pass their deadline before they are started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct ExpiringKind {
-    /// The kind.
-    pub kind: String,
-    /// The least number of such events.
-    pub events: u64,
-    /// The earliest of their deadlines, RFC 3339.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
-    pub first_deadline: String,
 }
 
 /// A request to pause, resume or limit a service. As JSON it has the command line's options: `name`, and `pause`,
@@ -509,8 +453,7 @@ impl TryFrom<ServiceOptions> for ServiceRequest {
 }
 
 /// The report of a change of a service.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct ServiceChange {
     /// `pause_service`, `resume_service` or `limit_service`.
@@ -532,8 +475,7 @@ pub struct ServiceChange {
 }
 
 /// The report of a retirement.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "retire")]
 #[non_exhaustive]
 pub struct RetireReport {
@@ -542,8 +484,7 @@ pub struct RetireReport {
 }
 
 /// The report of an unblock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "unblock")]
 #[non_exhaustive]
 pub struct UnblockReport {

@@ -1,9 +1,8 @@
 //! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a function or a
 //! command line) only has to pass on requests. It does not know which shell runs it.
 
-#[cfg(feature = "operate")]
+mod change;
 mod databases;
-#[cfg(feature = "operate")]
 mod deployment;
 mod survey;
 mod verbs;
@@ -17,12 +16,13 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::{Client, Transaction};
 
-#[cfg(feature = "operate")]
 pub use self::deployment::Deployment;
 pub use self::verbs::Retention;
+use crate::chain::StartDrain;
 use crate::config::{Lookup, duration, is_on, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
+use crate::doctor::refuse_foreign;
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
@@ -33,13 +33,11 @@ use crate::invocation::{
     ANSWER_LIMIT, Actions, CleanupRequest, DrainRequest, MigrateRequest, Request, StatsReport, fit,
 };
 use crate::metrics::Metrics;
-use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
+use crate::migrate::{Migrate, MigrateReport, Migrations};
 use crate::policy::Policy;
 use crate::queue;
-#[cfg(feature = "schedules")]
 use crate::queue::Declared;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
-#[cfg(feature = "schedules")]
 use crate::schedule::Schedule;
 use crate::seal;
 use crate::wake;
@@ -101,7 +99,6 @@ trait Drains: Send + Sync {
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
 
     /// Returns the program's periodic events.
-    #[cfg(feature = "schedules")]
     fn schedules(&self) -> Result<Vec<Declared>, Error>;
 }
 
@@ -118,7 +115,6 @@ impl<D: Dispatch> Drains for Typed<D> {
         drain_measured(database, self.0.clone(), options, hooks, figures).boxed()
     }
 
-    #[cfg(feature = "schedules")]
     fn schedules(&self) -> Result<Vec<Declared>, Error> {
         self.0.schedules().iter().map(Schedule::declared).collect()
     }
@@ -221,7 +217,6 @@ impl Program {
     ///     })
     /// });
     /// ```
-    #[cfg(feature = "operate")]
     #[must_use]
     pub fn receive(
         mut self,
@@ -233,7 +228,6 @@ impl Program {
 
     /// Adds the data about people in the program's own tables. `forget` removes it together with the events, and
     /// `cleanup` removes it when its retention is over.
-    #[cfg(feature = "operate")]
     #[must_use]
     pub fn records(mut self, records: impl Records + 'static) -> Self {
         self.records = Some(Arc::new(records));
@@ -245,7 +239,6 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    #[cfg(feature = "operate")]
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
         let handlers = (self.handlers)(lookup)?;
         let one = deployment::one_of(lookup)?;
@@ -253,7 +246,6 @@ impl Program {
     }
 
     /// Builds the service for the database that the settings name.
-    #[cfg(feature = "operate")]
     fn serve(
         self: Arc<Self>,
         lookup: Lookup<'_>,
@@ -346,8 +338,8 @@ pub struct Service {
     pub looks_within: Option<Duration>,
     /// Whether its drains may start further drains.
     pub starts_drains: bool,
-    /// The function that is started after a publish.
-    pub wakes: Option<String>,
+    /// What starts a drain after a publish.
+    pub wakes: Option<Arc<dyn StartDrain>>,
     /// The metrics to emit for each drain, if they are configured.
     pub metrics: Option<Metrics>,
     /// Receives each line of metrics.
@@ -552,11 +544,8 @@ impl Service {
             migrate = migrate.with_roles();
         }
         // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.
-        #[cfg(feature = "schedules")]
-        {
-            let declared = self.handlers.schedules()?;
-            migrate = migrate.schedules(self.program.origin, declared);
-        }
+        let declared = self.handlers.schedules()?;
+        migrate = migrate.schedules(self.program.origin, declared);
         migrate.run().await
     }
 
@@ -647,8 +636,7 @@ pub fn log_panics() {
 }
 
 /// A migration's report with its action, as every answer has one.
-#[derive(Debug, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Migrated {
     /// Always `migrate`.
     pub action: &'static str,

@@ -15,10 +15,9 @@ use tokio_postgres::Client;
 
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
-pub use crate::operate::CatchUp;
-use crate::operate::{Periodic, ScheduleStatus};
+use crate::periodic::{CatchUp, Periodic};
 use crate::queue::{self, Declared, DueSchedule, Firing, Times};
-use crate::seal;
+use crate::sealing;
 
 /// With [`CatchUp::None`], a slot that a drain reaches up to this many seconds late does not count as missed.
 const LATE: i64 = 15 * 60;
@@ -137,7 +136,8 @@ impl<E: Event> Schedule<E> {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the schedule and what is wrong with it.
-    pub(crate) fn declared(&self) -> Result<Declared, Error> {
+    #[doc(hidden)]
+    pub fn declared(&self) -> Result<Declared, Error> {
         let wrong = |why: &dyn std::fmt::Display| {
             Error::Invalid(format!("schedule {:?}: {why}", self.name))
         };
@@ -170,7 +170,10 @@ fn times(asked: &Periodic) -> Times {
 
 /// Checks what the database cannot check: that the schedule can be parsed and has a slot. Returns the first slot from
 /// now on.
-pub(crate) fn check(asked: &Periodic) -> Result<String, Error> {
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what it must be.
+pub fn check(asked: &Periodic) -> Result<String, Error> {
     for (field, time) in [("every", asked.every), ("start_within", asked.start_within)] {
         if let Some(time) = time.filter(|time| time.subsec_nanos() != 0) {
             let got = humantime::format_duration(time);
@@ -192,9 +195,6 @@ pub(crate) fn check(asked: &Periodic) -> Result<String, Error> {
         .and_then(rfc3339)
         .ok_or_else(|| wrong(NEVER.to_owned()))
 }
-
-/// Whether this build fires schedules.
-pub(crate) const BUILT_IN: bool = true;
 
 const NEVER: &str = "cron: must be due at some time, got an expression that is never due";
 
@@ -326,7 +326,6 @@ pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-#[cfg(feature = "internals")]
 pub async fn fire_at(client: &Client, kinds: &[&str], now: f64) -> Result<u64, Error> {
     let due = queue::due_schedules(client, kinds, (0, 1000), Some(now)).await?;
     let firings: Vec<Firing> = due.iter().map(|due| plan(due, MOST_AT_ONCE)).collect();
@@ -387,7 +386,7 @@ pub(crate) async fn sync(
 /// and is stored again.
 fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
     let text = stored.payload.as_deref().map(str::as_bytes);
-    let Ok(opened) = seal::opened(&stored.kind, text) else {
+    let Ok(opened) = sealing::opened(&stored.kind, text) else {
         return false;
     };
     let is_sealed = matches!(opened, Some(std::borrow::Cow::Owned(_)));
@@ -404,32 +403,23 @@ fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
 /// # Errors
 /// [`Error::Invalid`] when the payload is not allowed in an event.
 pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>, Error> {
-    seal::keys().await?;
+    sealing::ready().await?;
     let payload = payload.map(RawValue::from_string).transpose();
     let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
     let event = NewEvent::raw(kind, payload);
     event.check()?;
-    let event = seal::sealed(&event)?;
+    let event = sealing::sealed(&event)?;
     Ok(event
         .payload
         .as_ref()
         .map(|payload| payload.get().to_owned()))
 }
 
-/// Fills in the next slot of a schedule for which no drain has computed it yet.
-pub(crate) fn complete(status: &mut ScheduleStatus) {
-    if status.next_at.is_some() || status.problem.is_some() {
-        return;
-    }
-    let times = Times {
-        cron: status.cron.clone(),
-        every: status.every_ms.map(|every| every / 1000),
-        time_zone: status.time_zone.clone(),
-    };
-    let next = Calendar::read(&times)
-        .ok()
-        .and_then(|calendar| calendar.after(status.since_s));
-    status.next_at = next.and_then(rfc3339);
+/// Returns the first slot after a time in seconds since 1970, RFC 3339; `None` when there is none.
+#[must_use]
+pub fn first_after(times: &Times, since: i64) -> Option<String> {
+    let calendar = Calendar::read(times).ok()?;
+    calendar.after(since).and_then(rfc3339)
 }
 
 fn rfc3339(slot: i64) -> Option<String> {

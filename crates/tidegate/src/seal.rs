@@ -1,33 +1,24 @@
 //! Owns the encryption of payloads. A sealed payload is an envelope that holds the encrypted payload and a key for this
 //! one payload, which is wrapped with a key of the program. The queue, its log and their readers see only the envelope.
 //! This module knows no SQL.
-//!
-//! A process has one set of keys, as it has one log. So no publisher can forget to seal, and no function that publishes
-//! needs the keys as a parameter.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::OnceLock;
 
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::{Deserialize, Serialize};
+use futures_util::future::{BoxFuture, FutureExt};
+use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
-#[cfg(feature = "aws")]
 use tokio::sync::OnceCell;
 
 use crate::config::{Lookup, read_file};
-#[cfg(feature = "aws")]
-use crate::connect::SecretText;
+use crate::connect::{SecretReader, secret_reader};
 use crate::error::Error;
-use crate::event::NewEvent;
-use crate::handler::{Fault, HandlerError, Unhandled};
-
-/// The beginning of a sealed payload. The database checks the whole form, in `refusal()`.
-const BEGINNING: &str = r#"{"tidegate_sealed":"#;
+pub use crate::sealing::Unopened;
+use crate::sealing::{Codec, Envelope, Sealed, begins_sealed, envelope, install};
 
 /// Part of what is sealed, so that nothing that was sealed for another purpose can pass for a payload.
 const PURPOSE: &str = "tidegate payload 1:";
@@ -59,49 +50,6 @@ impl fmt::Debug for PayloadKeys {
 struct Written {
     current: String,
     keys: BTreeMap<String, String>,
-}
-
-/// A payload as it is stored.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Sealed {
-    tidegate_sealed: Envelope,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Envelope {
-    /// The version of this format.
-    v: u8,
-    /// The name of the key that wraps the payload's own key.
-    key: String,
-    /// A nonce and the encrypted own key of the payload; base64.
-    wrapped: String,
-    /// The encrypted payload; base64.
-    data: String,
-}
-
-/// Why a sealed payload cannot be opened. It quotes only the name of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unopened {
-    /// This program has no key of this name.
-    NoKey(String),
-    /// The payload is not this program's, was changed, or belongs to an event of another kind.
-    Broken,
-}
-
-impl fmt::Display for Unopened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoKey(name) => write!(
-                f,
-                "the payload is sealed with the key {name:?}, which this program does not have"
-            ),
-            Self::Broken => f.write_str(
-                "the sealed payload cannot be opened: it was changed, or its key differs",
-            ),
-        }
-    }
 }
 
 impl PayloadKeys {
@@ -225,16 +173,6 @@ impl PayloadKeys {
     }
 }
 
-fn envelope(sealed: &[u8]) -> Result<Envelope, Unopened> {
-    let sealed: Sealed = serde_json::from_slice(sealed).map_err(|_| Unopened::Broken)?;
-    let envelope = sealed.tidegate_sealed;
-    if envelope.v == 1 {
-        Ok(envelope)
-    } else {
-        Err(Unopened::Broken)
-    }
-}
-
 fn written(envelope: Envelope) -> Result<Box<RawValue>, Error> {
     let sealed = Sealed {
         tidegate_sealed: envelope,
@@ -266,26 +204,11 @@ fn is_sealed(payload: &[u8]) -> bool {
         && written(envelope).is_ok_and(|form| form.get().as_bytes() == payload)
 }
 
-/// Whether a payload was meant to be a sealed one: if it cannot be opened, no handler takes it for plaintext.
-fn begins_sealed(payload: &[u8]) -> bool {
-    payload.starts_with(BEGINNING.as_bytes())
-}
-
 /// Whether a key may have this name.
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=100).contains(&name.len()) && name.bytes().all(plain)
 }
-
-/// Where the keys of this process come from.
-enum Source {
-    File(PayloadKeys),
-    #[cfg(feature = "aws")]
-    Secret(Box<SecretText>, OnceCell<PayloadKeys>),
-}
-
-/// The name of the source, and the source itself.
-static SOURCE: OnceLock<(String, Source)> = OnceLock::new();
 
 const FILE: &str = "TIDEGATE_PAYLOAD_KEYS_FILE";
 const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
@@ -298,38 +221,25 @@ const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
 /// # Errors
 /// [`Error::Config`] when both are set, when the file holds no keys, or when this process already has other keys.
 pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
-    let (name, source) = match (lookup(FILE), lookup(SECRET)) {
-        (None, None) => return Ok(()),
-        (Some(_), Some(_)) => {
-            return Err(Error::Config(format!(
-                "{FILE}: must not be set with {SECRET}"
-            )));
-        }
+    match (lookup(FILE), lookup(SECRET)) {
+        (None, None) => Ok(()),
+        (Some(_), Some(_)) => Err(Error::Config(format!(
+            "{FILE}: must not be set with {SECRET}"
+        ))),
         (Some(path), None) => {
             let text = read_file(FILE, &path)?;
             let text = String::from_utf8(text)
                 .map_err(|_| Error::Config(format!("{FILE}: must be text")))?;
-            (format!("{FILE} {path}"), Source::File(of(FILE, &text)?))
+            install(&format!("{FILE} {path}"), Box::new(of(FILE, &text)?))
         }
-        #[cfg(feature = "aws")]
-        (None, Some(id)) => (
-            format!("{SECRET} {id}"),
-            Source::Secret(Box::new(SecretText::new(id)), OnceCell::new()),
-        ),
-        #[cfg(not(feature = "aws"))]
-        (None, Some(_)) => {
-            return Err(Error::Config(format!(
-                "{SECRET}: must not be set: this program was built without AWS"
-            )));
+        (None, Some(id)) => {
+            let keys = SecretKeys {
+                read: secret_reader(SECRET, id.clone())?,
+                keys: OnceCell::new(),
+            };
+            install(&format!("{SECRET} {id}"), Box::new(keys))
         }
-    };
-    let (known, _) = SOURCE.get_or_init(|| (name.clone(), source));
-    if *known == name {
-        return Ok(());
     }
-    Err(Error::Config(format!(
-        "{name}: this process has its keys from {known}"
-    )))
 }
 
 /// Parses the keys of a setting. The error names the setting.
@@ -340,77 +250,50 @@ fn of(setting: &str, text: &str) -> Result<PayloadKeys, Error> {
     })
 }
 
-/// Returns the keys of this process, if it has any.
-///
-/// # Errors
-/// When their secret cannot be read, or holds no keys.
-#[cfg_attr(
-    not(feature = "aws"),
-    expect(clippy::unused_async, reason = "only a secret has to be waited for")
-)]
-pub(crate) async fn keys() -> Result<Option<&'static PayloadKeys>, Error> {
-    match SOURCE.get() {
-        None => Ok(None),
-        Some((_, Source::File(keys))) => Ok(Some(keys)),
-        #[cfg(feature = "aws")]
-        Some((_, Source::Secret(secret, keys))) => {
-            let read = async || of(SECRET, &secret.read().await?);
-            keys.get_or_try_init(read).await.map(Some)
+impl Codec for PayloadKeys {
+    fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>, Error> {
+        if is_sealed(payload.get().as_bytes()) {
+            return Ok(None);
+        }
+        PayloadKeys::seal(self, kind, payload).map(Some)
+    }
+
+    fn open(&self, kind: &str, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
+        PayloadKeys::open(self, kind, sealed)
+    }
+}
+
+/// The keys in a secret, which is read at the first use.
+struct SecretKeys {
+    read: SecretReader,
+    keys: OnceCell<PayloadKeys>,
+}
+
+impl Codec for SecretKeys {
+    fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
+        async {
+            let read = async || of(SECRET, &(self.read)().await?);
+            self.keys.get_or_try_init(read).await.map(drop)
+        }
+        .boxed()
+    }
+
+    fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>, Error> {
+        match self.keys.get() {
+            Some(keys) => Codec::seal(keys, kind, payload),
+            None => Ok(None),
         }
     }
-}
 
-/// Returns the keys of this process, if it has any and [`keys`] was awaited.
-fn keys_now() -> Option<&'static PayloadKeys> {
-    match SOURCE.get() {
-        None => None,
-        Some((_, Source::File(keys))) => Some(keys),
-        #[cfg(feature = "aws")]
-        Some((_, Source::Secret(_, keys))) => keys.get(),
-    }
-}
-
-/// Returns an event as it is to be published: with its payload sealed, if this process has keys and the payload is not
-/// sealed already.
-///
-/// # Errors
-/// When the payload cannot be sealed.
-pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
-    let (Some(keys), Some(payload)) = (keys_now(), &event.payload) else {
-        return Ok(Cow::Borrowed(event));
-    };
-    if is_sealed(payload.get().as_bytes()) {
-        return Ok(Cow::Borrowed(event));
-    }
-    let payload = Some(keys.seal(&event.kind, payload)?);
-    Ok(Cow::Owned(NewEvent {
-        payload,
-        ..event.clone()
-    }))
-}
-
-/// Returns a stored payload as it was before it was sealed. A payload that is not sealed is returned unchanged.
-///
-/// # Errors
-/// [`Unhandled`]: without its key the event is retried later, and the attempt is not charged to it.
-pub(crate) fn opened<'a>(
-    kind: &str,
-    payload: Option<&'a [u8]>,
-) -> Result<Option<Cow<'a, [u8]>>, Unhandled> {
-    let Some(sealed) = payload.filter(|payload| begins_sealed(payload)) else {
-        return Ok(payload.map(Cow::Borrowed));
-    };
-    let opened = match keys_now() {
-        Some(keys) => keys.open(kind, sealed),
-        None => envelope(sealed).and_then(|envelope| Err(Unopened::NoKey(envelope.key))),
-    };
-    match opened {
-        Ok(payload) => Ok(Some(Cow::Owned(payload))),
-        // Another program, or this one with corrected settings, can handle it.
-        Err(why @ Unopened::NoKey(_)) => Err(Unhandled::Later(
-            HandlerError::retry("sealed", why).blameless(),
-        )),
-        Err(why @ Unopened::Broken) => Err(Unhandled::Never(Fault::new("sealed", why))),
+    fn open(&self, kind: &str, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
+        match self.keys.get() {
+            Some(keys) => keys.open(kind, sealed),
+            None => Err(Unopened::NoKey(envelope(sealed)?.key)),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::operate::ServiceStatus;
+use crate::status::ServiceStatus;
 
 /// The most live events that are counted. Above it the number is an estimate.
 pub const COUNTED: u32 = 100_000;
@@ -203,13 +203,6 @@ pub struct DeadLetters {
 /// A registered kind.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
-#[cfg_attr(
-    not(feature = "operate"),
-    expect(
-        clippy::struct_field_names,
-        reason = "every report calls a kind's name `kind`"
-    )
-)]
 pub struct Kind {
     /// Its name.
     pub kind: String,

@@ -13,8 +13,9 @@ use uuid::Uuid;
 use crate::connect::Database;
 use crate::context::{Completions, Context, Flushed};
 use crate::dispatch::Dispatch;
+use crate::drain::execute::{Limits, execute};
 use crate::drain::services::Services;
-use crate::drain::{DrainError, DrainOptions, DrainReport, Limits, drain, execute};
+use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
@@ -207,7 +208,7 @@ impl Attempt {
                     result: end.result.map(|done| done.result),
                 })
                 .collect(),
-            steps: context.steps(),
+            steps: context.state().steps.clone(),
             took,
         }
     }

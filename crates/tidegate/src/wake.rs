@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 
 use crate::chain::{Chain, StartDrain};
 use crate::config::Lookup;
-use crate::connect::Database;
+use crate::connect::{Database, starter};
 use crate::error::Error;
 use crate::queue;
 
@@ -68,16 +68,14 @@ impl Waker {
 
     /// Creates a waker that invokes the Lambda function with this ARN, which may name an alias or a version. It needs
     /// the permission `lambda:InvokeFunction`.
-    #[cfg(feature = "aws")]
-    #[must_use]
-    pub fn function(database: Database, arn: String) -> Self {
-        let function = crate::connect::Invoked {
-            by: Arc::default(),
-            arn,
-            trace: None,
-            database: None,
-        };
-        Self::new(database, Arc::new(function))
+    ///
+    /// # Errors
+    /// [`Error::Config`] without the feature `aws`.
+    pub fn function(database: Database, arn: String) -> Result<Self, Error> {
+        Ok(Self::new(
+            database,
+            starter("the waker of a function", arn)?,
+        ))
     }
 
     /// Reports that a publish has been committed. Returns at once and queries the database in the background, at most
@@ -96,11 +94,11 @@ impl Waker {
     }
 }
 
-/// Reads from `TIDEGATE_WAKE`, if it is set, the function to wake.
+/// Reads from `TIDEGATE_WAKE`, if it is set, what starts the function to wake.
 ///
 /// # Errors
 /// [`Error::Config`] when it is not the ARN of a function.
-pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<String>, Error> {
+pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Arc<dyn StartDrain>>, Error> {
     let Some(arn) = lookup("TIDEGATE_WAKE") else {
         return Ok(None);
     };
@@ -108,13 +106,8 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<String>, Error> {
     let is_function = parts.next() == Some("arn")
         && parts.nth(1) == Some("lambda")
         && parts.nth(2) == Some("function");
-    if !cfg!(feature = "aws") {
-        let why =
-            "TIDEGATE_WAKE: this program was built without the feature aws and wakes no function";
-        return Err(Error::Config(why.to_owned()));
-    }
     if is_function {
-        return Ok(Some(arn));
+        return starter("TIDEGATE_WAKE", arn).map(Some);
     }
     Err(Error::Config(format!(
         "TIDEGATE_WAKE: must be the ARN of a Lambda function such as arn:aws:lambda:eu-central-1:123456789012:function:name, got {arn:?}"

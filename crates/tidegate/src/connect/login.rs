@@ -18,9 +18,9 @@ use crate::error::{Error, describe};
 
 /// Everything that one attempt to connect needs.
 pub(super) struct Login {
-    config: Config,
+    pub(super) config: Config,
     /// `None` for plaintext.
-    trust: Option<Trust>,
+    pub(super) trust: Option<Trust>,
 }
 
 /// Why one attempt to connect has failed.
@@ -104,22 +104,6 @@ impl Login {
 
     pub(super) fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// Returns the same login with another password.
-    #[cfg(feature = "aws")]
-    pub(super) fn with_password(&self, password: &str) -> Self {
-        let mut config = self.config.clone();
-        config.password(password);
-        Self {
-            config,
-            trust: self.trust.clone(),
-        }
-    }
-
-    #[cfg(any(test, feature = "aws"))]
-    pub(super) fn uses_tls(&self) -> bool {
-        self.trust.is_some()
     }
 
     /// Prepares what the first connection would have to wait for.
@@ -311,7 +295,8 @@ mod tests {
         let tls = |url: &str| {
             login(url)
                 .unwrap_or_else(|error| panic!("{error}"))
-                .uses_tls()
+                .trust
+                .is_some()
         };
         assert!(!tls("postgres://u:p@127.0.0.1/db"));
         assert!(!tls("postgres://u:p@localhost:5433/db"));

@@ -32,11 +32,16 @@ use deadpool::Runtime;
 use deadpool::managed::{
     Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts,
 };
+use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::Client;
 
 #[cfg(feature = "aws")]
-pub use self::aws::{Invoked, SecretText, SelfInvoke, Signer};
+use self::aws::kept;
+#[cfg(feature = "aws")]
+pub use self::aws::{
+    Invoked, SecretText, SelfInvoke, Signer, config_of_secret, secret_reader, starter,
+};
 use self::login::Login;
 use self::settings::DatabaseAccess;
 use self::source::{Logins, Source};
@@ -68,22 +73,42 @@ struct Places {
 }
 
 /// The configuration in a URL, which cannot be used to connect.
-#[cfg(feature = "internals")]
 #[doc(hidden)]
 pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
     Login::from_url(url, &Trust::system()).map(|login| login.config().clone())
 }
 
-/// The configuration in the text of a secret alone.
-#[cfg(all(feature = "aws", feature = "internals"))]
+/// Reads the text of a secret.
 #[doc(hidden)]
-pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
-    let secret = aws::Secret::new(
-        "night/db".to_owned(),
-        settings::DatabasePlace::default(),
-        None,
-    );
-    secret.login(text).map(|login| login.config().clone())
+pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String, Error>> + Send + Sync>;
+
+#[cfg(not(feature = "aws"))]
+fn kept(access: &DatabaseAccess, _: Option<Trust>) -> Result<Source, Error> {
+    match access {
+        DatabaseAccess::Secret { .. } => without_aws("DATABASE_SECRET_ID"),
+        _ => without_aws("DATABASE_AUTH: iam"),
+    }
+}
+
+/// Refuses what needs AWS.
+#[cfg(not(feature = "aws"))]
+#[doc(hidden)]
+pub fn secret_reader(setting: &str, _: String) -> Result<SecretReader, Error> {
+    without_aws(setting)
+}
+
+/// Refuses what needs AWS.
+#[cfg(not(feature = "aws"))]
+#[doc(hidden)]
+pub fn starter(setting: &str, _: String) -> Result<Arc<dyn crate::chain::StartDrain>, Error> {
+    without_aws(setting)
+}
+
+#[cfg(not(feature = "aws"))]
+fn without_aws<T>(setting: &str) -> Result<T, Error> {
+    Err(Error::Config(format!(
+        "{setting} needs AWS, and this program was built without tidegate's feature `aws`"
+    )))
 }
 
 /// How long a connection that comes back to the pool has for its last answer.
@@ -202,22 +227,12 @@ impl Database {
             Some((variable, pem)) => Some(Trust::only(&pem, &variable)?),
             None => None,
         };
-        let system = || trust.clone().unwrap_or_else(Trust::system);
         let source = match settings::database_access(lookup)? {
-            DatabaseAccess::Url(url) => Source::Fixed(Arc::new(Login::from_url(&url, &system())?)),
-            #[cfg(feature = "aws")]
-            DatabaseAccess::Iam(url) => {
-                let iam = aws::Iam::new(Login::from_url(&url, &system())?)?;
-                Source::Kept(Box::new(iam))
+            DatabaseAccess::Url(url) => {
+                let trust = trust.unwrap_or_else(Trust::system);
+                Source::Fixed(Arc::new(Login::from_url(&url, &trust)?))
             }
-            #[cfg(feature = "aws")]
-            DatabaseAccess::Secret { id, place } => {
-                Source::Kept(Box::new(aws::Secret::new(id, place, trust)))
-            }
-            #[cfg(not(feature = "aws"))]
-            DatabaseAccess::Iam(_) => return Err(without_aws("DATABASE_AUTH: iam")),
-            #[cfg(not(feature = "aws"))]
-            DatabaseAccess::Secret { .. } => return Err(without_aws("DATABASE_SECRET_ID")),
+            other => kept(&other, trust)?,
         };
         Self::of(source, pool_size)
     }
@@ -236,7 +251,6 @@ impl Database {
     /// Returns the same database with at most `sessions` connections of [`Database::connect`] at once, in all its
     /// clones together. A connection counts until its last statement has been answered, even if its client was dropped
     /// before. A caller that must wait longer than `wait` for a place gets [`Error::TimedOut`].
-    #[cfg(feature = "operate")]
     #[must_use]
     pub fn with_at_most(&self, sessions: usize, wait: Duration) -> Self {
         let free = Arc::new(Semaphore::new(sessions.max(1)));
@@ -310,13 +324,6 @@ impl Database {
             other => Error::Connect(other.to_string()),
         })
     }
-}
-
-#[cfg(not(feature = "aws"))]
-fn without_aws(setting: &str) -> Error {
-    Error::Config(format!(
-        "{setting} needs AWS, and this program was built without tidegate's feature `aws`; use DATABASE_URL"
-    ))
 }
 
 impl Places {

@@ -6,7 +6,7 @@ use crate::error::Error;
 /// How to find the database, and how to log in.
 #[cfg_attr(
     not(feature = "aws"),
-    expect(dead_code, reason = "without `aws` two of them are refused")
+    expect(dead_code, reason = "without AWS two of them are refused")
 )]
 pub(super) enum DatabaseAccess {
     /// With `DATABASE_URL`.

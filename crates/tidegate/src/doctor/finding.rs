@@ -1,12 +1,12 @@
 //! Owns the doctor's findings: what a check found, how bad it is, and how to repair it.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::Error;
 
 /// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// All is well.
@@ -83,8 +83,7 @@ impl Finding {
 }
 
 /// A check with its finding.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[non_exhaustive]
 pub struct CheckReport {
     /// What was checked.
@@ -109,8 +108,7 @@ impl CheckReport {
 }
 
 /// What the doctor found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "doctor")]
 #[non_exhaustive]
 pub struct DoctorReport {

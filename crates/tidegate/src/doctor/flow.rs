@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Finding, Probe};
 use crate::error::Error;
-use crate::operate::ExpiringKind;
 use crate::queue::{self, EXPIRY_WINDOW, query, sql};
+use crate::status::ExpiringKind;
 
 /// The next drain takes an event whose lease has run out, and drains are woken about every minute.
 const LEASE_OVERDUE: Duration = Duration::from_mins(5);

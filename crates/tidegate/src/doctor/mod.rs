@@ -18,6 +18,7 @@ use tokio_postgres::Client;
 
 pub use self::catalog::{EXPECTED, catalog};
 pub use self::finding::{CheckReport, DoctorReport, Finding, State};
+pub(crate) use self::schema::refuse_foreign;
 use crate::connect::Database;
 use crate::drain::DrainOptions;
 use crate::error::Error;

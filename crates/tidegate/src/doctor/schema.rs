@@ -4,8 +4,9 @@ use tokio_postgres::Row;
 
 use super::catalog::{self, Drift, EXPECTED};
 use super::{Finding, Probe};
-use crate::error::Error;
-use crate::migrate::{self, foreign};
+use crate::connect::Database;
+use crate::error::{Error, describe};
+use crate::migrate;
 use crate::queue::{self, query, sql};
 
 /// Further differences are counted, not listed: an operator repairs the first ones and checks again.
@@ -162,4 +163,34 @@ fn registrations(rows: &[&Row]) -> String {
         format!("INSERT INTO tidegate.event_kind (kind) VALUES ('{kind}');")
     };
     rows.iter().map(insert).collect::<Vec<_>>().join("\n")
+}
+
+/// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not belong
+/// there.
+pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
+    let client = database.connect().await?;
+    let found = client
+        .query_typed("SELECT to_regclass('tidegate.event_kind') IS NOT NULL", &[])
+        .await;
+    let found = found.map_err(|error| Error::Migrate(describe(&error)))?;
+    if !found.first().is_some_and(|row| row.get(0)) {
+        return Ok(());
+    }
+    match foreign(&queue::registered(&client).await?, kinds) {
+        None => Ok(()),
+        Some(theirs) => Err(Error::Migrate(format!(
+            "this queue belongs to another program, with the kinds {theirs}; `migrate --share`, or \"share\": true in an invocation, lets both use it"
+        ))),
+    }
+}
+
+/// Returns another program's kinds, if only other programs have registered any.
+fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
+    const TOLD: usize = 5;
+    let is_ours = |kind: &String| kinds.contains(&kind.as_str());
+    if registered.is_empty() || registered.iter().any(is_ours) {
+        return None;
+    }
+    let more = if registered.len() > TOLD { ", …" } else { "" };
+    Some(registered[..registered.len().min(TOLD)].join(", ") + more)
 }

@@ -19,7 +19,7 @@ const MOST_CODES: usize = 20;
 
 /// The lines of one run. Dropped with the run, it logs what was left out.
 #[derive(Default)]
-pub(crate) struct EventLines {
+pub struct EventLines {
     written: u32,
     /// How many lines were left out, by outcome and code.
     left_out: BTreeMap<(&'static str, String), u64>,
@@ -70,7 +70,7 @@ impl EventLines {
     }
 
     /// Logs the end of an event that no handler has run.
-    pub(crate) fn failed(&mut self, id: i64, code: &str) {
+    pub fn failed(&mut self, id: i64, code: &str) {
         if self.has_room(true, "failed", code) {
             tracing::error!(event.id = id, code, "event failed for good");
         }

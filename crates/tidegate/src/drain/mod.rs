@@ -13,7 +13,7 @@
 //! This file holds the loop and its state. The work is in `leasing`, `limiting`, `running` and `writing`.
 
 mod clocks;
-mod execute;
+pub(crate) mod execute;
 mod hand;
 mod lanes;
 mod leaser;
@@ -21,7 +21,7 @@ mod leases;
 mod leasing;
 mod limiting;
 mod limits;
-pub(crate) mod lines;
+pub mod lines;
 mod options;
 mod outbox;
 mod report;
@@ -48,8 +48,6 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use self::execute::EventRun;
-#[cfg(feature = "testing")]
-pub(crate) use self::execute::{Limits, execute};
 use self::hand::Hand;
 use self::lanes::Lanes;
 use self::leaser::Arrival;
@@ -78,7 +76,7 @@ use crate::figures::Figures;
 use crate::lease::Lease;
 use crate::policy::Policies;
 use crate::queue;
-use crate::seal;
+use crate::sealing;
 
 /// A drain that an infrastructure error ended, with its counts so far.
 #[derive(Debug, thiserror::Error)]
@@ -146,7 +144,7 @@ pub(crate) async fn drain_measured<D: Dispatch>(
         source,
     };
     options.check().map_err(refused)?;
-    seal::keys().await.map_err(refused)?;
+    sealing::ready().await.map_err(refused)?;
     let database = database.with_own_pool().map_err(refused)?;
     let mut hooks = hooks;
     let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::operate::ServiceStatus;
+use crate::status::ServiceStatus;
 
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopReason {
@@ -29,7 +29,7 @@ pub enum StopReason {
 /// The report of a drain. Always `leased = completed + completed_with_errors + failed + retried + deferred + snoozed +
 /// released + lease_lost`. Events that a sweep ended as expired or abandoned were never leased to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "drain")]
 #[non_exhaustive]
 pub struct DrainReport {
@@ -91,7 +91,7 @@ pub struct DrainReport {
     /// The next time when a plan, a retry, a schedule or a service's next try makes work available, if it is known; RFC
     /// 3339. If it is overdue, the current time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
     pub next_due_at: Option<String>,
     /// Age of the oldest live event.
     pub oldest_age_ms: u64,
@@ -111,7 +111,7 @@ pub struct DrainReport {
 
 /// The cost of a run, without the handlers' own connections and the start of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Cost {
     /// The total time that the run waited for its two database sessions: the database's work, the round trips, and its

@@ -23,7 +23,7 @@ use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::policy::Sharing;
 use crate::queue::{Finalization, Retried, ending};
-use crate::seal;
+use crate::sealing;
 use crate::trace::TraceContext;
 
 /// A handler that does not react when its time is up blocks its thread. The loop gives up on it after this time.
@@ -145,7 +145,7 @@ impl<D: Dispatch> Drain<D> {
         if let Some((class, fault)) = swept {
             return self.give_up(&leased, &fault, class);
         }
-        let payload = match seal::opened(&leased.kind, leased.payload.as_deref()) {
+        let payload = match sealing::opened(&leased.kind, leased.payload.as_deref()) {
             Ok(payload) => payload,
             Err(Unhandled::Later(error)) => return self.put_off(&leased, error),
             Err(Unhandled::Never(fault)) => {
@@ -251,7 +251,7 @@ impl<D: Dispatch> Drain<D> {
                 return;
             };
             // An event that cannot be decoded ends without a handler, when it is its turn.
-            let Ok(payload) = seal::opened(&next.kind, next.payload.as_deref()) else {
+            let Ok(payload) = sealing::opened(&next.kind, next.payload.as_deref()) else {
                 return;
             };
             let Ok(event) = D::Event::decode(&next.kind, payload.as_deref()) else {

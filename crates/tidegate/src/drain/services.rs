@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::handler::{HandlerError, HandlerResult};
 use crate::lease::{Lease, LeasedEvent};
-use crate::operate::ServiceState;
 use crate::queue::{Limited, ServiceReport, Watched};
+use crate::status::ServiceState;
 
 /// After this many unanswered calls in a row, the run makes no more calls until the database has answered the report.
 const OPEN_AFTER: u32 = 5;

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::named;
 use super::{Moment, Skipped, expires_in, parse_time, since, until};
-use crate::config::{named, parse_duration};
+use crate::config::parse_duration;
 use crate::error::Error;
 
 /// The most events of a request with a digest.
@@ -244,8 +246,7 @@ impl<'a> Change<'a> {
 }
 
 /// The report of a cancel. For a dry run, what it would cancel.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "cancel")]
 #[non_exhaustive]
 pub struct CancelReport {
@@ -275,8 +276,7 @@ pub struct CancelReport {
 }
 
 /// The report of a reschedule. For a dry run, what it would reschedule.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "reschedule")]
 #[non_exhaustive]
 pub struct RescheduleReport {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
@@ -80,8 +81,7 @@ fn subject<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Subject>
 }
 
 /// The report of a forget. For a dry run, what it would remove.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "forget")]
 #[non_exhaustive]
 pub struct ForgetReport {

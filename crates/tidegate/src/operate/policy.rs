@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::config::{named, parse_duration};
+use super::named;
+use crate::config::parse_duration;
 use crate::error::Error;
 
 /// A request to change the policy of a kind, field by field. Without any field, it changes nothing and returns the
@@ -98,8 +100,7 @@ impl PolicyRequest {
 }
 
 /// The policy of a kind, after a change or without one. Times are in milliseconds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "policy")]
 #[non_exhaustive]
 pub struct PolicyReport {

@@ -2,67 +2,13 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::config::{named, parse_duration};
-
-/// The treatment of slots that passed while no drain ran.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum CatchUp {
-    /// They are skipped. A slot that a drain handles at most 15 minutes late is not missed.
-    None,
-    /// Only the last of them is published.
-    #[default]
-    Last,
-    /// All of them are published, the oldest first.
-    All,
-}
-
-impl CatchUp {
-    /// Returns the name in reports, on the command line and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Last => "last",
-            Self::All => "all",
-        }
-    }
-}
-
-/// Parses `none`, `last` or `all`.
-///
-/// # Errors
-/// A sentence that says what is allowed.
-pub fn parse_catch_up(text: &str) -> Result<CatchUp, String> {
-    let mut all = [CatchUp::None, CatchUp::Last, CatchUp::All].into_iter();
-    all.find(|one| one.as_str() == text)
-        .ok_or_else(|| format!("must be none, last or all, got {text:?}"))
-}
-
-/// The definition of a schedule: its events and its slots.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Periodic {
-    /// The kind of its events, which must be registered.
-    pub kind: String,
-    /// The payload of its events, at most 64 KiB.
-    pub payload: Option<Value>,
-    /// The cron expression: five fields, or a name such as `@daily`. Use this or `every`.
-    pub cron: Option<String>,
-    /// The time from one slot to the next. The slots are multiples of it since 1970, in UTC.
-    pub every: Option<Duration>,
-    /// The time zone of the expression, such as `Europe/Kyiv`; by default UTC.
-    pub time_zone: Option<String>,
-    /// The events' group.
-    pub group: Option<String>,
-    /// How long after its slot an event may start. Later, it no longer starts.
-    pub start_within: Option<Duration>,
-    /// What happens to slots that passed while no drain ran.
-    pub catch_up: CatchUp,
-}
+use super::named;
+use crate::config::parse_duration;
+use crate::periodic::{CatchUp, Periodic};
 
 /// A request to change a schedule. As JSON it has the command line's options: `name`, and `pause`, `resume`, `remove`,
 /// `run`, or `kind` with `cron` or `every`.
@@ -176,8 +122,7 @@ fn start_within<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Dur
 }
 
 /// The report of a change of a schedule.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "schedule")]
 #[non_exhaustive]
 pub struct ScheduleChange {
@@ -194,13 +139,12 @@ pub struct ScheduleChange {
     pub event_id: Option<i64>,
     /// The first slot from now on of a schedule that was set, by this program's clock, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[schemars(extend("format" = "date-time"))]
     pub next_at: Option<String>,
 }
 
 /// A schedule as operators see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct ScheduleStatus {
     /// Its name.
@@ -224,15 +168,15 @@ pub struct ScheduleStatus {
     /// `waiting`, `due`, `paused`, `paused_kind`, `unregistered_kind` or `stopped`.
     pub state: String,
     /// The next slot, RFC 3339; `None` when there is none.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[schemars(extend("format" = "date-time"))]
     pub next_at: Option<String>,
     /// The last slot for which an event was published.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[schemars(extend("format" = "date-time"))]
     pub last_at: Option<String>,
     /// The id of that event.
     pub last_event_id: Option<i64>,
     /// When that event was published.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[schemars(extend("format" = "date-time"))]
     pub fired_at: Option<String>,
     /// Why the schedule has stopped.
     pub problem: Option<String>,

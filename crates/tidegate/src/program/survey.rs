@@ -8,8 +8,8 @@ use tokio_postgres::Client;
 use super::Service;
 use crate::error::Error;
 use crate::look::{self, Dossier, ListRequest, SearchReport, Searched};
-use crate::operate::{ServiceState, ServiceStatus};
 use crate::queue;
+use crate::status::{ServiceState, ServiceStatus};
 use crate::survey::{
     AuditRequest, COUNTED, DeadLetters, Depth, DrainRun, Kind, KindFigures, Overview, Rights,
     SEARCHED, Span, Step,

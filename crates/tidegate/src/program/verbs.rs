@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use tokio_postgres::Client;
 
-use super::{Service, stats_on};
-use crate::change;
+use super::{Service, change, stats_on};
 use crate::doctor::{self, DoctorReport, Target};
 use crate::error::Error;
 use crate::event::NewEvent;
@@ -22,16 +22,15 @@ use crate::operate::{
     CancelReport, CancelRequest, ForgetReport, ForgetRequest, KindRequest, PauseReport,
     PolicyReport, PolicyRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
     RescheduleReport, RescheduleRequest, RetireReport, ScheduleAction, ScheduleChange,
-    ScheduleRequest, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
+    ScheduleRequest, ScheduleStatus, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
-use crate::queue::{self, ListFilter, Published};
+use crate::queue::{self, ListFilter, Published, Times};
 use crate::retention::{self, KindsReport, RetentionReport};
 use crate::schedule;
 use crate::wake::Waker;
 
 /// The answer to a request about retention.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Retention {
     /// The retention in effect.
@@ -76,15 +75,8 @@ impl Service {
 
     /// Returns the waker of the function that `TIDEGATE_WAKE` names.
     fn waker(&self) -> Option<Waker> {
-        let function = self.wakes.clone()?;
-        #[cfg(feature = "aws")]
-        return Some(Waker::function(self.database.clone(), function));
-        // Without the feature, the settings cannot name a function.
-        #[cfg(not(feature = "aws"))]
-        return {
-            drop(function);
-            None
-        };
+        let starter = self.wakes.clone()?;
+        Some(Waker::new(self.database.clone(), starter))
     }
 
     /// Returns everything that is stored about one event, live or finished.
@@ -322,7 +314,7 @@ impl Service {
         let limit = look::limit(asked.limit)?;
         let client = self.looking().await?;
         let mut schedules = queue::schedules(&client, limit).await?;
-        schedules.iter_mut().for_each(schedule::complete);
+        schedules.iter_mut().for_each(complete);
         Ok(SchedulesReport { schedules })
     }
 
@@ -389,6 +381,19 @@ impl Service {
             ..asked.clone()
         }
     }
+}
+
+/// Fills in the next slot of a schedule for which no drain has computed it yet.
+fn complete(status: &mut ScheduleStatus) {
+    if status.next_at.is_some() || status.problem.is_some() {
+        return;
+    }
+    let times = Times {
+        cron: status.cron.clone(),
+        every: status.every_ms.map(|every| every / 1000),
+        time_zone: status.time_zone.clone(),
+    };
+    status.next_at = schedule::first_after(&times, status.since_s);
 }
 
 /// An error lists no more kinds than this.

@@ -7,7 +7,7 @@ use super::finalize::EventColumns;
 use super::{query, sql};
 use crate::error::Error;
 use crate::event::NewEvent;
-use crate::seal;
+use crate::sealing;
 use crate::trace::{self, Publishing};
 
 /// A published event as it is stored (C5).
@@ -63,8 +63,8 @@ pub async fn publish(
     client: &(impl GenericClient + Sync),
     event: &NewEvent,
 ) -> Result<Published, Error> {
-    seal::keys().await?;
-    let event = seal::sealed(event)?;
+    sealing::ready().await?;
+    let event = sealing::sealed(event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
     let expires_in = event.expires_in.map(|time| time.as_secs_f64());
     let recorded = Publishing::begin(event.traceparent.as_deref());
@@ -119,8 +119,11 @@ pub async fn publish_batch(
     let recorded = Publishing::begin(None);
     let here = recorded.as_ref().map(Publishing::header);
     let here = here.or_else(position);
-    seal::keys().await?;
-    let events: Vec<_> = events.iter().map(seal::sealed).collect::<Result<_, _>>()?;
+    sealing::ready().await?;
+    let events: Vec<_> = events
+        .iter()
+        .map(sealing::sealed)
+        .collect::<Result<_, _>>()?;
     let mut columns = EventColumns::of(&events.iter().map(AsRef::as_ref));
     if here.is_some() {
         columns.traceparents.resize(events.len(), None);

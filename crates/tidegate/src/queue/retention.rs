@@ -75,7 +75,7 @@ pub struct Walked {
 
 /// How long finished events of a kind are kept, as the database writes intervals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 pub struct KindRetention {
     /// The kind.
     pub kind: String,

@@ -1,19 +1,13 @@
-//! Schedules: which are due, what is fired, and what programs and operators change.
-
-use std::time::Duration;
+//! Schedules: which are due, what is fired, and what programs declare.
 
 use serde::Serialize;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
-use super::operate::report;
 use super::publish::refused;
 use super::{query, sql};
 use crate::error::Error;
-use crate::operate::parse_catch_up;
-use crate::operate::{
-    CatchUp, ForgetRequest, ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus,
-};
+use crate::periodic::{CatchUp, parse_catch_up};
 
 /// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,57 +125,6 @@ pub async fn fire_schedules(
     Ok(fired.collect())
 }
 
-/// Returns schedules: those that have stopped first, then the others by their next slot.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn schedules(
-    client: &(impl GenericClient + Sync),
-    limit: u32,
-) -> Result<Vec<ScheduleStatus>, Error> {
-    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-    let rows = query(client, &sql::schedule::SCHEDULES, &[&limit]).await?;
-    let read = rows.iter().map(|row| serde_json::from_str(row.get(0)));
-    read.collect::<Result<_, _>>()
-        .map_err(|error| Error::Unreadable(format!("schedules: {error}")))
-}
-
-/// Changes a schedule as an operator requests.
-///
-/// # Errors
-/// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
-pub async fn change_schedule(
-    client: &(impl GenericClient + Sync),
-    request: &ScheduleRequest,
-    payload: Option<&str>,
-) -> Result<ScheduleChange, Error> {
-    let (name, reason, actor) = (&request.name, &request.reason, &request.actor);
-    let statement = match &request.action {
-        ScheduleAction::Set(asked) => {
-            let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
-            let values: &[&(dyn ToSql + Sync)] = &[
-                name,
-                &asked.kind,
-                &payload,
-                &asked.cron,
-                &seconds(asked.every),
-                &asked.time_zone.as_deref().unwrap_or("UTC"),
-                &asked.group,
-                &seconds(asked.start_within),
-                &asked.catch_up.as_str(),
-                reason,
-                actor,
-            ];
-            return report(client, &sql::schedule::SET_SCHEDULE, values).await;
-        }
-        ScheduleAction::Pause => &sql::schedule::PAUSE_SCHEDULE,
-        ScheduleAction::Resume => &sql::schedule::RESUME_SCHEDULE,
-        ScheduleAction::Remove => &sql::schedule::REMOVE_SCHEDULE,
-        ScheduleAction::Run => &sql::schedule::RUN_SCHEDULE,
-    };
-    report(client, statement, &[name, reason, actor]).await
-}
-
 /// A schedule that a program declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declared {
@@ -235,7 +178,7 @@ pub async fn put_schedule(
     keeper: &str,
     declared: &Declared,
     reason: &str,
-) -> Result<ScheduleChange, Error> {
+) -> Result<(), Error> {
     #[expect(clippy::cast_precision_loss, reason = "at most a year of seconds")]
     let seconds = |count: Option<i64>| count.map(|count| count as f64);
     let values: &[&(dyn ToSql + Sync)] = &[
@@ -251,7 +194,8 @@ pub async fn put_schedule(
         &declared.catch_up.as_str(),
         &reason,
     ];
-    report(client, &sql::schedule::PUT_SCHEDULE, values).await
+    let put = query(client, &sql::schedule::PUT_SCHEDULE, values).await;
+    put.map(drop).map_err(refused)
 }
 
 /// Removes a schedule that a program no longer declares.
@@ -263,25 +207,8 @@ pub async fn drop_schedule(
     keeper: &str,
     name: &str,
     reason: &str,
-) -> Result<ScheduleChange, Error> {
+) -> Result<(), Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&keeper, &name, &reason];
-    report(client, &sql::schedule::DROP_SCHEDULE, values).await
-}
-
-/// Removes the operators' schedules of these groups, or counts them.
-///
-/// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-pub async fn forget_schedules(
-    client: &(impl GenericClient + Sync),
-    groups: &[String],
-    request: &ForgetRequest,
-) -> Result<u64, Error> {
-    let values: &[&(dyn ToSql + Sync)] =
-        &[&groups, &request.reason, &request.actor, &request.dry_run];
-    let rows = query(client, &sql::schedule::FORGET_SCHEDULES, values).await;
-    let rows = rows.map_err(refused)?;
-    Ok(rows
-        .first()
-        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+    let dropped = query(client, &sql::schedule::DROP_SCHEDULE, values).await;
+    dropped.map(drop).map_err(refused)
 }

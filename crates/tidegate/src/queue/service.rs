@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use super::{query, sql};
 use crate::error::Error;
-use crate::operate::{ServiceState, ServiceStatus};
 use crate::policy::Policy;
+use crate::status::{ServiceState, ServiceStatus};
 
 /// A service that has recently not answered, or whose calls are limited.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

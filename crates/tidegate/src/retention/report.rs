@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::queue::retention::KindRetention;
 
 /// Why a cleanup ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CleanupStop {
     /// Nothing is left to do, except what was skipped because of locks.
@@ -19,8 +19,7 @@ pub enum CleanupStop {
 }
 
 /// What a cleanup did or, in a dry run, would have done.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename = "cleanup")]
 #[non_exhaustive]
 pub struct CleanupReport {
@@ -65,8 +64,7 @@ pub struct CleanupReport {
 }
 
 /// A dropped partition: the finished events of a day.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DroppedPartition {
     /// The partition's table.
     pub partition: String,
@@ -75,8 +73,7 @@ pub struct DroppedPartition {
 }
 
 /// How long finished events are kept, by kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct KindsReport {
@@ -85,8 +82,7 @@ pub struct KindsReport {
 }
 
 /// What a change of retention did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct RetentionReport {
@@ -97,8 +93,7 @@ pub struct RetentionReport {
 }
 
 /// What became of finished events when a retention was applied to them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[non_exhaustive]
 pub struct RedateReport {
     /// How many rows have a new expiry.

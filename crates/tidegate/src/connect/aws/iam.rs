@@ -74,7 +74,7 @@ impl Iam {
                 "there must be no password: a token takes its place",
             ));
         }
-        if !login.uses_tls() {
+        if login.trust.is_none() {
             return Err(refused("there must be TLS: sslmode=verify-full"));
         }
         let user = config
@@ -103,7 +103,12 @@ impl Iam {
         let token = signing
             .await
             .unwrap_or_else(|_| Err(failed(format!("no credentials within {CALL_TIMEOUT:?}"))))?;
-        Ok(self.login.with_password(&token))
+        let mut config = self.login.config.clone();
+        config.password(token);
+        Ok(Login {
+            config,
+            trust: self.login.trust.clone(),
+        })
     }
 
     async fn token(&self) -> Result<String, Error> {

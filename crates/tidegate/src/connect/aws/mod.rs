@@ -8,12 +8,66 @@ mod secret;
 mod sign;
 
 use std::fmt::Write;
+use std::sync::Arc;
 
-pub(super) use self::iam::Iam;
+use futures_util::future::FutureExt;
+
+use self::iam::Iam;
 pub use self::invoke::{Invoked, SelfInvoke};
-pub(super) use self::secret::Secret;
+use self::secret::Secret;
 pub use self::secret::SecretText;
 pub use self::sign::Signer;
+use super::SecretReader;
+use super::login::Login;
+use super::settings::{DatabaseAccess, DatabasePlace};
+use super::source::Source;
+use super::tls::Trust;
+use crate::chain::StartDrain;
+use crate::error::Error;
+
+/// Returns the source of logins that are not in `DATABASE_URL`.
+///
+/// # Errors
+/// [`Error::Config`] when the URL does not fit a token.
+pub(super) fn kept(access: &DatabaseAccess, trust: Option<Trust>) -> Result<Source, Error> {
+    Ok(match access {
+        DatabaseAccess::Url(url) | DatabaseAccess::Iam(url) => {
+            let trust = trust.unwrap_or_else(Trust::system);
+            Source::Kept(Box::new(Iam::new(Login::from_url(url, &trust)?)?))
+        }
+        DatabaseAccess::Secret { id, place } => {
+            Source::Kept(Box::new(Secret::new(id.clone(), place.clone(), trust)))
+        }
+    })
+}
+
+/// Returns a reader of this secret. Nothing is requested before its first use.
+#[doc(hidden)]
+pub fn secret_reader(_: &str, id: String) -> Result<SecretReader, Error> {
+    let secret = Arc::new(SecretText::new(id));
+    Ok(Box::new(move || {
+        let secret = secret.clone();
+        async move { secret.read().await }.boxed()
+    }))
+}
+
+/// Returns what invokes the function with this ARN.
+#[doc(hidden)]
+pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>, Error> {
+    Ok(Arc::new(Invoked {
+        by: Arc::default(),
+        arn,
+        trace: None,
+        database: None,
+    }))
+}
+
+/// The configuration in the text of a secret alone.
+#[doc(hidden)]
+pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
+    let secret = Secret::new("night/db".to_owned(), DatabasePlace::default(), None);
+    secret.login(text).map(|login| login.config().clone())
+}
 
 /// Percent-encodes everything but the unreserved characters of RFC 3986, as the signature requires.
 fn encoded(text: &str) -> String {

@@ -313,7 +313,7 @@ mod tests {
             (config.get_password(), config.get_ports()),
             (Some(&b"canary"[..]), &[5433][..])
         );
-        assert!(login.uses_tls());
+        assert!(login.trust.is_some());
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
                 (config.get_dbname(), config.get_ports()),
                 (Some("other"), &[6432][..])
             );
-            assert!(!login.uses_tls(), "loopback");
+            assert!(login.trust.is_none(), "loopback");
         }
     }
 

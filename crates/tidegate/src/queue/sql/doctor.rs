@@ -347,7 +347,6 @@ pub static IS_STANDBY: Statement = Statement {
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &IS_MIGRATED,
     &PLAIN_WORDING,

@@ -261,7 +261,6 @@ SELECT p.id, p.created, p.status, p.attempts, false AS replaced
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &RECEIVE,
     &LEASE,

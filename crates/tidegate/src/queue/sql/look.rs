@@ -242,7 +242,6 @@ pub static REGISTERED: Statement = Statement {
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &BACKLOG,
     &OTHERS,

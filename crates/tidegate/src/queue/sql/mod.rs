@@ -5,7 +5,6 @@ pub mod doctor;
 pub mod live;
 pub mod look;
 pub mod operate;
-#[cfg(feature = "operate")]
 pub mod prometheus;
 pub mod retention;
 pub mod schedule;
@@ -27,7 +26,6 @@ pub struct Statement {
 }
 
 /// All statements, for the test that prepares each one.
-#[cfg(feature = "internals")]
 pub static ALL: &[&[&Statement]] = &[
     live::ALL,
     look::ALL,

@@ -174,7 +174,6 @@ pub static FORGET: Statement = Statement {
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &REPLAY,
     &REQUEUE,

@@ -86,5 +86,4 @@ pub static SERVICES: Statement = Statement {
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[&EVENTS, &ENDED, &STATE, &SERVICES];

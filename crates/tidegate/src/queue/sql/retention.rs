@@ -159,7 +159,6 @@ pub static APPLY_RETENTION: Statement = Statement {
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &CLOCK,
     &MISSING_DAYS,

@@ -159,7 +159,6 @@ SELECT s.name, CASE WHEN s.problem IS NOT NULL THEN s.problem
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &DUE_SCHEDULES,
     &FIRE_SCHEDULES,

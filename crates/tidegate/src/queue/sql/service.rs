@@ -64,7 +64,6 @@ pub static SERVICES: Statement = Statement {
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &REPORT_SERVICE,
     &CLAIM_SERVICE,

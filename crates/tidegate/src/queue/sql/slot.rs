@@ -66,7 +66,6 @@ pub static WAL_POSITION: Statement = Statement {
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &TAKE_SLOT,
     &KEEP_SLOT,

@@ -208,7 +208,6 @@ SELECT jsonb_build_object('worker', r.worker, 'started_at', r.started_at, 'ended
 };
 
 /// All statements of this file.
-#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &RIGHTS,
     &DEPTHS,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_postgres::{GenericClient, Row};
 
-use super::read::{document, parsed};
-use super::{query, sql};
 use crate::error::Error;
-use crate::operate::ServiceStatus;
+use crate::queue::read::{document, parsed};
+use crate::queue::{query, sql};
+use crate::status::ServiceStatus;
 use crate::survey::{
     AuditRequest, COUNTED, Content, DEAD_LOOKED_AT, DeadLetters, Depth, DrainRun, HEADS_LOOKED_AT,
     Kind, KindFigures, Rights, Span, Step,

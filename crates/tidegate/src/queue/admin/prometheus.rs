@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::{Client, IsolationLevel, Row};
 
-use super::{query, sql};
 use crate::error::Error;
+use crate::queue::{query, sql};
 
 /// The most live events that are counted. Counting this many takes a twentieth of a second.
 pub(crate) const MOST_EVENTS: i64 = 100_000;

@@ -6,14 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The most events in a lineage.
 pub const MOST_RELATED: usize = 500;
 
 /// How an event is related to the one above it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
     /// It is at the top.
@@ -26,8 +26,7 @@ pub enum Relation {
 }
 
 /// An event of a lineage.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct RelatedEvent {
     /// Its id.
@@ -39,10 +38,10 @@ pub struct RelatedEvent {
     /// How many attempts it has had.
     pub attempts: u32,
     /// When it was published, RFC 3339.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[schemars(extend("format" = "date-time"))]
     pub created_at: String,
     /// When it ended; `None` while it is live.
-    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
+    #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
     /// The event whose handler emitted it.
     pub parent_id: Option<i64>,
@@ -65,8 +64,7 @@ impl RelatedEvent {
 }
 
 /// Where an event comes from, and the events that followed from it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct Lineage {
     /// The topmost stored event.

@@ -9,9 +9,6 @@ use serde::de::DeserializeOwned;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, GenericClient};
 
-use super::publish::{Published, publish, refused};
-use super::sql::Statement;
-use super::{query, sql};
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::operate::{
@@ -20,6 +17,9 @@ use crate::operate::{
     ServiceAction, ServiceChange, ServiceRequest, Skipped, SubjectKeys, UnblockReport,
     UnblockRequest,
 };
+use crate::queue::publish::{Published, publish, refused};
+use crate::queue::sql::Statement;
+use crate::queue::{query, sql};
 
 /// Publishes finished events again as new ones (B22, F5).
 ///
