@@ -8,7 +8,8 @@
 //! cargo run --example shop -- status
 //! ```
 //!
-//! To run the same program as a Lambda function, call `tidegate_lambda::run(program())` in a `main` of its own.
+//! To run the same program as a Lambda function, call `tidegate_lambda::run(program())` in a `main` of its
+//! own.
 
 use std::process::ExitCode;
 
@@ -37,7 +38,8 @@ tidegate::events! {
     }
 }
 
-/// Holds what the handlers need: here the prefix of parcel names, from the environment variable `PARCEL_PREFIX`.
+/// Holds what the handlers need: here the prefix of parcel names, from the environment variable
+/// `PARCEL_PREFIX`.
 pub(crate) struct Shop {
     prefix: String,
 }

@@ -1,9 +1,9 @@
--- The tables of the forms system, in a schema of their own. The queue does not use them, and no foreign key connects
--- the two, so either can be migrated, emptied or moved alone.
+-- The tables of the forms system, in a schema of their own. The queue does not use them, and no foreign key
+-- connects the two, so either can be migrated, emptied or moved alone.
 --
--- They exist for two reasons. A handler needs rows to be idempotent: the same event twice must leave the same row. And
--- a message from outside must be distinguished from its own repetition in the transaction that publishes its event.
--- Views of a grant letter have no table, because the queue's own statistics count them.
+-- They exist for two reasons. A handler needs rows to be idempotent: the same event twice must leave the same
+-- row. And a message from outside must be distinguished from its own repetition in the transaction that
+-- publishes its event. Views of a grant letter have no table, because the queue's own statistics count them.
 
 CREATE SCHEMA forms;
 
@@ -44,8 +44,9 @@ CREATE TABLE forms.form (
 -- A message from the case system names its case, never the form, so two forms cannot have the same case.
 CREATE UNIQUE INDEX form_case ON forms.form (case_number, measure_id) WHERE case_number IS NOT NULL;
 
--- Every message from outside, once. Its key identifies a repetition. The client that sent it over HTTP is part of the key, so that no
--- client takes another one's ids. Other ways in, and callers who are not identified, have none.
+-- Every message from outside, once. Its key identifies a repetition. The client that sent it over HTTP is
+-- part of the key, so that no client takes another one's ids. Other ways in, and callers who are not
+-- identified, have none.
 CREATE TABLE forms.message (
     id          uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
     client_id   uuid,

@@ -1,22 +1,23 @@
--- The table of the AI checks, in a schema of its own, like that of the forms system. It exists for three reasons: An
--- event contains only two ids, so the due time of its task must be stored elsewhere. The gate counts rows. And an
--- answer must outlive the log.
+-- The table of the AI checks, in a schema of its own, like that of the forms system. It exists for three
+-- reasons: An event contains only two ids, so the due time of its task must be stored elsewhere. The gate
+-- counts rows. And an answer must outlive the log.
 
 CREATE SCHEMA checks;
 
 CREATE TABLE checks.issuing_check (
     id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    -- Either both or neither. A check that another system performs also takes a place at the gate, and nothing else
-    -- need be known about it. `INSERT INTO checks.issuing_check DEFAULT VALUES` creates such a check.
+    -- Either both or neither. A check that another system performs also takes a place at the gate, and
+    -- nothing else need be known about it. `INSERT INTO checks.issuing_check DEFAULT VALUES` creates such a
+    -- check.
     trigger_id     text,
     application_id text,
-    -- PLANNED: received, not started. NEW: in progress, without an answer; only this state counts at the gate. DONE:
-    -- answered. OVERDUE: ended without a check. REFUSED: the AI service rejects it.
+    -- PLANNED: received, not started. NEW: in progress, without an answer; only this state counts at the
+    -- gate. DONE: answered. OVERDUE: ended without a check. REFUSED: the AI service rejects it.
     work_statusom  text        NOT NULL DEFAULT 'NEW',
     -- The task is overdue after this time. Null means never.
     due_at         timestamptz,
-    -- When a NEW row stops counting if nothing else ends it, because its worker died. Null means never, for a row that
-    -- another system has inserted.
+    -- When a NEW row stops counting if nothing else ends it, because its worker died. Null means never, for a
+    -- row that another system has inserted.
     place_ends_at  timestamptz,
     -- The complete answer of the AI service.
     answer         jsonb,
@@ -44,9 +45,9 @@ CREATE TABLE checks.gate (
 
 INSERT INTO checks.gate DEFAULT VALUES;
 
--- Takes one of `places` for a check, for at most `held_for` seconds. Its row is NEW from then on. This is a function,
--- because counting and taking must be one step that commits before the call to the service, and the count needs a
--- snapshot taken after the lock.
+-- Takes one of `places` for a check, for at most `held_for` seconds. Its row is NEW from then on. This is a
+-- function, because counting and taking must be one step that commits before the call to the service, and the
+-- count needs a snapshot taken after the lock.
 CREATE FUNCTION checks.take_place(
     trigger_id text, application_id text, places integer, held_for double precision
 ) RETURNS TABLE (taken boolean, at timestamptz)

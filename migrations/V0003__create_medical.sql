@@ -1,6 +1,6 @@
--- The tables of the medical jobs, in a schema of their own. One table holds all entities of patients. The jobs require
--- the same few conditions of every kind of entity (whether it exists, its state, its owner, and whether it equals the
--- signed content), so thirteen tables would repeat the same columns thirteen times.
+-- The tables of the medical jobs, in a schema of their own. One table holds all entities of patients. The
+-- jobs require the same few conditions of every kind of entity (whether it exists, its state, its owner, and
+-- whether it equals the signed content), so thirteen tables would repeat the same columns thirteen times.
 
 CREATE SCHEMA medical;
 
@@ -45,12 +45,13 @@ CREATE TABLE medical.entity (
 CREATE INDEX entity_patient ON medical.entity (patient_id);
 CREATE INDEX entity_parent ON medical.entity (parent_id) WHERE parent_id IS NOT NULL;
 
--- Who changed which entity of a patient, and at whose request. Each change has one row, committed together with it.
+-- Who changed which entity of a patient, and at whose request. Each change has one row, committed together
+-- with it.
 CREATE TABLE medical.audit (
     id            bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The job's id in the queue and later in the log. There is no foreign key, because the log is not kept forever. Null
-    -- for changes made at once, without a job.
+    -- The job's id in the queue and later in the log. There is no foreign key, because the log is not kept
+    -- forever. Null for changes made at once, without a job.
     event_id      bigint,
     event_kind    text        NOT NULL,
     request_id    text        NOT NULL,
@@ -68,7 +69,8 @@ CREATE TABLE medical.audit (
 
 CREATE INDEX audit_patient ON medical.audit (patient_id, id);
 
--- Uses the queue's function, because it does exactly what is needed and exists in every database of this program.
+-- Uses the queue's function, because it does exactly what is needed and exists in every database of this
+-- program.
 CREATE TRIGGER audit_append_only
     BEFORE UPDATE OR DELETE OR TRUNCATE ON medical.audit
     FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();

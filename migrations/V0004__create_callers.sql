@@ -1,9 +1,10 @@
--- The callers of the HTTP interface, and the keys that sign links to jobs. They have a schema of their own, because neither
--- drains nor readers of figures need access.
+-- The callers of the HTTP interface, and the keys that sign links to jobs. They have a schema of their own,
+-- because neither drains nor readers of figures need access.
 
 CREATE SCHEMA callers;
 
--- Links to jobs are signed so that they cannot be guessed. The newest key signs. A link signed with any stored key is valid.
+-- Links to jobs are signed so that they cannot be guessed. The newest key signs. A link signed with any
+-- stored key is valid.
 CREATE TABLE callers.link_key (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     -- 244 bits from the server's own random generator, which needs no extension.
@@ -14,8 +15,8 @@ CREATE TABLE callers.link_key (
 
 INSERT INTO callers.link_key DEFAULT VALUES;
 
--- A key is shown once. The stored digest can verify a key but does not help to forge one. There is no salt and no slow digest,
--- because 256 random bits cannot be guessed either way.
+-- A key is shown once. The stored digest can verify a key but does not help to forge one. There is no salt
+-- and no slow digest, because 256 random bits cannot be guessed either way.
 CREATE TABLE callers.api_key (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     digest     bytea       NOT NULL UNIQUE,
@@ -33,8 +34,8 @@ CREATE TABLE callers.api_key (
         CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters', 'metrics'])
 );
 
--- Returns what a given key permits, or nothing if it is unknown, expired or revoked. It is a function, so that the HTTP server
--- can ask for one key and see no other.
+-- Returns what a given key permits, or nothing if it is unknown, expired or revoked. It is a function, so
+-- that the HTTP server can ask for one key and see no other.
 CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, user_id uuid, scopes text[])
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -43,8 +44,8 @@ CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, 
      WHERE k.digest = api_key_of.digest AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
 $$;
 
--- As with the queue's own operations, a change and its audit row are one transaction. Readers of figures may read the audit,
--- because it contains no personal data.
+-- As with the queue's own operations, a change and its audit row are one transaction. Readers of figures may
+-- read the audit, because it contains no personal data.
 CREATE FUNCTION callers.create_api_key(
     digest bytea, label text, client_id uuid, user_id uuid, scopes text[], lifetime interval, reason text, actor text DEFAULT NULL
 ) RETURNS jsonb
@@ -83,7 +84,8 @@ BEGIN
     RETURN jsonb_build_object('action', 'revoke_api_key', 'id', revoke_api_key.id, 'changed', changed);
 END $$;
 
--- Signs links with a new key from now on. Links of earlier keys stay valid, unless the earlier keys are removed.
+-- Signs links with a new key from now on. Links of earlier keys stay valid, unless the earlier keys are
+-- removed.
 CREATE FUNCTION callers.rotate_link_key(forget boolean, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$

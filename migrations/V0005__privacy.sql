@@ -1,8 +1,8 @@
--- How the systems' own tables forget a person, and remove rows after their retention. The functions run as the owner, so a
--- role that may forget needs no rights on the tables.
+-- How the systems' own tables forget a person, and remove rows after their retention. The functions run as
+-- the owner, so a role that may forget needs no rights on the tables.
 
--- Forgets a form, or all forms about an employee, and their messages. A grant is kept, because it names a company. It then
--- refers to no form.
+-- Forgets a form, or all forms about an employee, and their messages. A grant is kept, because it names a
+-- company. It then refers to no form.
 CREATE FUNCTION forms.forget(form_id text, national_id text, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -35,8 +35,8 @@ BEGIN
     RETURN told;
 END $$;
 
--- Removes forms that have not changed for this long, whatever their status, up to the given number, and messages without a
--- form.
+-- Removes forms that have not changed for this long, whatever their status, up to the given number, and
+-- messages without a form.
 CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$

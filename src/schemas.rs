@@ -1,4 +1,5 @@
-//! JSON Schemas of what this program's own verbs print with `--json`. Those of all other verbs are the command line's.
+//! JSON Schemas of what this program's own verbs print with `--json`. Those of all other verbs are the
+//! command line's.
 
 use serde_json::{Value, json};
 use utoipa::PartialSchema;

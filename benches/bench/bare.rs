@@ -1,6 +1,6 @@
-//! The baseline for drains: a client that leases rows by marking each one and then moves them. It uses prepared
-//! set-based SQL on one connection, without handlers, groups, retries or time limits. It has its own table, with the
-//! columns and indexes that such leases need, and ends events in the queue's log.
+//! The baseline for drains: a client that leases rows by marking each one and then moves them. It uses
+//! prepared set-based SQL on one connection, without handlers, groups, retries or time limits. It has its own
+//! table, with the columns and indexes that such leases need, and ends events in the queue's log.
 
 use tokio_postgres::Client;
 use uuid::Uuid;

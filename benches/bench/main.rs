@@ -41,7 +41,8 @@ struct Arguments {
     /// List the workloads and exit.
     #[arg(long)]
     list: bool,
-    /// Connection string of a server to measure, instead of a new one; the bench creates its own databases there.
+    /// Connection string of a server to measure, instead of a new one; the bench creates its own databases
+    /// there.
     #[arg(long)]
     server: Option<String>,
     /// Ignored: cargo passes it to every bench.

@@ -1,9 +1,9 @@
-//! Owns the definition of a measurement: the values of one variant over the rounds, its baseline, and its target.
-//! It measures nothing itself, except for this process's CPU time.
+//! Owns the definition of a measurement: the values of one variant over the rounds, its baseline, and its
+//! target. It measures nothing itself, except for this process's CPU time.
 //!
-//! Variants are compared round by round. All variants are measured one after the other in each round, because the
-//! speed of a shared machine changes from one minute to the next. Absolute figures tell more about the machine than
-//! about the program.
+//! Variants are compared round by round. All variants are measured one after the other in each round, because
+//! the speed of a shared machine changes from one minute to the next. Absolute figures tell more about the
+//! machine than about the program.
 
 use std::time::Duration;
 
@@ -155,7 +155,8 @@ impl Series {
     }
 }
 
-/// Returns the value that this share of the values does not exceed. A median between two values is their mean.
+/// Returns the value that this share of the values does not exceed. A median between two values is their
+/// mean.
 pub fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -173,7 +174,8 @@ pub fn rate(count: u32, time: Duration) -> f64 {
     f64::from(count) / time.as_secs_f64()
 }
 
-/// Returns the CPU time that this process has used so far, in user and in system mode, with a resolution of 10 ms.
+/// Returns the CPU time that this process has used so far, in user and in system mode, with a resolution of
+/// 10 ms.
 pub fn cpu_time() -> Outcome<Duration> {
     // The second field is the program's name in parentheses, which may contain any characters.
     let stat = std::fs::read_to_string("/proc/self/stat")?;

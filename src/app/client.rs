@@ -1,11 +1,11 @@
-//! Owns HTTP calls to other systems: their URLs, how long a call may take, and what each answer means for the event. It
-//! knows no routes of any system.
+//! Owns HTTP calls to other systems: their URLs, how long a call may take, and what each answer means for the
+//! event. It knows no routes of any system.
 //!
-//! A failure is final only if the answer is about this one request and would be the same again. Every other failure is
-//! caused by the service or our configuration, and costs the event no attempt.
+//! A failure is final only if the answer is about this one request and would be the same again. Every other
+//! failure is caused by the service or our configuration, and costs the event no attempt.
 //!
-//! A message about a failed call contains only the name of the service and the status. A service may echo the request in
-//! its answer, and the request may be about a person.
+//! A message about a failed call contains only the name of the service and the status. A service may echo the
+//! request in its answer, and the request may be about a person.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -26,22 +26,23 @@ use tidegate::{Error, HandlerError, trace};
 /// Time limit of a call, including its answer, unless the caller sets another one.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum size of an answer, in bytes. Answers are ids and verdicts, and all answers in progress are in memory at once.
+/// Maximum size of an answer, in bytes. Answers are ids and verdicts, and all answers in progress are in
+/// memory at once.
 const MOST_ANSWER: usize = 1 << 20;
 
-/// The code of an error that says the service does not accept our credentials. The service is then not called again at
-/// once.
+/// The code of an error that says the service does not accept our credentials. The service is then not called
+/// again at once.
 pub(super) const CREDENTIALS: &str = "credentials";
 
 /// The setting that lists the services whose base URL may be `http://` to another machine.
 const OVER_HTTP: &str = "SERVICES_OVER_HTTP";
 
-/// Limits for the time in `Retry-After`: a service that says "now" is not flooded, one that says "next year" is tried
-/// earlier.
+/// Limits for the time in `Retry-After`: a service that says "now" is not flooded, one that says "next year"
+/// is tried earlier.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
 
-/// Shared by its clones, and created at the first call. Creating it reads the system's certificates, and a run without
-/// calls should not pay for that.
+/// Shared by its clones, and created at the first call. Creating it reads the system's certificates, and a
+/// run without calls should not pay for that.
 #[derive(Debug, Clone, Default)]
 pub struct HttpClient(Arc<OnceCell<Client>>);
 
@@ -52,8 +53,8 @@ impl HttpClient {
     /// [`Error::Config`] if TLS cannot be set up.
     async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
         let build = || async {
-            // A redirect would turn a POST into a GET, and send our token to a host that nobody configured. A redirect is
-            // therefore a failure.
+            // A redirect would turn a POST into a GET, and send our token to a host that nobody configured. A
+            // redirect is therefore a failure.
             let builder = Client::builder().redirect(redirect::Policy::none());
             let client = match certificate {
                 None => {
@@ -80,11 +81,11 @@ pub struct HttpService {
 }
 
 impl HttpService {
-    /// Creates a service with this name. `variable`, such as `ARCHIVE_URL`, holds its base URL and is read with `setting`.
-    /// An empty value counts as unset. Variables with the same prefix hold its credentials: `ARCHIVE_AUTH_SECRET_ID` or
-    /// `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`. Anyone on the network path can read an
-    /// `http://` connection to another machine. It is allowed only for the services listed in `SERVICES_OVER_HTTP`,
-    /// separated by commas.
+    /// Creates a service with this name. `variable`, such as `ARCHIVE_URL`, holds its base URL and is read
+    /// with `setting`. An empty value counts as unset. Variables with the same prefix hold its credentials:
+    /// `ARCHIVE_AUTH_SECRET_ID` or `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`.
+    /// Anyone on the network path can read an `http://` connection to another machine. It is allowed only for
+    /// the services listed in `SERVICES_OVER_HTTP`, separated by commas.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -130,15 +131,15 @@ impl HttpService {
         self.base.is_some()
     }
 
-    /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of this call, and for no
-    /// other call.
+    /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of this
+    /// call, and for no other call.
     ///
     /// # Errors
-    /// A rejection with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request. Everything
-    /// else is [`HandlerError::unavailable`]. Its code is `credentials` for 401, 403 and 407. Its code is
-    /// `<service>_unavailable` if the service cannot be reached, is too slow, returns an invalid answer, or returns any
-    /// other status: 5xx, 429, or a 4xx caused by our configuration. This includes 404: no call names an object by its
-    /// path, so the base URL is wrong.
+    /// A rejection with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request.
+    /// Everything else is [`HandlerError::unavailable`]. Its code is `credentials` for 401, 403 and 407. Its
+    /// code is `<service>_unavailable` if the service cannot be reached, is too slow, returns an invalid
+    /// answer, or returns any other status: 5xx, 429, or a 4xx caused by our configuration. This includes
+    /// 404: no call names an object by its path, so the base URL is wrong.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -163,8 +164,8 @@ impl HttpService {
             .await
     }
 
-    /// Like [`HttpService::post`], for a service that answers 409 with the object that already exists. This counts as
-    /// success.
+    /// Like [`HttpService::post`], for a service that answers 409 with the object that already exists. This
+    /// counts as success.
     ///
     /// # Errors
     /// As [`HttpService::post`], except for 409.
@@ -226,7 +227,8 @@ impl HttpService {
         }
     }
 
-    /// Sends a request with our credentials. If they are refused and have changed since, it sends the request once more.
+    /// Sends a request with our credentials. If they are refused and have changed since, it sends the request
+    /// once more.
     async fn send(
         &self,
         request: RequestBuilder,
@@ -313,8 +315,8 @@ impl HttpService {
     }
 }
 
-/// Parses a base URL and ends it with a slash: a path is then appended, and does not replace the last segment. An error
-/// does not show the URL, because it may contain a password.
+/// Parses a base URL and ends it with a slash: a path is then appended, and does not replace the last
+/// segment. An error does not show the URL, because it may contain a password.
 fn base_url(prefix: &str, text: &str) -> Result<Url, String> {
     let url = Url::parse(text).ok().filter(Url::has_host);
     let plain = |url: &Url| {
@@ -363,8 +365,8 @@ fn verdict(status: StatusCode) -> Verdict {
     }
 }
 
-/// Returns when the service wants to be called again, if it says so: in seconds, or as a time of its own clock (RFC 9110,
-/// 10.2.3).
+/// Returns when the service wants to be called again, if it says so: in seconds, or as a time of its own
+/// clock (RFC 9110, 10.2.3).
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| Some(headers.get(name)?.to_str().ok()?.trim());
     let asked = text(RETRY_AFTER)?;

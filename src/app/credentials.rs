@@ -1,9 +1,9 @@
-//! Owns how we authenticate to an outside service: a token in a header, or a client certificate. It knows no particular
-//! service.
+//! Owns how we authenticate to an outside service: a token in a header, or a client certificate. It knows no
+//! particular service.
 //!
-//! A token is stored in a secret of Secrets Manager or in a file. It is never a setting or part of a URL, because
-//! everyone who can read the deployment would see it. The token is read at the first call, and again when the service
-//! refuses it, so a changed token needs no restart. No message quotes the token.
+//! A token is stored in a secret of Secrets Manager or in a file. It is never a setting or part of a URL,
+//! because everyone who can read the deployment would see it. The token is read at the first call, and again
+//! when the service refuses it, so a changed token needs no restart. No message quotes the token.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -61,9 +61,10 @@ impl Debug for Credentials {
 }
 
 impl Credentials {
-    /// Reads `<prefix>_AUTH_SECRET_ID` or `<prefix>_AUTH_FILE`, where the token is stored. `<prefix>_AUTH_HEADER` names
-    /// a header for the bare token; without it, the token is sent as `Authorization: Bearer`.
-    /// `<prefix>_CLIENT_CERT_FILE` names a file with certificates and their private key in PEM.
+    /// Reads `<prefix>_AUTH_SECRET_ID` or `<prefix>_AUTH_FILE`, where the token is stored.
+    /// `<prefix>_AUTH_HEADER` names a header for the bare token; without it, the token is sent as
+    /// `Authorization: Bearer`. `<prefix>_CLIENT_CERT_FILE` names a file with certificates and their private
+    /// key in PEM.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -170,8 +171,8 @@ impl Token {
     }
 }
 
-/// Returns the text itself. If the text is a JSON object, as the console of Secrets Manager writes it, returns its field
-/// `token`.
+/// Returns the text itself. If the text is a JSON object, as the console of Secrets Manager writes it,
+/// returns its field `token`.
 fn token_of(text: &str) -> Option<String> {
     let text = text.trim();
     let token = match serde_json::from_str(text) {

@@ -1,5 +1,5 @@
-//! Owns the events of the shipped application, and the one `match` from each event to its handlers. It does not know how
-//! events are queued, leased or retried.
+//! Owns the events of the shipped application, and the one `match` from each event to its handlers. It does
+//! not know how events are queued, leased or retried.
 
 pub mod checks;
 pub mod client;
@@ -57,8 +57,8 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
 )
 .grants(include_str!("../../migrations/roles.sql"));
 
-/// Builds the program for the command line and the functions. `ISSUING_KIND` and `ISSUING_STAGE` define which messages
-/// request an AI check.
+/// Builds the program for the command line and the functions. `ISSUING_KIND` and `ISSUING_STAGE` define which
+/// messages request an AI check.
 #[must_use]
 pub fn program() -> Program {
     let asked = Filter::from_settings(environment);
@@ -76,10 +76,10 @@ pub fn program() -> Program {
 }
 
 impl App {
-    /// Reads the base URLs of the services: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`,
-    /// `SMS_URL`, `SIGNATURE_URL`. If a URL is not set, the events that need this service wait, and everything else works.
-    /// Only the signature service is optional. `AI_CHECK_RETRY_DELAY` sets how long a check is postponed while other checks
-    /// are running. The default is the time budget of a drain.
+    /// Reads the base URLs of the services: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`;
+    /// `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. If a URL is not set, the events that need this service wait,
+    /// and everything else works. Only the signature service is optional. `AI_CHECK_RETRY_DELAY` sets how
+    /// long a check is postponed while other checks are running. The default is the time budget of a drain.
     ///
     /// # Errors
     /// [`Error::Config`] if a setting is malformed. It names the setting and what is allowed.

@@ -1,5 +1,5 @@
-//! Owns the personal data in the application's own tables: how a person is forgotten, and how long a row is kept. The queue
-//! handles the personal data in events.
+//! Owns the personal data in the application's own tables: how a person is forgotten, and how long a row is
+//! kept. The queue handles the personal data in events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,8 @@ const FORM: &str = "form";
 /// Maximum number of rows removed in one transaction.
 const BATCH: i32 = 10_000;
 
-/// Each retention setting with the function that removes older rows. Without a setting, rows are kept forever.
+/// Each retention setting with the function that removes older rows. Without a setting, rows are kept
+/// forever.
 const RETENTIONS: [(&str, &str); 3] = [
     (
         "FORMS_RETENTION",

@@ -1,5 +1,6 @@
-//! Owns everything that clients submit to the forms system from outside: by a message, the command line or HTTP. All of them
-//! use the same JSON, and call the functions of [`forms::intake`] in the caller's transaction.
+//! Owns everything that clients submit to the forms system from outside: by a message, the command line or
+//! HTTP. All of them use the same JSON, and call the functions of [`forms::intake`] in the caller's
+//! transaction.
 //!
 //! | subject | JSON |
 //! |---|---|
@@ -8,8 +9,9 @@
 //! | `cancellation` | `{"source", "external_id", "measure": {"case_number", "measure_id"}}` |
 //! | `viewed` | `{"grant_number"}`: a grant letter was viewed |
 //!
-//! A message names its subject in a field of its own: `"type": "letter"`. A message without `type`, or with `kind`, is a bus
-//! message. It may request an AI check ([`checks::receive`]) or be irrelevant. Other fields are allowed and ignored.
+//! A message names its subject in a field of its own: `"type": "letter"`. A message without `type`, or with
+//! `kind`, is a bus message. It may request an AI check ([`checks::receive`]) or be irrelevant. Other fields
+//! are allowed and ignored.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,7 +45,8 @@ pub struct Letter {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub source: String,
-    /// The sender's own id of the letter, 1 to 200 characters. A letter of the same client and source with a known id is a repetition.
+    /// The sender's own id of the letter, 1 to 200 characters. A letter of the same client and source with a
+    /// known id is a repetition.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub external_id: String,
     /// The grant that the letter announces.
@@ -56,7 +59,8 @@ pub struct Cancellation {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub source: String,
-    /// The sender's own id of the notice, 1 to 200 characters. A notice of the same client and source with a known id is a repetition.
+    /// The sender's own id of the notice, 1 to 200 characters. A notice of the same client and source with a
+    /// known id is a repetition.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub external_id: String,
     /// The cancelled measure.
@@ -107,7 +111,8 @@ impl From<Received> for SubmitReport {
 }
 
 impl Subject {
-    /// Stores JSON of this subject, in the caller's transaction. `client` is the identified client that sent it, if any.
+    /// Stores JSON of this subject, in the caller's transaction. `client` is the identified client that sent
+    /// it, if any.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed, and quotes nothing. Otherwise database errors.
@@ -175,7 +180,8 @@ pub async fn receive(
     Ok(())
 }
 
-/// The decoder's own text may quote its input, so the error contains only the position where decoding stopped.
+/// The decoder's own text may quote its input, so the error contains only the position where decoding
+/// stopped.
 pub(crate) fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(json).map_err(|error| {
         let (line, column) = (error.line(), error.column());

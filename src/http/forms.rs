@@ -1,5 +1,5 @@
-//! Receives forms and notices about them, as [`crate::app::submission`] reads them. One transaction stores the data and
-//! publishes the event.
+//! Receives forms and notices about them, as [`crate::app::submission`] reads them. One transaction stores
+//! the data and publishes the event.
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};

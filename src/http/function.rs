@@ -1,9 +1,9 @@
-//! Runs the HTTP interface as a Lambda function, behind a function URL or an HTTP API. It has the same router as
-//! `tidegate serve`, and no logic of its own.
+//! Runs the HTTP interface as a Lambda function, behind a function URL or an HTTP API. It has the same router
+//! as `tidegate serve`, and no logic of its own.
 //!
-//! Set a function timeout above [`REQUEST_TIMEOUT`], so that Lambda does not stop the function before it answers. Invalid
-//! settings do not make the start fail, as in the other function: every request is answered with 503, and the log contains
-//! the reason.
+//! Set a function timeout above [`REQUEST_TIMEOUT`], so that Lambda does not stop the function before it
+//! answers. Invalid settings do not make the start fail, as in the other function: every request is answered
+//! with 503, and the log contains the reason.
 
 use std::sync::Arc;
 
@@ -72,8 +72,8 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
     .await
 }
 
-/// Reads the settings. A function URL may be public, and the function cannot know. The setting for authentication is
-/// therefore required, even to say that callers are not authenticated.
+/// Reads the settings. A function URL may be public, and the function cannot know. The setting for
+/// authentication is therefore required, even to say that callers are not authenticated.
 fn settings() -> Result<Settings, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {

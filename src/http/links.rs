@@ -1,8 +1,9 @@
-//! Owns the ids in links to jobs: `13-2nT5…` is the event's id and a signature. A client that counts up to 13 cannot guess
-//! the link. A client that learns another client's link cannot use it, because the signature also covers the client's id.
+//! Owns the ids in links to jobs: `13-2nT5…` is the event's id and a signature. A client that counts up to 13
+//! cannot guess the link. A client that learns another client's link cannot use it, because the signature
+//! also covers the client's id.
 //!
-//! No link is stored, and verification reads only the few keys, so a wrong link costs the queue no read. The event's id is
-//! readable in the link, because operators need it, and it is not a secret.
+//! No link is stored, and verification reads only the few keys, so a wrong link costs the queue no read. The
+//! event's id is readable in the link, because operators need it, and it is not a secret.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -35,8 +36,8 @@ impl LinkKeys {
         Ok(Self(rows.iter().map(|row| row.get(0)).collect()))
     }
 
-    /// Returns the id for a link to an event, signed for this client. Without a known client, the link is valid for
-    /// everyone who has it.
+    /// Returns the id for a link to an event, signed for this client. Without a known client, the link is
+    /// valid for everyone who has it.
     ///
     /// # Errors
     /// [`Error::Config`] if there is no key.
@@ -138,7 +139,8 @@ mod tests {
         let tag = id.strip_prefix("13-").unwrap();
         assert_eq!(tag.len(), 22);
         let mut other = tag.to_owned();
-        // The last character contains two bits of the signature. Any other character with the same two bits is refused.
+        // The last character contains two bits of the signature. Any other character with the same two bits
+        // is refused.
         let last = other.pop().unwrap();
         let alike = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         for twin in alike

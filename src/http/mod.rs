@@ -1,13 +1,14 @@
-//! Owns the HTTP interface. It accepts a medical job, returns the job and its entities, receives forms and notices about
-//! them, and reports whether this process can work. Both shells, `tidegate serve` and the function `tidegate-http`, use the
-//! same router. It does not know what a job does ([`crate::app`]) or how it is queued ([`tidegate::queue`]).
+//! Owns the HTTP interface. It accepts a medical job, returns the job and its entities, receives forms and
+//! notices about them, and reports whether this process can work. Both shells, `tidegate serve` and the
+//! function `tidegate-http`, use the same router. It does not know what a job does ([`crate::app`]) or how it
+//! is queued ([`tidegate::queue`]).
 //!
 //! # Layout
 //!
 //! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`
 //! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`
-//! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, which the links of a job lead to, and the confirmation of
-//!   approvals
+//! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, which the links of a job lead to, and the
+//!   confirmation of approvals
 //! - `callers`: authentication and permissions of callers
 //! - `links`: the ids in links to jobs, which cannot be guessed
 //! - `answer`: the bodies, by the table "Reading a job"
@@ -15,11 +16,12 @@
 //! - `health`: `GET /healthz`, `GET /readyz`
 //! - `metrics`: `GET /metrics` for Prometheus, if it is turned on
 //! - `limits`: what applies to every request: its id, log line, time limit and size limits
-//! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda function
+//! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda
+//!   function
 //!
-//! Each kind has its own route and OpenAPI path, such as `/jobs/episode_create_job`. OpenAPI cannot distinguish
-//! `POST /jobs/{kind}` from `GET /jobs/{id}`, because two templates with the same structure are one path. Separate paths
-//! also let the document state the body of each kind.
+//! Each kind has its own route and OpenAPI path, such as `/jobs/episode_create_job`. OpenAPI cannot
+//! distinguish `POST /jobs/{kind}` from `GET /jobs/{id}`, because two templates with the same structure are
+//! one path. Separate paths also let the document state the body of each kind.
 
 mod answer;
 mod callers;
@@ -70,12 +72,12 @@ use problem::Common;
 /// Maximum time that a request waits for a free connection. After it, the answer asks the client to retry.
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);
 
-/// Time limit to check whether a connection is alive. A live connection answers within milliseconds. A dead one does not
-/// answer, and the request pays for the wait.
+/// Time limit to check whether a connection is alive. A live connection answers within milliseconds. A dead
+/// one does not answer, and the request pays for the wait.
 const SIGN_OF_LIFE_WAIT: Duration = Duration::from_millis(500);
 
-/// The database cancels a statement after this time, in milliseconds. An abandoned request must not leave a statement
-/// behind that waits for a lock.
+/// The database cancels a statement after this time, in milliseconds. An abandoned request must not leave a
+/// statement behind that waits for a lock.
 const STATEMENT_TIMEOUT_MS: u32 = 5000;
 
 #[derive(OpenApi)]
@@ -112,13 +114,15 @@ impl FromRef<Shared> for Database {
     }
 }
 
-/// The OpenAPI 3.1 document, generated from the routes and their types. Its text is generated at the first request for it.
+/// The OpenAPI 3.1 document, generated from the routes and their types. Its text is generated at the first
+/// request for it.
 struct Described {
     document: utoipa::openapi::OpenApi,
     text: OnceLock<String>,
 }
 
-/// Builds the router over this database, for the callers that `access` permits, with all layers around the routes.
+/// Builds the router over this database, for the callers that `access` permits, with all layers around the
+/// routes.
 pub fn router(database: Database, access: Access) -> Router {
     measured(database, access, Scrapes::Off)
 }
@@ -145,8 +149,8 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
     limits::around(routes)
 }
 
-/// Returns the router with recording: what requests publish is recorded for traces, if traces are sent anywhere.
-/// The spans are sent before the answer, because the process may be frozen after it.
+/// Returns the router with recording: what requests publish is recorded for traces, if traces are sent
+/// anywhere. The spans are sent before the answer, because the process may be frozen after it.
 pub fn recording(router: Router, telemetry: Option<Telemetry>) -> Router {
     let Some(telemetry) = telemetry else {
         return router;
@@ -232,8 +236,8 @@ async fn openapi(State(shared): State<Shared>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], text.clone())
 }
 
-/// Returns a working connection of the pool, soon or not at all. If a function was frozen between two requests, its
-/// connection may be dead. It then gets another one.
+/// Returns a working connection of the pool, soon or not at all. If a function was frozen between two
+/// requests, its connection may be dead. It then gets another one.
 async fn connection(database: &Database) -> Result<Pooled, Error> {
     let client = database.pooled_within(CONNECTION_WAIT).await?;
     let answer = tokio::time::timeout(SIGN_OF_LIFE_WAIT, client.check_connection()).await;
@@ -244,8 +248,8 @@ async fn connection(database: &Database) -> Result<Pooled, Error> {
     database.pooled_within(CONNECTION_WAIT).await
 }
 
-/// Opens a transaction that rolls back when dropped, for example when a client disconnects during its request. The database
-/// limits the time of its statements.
+/// Opens a transaction that rolls back when dropped, for example when a client disconnects during its
+/// request. The database limits the time of its statements.
 async fn begin(client: &mut Pooled) -> Result<Transaction<'_>, Error> {
     let stage = "begin";
     let failed = |source| Error::Database { stage, source };

@@ -17,8 +17,8 @@ pub const CONNECTIONS: usize = 256;
 /// Time limit to receive the head of a request, and of an idle time between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves until `stop` is ready. Then it finishes the requests in progress, but waits no longer than the time limit of a
-/// request.
+/// Serves until `stop` is ready. Then it finishes the requests in progress, but waits no longer than the time
+/// limit of a request.
 ///
 /// # Errors
 /// If no more connections can be accepted.

@@ -31,8 +31,8 @@ pub struct Serve {
     /// Address to listen on, IP:PORT; port 0 takes any free port.
     #[arg(long, default_value = "127.0.0.1:8080", value_parser = listen_address)]
     listen: SocketAddr,
-    /// Serve metrics for Prometheus at /metrics; unless --listen is a loopback address, callers need the scope metrics
-    /// [env: TIDEGATE_HTTP_METRICS=on].
+    /// Serve metrics for Prometheus at /metrics; unless --listen is a loopback address, callers need the
+    /// scope metrics [env: TIDEGATE_HTTP_METRICS=on].
     #[arg(long)]
     metrics: bool,
 }
@@ -46,7 +46,8 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// Serves until the process is stopped.
 ///
 /// # Errors
-/// [`Error::Config`] if the address cannot be used, or must not be used because callers would not be authenticated.
+/// [`Error::Config`] if the address cannot be used, or must not be used because callers would not be
+/// authenticated.
 pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     // Before anybody is told that it listens: a signal must not end the process without its answer.
     let stop = stop_signal();

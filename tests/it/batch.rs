@@ -1,5 +1,5 @@
-//! Calls that events share: how many, whose fault a call is that fails as a whole, and that order, attempts and limits are as
-//! without them.
+//! Calls that events share: how many, whose fault a call is that fails as a whole, and that order, attempts
+//! and limits are as without them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

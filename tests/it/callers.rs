@@ -1,4 +1,5 @@
-//! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the real verbs make.
+//! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the
+//! real verbs make.
 
 use std::process::Stdio;
 

@@ -63,8 +63,8 @@ impl Site {
         Self::of(settings, "", None).await
     }
 
-    /// Starts it with these settings, mounted at `base`, with a database login that has this role, or with the owner's
-    /// login.
+    /// Starts it with these settings, mounted at `base`, with a database login that has this role, or with
+    /// the owner's login.
     async fn of(settings: Settings, base: &str, role: Option<&str>) -> Self {
         let db = support::database_for::<Shop>().await;
         let client = db.client().await;
@@ -327,7 +327,8 @@ async fn what_the_figures_and_lists_hold_is_on_the_pages() {
     );
 }
 
-/// An action: the form's path, its fields, a condition that is true afterwards, and the action's name in the audit.
+/// An action: the form's path, its fields, a condition that is true afterwards, and the action's name in the
+/// audit.
 type Action = (
     &'static str,
     &'static [(&'static str, &'static str)],
@@ -998,8 +999,8 @@ async fn confirmed(site: &Site, path: &str, page: &str, fields: &[(&str, &str)])
     site.post(path, &all).await
 }
 
-/// An action on all events of a filter: the address of its dry run, what its risks say, an event that makes its digest
-/// another, what is true afterwards, and the action in the audit.
+/// An action on all events of a filter: the address of its dry run, what its risks say, an event that makes
+/// its digest another, what is true afterwards, and the action in the audit.
 const OF_MANY: [(&str, &str, &str, &str); 3] = [
     (
         "/change?do=reschedule&kind=refund_requested&status=PENDING&delay=31d",

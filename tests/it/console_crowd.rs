@@ -77,7 +77,8 @@ async fn answered(mut routes: Router, reader: usize, path: &str) -> (StatusCode,
     (answer.status(), answer.headers().contains_key(RETRY_AFTER))
 }
 
-/// How many sessions the console has that are at work. One that was told to end is still listed for a moment, but does nothing.
+/// How many sessions the console has that are at work. One that was told to end is still listed for a moment,
+/// but does nothing.
 async fn sessions(client: &Client) -> usize {
     let count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1 AND state = 'active'";
     let count: i64 = client.query_one(count, &[&NAME]).await.unwrap().get(0);

@@ -1,4 +1,5 @@
-//! The web console as a Lambda function: the real binary between a stub of the Runtime API and a real Postgres.
+//! The web console as a Lambda function: the real binary between a stub of the Runtime API and a real
+//! Postgres.
 
 use std::process::Stdio;
 
@@ -192,7 +193,8 @@ async fn a_request_without_an_identity_or_for_another_name_is_refused() {
     let mut forged = event("POST", "/act/pause", Some(GRACE), PAUSE);
     forged["headers"]["sec-fetch-site"] = "cross-site".into();
     assert_eq!(console.asked(forged).await.status, 403);
-    // One that reached a signing proxy under a name of its own: browsers send only its origin over plain HTTP.
+    // One that reached a signing proxy under a name of its own: browsers send only its origin over plain
+    // HTTP.
     let mut rebound = event("POST", "/act/pause", Some(GRACE), PAUSE);
     let headers = rebound["headers"].as_object_mut().unwrap();
     headers.remove("sec-fetch-site");

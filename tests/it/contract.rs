@@ -6,8 +6,8 @@ use tokio_postgres::error::SqlState;
 use crate::probe::{number, probe_database};
 use crate::support;
 
-/// Objects of the schema without a comment. Partitions inherit the log's. Apart from the queue's own history, the
-/// migrations' histories belong to their programs.
+/// Objects of the schema without a comment. Partitions inherit the log's. Apart from the queue's own history,
+/// the migrations' histories belong to their programs.
 const SILENT: &str = "
     SELECT 'schema tidegate' AS what WHERE obj_description('tidegate'::regnamespace, 'pg_namespace') IS NULL
     UNION ALL

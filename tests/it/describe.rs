@@ -1,5 +1,5 @@
-//! The command line's descriptions of itself: completions, manual pages, and a schema for every document that `--json`
-//! prints.
+//! The command line's descriptions of itself: completions, manual pages, and a schema for every document that
+//! `--json` prints.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -197,8 +197,8 @@ fn about_kinds_and_the_rest() -> Vec<Question> {
     ]
 }
 
-/// A schema with two checks: a validator's, and a stricter one. Schemas are open, so a validator accepts additional
-/// fields. The stricter check treats a field that is not in the schema as an omission.
+/// A schema with two checks: a validator's, and a stricter one. Schemas are open, so a validator accepts
+/// additional fields. The stricter check treats a field that is not in the schema as an omission.
 struct Checked {
     schema: Value,
     validator: jsonschema::Validator,
@@ -272,8 +272,8 @@ fn with_common(alternative: &Value, schema: &Value) -> Value {
     all
 }
 
-/// Returns the names of all fields, except those that are data: kinds, tables, and the content from handlers, clients
-/// and schemas.
+/// Returns the names of all fields, except those that are data: kinds, tables, and the content from handlers,
+/// clients and schemas.
 fn names(value: &Value) -> Vec<String> {
     const DATA: [&str; 10] = [
         "skipped_reasons",

@@ -282,7 +282,8 @@ async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
     }
 }
 
-/// What no kind has, an operator cannot set by mistake: the number of attempts is one for all, or an event's own.
+/// What no kind has, an operator cannot set by mistake: the number of attempts is one for all, or an event's
+/// own.
 #[tokio::test]
 async fn b7_the_limit_of_attempts_is_that_of_all_kinds_and_none_has_its_own() {
     let db = probe_database().await;
@@ -1179,7 +1180,8 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
                 operator.execute(requeue, &[&call.id]).await?;
             }
             if call.name == "1" {
-                // If it was started before the loss was found out, it runs until then: the first is leased anew.
+                // If it was started before the loss was found out, it runs until then: the first is leased
+                // anew.
                 let again = "SELECT count(*) FROM tidegate.events
                               WHERE status = 'PROCESSING' AND payload->>'name' = '0' AND attempts > 0";
                 let ended = "SELECT count(*) FROM tidegate.event_log WHERE payload->>'name' = '0'";
@@ -1432,7 +1434,8 @@ fn a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running_the
     assert_eq!(listed.list(), [("a", Some("archive")), ("b", None)]);
 }
 
-/// Stands for a frozen process: what reads an event in the drain's own thread, which leases, starts and renews, waits.
+/// Stands for a frozen process: what reads an event in the drain's own thread, which leases, starts and
+/// renews, waits.
 static FREEZE: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
 
 #[derive(serde::Serialize)]
@@ -1531,7 +1534,8 @@ fn drain_until_it_has(id: i64, app: &Arc<ProbeApp>, database: &Database) {
     });
 }
 
-// What one event, one producer or one write can do to the others. Options are the default ones: 1,000 events a lease.
+// What one event, one producer or one write can do to the others. Options are the default ones: 1,000 events
+// a lease.
 
 /// What a hang alone exceeds.
 const HANG: Duration = Duration::from_mins(2);

@@ -1,5 +1,5 @@
-//! Drains that start each other, as on AWS Lambda: a stub of its Invoke API runs the real function, a process for each
-//! invocation. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
+//! Drains that start each other, as on AWS Lambda: a stub of its Invoke API runs the real function, a process
+//! for each invocation. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,7 +84,8 @@ impl Lambda {
         lambda
     }
 
-    /// Runs the function in a process of its own, as this one in a row of functions that have invoked each other.
+    /// Runs the function in a process of its own, as this one in a row of functions that have invoked each
+    /// other.
     fn run(self: &Arc<Self>, payload: Value, depth: usize) {
         self.lineage.fetch_max(depth, Ordering::SeqCst);
         let lambda = self.clone();
@@ -209,7 +210,8 @@ async fn functions_that_start_each_other_end_everything_after_one_tick() {
     publish_letters(&client, 400).await;
     let lambda = Lambda::before(&db, &services, Delivery::Often).await;
     let reports = ended("all invocations", lambda.wake()).await;
-    // On a slow machine a handler can be cut at the end of a budget. Its event waits for its next attempt, and for a tick.
+    // On a slow machine a handler can be cut at the end of a budget. Its event waits for its next attempt,
+    // and for a tick.
     let cut: u64 = reports.iter().map(|report| report.retried).sum();
     let left = "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 0";
     assert_eq!(number(&client, left).await, 0, "{reports:#?}");
@@ -258,9 +260,9 @@ async fn a_chain_ends_before_lambda_stops_it_and_the_next_tick_begins_another() 
     assert_eq!(number(&client, LIVE).await, 0);
 }
 
-/// Drains this many letters, whose handler calls a service that takes this long, eight at once in each drain. Returns
-/// the seconds from the first drain's start until the last letter was handled. Each letter emits a quick event, which
-/// is not a part of what is measured.
+/// Drains this many letters, whose handler calls a service that takes this long, eight at once in each drain.
+/// Returns the seconds from the first drain's start until the last letter was handled. Each letter emits a
+/// quick event, which is not a part of what is measured.
 async fn slow_letters(count: i32, delay_ms: u64, drains: &str) -> f64 {
     let db = support::database().await;
     let client = db.client().await;
@@ -293,8 +295,8 @@ async fn slow_letters(count: i32, delay_ms: u64, drains: &str) -> f64 {
     client.query_one(took, &[]).await.unwrap().get(0)
 }
 
-/// `cargo test --test it -- --ignored --nocapture slow_events_are_done`: two times are equal where ten drains take a
-/// tenth of the time.
+/// `cargo test --test it -- --ignored --nocapture slow_events_are_done`: two times are equal where ten drains
+/// take a tenth of the time.
 #[tokio::test]
 #[ignore = "measures: ten processes for two minutes"]
 async fn slow_events_are_done_by_ten_drains_at_once() {

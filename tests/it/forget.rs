@@ -1,5 +1,5 @@
-//! Somebody is forgotten: what events hold of them is gone from queue and log, with all that came of these events, and
-//! what happened stays.
+//! Somebody is forgotten: what events hold of them is gone from queue and log, with all that came of these
+//! events, and what happened stays.
 
 use std::sync::Arc;
 
@@ -62,7 +62,8 @@ async fn rows_with(client: &Client, word: &str) -> i64 {
     number(client, &format!("SELECT {}", counts.join(" + "))).await
 }
 
-/// Handlers that fail, emit a follow-up, or succeed, by the event's name, all with the canary in what they say.
+/// Handlers that fail, emit a follow-up, or succeed, by the event's name, all with the canary in what they
+/// say.
 fn talkative() -> Arc<ProbeApp> {
     ProbeApp::new(|call, ctx| {
         Box::pin(async move {

@@ -1,9 +1,10 @@
 //! What people see and machines read, in `tests/golden/`. A change of it shows as a difference there, and
 //! `UPDATE_GOLDEN=1` writes the files anew.
 //!
-//! Not here: signatures of the SQL interface are in `crates/tidegate/sql/catalog.txt`, which `make check-schema` compares.
-//! Settings are in `docs/reference/settings.md`, which `make check` compares with the sources. The types of the HTTP
-//! interface's refusals are in the tests of each. The other two programs are Lambda functions, which have no help.
+//! Not here: signatures of the SQL interface are in `crates/tidegate/sql/catalog.txt`, which `make
+//! check-schema` compares. Settings are in `docs/reference/settings.md`, which `make check` compares with the
+//! sources. The types of the HTTP interface's refusals are in the tests of each. The other two programs are
+//! Lambda functions, which have no help.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

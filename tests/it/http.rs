@@ -892,7 +892,8 @@ async fn connections_that_say_half_a_word_are_gone_soon_and_others_are_served() 
             .unwrap();
         half_open.push(stream);
     }
-    // With nobody's help but the server's. Who comes from elsewhere is served at once, whoever shares their address has to try again.
+    // With nobody's help but the server's. Who comes from elsewhere is served at once, whoever shares their
+    // address has to try again.
     let elsewhere = reqwest::Client::builder().local_address(Some([127, 0, 0, 2].into()));
     let asked = elsewhere
         .build()

@@ -2,9 +2,9 @@
 //! of its statement. They are as atomic as the model of the lease protocol takes them to be
 //! (`tests/model/protocol.rs`): a second writer waits for the row and looks again, a lease does not wait.
 //!
-//! Some meetings are shown elsewhere: those on which a guard of the lease hangs (`scenes.rs`); two publishes to a group and a lease beside them, two finalizers of
-//! one lease (`queue.rs`); two replays, a replay and a publish, a replay and the cleanup, a cancel behind a
-//! finalize (`operate.rs`).
+//! Some meetings are shown elsewhere: those on which a guard of the lease hangs (`scenes.rs`); two publishes
+//! to a group and a lease beside them, two finalizers of one lease (`queue.rs`); two replays, a replay and a
+//! publish, a replay and the cleanup, a cancel behind a finalize (`operate.rs`).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -170,8 +170,8 @@ async fn live_and_free(client: &Client) -> i64 {
     number(client, sql).await
 }
 
-/// Changes of a group's first event that are committed after a lease has begun its scan and before it reaches the row,
-/// and which of the group's three it may then lease.
+/// Changes of a group's first event that are committed after a lease has begun its scan and before it reaches
+/// the row, and which of the group's three it may then lease.
 const CHANGES: [(&str, &str, &[usize]); 4] = [
     (
         "leased by another worker",
@@ -197,7 +197,8 @@ const CHANGES: [(&str, &str, &[usize]); 4] = [
     ),
 ];
 
-/// A lease stops when its scan has its snapshot and has not locked its first row, as long as the lock 1 is held.
+/// A lease stops when its scan has its snapshot and has not locked its first row, as long as the lock 1 is
+/// held.
 const STOP: &str = "
     CREATE FUNCTION pass() RETURNS boolean LANGUAGE plpgsql AS
         $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN true; END $$;
@@ -323,8 +324,8 @@ impl Write {
     }
 }
 
-/// A worker's write that waits for a transaction which takes its event away, and sees how that ends: whether the write
-/// found its event, and who then holds it, with how many attempts.
+/// A worker's write that waits for a transaction which takes its event away, and sees how that ends: whether
+/// the write found its event, and who then holds it, with how many attempts.
 async fn behind_a_thief(write: Write, thief_commits: bool) -> (bool, String) {
     let db = probe_database().await;
     let (client, mut thief, witness) = (db.client().await, db.client().await, db.client().await);
@@ -692,7 +693,8 @@ async fn ten_thousand_blocked_events_do_not_hide_a_ready_one_from_a_single_run()
     assert_eq!((report.completed, report.backlog), (1, 10_001));
 }
 
-/// A batch with a duplicate stops between its insert and its look for the first event, as long as the lock 1 is held.
+/// A batch with a duplicate stops between its insert and its look for the first event, as long as the lock 1
+/// is held.
 const STOP_BATCH: &str = "
     DO $$
     DECLARE

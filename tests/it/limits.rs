@@ -1,5 +1,5 @@
-//! Services whose calls are limited: how often they are called by however many drains, and what that costs everything else. The
-//! service is a stand-in that counts.
+//! Services whose calls are limited: how often they are called by however many drains, and what that costs
+//! everything else. The service is a stand-in that counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -124,7 +124,8 @@ async fn limit(client: &Client, service: &str, running: Option<i32>, per_second:
     client.query_one(sql, values).await.unwrap();
 }
 
-/// Drains until nothing is left: what a drain could not start because others had all places is the next one's.
+/// Drains until nothing is left: what a drain could not start because others had all places is the next
+/// one's.
 async fn drain_all(db: &TestDb, works: &Arc<Works>, drains: usize) {
     let client = db.client().await;
     while live(&client).await > 0 {

@@ -143,7 +143,8 @@ async fn c13_status_tells_what_the_whole_queue_does_and_what_needs_an_operator()
     }
 }
 
-/// Live events of a kind that have been ready for so many minutes, each with a deadline so many minutes from now.
+/// Live events of a kind that have been ready for so many minutes, each with a deadline so many minutes from
+/// now.
 async fn waiting(client: &Client, kind: &str, events: i32, ready: i32, deadline: i32) {
     let published = "INSERT INTO tidegate.event_queue (kind, available_at, expires_at)
          SELECT $1, clock_timestamp() - make_interval(mins => $3), clock_timestamp() + make_interval(mins => $4)
@@ -678,8 +679,8 @@ async fn events_of_kinds_that_the_program_does_not_have_are_listed_and_marked() 
     assert!(!text.contains("form_archived*"), "{text}");
 }
 
-/// A kind, a group or a correlation id with which somebody would command the terminal of who reads it: clear it, write into its
-/// clipboard, turn the direction of writing, add a line.
+/// A kind, a group or a correlation id with which somebody would command the terminal of who reads it: clear
+/// it, write into its clipboard, turn the direction of writing, add a line.
 const COMMANDS: &str =
     "a\u{1b}[2J\u{1b}]52;c;ZXZpbA==\u{7}\u{9b}2J\u{202e}\u{2066}\u{2028}b\rc\nforged  1  line";
 

@@ -147,8 +147,8 @@ async fn i1_i8_an_answer_to_a_lease_that_is_cut_silent_or_garbage_ends_no_drain_
     }
 }
 
-/// What a drain waits for in vain. It has a thread and a clock of its own, so the waiting is real; that it does not
-/// go on for ever is all that is asked of a busy machine.
+/// What a drain waits for in vain. It has a thread and a clock of its own, so the waiting is real; that it
+/// does not go on for ever is all that is asked of a busy machine.
 async fn waits_in_vain(database: &Database, budget: Duration) -> String {
     let options = DrainOptions {
         budget,

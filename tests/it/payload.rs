@@ -1,5 +1,6 @@
-//! Payloads made to do harm: numbers that print as a gigabyte, the character that no text holds, sizes, and one that the
-//! disk has lost. What can be refused is refused at the publish; what is stored all the same fails alone.
+//! Payloads made to do harm: numbers that print as a gigabyte, the character that no text holds, sizes, and
+//! one that the disk has lost. What can be refused is refused at the publish; what is stored all the same
+//! fails alone.
 
 use std::time::Duration;
 
@@ -176,7 +177,8 @@ async fn lose_payload(client: &Client, event: &NewEvent) -> i64 {
     client.execute(fill, &[&id]).await.unwrap();
     let aside = "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass";
     let aside: String = client.query_one(aside, &[]).await.unwrap().get(0);
-    // No statement deletes from where payloads are stored aside, not even a superuser's: for a moment it is a plain table.
+    // No statement deletes from where payloads are stored aside, not even a superuser's: for a moment it is a
+    // plain table.
     let lose = format!(
         "BEGIN;
          SET LOCAL allow_system_table_mods = on;

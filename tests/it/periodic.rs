@@ -1,5 +1,5 @@
-//! Periodic events: each slot has its one event, however many drains meet it and whatever happens to them; nothing that is wrong
-//! with one schedule concerns another.
+//! Periodic events: each slot has its one event, however many drains meet it and whatever happens to them;
+//! nothing that is wrong with one schedule concerns another.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -97,8 +97,8 @@ async fn a_plan_kept_from_a_small_queue_walks_the_indexes_that_a_large_one_needs
     assert_eq!(few, large);
 }
 
-/// A page that renews itself asks every few seconds, of a queue of any size: what it reads is found by an index, or ends by a
-/// LIMIT that the plan shows.
+/// A page that renews itself asks every few seconds, of a queue of any size: what it reads is found by an
+/// index, or ends by a LIMIT that the plan shows.
 #[tokio::test]
 async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the_queue() {
     let db = queue_nobody_vacuums().await;
@@ -149,7 +149,8 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
     }
 }
 
-/// A search for what few or no events match: of a log and a queue of any size it looks at a given number of rows.
+/// A search for what few or no events match: of a log and a queue of any size it looks at a given number of
+/// rows.
 #[tokio::test]
 async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
     const MOST: i64 = 5000;
@@ -221,7 +222,8 @@ fn filled_in(statement: &Statement, values: &[String]) -> String {
     })
 }
 
-/// Rows that scans have looked at, also those that were not wanted. Each partition may add the row at which its scan begins.
+/// Rows that scans have looked at, also those that were not wanted. Each partition may add the row at which
+/// its scan begins.
 fn assert_looked_at(plan: &Value, most: i64, what: &str) {
     const PARTITIONS: f64 = 200.0;
     let rows = rows_scanned(plan);
@@ -376,7 +378,8 @@ async fn indexes_kept(planner: &mut Planner) -> Vec<String> {
     walked
 }
 
-/// What makes [`TOKEN`] a lease; at least one event is there, in a group, and behind it in the group one more.
+/// What makes [`TOKEN`] a lease; at least one event is there, in a group, and behind it in the group one
+/// more.
 fn leased() -> String {
     let values = lease(0, 1000, false).join(", ");
     format!(

@@ -632,8 +632,9 @@ async fn i1_whoever_finds_the_pooler_full_waits_and_is_then_told_why_and_nothing
     let failed = failed.expect_err("there is no session");
     assert_eq!((failed.report.leased, app.calls().len()), (0, 0));
 
-    // Whoever is still waiting when the session is free goes on as if nothing had been. Nothing of the drain waits any
-    // more: pgbouncer was seen to let the lease of one that had gone away run, and to give the answer to the next one.
+    // Whoever is still waiting when the session is free goes on as if nothing had been. Nothing of the drain
+    // waits any more: pgbouncer was seen to let the lease of one that had gone away run, and to give the
+    // answer to the next one.
     pooled.waiting(0).await;
     let late = tokio::spawn(async move { queue::publish(&waiting, &act("patient")).await });
     pooled.waiting(1).await;

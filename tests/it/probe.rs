@@ -195,7 +195,8 @@ pub async fn disorder(client: &(impl GenericClient + Sync)) -> Vec<String> {
     found.iter().map(|row| row.get(0)).collect()
 }
 
-/// Options for tests: retries at once, and a budget that nothing here needs but on a machine that hardly moves.
+/// Options for tests: retries at once, and a budget that nothing here needs but on a machine that hardly
+/// moves.
 pub fn options() -> DrainOptions {
     DrainOptions {
         budget: Duration::from_mins(2),
@@ -216,8 +217,8 @@ pub async fn drain(db: &TestDb, app: &Arc<ProbeApp>, options: &DrainOptions) -> 
     report
 }
 
-/// Drains, and checks that the run came to its end before any longer time-out of the connection or a statement,
-/// however it ended.
+/// Drains, and checks that the run came to its end before any longer time-out of the connection or a
+/// statement, however it ended.
 pub async fn drain_that_ends(
     database: &Database,
     app: &Arc<ProbeApp>,

@@ -1,5 +1,5 @@
-//! Metrics for Prometheus: of a queue with events in every state, over HTTP, and in a file. Dashboards, alerts and the
-//! page about metrics only mention metrics that exist.
+//! Metrics for Prometheus: of a queue with events in every state, over HTTP, and in a file. Dashboards,
+//! alerts and the page about metrics only mention metrics that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -1,4 +1,5 @@
-//! The recipe of `docs/guides/effects.md` for an event that comes after several others: a counter of the application's own.
+//! The recipe of `docs/guides/effects.md` for an event that comes after several others: a counter of the
+//! application's own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +35,8 @@ struct Page {
 
 const TABLE: &str = "CREATE TABLE document (id bigint PRIMARY KEY, left_over integer NOT NULL, lost integer NOT NULL DEFAULT 0)";
 
-/// In its first attempt, every third page fails before its transaction and every fifth one within it. Every tenth page is
-/// lost. A page that the table `broken` names fails in every attempt.
+/// In its first attempt, every third page fails before its transaction and every fifth one within it. Every
+/// tenth page is lost. A page that the table `broken` names fails in every attempt.
 struct Reading;
 
 impl Dispatch for Reading {

@@ -1,4 +1,5 @@
-//! What the systems' own tables keep of people: until they are forgotten, or it has been kept for long enough.
+//! What the systems' own tables keep of people: until they are forgotten, or it has been kept for long
+//! enough.
 
 use serde_json::json;
 use tidegate::Database;

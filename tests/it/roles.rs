@@ -501,7 +501,8 @@ async fn what_people_type_works_for_their_role_and_is_refused_to_others() {
 #[tokio::test]
 async fn no_function_may_be_executed_by_public_and_none_follows_the_callers_search_path() {
     let world = World::new().await;
-    // A body that was parsed when it was made has looked its names up, and complete_held qualifies each of its names.
+    // A body that was parsed when it was made has looked its names up, and complete_held qualifies each of
+    // its names.
     let open = "SELECT p.oid::regprocedure::text FROM pg_proc AS p
                  WHERE p.pronamespace IN ('tidegate'::regnamespace, 'forms'::regnamespace, 'checks'::regnamespace, 'medical'::regnamespace)
                    AND (has_function_privilege('public', p.oid, 'EXECUTE')

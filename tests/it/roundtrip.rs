@@ -1,4 +1,5 @@
-//! Payloads of every size and make, by every way in, through a drain, the log and a replay: what comes out is what went in.
+//! Payloads of every size and make, by every way in, through a drain, the log and a replay: what comes out is
+//! what went in.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,7 @@
 //! What a run leaves behind in its process, and what a frozen one may still trust.
 //!
-//! A function here is this very test binary, started again for an ignored test that runs a program as Lambda does: it
-//! executes itself anew as the real one does.
+//! A function here is this very test binary, started again for an ignored test that runs a program as Lambda
+//! does: it executes itself anew as the real one does.
 
 use std::fs::File;
 use std::io::Write;

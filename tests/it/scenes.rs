@@ -1,7 +1,7 @@
 //! Scenes in which the order of a group, or the count of an attempt, hangs on one guard of the lease protocol
-//! (`migrations/queue/V0003__lease.sql`). Each is played twice: as the protocol is, where all is well, and with its guard
-//! taken out, where it goes wrong. So no guard is there for nothing, and the questions that watch over the order,
-//! `unordered_leases()` and `unmarked_events()`, find what they are for.
+//! (`migrations/queue/V0003__lease.sql`). Each is played twice: as the protocol is, where all is well, and
+//! with its guard taken out, where it goes wrong. So no guard is there for nothing, and the questions that
+//! watch over the order, `unordered_leases()` and `unmarked_events()`, find what they are for.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::support::{TestDb, wait_until};
 const ONE: Uuid = Uuid::from_u128(1);
 const OTHER: Uuid = Uuid::from_u128(2);
 
-/// A function of the protocol, a piece of it, and what stands in the piece's place when its guard is taken out.
+/// A function of the protocol, a piece of it, and what stands in the piece's place when its guard is taken
+/// out.
 type Guard = (&'static str, &'static str, &'static str);
 
 struct Scene {

@@ -1,4 +1,5 @@
-//! Payloads under a seal: the database never holds what they say, and whoever has no key neither publishes nor handles one.
+//! Payloads under a seal: the database never holds what they say, and whoever has no key neither publishes
+//! nor handles one.
 
 use std::io::Write;
 

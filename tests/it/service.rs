@@ -1,5 +1,6 @@
-//! Services that do not answer: what an outage costs events, their neighbours and the service itself. The service is a
-//! stand-in whose state the test sets; the time until it is tried again is not waited for but set as well.
+//! Services that do not answer: what an outage costs events, their neighbours and the service itself. The
+//! service is a stand-in whose state the test sets; the time until it is tried again is not waited for but
+//! set as well.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Somebody else's program, as in `examples/shop.rs`: it runs whole by itself, and this project's program does nothing to
-//! its queue.
+//! Somebody else's program, as in `examples/shop.rs`: it runs whole by itself, and this project's program
+//! does nothing to its queue.
 
 use serde_json::json;
 use tidegate::invocation::{MigrateRequest, Request};

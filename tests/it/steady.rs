@@ -29,8 +29,8 @@ const WARM: usize = 2;
 /// Requests of each client in a round.
 const EACH: usize = 4;
 
-/// What the program may grow by once it is warm, however long it serves: allocators keep what a burst took. In the shortest
-/// run this is less than a leak of 4 KiB a request, in six minutes than one of 100 bytes.
+/// What the program may grow by once it is warm, however long it serves: allocators keep what a burst took.
+/// In the shortest run this is less than a leak of 4 KiB a request, in six minutes than one of 100 bytes.
 const ROOM_KB: i64 = 4 * 1024;
 
 /// What the disk may be needed for: some bursts, and the dead rows that the server lets come together before
@@ -191,8 +191,8 @@ struct Figures {
 }
 
 impl Figures {
-    /// Where something stood early, once all was warm, and late: medians of three rounds, so that neither one burst nor one
-    /// look at an unlucky moment says anything.
+    /// Where something stood early, once all was warm, and late: medians of three rounds, so that neither one
+    /// burst nor one look at an unlucky moment says anything.
     fn ends(&self, of: impl Fn(&Look) -> i64) -> [i64; 2] {
         let warm = &self.looks[WARM..];
         [&warm[..3], &warm[warm.len() - 3..]].map(|looks| {

@@ -1,4 +1,5 @@
-//! Deploys that overlap: who migrates when, and what a program makes of a database that is not at its version.
+//! Deploys that overlap: who migrates when, and what a program makes of a database that is not at its
+//! version.
 //!
 //! How the command line tells of it is tried in `cli`; here a queue in use lives through it.
 

@@ -1,5 +1,5 @@
-//! A publish wakes a drain if none is at work. Of many publishers only one does so, and no event is missed while a
-//! drain ends.
+//! A publish wakes a drain if none is at work. Of many publishers only one does so, and no event is missed
+//! while a drain ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,8 @@ async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
     assert!(!should_wake(&client).await, "it goes on");
     queue::leave_slot(&client, 1, worker).await.unwrap();
     assert!(should_wake(&client).await, "it has gone");
-    // No publisher waits for a session that locks the row, and a publisher that asks too early gets its answer.
+    // No publisher waits for a session that locks the row, and a publisher that asks too early gets its
+    // answer.
     client
         .batch_execute("BEGIN; SELECT FROM tidegate.wake FOR UPDATE")
         .await

@@ -1,5 +1,6 @@
-//! What a walk knows. A drain that walks a long queue asks for the first event of a group only where it does not know
-//! what stands ahead; here something does, far behind what it is about to lease. And drains share one walk.
+//! What a walk knows. A drain that walks a long queue asks for the first event of a group only where it does
+//! not know what stands ahead; here something does, far behind what it is about to lease. And drains share
+//! one walk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::probe::{
     ProbeApp, act, disorder, drain, lease_request, live, number, options, probe_database,
 };
 
-/// Between a group's first event and its second; each in a group of its own, so that every lease has groups to know.
+/// Between a group's first event and its second; each in a group of its own, so that every lease has groups
+/// to know.
 const BETWEEN: usize = 100;
 
 /// Many leases, none of which takes much of what is between.
@@ -159,8 +161,8 @@ async fn i4_what_is_taken_out_of_its_hands_keeps_what_is_far_behind_it_from_bein
     );
 }
 
-/// Publishes the group's two events with those of others between, and commits the first, or both, when the walk has
-/// passed where the first one will appear.
+/// Publishes the group's two events with those of others between, and commits the first, or both, when the
+/// walk has passed where the first one will appear.
 async fn committed_behind_the_cursor(both_at_once: bool) {
     let db = probe_database().await;
     let client = db.client().await;

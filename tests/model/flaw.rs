@@ -1,4 +1,5 @@
-//! Flaws of the protocol. Each one removes one guard. If the model does not notice the flaw, it proves nothing.
+//! Flaws of the protocol. Each one removes one guard. If the model does not notice the flaw, it proves
+//! nothing.
 
 use crate::promise;
 use crate::scenario::Scenario;
@@ -34,8 +35,8 @@ pub enum Flaw {
     DelayedIsNoStray,
     /// `lease` does not lock the worker's own leases.
     NoOwnLock,
-    /// `lease` locks the worker's own leases in the statement that reads the facts, so it sees a newer version of
-    /// them than of everything else.
+    /// `lease` locks the worker's own leases in the statement that reads the facts, so it sees a newer
+    /// version of them than of everything else.
     LocksBehindTheFacts,
     /// `lease` treats all leases under the worker's name as its own.
     LostCountsAsOurs,

@@ -61,7 +61,8 @@ impl Protocol {
         state.witness.committed.iter().copied().collect()
     }
 
-    /// The scan: in id order, `FOR NO KEY UPDATE SKIP LOCKED`. A suspect is leased alone, and no event behind one.
+    /// The scan: in id order, `FOR NO KEY UPDATE SKIP LOCKED`. A suspect is leased alone, and no event behind
+    /// one.
     pub fn scan(&self, state: &mut State, token: Token) {
         let mut call = take_call(state, token);
         let Stage::Begun { active } = call.stage else {
@@ -205,8 +206,8 @@ impl Protocol {
         }
     }
 
-    /// The doubtful groups: groups of events that were passed and not leased, of events in another worker's lease, of
-    /// events younger than the walk, and of strays of other workers.
+    /// The doubtful groups: groups of events that were passed and not leased, of events in another worker's
+    /// lease, of events younger than the walk, and of strays of other workers.
     fn doubtful(
         &self,
         call: &Call,
@@ -316,8 +317,8 @@ impl Protocol {
         })
     }
 
-    /// The answer reaches the worker. If events have left its hands in the meantime, it reads again, and does not move
-    /// its cursor.
+    /// The answer reaches the worker. If events have left its hands in the meantime, it reads again, and does
+    /// not move its cursor.
     pub fn arrive(&self, state: &mut State, token: Token) {
         let call = take_call(state, token);
         let Stage::Read(mut held) = call.stage else {

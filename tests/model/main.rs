@@ -1,14 +1,15 @@
-//! A model of the lease protocol, and a search through all its states. Publishes draw ids and commit in different
-//! orders. Leases meet statement by statement, lapse at any moment, or get lost on the way to the worker. Workers
-//! freeze, crash and return. Statements arrive late, twice or never. Operators and the cleanup act in between.
-//! The model keeps every promise in every state. If one guard is removed, it breaks the promise that the guard
-//! protects.
+//! A model of the lease protocol, and a search through all its states. Publishes draw ids and commit in
+//! different orders. Leases meet statement by statement, lapse at any moment, or get lost on the way to the
+//! worker. Workers freeze, crash and return. Statements arrive late, twice or never. Operators and the
+//! cleanup act in between. The model keeps every promise in every state. If one guard is removed, it breaks
+//! the promise that the guard protects.
 //!
 //! Each action names the function it stands for (`protocol.rs`). `tests/it/interleave.rs` shows on a real
 //! Postgres that these functions are as atomic as the model assumes. The rules for a worker are part of the
 //! protocol: `worker.rs` contains the rules, and `flaw.rs` the consequences of breaking each one.
 //!
-//! `cargo test --test model` takes seconds. `cargo test --release --test model -- --ignored` searches further.
+//! `cargo test --test model` takes seconds. `cargo test --release --test model -- --ignored` searches
+//! further.
 
 mod flaw;
 mod lease;

@@ -36,8 +36,9 @@ impl Protocol {
         }
     }
 
-    /// `sweep`: frees leases under the caller's name that are not in its hands: their answers were lost, or they have
-    /// ended. If all leases of another worker have expired that have not ended, either all of its leases break or none.
+    /// `sweep`: frees leases under the caller's name that are not in its hands: their answers were lost, or
+    /// they have ended. If all leases of another worker have expired that have not ended, either all of its
+    /// leases break or none.
     pub fn sweep(&self, state: &mut State, worker: Worker) {
         let known = state.mind(worker).tokens();
         let locked = self.locked_leases(state);
@@ -90,8 +91,8 @@ impl Protocol {
         }
     }
 
-    /// The witness checks: only an expired worker is dead, and next to a suspect no event is charged whose lease the
-    /// worker knew.
+    /// The witness checks: only an expired worker is dead, and next to a suspect no event is charged whose
+    /// lease the worker knew.
     fn judge_break(state: &mut State, broken: Set) {
         let leases: Vec<&Lease> = broken
             .iter()
@@ -136,8 +137,8 @@ impl Protocol {
         }
     }
 
-    /// `requeue`: the worker loses the event and the later events of its group. Attempts that may have begun count, but
-    /// never use up the last attempt.
+    /// `requeue`: the worker loses the event and the later events of its group. Attempts that may have begun
+    /// count, but never use up the last attempt.
     pub fn requeue(&self, state: &mut State, id: Id) {
         state.spent.requeues += 1;
         let owner = state.leases.iter().find(|lease| lease.ids.has(id));
@@ -160,8 +161,8 @@ impl Protocol {
         }
     }
 
-    /// `cancel`: the event ends, whichever worker holds it. An attempt that may have begun counts, and the worker is
-    /// notified.
+    /// `cancel`: the event ends, whichever worker holds it. An attempt that may have begun counts, and the
+    /// worker is notified.
     pub fn cancel(&self, state: &mut State, id: Id) {
         state.spent.cancels += 1;
         let owner = state.leases.iter_mut().find(|lease| lease.ids.has(id));

@@ -72,8 +72,8 @@ pub const RUNS_ALONE: &str = "an event runs alone that a worker has died under";
 pub const SNOOZES: &str = "an event completes that was snoozed as often as it may be";
 pub const GIVEN_UP: &str = "an event is given up unstarted, its attempts being spent";
 
-/// States that the protocol can reach in some scenario. Without this check, a protocol that does nothing would
-/// keep all promises.
+/// States that the protocol can reach in some scenario. Without this check, a protocol that does nothing
+/// would keep all promises.
 const SOMETIMES: [(&str, Condition); 8] = [
     (OVERLAP, |_, state| two_runs_overlap(state)),
     (BESIDE, |_, state| runs_beside_what_was_taken_over(state)),

@@ -1,8 +1,8 @@
 //! The lease protocol as a transition system. Each action stands for one atomic statement or function of the
 //! database (`tests/it/interleave.rs` shows the atomicity), or for something that happens to a worker.
 //!
-//! Three things are left out, because no property depends on them: `low`, which only avoids reading dead versions;
-//! `passed_by`, whose groups a scan skips like a paused kind; and sizes and the hashes of groups.
+//! Three things are left out, because no property depends on them: `low`, which only avoids reading dead
+//! versions; `passed_by`, whose groups a scan skips like a paused kind; and sizes and the hashes of groups.
 
 use stateright::{Model, Property};
 
@@ -25,8 +25,8 @@ pub struct Protocol {
 /// A step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// `lock_groups`, and `publish` up to its last line: the group is locked, the id is drawn, the row is inserted,
-    /// and the producer's transaction is open.
+    /// `lock_groups`, and `publish` up to its last line: the group is locked, the id is drawn, the row is
+    /// inserted, and the producer's transaction is open.
     Draw(usize),
     /// The producer's COMMIT. It makes no difference whether the answer arrives.
     Commit(usize),
@@ -373,7 +373,8 @@ impl Protocol {
         }
     }
 
-    /// An end waits for a lock on the event's row. If it ends the lease, it also waits for a lock on the lease.
+    /// An end waits for a lock on the event's row. If it ends the lease, it also waits for a lock on the
+    /// lease.
     fn of_end(
         &self,
         state: &State,
@@ -598,8 +599,8 @@ impl Protocol {
     }
 }
 
-/// Whether an event on its last attempt has a window, but has not started. A worker opens it only for a handler that starts
-/// at once, so no suspect begins in between.
+/// Whether an event on its last attempt has a window, but has not started. A worker opens it only for a
+/// handler that starts at once, so no suspect begins in between.
 fn last_waits(mind: &Mind) -> bool {
     let waits = |hand: &Hand| hand.last && hand.stage == Handling::Waiting;
     mind.hands()

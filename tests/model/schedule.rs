@@ -1,9 +1,10 @@
-//! A model of periodic events. A clock ticks, drains look for what is due, plan and fire it, operators change, pause and resume the
-//! schedule. Statements of drains arrive late, twice or never. Every step is one statement of the database, and the model tries all
-//! their orders.
+//! A model of periodic events. A clock ticks, drains look for what is due, plan and fire it, operators
+//! change, pause and resume the schedule. Statements of drains arrive late, twice or never. Every step is one
+//! statement of the database, and the model tries all their orders.
 //!
-//! The promises: each slot is published at most once, only while it is one of the schedule as it is now, and only if it did not pass
-//! in a pause. From every state one healthy drain publishes what the catch-up policy owes. Each removed guard breaks a promise.
+//! The promises: each slot is published at most once, only while it is one of the schedule as it is now, and
+//! only if it did not pass in a pause. From every state one healthy drain publishes what the catch-up policy
+//! owes. Each removed guard breaks a promise.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The state of the model: the rows of the database, the beliefs of workers, and the notes of a witness. No part
-//! of the protocol can read these notes.
+//! The state of the model: the rows of the database, the beliefs of workers, and the notes of a witness. No
+//! part of the protocol can read these notes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -34,12 +34,13 @@ pub struct State {
     pub purged: Vec<Id>,
     /// Calls of `lease` in progress.
     pub calls: Vec<Call>,
-    /// The beliefs of workers, by worker. There is one more worker than in the scenario, for the time after the
-    /// faults.
+    /// The beliefs of workers, by worker. There is one more worker than in the scenario, for the time after
+    /// the faults.
     pub minds: Vec<Mind>,
     /// Whether the paused kind is resumed.
     pub resumed: bool,
-    /// Events that an operator has checked but not yet replayed. Only used if replays do not wait for each other.
+    /// Events that an operator has checked but not yet replayed. Only used if replays do not wait for each
+    /// other.
     pub looks: Vec<Id>,
     pub spent: Spent,
     pub witness: Witness,

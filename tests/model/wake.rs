@@ -1,9 +1,9 @@
-//! A model of how producers wake drains. Publishers commit and then ask whether to wake a drain. Invocations arrive at any time. Drains
-//! take a slot, check the queue, announce that they are closing, check a last time and leave. Every step is one statement of the
-//! database, and the model tries all their orders.
+//! A model of how producers wake drains. Publishers commit and then ask whether to wake a drain. Invocations
+//! arrive at any time. Drains take a slot, check the queue, announce that they are closing, check a last time
+//! and leave. Every step is one statement of the database, and the model tries all their orders.
 //!
-//! The promise: as long as no invocation is lost, every committed event has a drain that will see it, so no event waits for the
-//! schedule. Each removed guard breaks the promise.
+//! The promise: as long as no invocation is lost, every committed event has a drain that will see it, so no
+//! event waits for the schedule. Each removed guard breaks the promise.
 
 use stateright::{Checker, Model, Property};
 
@@ -131,7 +131,8 @@ impl Waking {
         }
     }
 
-    /// Takes a free slot, or waits for the slot of a closing drain, or ends because the running drains will check the queue.
+    /// Takes a free slot, or waits for the slot of a closing drain, or ends because the running drains will
+    /// check the queue.
     fn take_slot(&self, state: &State) -> Option<Drain> {
         let taken = state.drains.iter().filter(|drain| drain.has_slot());
         if taken.clone().count() < self.slots {

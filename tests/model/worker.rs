@@ -70,8 +70,8 @@ impl Protocol {
         }
     }
 
-    /// `complete`, `complete_held` or `finalize` of one event. With the last event of its lease, it marks the lease as
-    /// ended.
+    /// `complete`, `complete_held` or `finalize` of one event. With the last event of its lease, it marks the
+    /// lease as ended.
     pub fn complete(&self, state: &mut State, worker: Worker, token: Token, id: Id, heard: bool) {
         let Some(hand) = state.mind(worker).hand(token, id).cloned() else {
             return;
@@ -128,8 +128,8 @@ impl Protocol {
         }
     }
 
-    /// `retry` or `hand_back` of one event. The event leaves the lease it was in hand under, and the later events of its
-    /// group leave all leases of the worker.
+    /// `retry` or `hand_back` of one event. The event leaves the lease it was in hand under, and the later
+    /// events of its group leave all leases of the worker.
     pub fn give_back(
         &self,
         state: &mut State,
@@ -203,8 +203,8 @@ impl Protocol {
         left
     }
 
-    /// If a give-back has no answer, the worker starts neither the event nor those that leave with it until an answer
-    /// arrives.
+    /// If a give-back has no answer, the worker starts neither the event nor those that leave with it until
+    /// an answer arrives.
     fn doubt(&self, mind: &mut Mind, (token, id): (Token, Id), verdict: Verdict) {
         if self.has(Flaw::StartsWhatItGaveBack) {
             return;
@@ -222,7 +222,8 @@ impl Protocol {
         }
     }
 
-    /// The tokens that a give-back names: leases in hand, the lease being taken, and leases whose answer was lost.
+    /// The tokens that a give-back names: leases in hand, the lease being taken, and leases whose answer was
+    /// lost.
     pub fn named(&self, state: &State, worker: Worker) -> Set {
         let mind = state.mind(worker);
         let mut named = mind.tokens();
@@ -237,8 +238,8 @@ impl Protocol {
         named
     }
 
-    /// `hand_back`: an event and the later events of its group leave these leases of the worker. Returns all events that
-    /// left. The caller charges the attempts of those in `counted` that were started.
+    /// `hand_back`: an event and the later events of its group leave these leases of the worker. Returns all
+    /// events that left. The caller charges the attempts of those in `counted` that were started.
     pub fn hand_back(
         &self,
         state: &mut State,
@@ -345,8 +346,8 @@ fn drop_hands(mind: &mut Mind, ids: Set, only: Option<Token>) {
     }
 }
 
-/// Whether an earlier committed event of its group is live, and this worker has not finished it under a lease that it
-/// holds.
+/// Whether an earlier committed event of its group is live, and this worker has not finished it under a lease
+/// that it holds.
 fn overtakes(state: &State, worker: Worker, id: Id) -> bool {
     let group = state.row(id).and_then(|row| row.group);
     let committed = &state.witness.committed;

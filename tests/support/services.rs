@@ -1,6 +1,6 @@
-//! A stand-in for the services of the shipped systems, over real HTTP. It stores what it receives. It recognizes a
-//! repetition by its idempotency key or its reference, and answers it like the real services. It can be told to
-//! fail, see [`Mode`]. Other processes control it through `/control`.
+//! A stand-in for the services of the shipped systems, over real HTTP. It stores what it receives. It
+//! recognizes a repetition by its idempotency key or its reference, and answers it like the real services. It
+//! can be told to fail, see [`Mode`]. Other processes control it through `/control`.
 
 #![allow(
     dead_code,
@@ -175,8 +175,8 @@ impl Services {
         self.shared.with(service, |service| service.calls.clone())
     }
 
-    /// Returns the handlers that have made calls, each with its service. The idempotency key contains the name of
-    /// the handler.
+    /// Returns the handlers that have made calls, each with its service. The idempotency key contains the
+    /// name of the handler.
     pub fn callers(&self) -> BTreeSet<(String, &'static str)> {
         let handler = |call: Call| call.key.split('-').nth(3).unwrap_or_default().to_owned();
         let of_service = |(name, _): &(&'static str, _)| {
@@ -328,8 +328,8 @@ impl Service {
     }
 }
 
-/// The answer to a new reference. Ids are derived from the reference, so a restarted stand-in does not issue an id
-/// twice.
+/// The answer to a new reference. Ids are derived from the reference, so a restarted stand-in does not issue
+/// an id twice.
 fn answer(name: &str, reference: &str) -> Value {
     let mut hasher = DefaultHasher::new();
     reference.hash(&mut hasher);

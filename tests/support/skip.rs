@@ -1,5 +1,6 @@
-//! Owns how a test reports that it cannot run, because the machine lacks something. The test harness shows no output of
-//! successful tests, so this bypasses it. It also records the skip where `make test` counts skipped tests.
+//! Owns how a test reports that it cannot run, because the machine lacks something. The test harness shows no
+//! output of successful tests, so this bypasses it. It also records the skip where `make test` counts skipped
+//! tests.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,8 +8,8 @@ use std::io::Write;
 /// The file for the records, if skips are counted.
 const COUNTED_IN: &str = "TIDEGATE_SKIPPED_TO";
 
-/// Records that a test is skipped, with the reason and the missing item as one word. `scripts/skips.py` counts by this
-/// word.
+/// Records that a test is skipped, with the reason and the missing item as one word. `scripts/skips.py`
+/// counts by this word.
 pub fn skipped(lacks: &str, why: &str) {
     let test = std::thread::current();
     let test = test.name().unwrap_or("a test").to_owned();

@@ -1,8 +1,8 @@
-//! Owns the verdict: a pure function from the records of processes and the final contents of the database to the list
-//! of broken promises. It queries nothing and knows no experiment.
+//! Owns the verdict: a pure function from the records of processes and the final contents of the database to
+//! the list of broken promises. It queries nothing and knows no experiment.
 //!
-//! The keys in their payloads identify the events of a run. So if the answer to a publish was lost, the checker can
-//! still tell whether the event exists once or not at all.
+//! The keys in their payloads identify the events of a run. So if the answer to a publish was lost, the
+//! checker can still tell whether the event exists once or not at all.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -39,8 +39,8 @@ pub struct History {
 }
 
 impl History {
-    /// Attempts of an event whose handlers ended but whose end could not be written. Their results are kept, so the
-    /// next worker starts no handler.
+    /// Attempts of an event whose handlers ended but whose end could not be written. Their results are kept,
+    /// so the next worker starts no handler.
     pub fn kept_attempts(&self, id: i64) -> impl Iterator<Item = u32> {
         let of_event = self.charges.iter().filter(move |charge| charge.id == id);
         let kept = of_event.filter(|charge| {
@@ -308,8 +308,8 @@ impl Findings {
         self.0.push(Violation::new(invariant, text));
     }
 
-    /// I1: an acknowledged event is in one place, a refused one in none, and an unknown one in one or none. A batch is
-    /// there completely or not at all.
+    /// I1: an acknowledged event is in one place, a refused one in none, and an unknown one in one or none. A
+    /// batch is there completely or not at all.
     fn publishes(&mut self, history: &History, publishes: &BTreeMap<&str, Publish<'_>>) {
         let mut places: HashMap<&str, Vec<&Row>> = HashMap::new();
         for row in history.rows.iter().filter(|row| row.replay_of.is_none()) {
@@ -439,8 +439,8 @@ impl Findings {
         }
     }
 
-    /// I4: the ids of a group follow its commits. An event is leased and started only if the earlier ones are over, or
-    /// belong to the same process and have ended there.
+    /// I4: the ids of a group follow its commits. An event is leased and started only if the earlier ones are
+    /// over, or belong to the same process and have ended there.
     fn order(
         &mut self,
         history: &History,
@@ -524,7 +524,8 @@ impl Findings {
         }
     }
 
-    /// I6: an attempt belongs to one process, except for an attempt that ended because a service did not answer.
+    /// I6: an attempt belongs to one process, except for an attempt that ended because a service did not
+    /// answer.
     fn holders(&mut self, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
         for (id, of_event) in starts {
             let mut holders = HashMap::new();
@@ -537,8 +538,8 @@ impl Findings {
         }
     }
 
-    /// I7: the cleanup ends only events that are over and removes only rows that have expired, and a replay is of a
-    /// finished event.
+    /// I7: the cleanup ends only events that are over and removes only rows that have expired, and a replay
+    /// is of a finished event.
     fn operators(&mut self, history: &History) {
         let ended_unheard: BTreeSet<i64> = history
             .rows
@@ -686,8 +687,8 @@ impl<'a> Work<'a> {
     fn of(row: &Row, of_event: &[Start<'a>], requeued: bool) -> Self {
         let id = row.id;
         if requeued {
-            // If an operator takes an event away, its worker learns this at the end of the handler, and may have
-            // started the next event by then.
+            // If an operator takes an event away, its worker learns this at the end of the handler, and may
+            // have started the next event by then.
             return Self {
                 id,
                 ended: Vec::new(),
@@ -725,9 +726,9 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether no later event of the group may start like this for the first time. A worker that has ended this event
-    /// may continue. If another worker has the event in the meantime, after a lapse, the first worker learns this only
-    /// when it writes the end.
+    /// Whether no later event of the group may start like this for the first time. A worker that has ended
+    /// this event may continue. If another worker has the event in the meantime, after a lapse, the first
+    /// worker learns this only when it writes the end.
     fn forbids(&self, start: &Start<'_>) -> bool {
         let ended_itself =
             |(process, at): &(&str, u64)| *process == start.process && *at <= start.at;

@@ -376,7 +376,8 @@ fn repeated_meanwhile(history: &mut History) {
     history.journals[2].lines[1].at = 62;
 }
 
-/// Moves the first event's attempt to the journal of another process, from which the event is then taken away.
+/// Moves the first event's attempt to the journal of another process, from which the event is then taken
+/// away.
 fn first_of_another(history: &mut History) {
     let first = history.journals[1].lines.drain(..2).collect();
     history.journals.push(Left {
@@ -409,7 +410,8 @@ fn spent(history: &mut History) {
     history.takings[2].ahead_attempt = None;
 }
 
-/// The last allowed attempt outlives its lease in a frozen worker, which reports its end after everything else.
+/// The last allowed attempt outlives its lease in a frozen worker, which reports its end after everything
+/// else.
 fn given_up_beside_a_frozen_worker(history: &mut History) {
     spent(history);
     let row = &mut history.rows[0];

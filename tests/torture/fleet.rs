@@ -1,5 +1,5 @@
-//! Owns the processes of a run. It starts workers and publishers, kills, freezes and thaws them, and ensures that none
-//! outlives the run.
+//! Owns the processes of a run. It starts workers and publishers, kills, freezes and thaws them, and ensures
+//! that none outlives the run.
 
 use std::fs::File;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -79,8 +79,9 @@ impl Fleet {
         self.publishers.len() - 1
     }
 
-    /// Replaces each worker that has ended, and lets the leases of the ended ones expire: late breaking of leases is not
-    /// tested, and no machine can be too slow for it. Returns how many workers have ended in total.
+    /// Replaces each worker that has ended, and lets the leases of the ended ones expire: late breaking of
+    /// leases is not tested, and no machine can be too slow for it. Returns how many workers have ended in
+    /// total.
     pub async fn tend(&mut self, world: &World, template: &Worker) -> usize {
         for place in 0..self.workers.len() {
             if self.workers[place].has_ended() {

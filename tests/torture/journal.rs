@@ -1,8 +1,8 @@
-//! Owns the records that processes write about themselves while they may be killed at any moment: one line and one
-//! write(2) for each fact, synced before the process continues. Everything in a journal has happened.
+//! Owns the records that processes write about themselves while they may be killed at any moment: one line
+//! and one write(2) for each fact, synced before the process continues. Everything in a journal has happened.
 //!
-//! Times are read from the machine's monotonic clock, bypassing libc. All processes share this clock, and neither
-//! setting the clock nor libfaketime changes it.
+//! Times are read from the machine's monotonic clock, bypassing libc. All processes share this clock, and
+//! neither setting the clock nor libfaketime changes it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -26,7 +26,8 @@ pub struct Told {
 pub enum Verdict {
     Done,
     Retry,
-    /// Its service did not answer. The event keeps its attempt, or loses it if the service answers other events.
+    /// Its service did not answer. The event keeps its attempt, or loses it if the service answers other
+    /// events.
     Unavailable,
     Reject,
 }

@@ -1,9 +1,9 @@
-//! Owns the verdict on leases: which events were leased, left a lease without having ended, or were charged. All of it was
-//! recorded in the same transactions, so it depends on no clock, and not on how long a process takes to record its
-//! actions.
+//! Owns the verdict on leases: which events were leased, left a lease without having ended, or were charged.
+//! All of it was recorded in the same transactions, so it depends on no clock, and not on how long a process
+//! takes to record its actions.
 //!
-//! Only the nearest earlier live event of a group is checked for a lease or a start. Events before that one were checked
-//! for its own lease.
+//! Only the nearest earlier live event of a group is checked for a lease or a start. Events before that one
+//! were checked for its own lease.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,8 +20,8 @@ struct Leases<'a> {
     rows: HashMap<i64, &'a Row>,
 }
 
-/// Returns every forbidden lease, break of a lease and charge, and every start of an event before its process was done
-/// with the earlier events that it had leased.
+/// Returns every forbidden lease, break of a lease and charge, and every start of an event before its process
+/// was done with the earlier events that it had leased.
 pub fn violations(history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) -> Vec<Violation> {
     let leases = Leases::of(history);
     let mut found = Vec::new();
@@ -83,8 +83,8 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// Returns the nearest earlier event of the group, and its attempt, that the process of this start had in hand when it
-    /// leased this event.
+    /// Returns the nearest earlier event of the group, and its attempt, that the process of this start had in
+    /// hand when it leased this event.
     fn ahead_of(&self, id: i64, start: &Start<'_>) -> Option<(i64, u32)> {
         let of_start =
             |taking: &&&Taking| taking.attempt == Some(start.attempt) && taking.by == start.process;
@@ -92,8 +92,8 @@ impl<'a> Leases<'a> {
         Some((taking.ahead?, taking.ahead_attempt?))
     }
 
-    /// Whether an event was given up with this attempt, perhaps without the end of its handler: it took too long, or was
-    /// not started at all.
+    /// Whether an event was given up with this attempt, perhaps without the end of its handler: it took too
+    /// long, or was not started at all.
     fn gave_up(&self, id: i64, attempt: u32) -> bool {
         self.rows.get(&id).is_some_and(|row| {
             let unreadable = row.code.as_deref() == Some("unreadable");
@@ -103,8 +103,8 @@ impl<'a> Leases<'a> {
         })
     }
 
-    /// Whether the process of a start had finally ended this attempt by then, or had done so without knowing, because the
-    /// answer to the handler's own commit was lost.
+    /// Whether the process of a start had finally ended this attempt by then, or had done so without knowing,
+    /// because the answer to the handler's own commit was lost.
     fn has_ended(
         &self,
         starts: &BTreeMap<i64, Vec<Start<'_>>>,
@@ -125,8 +125,8 @@ impl<'a> Leases<'a> {
         })
     }
 
-    /// I6: no event is taken from a worker unless one of its leases has expired. An empty name is an operator, who may
-    /// take any event.
+    /// I6: no event is taken from a worker unless one of its leases has expired. An empty name is an
+    /// operator, who may take any event.
     fn breaks(&self, found: &mut Vec<Violation>) {
         let takings = self.history.takings.iter();
         let owners: HashMap<&str, &str> = takings
@@ -143,8 +143,8 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// I3: an event that leaves a lease is charged an attempt only if it may have been started there. I5: what is stored
-    /// with it belongs to that attempt.
+    /// I3: an event that leaves a lease is charged an attempt only if it may have been started there. I5:
+    /// what is stored with it belongs to that attempt.
     fn charges(&self, found: &mut Vec<Violation>) {
         for charge in &self.history.charges {
             let id = charge.id;

@@ -1,5 +1,5 @@
-//! The longest part of `make torture`: it runs one experiment after another, in rounds, until the time is up or a promise is
-//! broken.
+//! The longest part of `make torture`: it runs one experiment after another, in rounds, until the time is up
+//! or a promise is broken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;

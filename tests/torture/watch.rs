@@ -1,5 +1,5 @@
-//! Owns the checks from outside under load: it asks the database many times a second for states that must never exist.
-//! Each check uses one snapshot.
+//! Owns the checks from outside under load: it asks the database many times a second for states that must
+//! never exist. Each check uses one snapshot.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
--- Data that the checker needs but the product does not store. Triggers write it, so it commits or rolls back together with
--- the change it describes.
+-- Data that the checker needs but the product does not store. Triggers write it, so it commits or rolls back
+-- together with the change it describes.
 CREATE SCHEMA torture;
 
 CREATE TABLE torture.effect (id bigint NOT NULL, attempt bigint NOT NULL);
@@ -19,8 +19,9 @@ CREATE TABLE torture.taken (
 );
 CREATE INDEX ON torture.taken (by);
 
--- The nearest live event ahead is enough, because the one before it was checked when that event was leased. The lease
--- locks the worker's own leases, and no other worker can lease the event ahead, so this state holds until the commit.
+-- The nearest live event ahead is enough, because the one before it was checked when that event was leased.
+-- The lease locks the worker's own leases, and no other worker can lease the event ahead, so this state holds
+-- until the commit.
 CREATE FUNCTION torture.lease_taken() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     INSERT INTO torture.taken (token, worker, id, attempt, ahead, ahead_attempt, together)
@@ -57,8 +58,8 @@ CREATE TABLE torture.departure (
 CREATE TABLE torture.run_out (transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), worker uuid NOT NULL);
 CREATE INDEX ON torture.run_out (worker);
 
--- What operators have taken from leases. It has left at that moment. Only later does a drain remove it from the lease, together
--- with those behind it in its group.
+-- What operators have taken from leases. It has left at that moment. Only later does a drain remove it from
+-- the lease, together with those behind it in its group.
 CREATE TABLE torture.cut (token uuid NOT NULL, id bigint NOT NULL, behind boolean NOT NULL);
 CREATE INDEX ON torture.cut (token, id);
 
@@ -95,7 +96,8 @@ BEGIN
     END IF;
     INSERT INTO torture.departure (by, token, worker, id, started, expired)
     SELECT CASE WHEN NEW.cuts > OLD.cuts OR cut.behind
-                     -- It was leased while an operator took an earlier event of its group, and leaves with that one.
+                     -- It was leased while an operator took an earlier event of its group, and leaves with
+                     -- that one.
                      OR EXISTS (SELECT FROM torture.cut AS c JOIN tidegate.event_queue AS e ON e.id = c.id
                                  WHERE e.group_key = q.group_key AND e.id < q.id) THEN '' ELSE current_setting('application_name') END,
            OLD.token, OLD.worker, q.id, q.id <= OLD.started_to,
@@ -181,8 +183,8 @@ UNION ALL
    JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
   GROUP BY q.id HAVING count(*) > 1 LIMIT 3);
 
--- Every row that was ever in the log. Dropping a whole partition removes rows without a trigger; these must have expired
--- by the time of the check.
+-- Every row that was ever in the log. Dropping a whole partition removes rows without a trigger; these must
+-- have expired by the time of the check.
 CREATE TABLE torture.ended (
     id             bigint NOT NULL,
     kind           text NOT NULL,

@@ -1,8 +1,8 @@
-//! Owns the environment of a run: its own Postgres cluster with the default durability, which can be crashed; a folder
-//! for evidence; and the contents of the database after the run.
+//! Owns the environment of a run: its own Postgres cluster with the default durability, which can be crashed;
+//! a folder for evidence; and the contents of the database after the run.
 //!
-//! The cluster listens on the loopback address, uses a temporary folder, and runs as long as this process holds a pipe
-//! open.
+//! The cluster listens on the loopback address, uses a temporary folder, and runs as long as this process
+//! holds a pipe open.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -23,8 +23,9 @@ use crate::fleet::Fleet;
 use crate::journal::{self, Journal, Record, Told};
 use crate::watch::{Watch, breaches};
 
-/// Data that the checker needs but the product does not store: events that entered and left leases, charges, and log
-/// rows that the cleanup has removed. Triggers write it, so it commits together with the change it describes.
+/// Data that the checker needs but the product does not store: events that entered and left leases, charges,
+/// and log rows that the cleanup has removed. Triggers write it, so it commits together with the change it
+/// describes.
 const WITNESS: &str = include_str!("witness.sql");
 
 /// The database of a run, and the place of its evidence.

@@ -20,7 +20,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Creates the answer of a verb that succeeded: the document that `--json` prints, and the text that people read.
+    /// Creates the answer of a verb that succeeded: the document that `--json` prints, and the text that
+    /// people read.
     pub fn new(document: Value, text: impl Into<String>) -> Self {
         Self {
             document,
@@ -59,7 +60,8 @@ pub(crate) fn document(report: &impl serde::Serialize) -> Result<Value, Error> {
     serde_json::to_value(report).map_err(|error| Error::Invalid(format!("report: {error}")))
 }
 
-/// Writes a text to stdout, without commands to a terminal. A closed pipe (`tidegate list | head`) is not a failure.
+/// Writes a text to stdout, without commands to a terminal. A closed pipe (`tidegate list | head`) is not a
+/// failure.
 pub(crate) fn print(text: &str) -> ExitCode {
     write(&printable(text))
 }

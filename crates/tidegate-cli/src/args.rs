@@ -21,8 +21,8 @@ use tidegate::{DrainOptions, NewEvent};
 
 /// A durable, at-least-once event queue in Postgres.
 ///
-/// Set DATABASE_URL or DATABASE_SECRET_ID to choose the database. Other settings are variables named TIDEGATE_…; a flag
-/// overrides its variable.
+/// Set DATABASE_URL or DATABASE_SECRET_ID to choose the database. Other settings are variables named
+/// TIDEGATE_…; a flag overrides its variable.
 #[derive(Parser)]
 #[command(
     name = "tidegate",
@@ -42,11 +42,12 @@ pub enum Verb {
     /// Bring the schema up to date and register this program's kinds of events.
     #[command(after_help = "Example:\n  tidegate migrate --roles")]
     Migrate {
-        /// Also create the roles tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read and tidegate_jobs, and grant
-        /// their privileges.
+        /// Also create the roles tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read and
+        /// tidegate_jobs, and grant their privileges.
         #[arg(long)]
         roles: bool,
-        /// Migrate even if only other programs have registered kinds in this queue; the programs then share it.
+        /// Migrate even if only other programs have registered kinds in this queue; the programs then share
+        /// it.
         #[arg(long)]
         share: bool,
     },
@@ -97,7 +98,8 @@ pub enum Verb {
     },
     /// Check the database, the schema and the queue, and say how to fix each problem.
     ///
-    /// The exit code is 0 if all checks pass, and 3 if a check gives a warning, finds a problem or cannot be made.
+    /// The exit code is 0 if all checks pass, and 3 if a check gives a warning, finds a problem or cannot be
+    /// made.
     #[command(after_help = "Example:\n  tidegate doctor --json")]
     Doctor,
     /// Publish finished events again as new events, selected by id or by filter.
@@ -110,8 +112,9 @@ pub enum Verb {
     Requeue(RequeueArgs),
     /// End live events, including those that a worker holds.
     ///
-    /// The events end FAILED with code cancelled. Their follow-ups are not published, and their groups go on. A handler that
-    /// is running is notified when its drain next renews its leases. Events are cancelled in steps of a thousand.
+    /// The events end FAILED with code cancelled. Their follow-ups are not published, and their groups go on.
+    /// A handler that is running is notified when its drain next renews its leases. Events are cancelled in
+    /// steps of a thousand.
     #[command(
         after_help = "Example:\n  tidegate cancel --kind order_placed --until 2h --reason 'sent twice' --dry-run\n  tidegate cancel --id 42 --reason 'the order was withdrawn'"
     )]
@@ -144,7 +147,8 @@ pub enum Verb {
         after_help = "Example:\n  tidegate retire order_placed --reason 'orders have a service of their own'"
     )]
     Retire(RetireArgs),
-    /// Show or change how events of a kind are handled: attempts, time limit, backoff, concurrency and batches.
+    /// Show or change how events of a kind are handled: attempts, time limit, backoff, concurrency and
+    /// batches.
     #[command(
         after_help = "Example:\n  tidegate policy order_placed\n  tidegate policy order_placed --handler-timeout 5s --attempts 3 --reason 'the carrier is slow'\n  tidegate policy order_placed --reset attempts --reason 'it is quick again'"
     )]
@@ -156,8 +160,8 @@ pub enum Verb {
     Unblock(UnblockArgs),
     /// Remove the data about a person from the queue, its log and the program's own tables.
     ///
-    /// Live events are cancelled. Payloads, results, progress, error texts, groups and keys are removed. Kinds, times, states
-    /// and codes stay.
+    /// Live events are cancelled. Payloads, results, progress, error texts, groups and keys are removed.
+    /// Kinds, times, states and codes stay.
     #[command(
         after_help = "Example:\n  tidegate forget --group customer-3 --reason 'request 2031-17' --dry-run\n  tidegate forget --subject customer=3 --reason 'request 2031-17'"
     )]
@@ -192,7 +196,8 @@ pub enum Verb {
     /// Print the JSON Schema of what a verb prints with --json, or the schemas of all verbs.
     #[command(after_help = "Example:\n  tidegate schema list")]
     Schema {
-        /// The verb, or error for the document that a failed verb prints; without it, all schemas are printed.
+        /// The verb, or error for the document that a failed verb prints; without it, all schemas are
+        /// printed.
         verb: Option<String>,
     },
 }
@@ -251,8 +256,8 @@ pub struct DrainArgs {
     /// Maximum number of events in one lease, 1 to 10000 [env: TIDEGATE_BATCH] [default: 1000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(bounds(&DrainOptions::BATCH)))]
     pub batch: Option<u32>,
-    /// Maximum number of handlers that run at once, 1 to 1000; with 1 the queue is strictly first in, first out
-    /// [env: TIDEGATE_CONCURRENCY] [default: 8].
+    /// Maximum number of handlers that run at once, 1 to 1000; with 1 the queue is strictly first in, first
+    /// out [env: TIDEGATE_CONCURRENCY] [default: 8].
     #[arg(long, value_parser = clap::value_parser!(u16).range(bounds(&DrainOptions::CONCURRENCY)))]
     pub concurrency: Option<u16>,
     /// Keep polling an empty queue for this long, such as 10s [env: TIDEGATE_LINGER] [default: 0s].
@@ -346,7 +351,8 @@ pub struct ListArgs {
     /// Only events with this correlation id.
     #[arg(long)]
     pub correlation: Option<String>,
-    /// Only events created at this time or later: an RFC 3339 time, or a duration such as 2h for two hours ago.
+    /// Only events created at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
+    /// ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
     /// Only events created before this time, written like --since.
@@ -394,7 +400,8 @@ pub struct ReplayArgs {
     /// Only events whose last error has this code.
     #[arg(long)]
     pub code: Option<String>,
-    /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours ago.
+    /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
+    /// ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
     /// Only events that ended before this time, written like --since.
@@ -415,7 +422,8 @@ pub struct ReplayArgs {
     /// New deadline, counted from now, for events whose old one has passed, such as 1h.
     #[arg(long, value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
-    /// Digest from a dry run with --json: replay only if exactly the events of that dry run would be replayed.
+    /// Digest from a dry run with --json: replay only if exactly the events of that dry run would be
+    /// replayed.
     #[arg(long)]
     pub digest: Option<String>,
     #[command(flatten)]
@@ -495,19 +503,22 @@ pub struct SelectArgs {
     /// Only events in this state: PENDING or PROCESSING.
     #[arg(long)]
     pub status: Option<String>,
-    /// Only events published at this time or later: an RFC 3339 time, or a duration such as 2h for two hours ago.
+    /// Only events published at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
+    /// ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
     /// Only events published before this time, written like --since.
     #[arg(long, value_parser = parse_moment)]
     pub until: Option<Moment>,
-    /// Maximum number of events to change, 1 to 1000000, lowest ids first [default: 10000]. With --digest at most 10000.
+    /// Maximum number of events to change, 1 to 1000000, lowest ids first [default: 10000]. With --digest at
+    /// most 10000.
     #[arg(long)]
     pub limit: Option<u32>,
     /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
-    /// Digest from a dry run with --json: change the events only if exactly those of that dry run would be changed.
+    /// Digest from a dry run with --json: change the events only if exactly those of that dry run would be
+    /// changed.
     #[arg(long, conflicts_with = "dry_run")]
     pub digest: Option<String>,
 }
@@ -543,11 +554,12 @@ pub struct ServiceChangeArgs {
     /// Allow calls of the service again, even if it did not answer before.
     #[arg(long, conflicts_with_all = ["limit", "per_second"])]
     pub resume: bool,
-    /// Maximum number of events that call the service at once, over all drains, 1 to 10000; 0 removes the limit.
+    /// Maximum number of events that call the service at once, over all drains, 1 to 10000; 0 removes the
+    /// limit.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub limit: Option<u32>,
-    /// Maximum number of events that start per second and call the service, over all drains, 0.0001 to 10000; 0 removes the
-    /// limit.
+    /// Maximum number of events that start per second and call the service, over all drains, 0.0001 to 10000;
+    /// 0 removes the limit.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
     pub per_second: Option<f64>,
 }
@@ -577,8 +589,8 @@ pub struct PolicyArgs {
     /// Maximum time that the first event of a batch waits for more events, such as 200ms; at most 1m.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub batch_within: Option<Duration>,
-    /// Return this field to the program's own value: attempts, handler-timeout, backoff, backoff-max, concurrency, batch or
-    /// batch-within; may be given several times.
+    /// Return this field to the program's own value: attempts, handler-timeout, backoff, backoff-max,
+    /// concurrency, batch or batch-within; may be given several times.
     #[arg(long, value_name = "FIELD")]
     pub reset: Vec<String>,
     /// Reason for the change, recorded in the audit; required if anything changes.
@@ -658,8 +670,8 @@ pub struct ScheduleArgs {
     /// Payload of its events: JSON text, @FILE to read a file, or - to read stdin; at most 64 KiB.
     #[arg(long, requires = "kind")]
     pub payload: Option<String>,
-    /// Publish at these times: minute, hour, day of the month, month and day of the week, such as '30 2 * * MON-FRI', or a
-    /// name such as @daily.
+    /// Publish at these times: minute, hour, day of the month, month and day of the week, such as '30 2 * *
+    /// MON-FRI', or a name such as @daily.
     #[arg(long, requires = "kind", conflicts_with = "every")]
     pub cron: Option<String>,
     /// Publish at every multiple of this time since 1970, in UTC, such as 15m; whole seconds, 1s to 366d.

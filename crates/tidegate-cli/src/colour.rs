@@ -1,4 +1,5 @@
-//! Decides about colours: they are used on a terminal, unless `NO_COLOR` is set and not empty (<https://no-color.org>).
+//! Decides about colours: they are used on a terminal, unless `NO_COLOR` is set and not empty
+//! (<https://no-color.org>).
 
 use std::ffi::OsStr;
 

@@ -1,7 +1,7 @@
-//! Runs a [`Program`] as a command line. It parses flags, calls the library, and prints text for people or, with
-//! `--json`, one JSON document on stdout. It has no logic of its own: `args` defines the arguments, `verbs` call the
-//! library, and `text` formats answers for people. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the doctor found
-//! something.
+//! Runs a [`Program`] as a command line. It parses flags, calls the library, and prints text for people or,
+//! with `--json`, one JSON document on stdout. It has no logic of its own: `args` defines the arguments,
+//! `verbs` call the library, and `text` formats answers for people. Exit codes: 0 done, 1 failed, 2 wrong
+//! usage, 3 the doctor found something.
 //!
 //! A complete `main`:
 //!
@@ -103,7 +103,8 @@ fn block_on(
     answered
 }
 
-/// Prints the help, or the error in the arguments. A parser that has failed does not know whether `--json` was given.
+/// Prints the help, or the error in the arguments. A parser that has failed does not know whether `--json`
+/// was given.
 fn misused(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
         let text = error.render().to_string();
@@ -133,7 +134,8 @@ fn fail(failed: &Failed, as_json: bool) -> ExitCode {
     }
 }
 
-/// Returns the counts of a failed drain. Such a drain has no stop reason and has not read its remaining backlog.
+/// Returns the counts of a failed drain. Such a drain has no stop reason and has not read its remaining
+/// backlog.
 fn counts(report: &DrainReport) -> Value {
     let mut counts = json!(report);
     if let Some(fields) = counts.as_object_mut() {

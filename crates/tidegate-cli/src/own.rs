@@ -82,7 +82,8 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// Prints a message before the answer: to stdout for people, or to stderr if stdout holds the document of `--json`.
+    /// Prints a message before the answer: to stdout for people, or to stderr if stdout holds the document of
+    /// `--json`.
     pub fn say(&self, text: &str) {
         if self.json {
             print_error(text);
@@ -148,8 +149,8 @@ impl CommandLine {
         self
     }
 
-    /// Sets the JSON Schema of the document that one of the program's own verbs prints with `--json`, for `schema
-    /// VERB`.
+    /// Sets the JSON Schema of the document that one of the program's own verbs prints with `--json`, for
+    /// `schema VERB`.
     ///
     /// # Panics
     /// If the program has not added a verb of this name.
@@ -167,8 +168,8 @@ impl CommandLine {
         self
     }
 
-    /// Runs the verb in the process's arguments and returns the exit code: 0 done, 1 failed, 2 wrong usage, 3 the
-    /// doctor found something.
+    /// Runs the verb in the process's arguments and returns the exit code: 0 done, 1 failed, 2 wrong usage, 3
+    /// the doctor found something.
     #[must_use]
     pub fn run(self) -> ExitCode {
         let (asked, json) = match self.asked() {

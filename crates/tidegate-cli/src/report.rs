@@ -66,7 +66,8 @@ pub struct Schemas {
     pub schemas: serde_json::Map<String, Value>,
 }
 
-/// Returns the schema of a verb's document, for verbs that every program has; `None` if there is no such verb.
+/// Returns the schema of a verb's document, for verbs that every program has; `None` if there is no such
+/// verb.
 pub fn schema_of(verb: &str) -> Option<Value> {
     Some(match verb {
         "publish" => schema::of::<Published>("publish"),

@@ -1,6 +1,6 @@
-//! Owns the starter project: its files, which are in `starter/`, its allowed names, and how it is written. It never
-//! overwrites existing files. The project is created next to its place and moved there by one rename, which can only
-//! replace an empty folder. So a failure leaves nothing behind.
+//! Owns the starter project: its files, which are in `starter/`, its allowed names, and how it is written. It
+//! never overwrites existing files. The project is created next to its place and moved there by one rename,
+//! which can only replace an empty folder. So a failure leaves nothing behind.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tidegate::Error;
 
-/// The path and content of each file. Cargo packages no folder that contains a `Cargo.toml`, and git applies every
-/// `.gitignore`. So these two files have other names here.
+/// The path and content of each file. Cargo packages no folder that contains a `Cargo.toml`, and git applies
+/// every `.gitignore`. So these two files have other names here.
 const FILES: [(&str, &str); 14] = [
     (".gitignore", include_str!("../starter/gitignore.in")),
     ("Cargo.toml", include_str!("../starter/Cargo.toml.in")),
@@ -121,8 +121,8 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Writes a project into the folder, which must be new or empty, and returns its files. The project depends on this
-/// version's crates, or on those of a checkout.
+/// Writes a project into the folder, which must be new or empty, and returns its files. The project depends
+/// on this version's crates, or on those of a checkout.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the argument and what it must be.

@@ -1,7 +1,8 @@
 //! Owns the texts for people: tables, times, percentages. It queries nothing.
 //!
-//! Publishers choose kinds and keys, and handlers choose errors. [`shown`] makes such text safe to print: a value within a line goes
-//! through it where the line is made, and every line goes through it again where it is printed.
+//! Publishers choose kinds and keys, and handlers choose errors. [`shown`] makes such text safe to print: a
+//! value within a line goes through it where the line is made, and every line goes through it again where it
+//! is printed.
 
 pub mod change;
 pub mod cleanup;
@@ -512,8 +513,8 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
-/// Returns a text in which a terminal finds no command and no change of the direction of writing, and which has one line. Such
-/// characters are written as `\u{1b}`.
+/// Returns a text in which a terminal finds no command and no change of the direction of writing, and which
+/// has one line. Such characters are written as `\u{1b}`.
 pub fn shown(text: &str) -> String {
     text.chars()
         .fold(String::with_capacity(text.len()), |mut shown, one| {
@@ -526,8 +527,8 @@ pub fn shown(text: &str) -> String {
         })
 }
 
-/// Whether a character moves, colours, reorders or breaks what is written, instead of being seen: ASCII's and C1's controls, the
-/// line separators, and the marks of bidirectional text.
+/// Whether a character moves, colours, reorders or breaks what is written, instead of being seen: ASCII's and
+/// C1's controls, the line separators, and the marks of bidirectional text.
 pub fn is_command(one: char) -> bool {
     one.is_control()
         || matches!(one, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

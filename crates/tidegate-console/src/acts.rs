@@ -1,5 +1,5 @@
-//! Handles actions. Each action is a form. It calls the same function of the program as the verb of the command line, with the
-//! person's name for the audit, and redirects to the page where the form was.
+//! Handles actions. Each action is a form. It calls the same function of the program as the verb of the
+//! command line, with the person's name for the audit, and redirects to the page where the form was.
 
 mod upkeep;
 
@@ -55,7 +55,8 @@ fn reason(sent: &Fields) -> Result<String, Problem> {
     sent.needed("reason").map(str::to_owned)
 }
 
-/// Describes how many events were changed. If none was, the page showed an outdated state, which is a conflict.
+/// Describes how many events were changed. If none was, the page showed an outdated state, which is a
+/// conflict.
 fn done(
     what: &str,
     count: u64,

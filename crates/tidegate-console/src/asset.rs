@@ -1,4 +1,5 @@
-//! Serves the files that pages load. They are embedded, and the path of each contains a hash of its content, so that browsers can cache it forever.
+//! Serves the files that pages load. They are embedded, and the path of each contains a hash of its content,
+//! so that browsers can cache it forever.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! Draws charts as SVG. Each has a title, a description and a table of its numbers. Colour is never the only difference: failed events
-//! are hatched and on top.
+//! Draws charts as SVG. Each has a title, a description and a table of its numbers. Colour is never the only
+//! difference: failed events are hatched and on top.
 
 use std::time::{Duration, SystemTime};
 

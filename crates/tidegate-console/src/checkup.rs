@@ -1,5 +1,5 @@
-//! Runs the doctor's checks in the background of the requests, one run at a time for all readers. Some checks read all
-//! live events, so they take longer than a page may. The page shows the last result with its age.
+//! Runs the doctor's checks in the background of the requests, one run at a time for all readers. Some checks
+//! read all live events, so they take longer than a page may. The page shows the last result with its age.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -42,8 +42,8 @@ pub(crate) struct Examined {
 pub(crate) struct Checkup(Arc<watch::Sender<Seen>>);
 
 impl Checkup {
-    /// Returns the last result. Starts a run if there is no result, if it is old, or if the reader asks for one, and waits for it
-    /// for a moment.
+    /// Returns the last result. Starts a run if there is no result, if it is old, or if the reader asks for
+    /// one, and waits for it for a moment.
     pub(crate) async fn look<F>(&self, is_asked: bool, patience: Duration, examine: F) -> Seen
     where
         F: Future<Output = Result<DoctorReport, Error>> + Send + 'static,

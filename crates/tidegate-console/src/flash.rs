@@ -1,5 +1,5 @@
-//! Carries the message of an action to the next page. It uses a cookie that lives for a minute. An address could be forged by a
-//! stranger, and another process would not find a message in memory.
+//! Carries the message of an action to the next page. It uses a cookie that lives for a minute. An address
+//! could be forged by a stranger, and another process would not find a message in memory.
 
 use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, HeaderValue};

@@ -1,8 +1,8 @@
-//! The console as a Lambda function, behind a function URL or an HTTP API. It serves the same router and has no logic
-//! of its own.
+//! The console as a Lambda function, behind a function URL or an HTTP API. It serves the same router and has
+//! no logic of its own.
 //!
-//! It reads the options of the verb `console` from the environment: `TIDEGATE_CONSOLE_AUTH` and so on. Use a separate
-//! function with a separate database login, never those of the drain.
+//! It reads the options of the verb `console` from the environment: `TIDEGATE_CONSOLE_AUTH` and so on. Use a
+//! separate function with a separate database login, never those of the drain.
 
 use axum::Router;
 use lambda_http::Request;
@@ -20,8 +20,8 @@ use crate::options::Options;
 use crate::router;
 use crate::who::Given;
 
-/// Serves requests until the function ends. If the settings are invalid, the function still starts. It answers every request with
-/// 503, and the log has the reason.
+/// Serves requests until the function ends. If the settings are invalid, the function still starts. It
+/// answers every request with 503, and the log has the reason.
 ///
 /// # Errors
 /// When Lambda's runtime interface cannot be used.

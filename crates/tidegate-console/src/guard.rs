@@ -1,7 +1,9 @@
-//! Checks every request: the host name, the person, the rate, and that a change comes from a page of the console.
+//! Checks every request: the host name, the person, the rate, and that a change comes from a page of the
+//! console.
 //!
-//! Forged requests are detected without state, as in Go's `http.CrossOriginProtection`. Browsers send the origin of a request in
-//! `Sec-Fetch-Site`, older ones at least in `Origin`. A request with neither is refused.
+//! Forged requests are detected without state, as in Go's `http.CrossOriginProtection`. Browsers send the
+//! origin of a request in `Sec-Fetch-Site`, older ones at least in `Origin`. A request with neither is
+//! refused.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,8 +25,8 @@ use crate::who::{Given, Identity, Peer, Refusal};
 const PER_SECOND: f64 = 20.0;
 const AT_ONCE: f64 = 120.0;
 
-/// How long a busy console asks clients to wait, in seconds: as long as the database may take for a statement of a
-/// page.
+/// How long a busy console asks clients to wait, in seconds: as long as the database may take for a statement
+/// of a page.
 const BUSY_FOR_S: u64 = 5;
 
 /// The most people whose rate is tracked.
@@ -53,8 +55,8 @@ impl Pace {
     }
 }
 
-/// The host name under which AWS has published this function. AWS routes no other name to the function, so a request
-/// for this name cannot be an attempt at DNS rebinding.
+/// The host name under which AWS has published this function. AWS routes no other name to the function, so a
+/// request for this name cannot be an attempt at DNS rebinding.
 #[derive(Clone)]
 pub(crate) struct Published(pub String);
 
@@ -195,8 +197,9 @@ fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     }
 }
 
-/// Whether a request names this machine as its server, by `localhost` or a loopback address, with any port. A page of another
-/// site cannot send such a request and read the answer, even if its own host name resolves to this machine (DNS rebinding).
+/// Whether a request names this machine as its server, by `localhost` or a loopback address, with any port. A
+/// page of another site cannot send such a request and read the answer, even if its own host name resolves to
+/// this machine (DNS rebinding).
 #[must_use]
 pub fn is_for_this_machine(headers: &HeaderMap, uri: &Uri) -> bool {
     host(headers, uri).is_some_and(|host| is_this_machine(without_port(&host)))

@@ -1,5 +1,5 @@
-//! Renders the small parts of pages: times, numbers, states, names. The templates escape all text from the queue, and `<bdi>` isolates
-//! its direction.
+//! Renders the small parts of pages: times, numbers, states, names. The templates escape all text from the
+//! queue, and `<bdi>` isolates its direction.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,5 @@
-//! A web console for a [`tidegate`] program. It shows how the queue is doing, what needs attention, and every event with its errors.
-//! It has the actions of the command line, and the audit names the person.
+//! A web console for a [`tidegate`] program. It shows how the queue is doing, what needs attention, and every
+//! event with its errors. It has the actions of the command line, and the audit names the person.
 //!
 //! As a verb of a program's command line, `tidegate console`:
 //!
@@ -25,7 +25,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! In a web application of your own, use the axum router [`router`]. With the feature `lambda`, `function` runs it as a Lambda function.
+//! In a web application of your own, use the axum router [`router`]. With the feature `lambda`, `function`
+//! runs it as a Lambda function.
 //!
 //! # Layout
 //!
@@ -34,11 +35,13 @@
 //! - `page`, `offer`, `html`, `chart`, `json`: the parts of pages.
 //! - `desk`, `form`: the context and the fields of a request.
 //! - `checkup`: the doctor's checks, which run in the background of the requests.
-//! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors, settings, state.
-//! - `shares`: what each client may hold. `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
+//! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors,
+//!   settings, state.
+//! - `shares`: what each client may hold. `serve`: the router on a socket. `verb`, `function`: the command
+//!   line and Lambda.
 //!
-//! Every page and every action works without JavaScript. htmx only renews the part of a page that changes. Each action
-//! checks the person's rights again, whatever the page offered.
+//! Every page and every action works without JavaScript. htmx only renews the part of a page that changes.
+//! Each action checks the person's rights again, whatever the page offered.
 
 mod acts;
 mod asset;
@@ -86,7 +89,8 @@ pub use who::{Acting, Auth, Identity, hash_password};
 use problem::Problem;
 use shared::Shared;
 
-/// Returns the console of this program. Links begin with the base path of the settings, but the routes do not: nest the router there.
+/// Returns the console of this program. Links begin with the base path of the settings, but the routes do
+/// not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(Shared::new(service, settings));
     let pages = screens::routes().merge(acts::routes());

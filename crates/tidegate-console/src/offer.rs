@@ -1,5 +1,5 @@
-//! Renders action forms. A form is collapsed at first, has a field for the reason, and works without scripts and by
-//! keyboard. People without the right to act get no forms.
+//! Renders action forms. A form is collapsed at first, has a field for the reason, and works without scripts
+//! and by keyboard. People without the right to act get no forms.
 
 use maud::{Markup, html};
 

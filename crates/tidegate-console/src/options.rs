@@ -1,4 +1,5 @@
-//! The options of a console, from the command line or the environment. Refuses combinations that would let strangers in.
+//! The options of a console, from the command line or the environment. Refuses combinations that would let
+//! strangers in.
 
 use std::net::SocketAddr;
 

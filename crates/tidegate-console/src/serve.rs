@@ -1,7 +1,9 @@
-//! Serves a router on a socket, over HTTP/1.1 and without TLS. On AWS Lambda, `function` serves the same router.
+//! Serves a router on a socket, over HTTP/1.1 and without TLS. On AWS Lambda, `function` serves the same
+//! router.
 //!
-//! Idle and slow connections are bounded: there are limits for the number of connections, in total and of one address, the time for a
-//! request's head, and the age of a connection. While half of the connections are in use, an answered one is closed instead of kept.
+//! Idle and slow connections are bounded: there are limits for the number of connections, in total and of one
+//! address, the time for a request's head, and the age of a connection. While half of the connections are in
+//! use, an answered one is closed instead of kept.
 
 use std::io;
 use std::pin::pin;
@@ -27,8 +29,8 @@ use crate::who::Peer;
 /// The limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most open connections. Others wait until the system refuses them. One address has three quarters of them at most, and
-    /// further ones of it are closed.
+    /// The most open connections. Others wait until the system refuses them. One address has three quarters
+    /// of them at most, and further ones of it are closed.
     pub connections: usize,
     /// The longest time for a request's head, and for the first byte of the next one.
     pub head: Duration,
@@ -49,7 +51,8 @@ const LIFETIME: Duration = Duration::from_mins(5);
 /// The pause after a failed accept, for example because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is ready; then waits for the requests under way, for at most as long as one of them may take.
+/// Serves until `stop` is ready; then waits for the requests under way, for at most as long as one of them
+/// may take.
 ///
 /// # Errors
 /// When no connection can be accepted any more.

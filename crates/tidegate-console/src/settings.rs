@@ -44,7 +44,8 @@ pub(crate) struct Instance {
 pub(crate) const COLOURS: [&str; 6] = ["red", "amber", "green", "blue", "violet", "grey"];
 
 impl Settings {
-    /// Settings with this authentication. Access is read-only, and only this machine's own host names are accepted.
+    /// Settings with this authentication. Access is read-only, and only this machine's own host names are
+    /// accepted.
     #[must_use]
     pub fn new(auth: Auth) -> Self {
         Self {
@@ -73,8 +74,8 @@ impl Settings {
         self
     }
 
-    /// Accepts requests for this host name, with or without a port. Requests for unknown names are answered with 421; this machine's own
-    /// names are always accepted.
+    /// Accepts requests for this host name, with or without a port. Requests for unknown names are answered
+    /// with 421; this machine's own names are always accepted.
     #[must_use]
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into().to_ascii_lowercase());
@@ -110,16 +111,16 @@ impl Settings {
         Ok(self)
     }
 
-    /// Requires TLS, which a proxy or load balancer in front terminates. It must send `X-Forwarded-Proto: https`; other requests are
-    /// refused. Cookies are marked `Secure`.
+    /// Requires TLS, which a proxy or load balancer in front terminates. It must send `X-Forwarded-Proto:
+    /// https`; other requests are refused. Cookies are marked `Secure`.
     #[must_use]
     pub fn behind_tls(mut self) -> Self {
         self.behind_tls = true;
         self
     }
 
-    /// Limits the console's database sessions; 10 by default. A request that has to wait for one for longer than two seconds is
-    /// answered with 503.
+    /// Limits the console's database sessions; 10 by default. A request that has to wait for one for longer
+    /// than two seconds is answered with 503.
     #[must_use]
     pub fn sessions(mut self, most: usize) -> Self {
         self.sessions = most;

@@ -1,5 +1,5 @@
-//! The layers around every request: headers, a time limit, limits of size and number, and a page even if a handler
-//! panics.
+//! The layers around every request: headers, a time limit, limits of size and number, and a page even if a
+//! handler panics.
 
 use std::sync::Arc;
 use std::time::Duration;

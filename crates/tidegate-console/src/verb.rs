@@ -31,7 +31,8 @@ pub struct Console {
     /// The address to listen on; port 0 takes any free port.
     #[arg(long, env = "TIDEGATE_CONSOLE_LISTEN", default_value = "127.0.0.1:8081", value_parser = listen_address)]
     listen: SocketAddr,
-    /// How people sign in: token, with a link that is printed; basic, with a password from --users-file; proxy-header, at a proxy in front.
+    /// How people sign in: token, with a link that is printed; basic, with a password from --users-file;
+    /// proxy-header, at a proxy in front.
     #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token", value_parser = ["token", "basic", "proxy-header"])]
     auth: String,
     /// For basic: a file with a line for each person, `NAME read|act HASH`.
@@ -40,7 +41,8 @@ pub struct Console {
     /// For proxy-header: the header that names the person, such as X-Forwarded-User.
     #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_HEADER", value_name = "NAME")]
     proxy_header: Option<String>,
-    /// For proxy-header: a file with the secret that the proxy sends in X-Tidegate-Proxy-Secret, at least 32 characters.
+    /// For proxy-header: a file with the secret that the proxy sends in X-Tidegate-Proxy-Secret, at least 32
+    /// characters.
     #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_SECRET_FILE", value_name = "FILE")]
     proxy_secret_file: Option<String>,
     /// What people may do: read, or act as well.

@@ -1,7 +1,8 @@
-//! Owns the formats in which AWS services deliver messages. It recognizes an envelope and extracts its messages. It does
-//! not know what a message means or what is done with it.
+//! Owns the formats in which AWS services deliver messages. It recognizes an envelope and extracts its
+//! messages. It does not know what a message means or what is done with it.
 //!
-//! The id of a message is always its own, never that of its delivery, so a message that is delivered twice is recognized.
+//! The id of a message is always its own, never that of its delivery, so a message that is delivered twice is
+//! recognized.
 
 use std::collections::BTreeMap;
 
@@ -35,13 +36,14 @@ pub(crate) struct Delivery {
     pub message: Result<Message, Error>,
     /// The service's own id of the message, which names it for redelivery.
     pub item: String,
-    /// Messages on one line must stay in order: if one is to be redelivered, those behind it on the same line wait for it.
+    /// Messages on one line must stay in order: if one is to be redelivered, those behind it on the same line
+    /// wait for it.
     pub line: Option<String>,
 }
 
 impl Bearer {
-    /// Returns the sender of an envelope like this one, or `None` if the payload requests an action or is the tick of a
-    /// schedule.
+    /// Returns the sender of an envelope like this one, or `None` if the payload requests an action or is the
+    /// tick of a schedule.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it is an envelope of a service that delivers no messages.
@@ -75,8 +77,8 @@ impl Bearer {
         }
     }
 
-    /// Reports whether the service accepts an answer that names single messages for redelivery. The other services
-    /// redeliver the whole envelope.
+    /// Reports whether the service accepts an answer that names single messages for redelivery. The other
+    /// services redeliver the whole envelope.
     pub(crate) fn takes_failures(self) -> bool {
         matches!(self, Self::Sqs | Self::Kinesis)
     }
@@ -133,8 +135,8 @@ fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     Ok(delivery(inner.source, inner.id, inner.body, id, line))
 }
 
-/// Unwraps a message that a topic or a bus has forwarded to a queue. The id is the one in the topic or bus. It stays the
-/// same in two queues, and if the topic sends a message twice.
+/// Unwraps a message that a topic or a bus has forwarded to a queue. The id is the one in the topic or bus.
+/// It stays the same in two queues, and if the topic sends a message twice.
 fn forwarded(body: &str) -> Option<Message> {
     let fields: Value = serde_json::from_str(body).ok()?;
     let text = |name: &str| fields[name].as_str().filter(|text| !text.is_empty());

@@ -1,8 +1,10 @@
-//! Owns the processing of an envelope of messages. It receives the messages one after the other, and tells the service which
-//! ones to redeliver. The program decides whether a message is received, and the database must have committed it.
+//! Owns the processing of an envelope of messages. It receives the messages one after the other, and tells
+//! the service which ones to redeliver. The program decides whether a message is received, and the database
+//! must have committed it.
 //!
-//! A refused message never delays others, because it can never be received. A message that may succeed later does: the
-//! messages behind it on its line (the group of a FIFO queue, a partition) are redelivered with it, not received before it.
+//! A refused message never delays others, because it can never be received. A message that may succeed later
+//! does: the messages behind it on its line (the group of a FIFO queue, a partition) are redelivered with it,
+//! not received before it.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -26,12 +28,12 @@ struct Tally {
     failure: Option<Error>,
 }
 
-/// Receives the messages of an envelope within `time`, if there is a limit from outside. Once the database cannot be
-/// reached, the remaining messages are left for redelivery.
+/// Receives the messages of an envelope within `time`, if there is a limit from outside. Once the database
+/// cannot be reached, the remaining messages are left for redelivery.
 ///
 /// # Errors
-/// If the service must redeliver the whole envelope. The error is the first temporary reason, or otherwise the first
-/// permanent one.
+/// If the service must redeliver the whole envelope. The error is the first temporary reason, or otherwise
+/// the first permanent one.
 pub(crate) async fn take_in(
     service: &Service,
     bearer: Bearer,
@@ -81,7 +83,8 @@ fn is_unreachable(error: &Error) -> bool {
     )
 }
 
-/// Receives one message, and logs the reason if this fails. The text of an error does not quote the message (I9).
+/// Receives one message, and logs the reason if this fails. The text of an error does not quote the message
+/// (I9).
 async fn one(
     receiver: &mut Receiver<'_>,
     message: Result<Message, Error>,
@@ -106,7 +109,8 @@ async fn one(
 impl Tally {
     /// For a service that accepts it, the answer has exactly the format that AWS requires:
     /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an envelope was
-    /// received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda sends less for a while.
+    /// received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda sends less
+    /// for a while.
     fn answer(self, bearer: Bearer) -> Result<Value, Failure> {
         let Self {
             received,

@@ -1,9 +1,10 @@
-//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, lets the program answer it within the
-//! deadline, and returns the report. It has no logic of its own except `intake`, which receives messages from other
-//! services and tells Lambda which to redeliver. `envelope` knows the formats of these messages.
+//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, lets the program answer it
+//! within the deadline, and returns the report. It has no logic of its own except `intake`, which receives
+//! messages from other services and tells Lambda which to redeliver. `envelope` knows the formats of these
+//! messages.
 //!
-//! Invalid settings do not make the start fail. A function that fails during its start gives its caller no reason. So
-//! the error is kept, and every invocation answers with it.
+//! Invalid settings do not make the start fail. A function that fails during its start gives its caller no
+//! reason. So the error is kept, and every invocation answers with it.
 
 mod envelope;
 mod intake;
@@ -38,8 +39,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use envelope::Bearer;
 
-/// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed its budget by
-/// [`tidegate::drain::OVERRUN`] and is still answered.
+/// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed
+/// its budget by [`tidegate::drain::OVERRUN`] and is still answered.
 const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(3));
 
 /// Maximum run time of a Lambda function. No deadline is further away.
@@ -67,14 +68,15 @@ pub use lambda_runtime::Error;
 /// }
 /// ```
 ///
-/// The environment contains the settings. The payload of an invocation names the action, for example `{"action": "drain"}`. A
-/// payload from an `EventBridge` schedule starts a drain. The answer is the report. A handler that blocks its thread cannot be
-/// stopped. If one continues after an answer, `still_running` counts it, and the process executes its program again before it
-/// asks for the next invocation.
+/// The environment contains the settings. The payload of an invocation names the action, for example
+/// `{"action": "drain"}`. A payload from an `EventBridge` schedule starts a drain. The answer is the report.
+/// A handler that blocks its thread cannot be stopped. If one continues after an answer, `still_running`
+/// counts it, and the process executes its program again before it asks for the next invocation.
 ///
-/// Messages from SQS, SNS, `EventBridge`, Kinesis or Kafka are passed to the program's intake ([`Program::receive`]), one by
-/// one. SQS and Kinesis are told which messages to redeliver, so their event source mapping must have
-/// `ReportBatchItemFailures`. Without it, Lambda treats any answer as success, and a failed message is lost.
+/// Messages from SQS, SNS, `EventBridge`, Kinesis or Kafka are passed to the program's intake
+/// ([`Program::receive`]), one by one. SQS and Kinesis are told which messages to redeliver, so their event
+/// source mapping must have `ReportBatchItemFailures`. Without it, Lambda treats any answer as success, and a
+/// failed message is lost.
 ///
 /// # Errors
 /// If Lambda's runtime interface cannot be used.
@@ -101,12 +103,14 @@ pub fn run(program: Program) -> Result<(), Error> {
     served
 }
 
-/// Starts logging in the format of CloudWatch: one JSON object per line on stdout, at the level of `TIDEGATE_LOG`. Only the
-/// crate `origin` logs details. With the feature `otel`, spans are recorded if a setting names a collector.
+/// Starts logging in the format of CloudWatch: one JSON object per line on stdout, at the level of
+/// `TIDEGATE_LOG`. Only the crate `origin` logs details. With the feature `otel`, spans are recorded if a
+/// setting names a collector.
 ///
 /// # Errors
-/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then. Also if a setting of
-/// traces is: then none are recorded. Also if there can be no further thread: then nothing is logged.
+/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then. Also if a
+/// setting of traces is: then none are recorded. Also if there can be no further thread: then nothing is
+/// logged.
 pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     let filter = log_filter(&environment, LevelFilter::INFO);
     let levels = filter.as_ref().map_or_else(
@@ -233,8 +237,8 @@ async fn logged(
     answered
 }
 
-/// Removes everything from a report that may name a person (I9). Of events and groups that were viewed or changed, it keeps
-/// only ids and counts.
+/// Removes everything from a report that may name a person (I9). Of events and groups that were viewed or
+/// changed, it keeps only ids and counts.
 fn loggable(report: &Value) -> Value {
     let Some(fields) = report.as_object() else {
         return report.clone();
@@ -291,10 +295,10 @@ fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
     }
 }
 
-/// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue during the
-/// next invocation, or after a thaw, with effects that nobody expects any more. If the process exited, Lambda would
-/// report the invocation that was just answered as failed. Therefore it executes its own program again. To Lambda, this
-/// looks like the runtime asking for its next invocation. No thread survives.
+/// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue
+/// during the next invocation, or after a thaw, with effects that nobody expects any more. If the process
+/// exited, Lambda would report the invocation that was just answered as failed. Therefore it executes its own
+/// program again. To Lambda, this looks like the runtime asking for its next invocation. No thread survives.
 fn begin_anew() -> ! {
     tracing::warn!("handlers continue after the answer; the process restarts");
     flush(PATIENCE);
@@ -339,8 +343,8 @@ fn time_left(deadline_ms: u64) -> Option<Duration> {
     time_until(deadline_ms).map(less_reserve)
 }
 
-/// Returns the time until a deadline. `None` if the deadline cannot be right: local emulators send one in 1970. A
-/// deadline that has just passed leaves no time.
+/// Returns the time until a deadline. `None` if the deadline cannot be right: local emulators send one in
+/// 1970. A deadline that has just passed leaves no time.
 fn time_until(deadline_ms: u64) -> Option<Duration> {
     let deadline = Duration::from_millis(deadline_ms);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;

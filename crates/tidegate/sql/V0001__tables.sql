@@ -1,8 +1,8 @@
 -- The tables of the queue: kinds, live events, leases, the log, the audit trail.
 --
--- An event is in hand if, and only if, a row of `lease` names its id. Events themselves carry no mark. Therefore a lease of a
--- thousand events writes one row. An event's row is written when the event is published and when it ends. Only its end leaves a
--- dead row version.
+-- An event is in hand if, and only if, a row of `lease` names its id. Events themselves carry no mark.
+-- Therefore a lease of a thousand events writes one row. An event's row is written when the event is
+-- published and when it ends. Only its end leaves a dead row version.
 
 -- Every object has its comment, for people who use psql (\d+, \df+) or a database browser.
 
@@ -51,13 +51,14 @@ COMMENT ON FUNCTION tidegate.policy_refusal IS 'What is wrong with a policy.';
 
 CREATE TABLE tidegate.event_kind (
     kind                text        PRIMARY KEY CHECK (char_length(kind) BETWEEN 1 AND 100),
-    -- Ten years at most: a time that cannot be added to a clock would keep every event of the kind from ending.
+    -- Ten years at most: a time that cannot be added to a clock would keep every event of the kind from
+    -- ending.
     retention_completed interval    NOT NULL DEFAULT '30 days' CHECK (retention_completed BETWEEN '0' AND '3660 days'),
     retention_failed    interval    NOT NULL DEFAULT '90 days' CHECK (retention_failed BETWEEN '0' AND '3660 days'),
     paused              boolean     NOT NULL DEFAULT false,
     registered_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- How its events are handled where the defaults do not apply. The program declares it, and operators can override it with
-    -- set_policy().
+    -- How its events are handled where the defaults do not apply. The program declares it, and operators can
+    -- override it with set_policy().
     declared            jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(declared) IS NULL),
     overridden          jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(overridden) IS NULL),
     policy              jsonb       NOT NULL GENERATED ALWAYS AS (declared || overridden) STORED
@@ -81,13 +82,13 @@ COMMENT ON COLUMN tidegate.event_kind.overridden IS
 COMMENT ON COLUMN tidegate.event_kind.policy IS
     'The policy in effect: the fields of declared, overridden by those of overridden.';
 
--- Slots at which transactions wait for each other. A publish to a group locks the slot that the hash of the group's key
--- selects. A replay and a step of a cleanup lock slot -1. The rows are locked and never written.
+-- Slots at which transactions wait for each other. A publish to a group locks the slot that the hash of the
+-- group's key selects. A replay and a step of a cleanup lock slot -1. The rows are locked and never written.
 --
--- Advisory locks are not an alternative, because any login may take them. Besides, each one has an entry in the server's lock
--- table, so a transaction that publishes to 10,000 groups would fill the table for every session. A row costs more: 4.9 ms for
--- 1,000 groups instead of 1.6. Publishers to two groups wait for each other if the groups share a slot. The probability of that
--- is 1 in 65,536.
+-- Advisory locks are not an alternative, because any login may take them. Besides, each one has an entry in
+-- the server's lock table, so a transaction that publishes to 10,000 groups would fill the table for every
+-- session. A row costs more: 4.9 ms for 1,000 groups instead of 1.6. Publishers to two groups wait for each
+-- other if the groups share a slot. The probability of that is 1 in 65,536.
 CREATE TABLE tidegate.mutex (
     slot integer PRIMARY KEY
 );
@@ -103,8 +104,8 @@ CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
     RETURN hashtext(group_key) & 65535;
 COMMENT ON FUNCTION tidegate.mutex_slot IS 'The row of mutex for a group.';
 
--- Locks these slots, each named once, until the transaction ends. Every caller takes them in the same order, so two batches never
--- deadlock.
+-- Locks these slots, each named once, until the transaction ends. Every caller takes them in the same order,
+-- so two batches never deadlock.
 CREATE FUNCTION tidegate.lock_slots(slots integer[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -128,11 +129,12 @@ CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
 COMMENT ON FUNCTION tidegate.default_max_attempts IS
     'The default number of attempts of an event. Set by `tidegate migrate` from TIDEGATE_MAX_ATTEMPTS.';
 
--- The payload is `json`: the stored text is the published text. (`jsonb` keeps numbers as values and prints them in full: a
--- payload of 2.5 KB can become a gigabyte. It also costs 2 us more at the publish and 1.4 us at the lease.) The size is stored in
--- its own column, because the limit on a lease's bytes must not read the payloads that it keeps out of memory. The column is not a
--- generated one: where a table has a BEFORE UPDATE trigger, Postgres computes generated columns anew at every update. It would read
--- the payload, and an event whose payload cannot be read could then not be changed at all.
+-- The payload is `json`: the stored text is the published text. (`jsonb` keeps numbers as values and prints
+-- them in full: a payload of 2.5 KB can become a gigabyte. It also costs 2 us more at the publish and 1.4 us
+-- at the lease.) The size is stored in its own column, because the limit on a lease's bytes must not read the
+-- payloads that it keeps out of memory. The column is not a generated one: where a table has a BEFORE UPDATE
+-- trigger, Postgres computes generated columns anew at every update. It would read the payload, and an event
+-- whose payload cannot be read could then not be changed at all.
 CREATE TABLE tidegate.event_queue (
     id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind           text        NOT NULL,
@@ -154,16 +156,16 @@ CREATE TABLE tidegate.event_queue (
     errors         jsonb       NOT NULL DEFAULT '[]',
     -- The work that is already done: {"handlers": {…}, "steps": {…}}. A retry skips it.
     progress       jsonb,
-    -- The progress that the running handler reports: {"handler": …, "part": 0.4, "note": …, "at": …}. It is not in `progress`,
-    -- because a report each second would write the megabytes of steps again.
+    -- The progress that the running handler reports: {"handler": …, "part": 0.4, "note": …, "at": …}. It is
+    -- not in `progress`, because a report each second would write the megabytes of steps again.
     reported       jsonb,
     parent_id      bigint,
     replay_of      bigint,
     -- The W3C trace context of the publish. The handlers continue the publisher's trace.
     -- <https://www.w3.org/TR/trace-context/#traceparent-header>
     traceparent    text,
-    -- The trigger event_queue_refuse checks the publishers' columns first. It also checks the payload's text: a second search for
-    -- NUL characters would cost as much as the first.
+    -- The trigger event_queue_refuse checks the publishers' columns first. It also checks the payload's text:
+    -- a second search for NUL characters would cost as much as the first.
     CONSTRAINT kind_is_1_to_100_characters CHECK (char_length(kind) BETWEEN 1 AND 100),
     CONSTRAINT payload_is_at_most_1_mib CHECK (payload_bytes <= 1048576),
     CONSTRAINT group_key_is_1_to_200_characters CHECK (char_length(group_key) BETWEEN 1 AND 200),
@@ -177,7 +179,8 @@ CREATE TABLE tidegate.event_queue (
     CONSTRAINT traceparent_is_w3c CHECK (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
     CONSTRAINT delayed_in_a_group_is_stray CHECK (NOT delayed OR group_key IS NULL OR stray)
 ) WITH (
-    -- The table is small and its rows are replaced quickly. Waiting until a fifth of it is dead makes scans expensive.
+    -- The table is small and its rows are replaced quickly. Waiting until a fifth of it is dead makes scans
+    -- expensive.
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 20000,
     autovacuum_analyze_scale_factor = 0,
@@ -297,8 +300,8 @@ CREATE TABLE tidegate.service (
     failures    integer     NOT NULL DEFAULT 0,
     holds       integer     NOT NULL DEFAULT 0,
     retry_at    timestamptz CHECK (isfinite(retry_at)),
-    -- The number of reports that it has answered. If it has not changed since an event was put back, nothing has shown in the
-    -- meantime that the service is up.
+    -- The number of reports that it has answered. If it has not changed since an event was put back, nothing
+    -- has shown in the meantime that the service is up.
     answers     bigint      NOT NULL DEFAULT 0,
     answered_at timestamptz,
     last_error  text,
@@ -306,7 +309,8 @@ CREATE TABLE tidegate.service (
     prober      uuid,
     -- The event that probed it last. The next one in order probes it next.
     probe_id    bigint      NOT NULL DEFAULT 0,
-    -- The most events that call it at once, over all drains, and the most that start per second. Null means no limit.
+    -- The most events that call it at once, over all drains, and the most that start per second. Null means
+    -- no limit.
     max_running integer     CHECK (max_running BETWEEN 1 AND 10000),
     per_second  float8      CHECK (per_second BETWEEN 0.0001 AND 10000),
     next_start  timestamptz NOT NULL DEFAULT '-infinity'
@@ -351,7 +355,8 @@ COMMENT ON COLUMN tidegate.service_place.until IS 'When the places become free, 
 CREATE TABLE tidegate.lease (
     token      uuid           PRIMARY KEY,
     worker     uuid           NOT NULL,
-    -- The leased ids. Only those that are still in the queue are in hand, because an end does not shrink this set.
+    -- The leased ids. Only those that are still in the queue are in hand, because an end does not shrink this
+    -- set.
     ids        int8multirange NOT NULL CHECK (NOT isempty(ids)),
     started_to bigint         NOT NULL,
     groups     integer[],
@@ -359,12 +364,12 @@ CREATE TABLE tidegate.lease (
     renewed_at timestamptz    NOT NULL,
     expires_at timestamptz    NOT NULL,
     cuts       integer        NOT NULL DEFAULT 0,
-    -- None of its events is left in the queue, so every session treats the lease as gone. Its worker's next lease removes the
-    -- row. If the end of its last event removed the row, the row would be locked until the commit, and concurrent leases could
-    -- not rely on it.
+    -- None of its events is left in the queue, so every session treats the lease as gone. Its worker's next
+    -- lease removes the row. If the end of its last event removed the row, the row would be locked until the
+    -- commit, and concurrent leases could not rely on it.
     ended      boolean        NOT NULL DEFAULT false,
-    -- The transaction that took it. A drain that knows that all earlier transactions have ended reads only from there on, and
-    -- passes no dead version of an older lease.
+    -- The transaction that took it. A drain that knows that all earlier transactions have ended reads only
+    -- from there on, and passes no dead version of an older lease.
     born       xid8           NOT NULL DEFAULT pg_current_xact_id(),
     -- What its walk knew: see lease() and unmarked_events().
     clear_to   bigint         NOT NULL,
@@ -392,10 +397,10 @@ COMMENT ON COLUMN tidegate.lease.as_of IS 'That walk has seen all writes of tran
 CREATE INDEX lease_born ON tidegate.lease (born);
 CREATE INDEX lease_worker ON tidegate.lease (worker);
 
--- Events that operators have taken from a lease, by `requeue` for example, or have ended. From the commit on, the lease's worker
--- can write nothing about them. The next sweep takes them out of the lease, or tells the worker of their end, and removes the row.
--- So an operator locks events, but no lease: however long an operator's transaction stays open, the other events of the lease are
--- started, ended and renewed.
+-- Events that operators have taken from a lease, by `requeue` for example, or have ended. From the commit on,
+-- the lease's worker can write nothing about them. The next sweep takes them out of the lease, or tells the
+-- worker of their end, and removes the row. So an operator locks events, but no lease: however long an
+-- operator's transaction stays open, the other events of the lease are started, ended and renewed.
 CREATE TABLE tidegate.lease_cut (
     token  uuid    NOT NULL,
     id     bigint  NOT NULL,
@@ -409,12 +414,13 @@ COMMENT ON COLUMN tidegate.lease_cut.id IS 'The event.';
 COMMENT ON COLUMN tidegate.lease_cut.charged IS 'Its attempt was charged, because it may have been started.';
 COMMENT ON COLUMN tidegate.lease_cut.behind IS 'It leaves because an earlier event of its group was taken.';
 
--- Finished events: the audit and the dead-letter store. The table is partitioned by the day on which its rows expire, so
--- retention can drop whole partitions instead of single rows. The default partition takes every row without a partition of its
--- own, so a finalize never fails for lack of one.
+-- Finished events: the audit and the dead-letter store. The table is partitioned by the day on which its rows
+-- expire, so retention can drop whole partitions instead of single rows. The default partition takes every
+-- row without a partition of its own, so a finalize never fails for lack of one.
 --
--- The status is one of COMPLETED, COMPLETED_WITH_ERRORS and FAILED. There is no CHECK, because it would take a quarter of the
--- server's cost of an end. The functions that end events set valid statuses, and a trigger prevents later changes.
+-- The status is one of COMPLETED, COMPLETED_WITH_ERRORS and FAILED. There is no CHECK, because it would take
+-- a quarter of the server's cost of an end. The functions that end events set valid statuses, and a trigger
+-- prevents later changes.
 CREATE TABLE tidegate.event_log (
     id                    bigint      NOT NULL,
     kind                  text        NOT NULL,
@@ -543,8 +549,9 @@ COMMENT ON SEQUENCE tidegate.audit_id_seq IS 'Draws the ids of audit rows.';
 -- For lists of one operator or one action, newest first.
 CREATE INDEX audit_actor ON tidegate.audit (actor, id);
 CREATE INDEX audit_action ON tidegate.audit (action, id);
--- Finds the entries whose arguments have keys of a forgotten person. Few entries have keys. With fastupdate, each search would read
--- all recent entries with keys (5 ms a key instead of 1, with ten entries a key to change).
+-- Finds the entries whose arguments have keys of a forgotten person. Few entries have keys. With fastupdate,
+-- each search would read all recent entries with keys (5 ms a key instead of 1, with ten entries a key to
+-- change).
 CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops) WITH (fastupdate = off)
     WHERE filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'];
 

@@ -1,12 +1,12 @@
 -- The producers' interface, the same for every language. It joins the caller's transaction.
 --
--- The order inside a group is the order in which publishes commit. Ids alone do not give this order, because transactions may
--- commit in a different order from the one in which they drew their ids. So a publish with a group locks the group until its
--- transaction ends. It does so in a statement before the one that draws the id. (A BEFORE INSERT trigger would be too late: the
--- id is drawn before it runs.)
+-- The order inside a group is the order in which publishes commit. Ids alone do not give this order, because
+-- transactions may commit in a different order from the one in which they drew their ids. So a publish with a
+-- group locks the group until its transaction ends. It does so in a statement before the one that draws the
+-- id. (A BEFORE INSERT trigger would be too late: the id is drawn before it runs.)
 
--- Whether JSON text has the escape of a NUL character, which no text column can store: u0000 after a backslash that is not itself
--- escaped. Nearly all texts have none, and the first condition finds that out.
+-- Whether JSON text has the escape of a NUL character, which no text column can store: u0000 after a
+-- backslash that is not itself escaped. Nearly all texts have none, and the first condition finds that out.
 CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
@@ -18,9 +18,10 @@ CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
 COMMENT ON FUNCTION tidegate.takes_plaintext IS
     'Whether payloads may be published unsealed. Set by `tidegate migrate` from TIDEGATE_PAYLOADS.';
 
--- The first invalid field of an event, as a message that names the field and says what it must be. Null if all are valid. It is
--- one expression without a SET clause, so that Postgres inlines it. As a function call for each event of a batch, it took twice
--- as long as the insert itself. It needs no search_path, because its names were resolved when it was created.
+-- The first invalid field of an event, as a message that names the field and says what it must be. Null if
+-- all are valid. It is one expression without a SET clause, so that Postgres inlines it. As a function call
+-- for each event of a batch, it took twice as long as the insert itself. It needs no search_path, because its
+-- names were resolved when it was created.
 CREATE FUNCTION tidegate.refusal(
     kind text, payload json, group_key text, dedup_key text, correlation_id text,
     available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text
@@ -33,8 +34,9 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'payload: must have at most 1048576 bytes, got ' || octet_length(payload::text)
         WHEN tidegate.has_nul(payload)
             THEN 'payload: must have no \u0000'
-        -- The exact form of a seal, as programs write it. What only begins like one may be plaintext. Comparing the beginning first
-        -- halves the cost: 5 us for a short payload, 5 ms for one of a megabyte.
+        -- The exact form of a seal, as programs write it. What only begins like one may be plaintext.
+        -- Comparing the beginning first halves the cost: 5 us for a short payload, 5 ms for one of a
+        -- megabyte.
         WHEN NOT tidegate.takes_plaintext()
              AND NOT (starts_with(payload::text, '{"tidegate_sealed":{"v":1,"key":"')
                       AND substr(payload::text, 34) ~ '^[A-Za-z0-9._-]+","wrapped":"[A-Za-z0-9+/]+","data":"[A-Za-z0-9+/]+={0,2}"\}\}$')
@@ -57,9 +59,9 @@ CREATE FUNCTION tidegate.refusal(
     END;
 COMMENT ON FUNCTION tidegate.refusal IS 'What is wrong with an event to publish.';
 
--- Refuses a plain INSERT or COPY with the same messages. It runs before the constraints, because their failure prints the row
--- into the server's log, including the beginning of the payload. (It repeats the expression of refusal(). A function call would
--- require a right for every login that may insert.)
+-- Refuses a plain INSERT or COPY with the same messages. It runs before the constraints, because their
+-- failure prints the row into the server's log, including the beginning of the payload. (It repeats the
+-- expression of refusal(). A function call would require a right for every login that may insert.)
 CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -116,12 +118,13 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
                   coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
 COMMENT ON FUNCTION tidegate.unregistered IS 'The error text for a kind that is not registered.';
 
--- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have already checked the
--- kind and say so in `kind_known`, so this trigger does not run for them.
+-- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have
+-- already checked the kind and say so in `kind_known`, so this trigger does not run for them.
 --
--- One lookup serves all rows of a kind in a transaction, because a lookup for each row would double the server's cost of a
--- COPY. The setting tidegate.registered_kind holds the last kind that was found, until the transaction ends. Any login may set
--- it. That only lets an event into the queue that the next drain ends as FAILED with `no_handler`.
+-- One lookup serves all rows of a kind in a transaction, because a lookup for each row would double the
+-- server's cost of a COPY. The setting tidegate.registered_kind holds the last kind that was found, until the
+-- transaction ends. Any login may set it. That only lets an event into the queue that the next drain ends as
+-- FAILED with `no_handler`.
 CREATE FUNCTION tidegate.require_registered() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -197,9 +200,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_batch IS 'Refuses a batch with the message of its first invalid event.';
 
--- Replaces the live event with the same key if it waits and no handler has seen it. The work of handlers under its idempotency
--- keys, and its attempts, belong to the old payload. Returns whether it replaced the event. Id, group, publish time, parent and
--- place in line stay. A replay stays as its operator created it.
+-- Replaces the live event with the same key if it waits and no handler has seen it. The work of handlers
+-- under its idempotency keys, and its attempts, belong to the old payload. Returns whether it replaced the
+-- event. Id, group, publish time, parent and place in line stay. A replay stays as its operator created it.
 --
 -- The function does not lock a leased event, because the event's end would wait for this transaction.
 CREATE FUNCTION tidegate.replace_waiting(
@@ -405,8 +408,8 @@ CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
     RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
 COMMENT ON FUNCTION tidegate.own_attempts IS 'The numbers of attempts in the policies of kinds.';
 
--- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by id. Refuses the whole
--- batch if an event is invalid or a deduplication key is taken.
+-- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by id.
+-- Refuses the whole batch if an event is invalid or a deduplication key is taken.
 CREATE FUNCTION tidegate.insert_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
@@ -493,8 +496,9 @@ BEGIN
                                       expires_ats, max_attempts_each, traceparents);
     END;
 
-    -- The first event with a key may end between the insert, which leaves the duplicate out, and the look for that event. A new event
-    -- would then come behind later events of this batch, so the whole batch is inserted again.
+    -- The first event with a key may end between the insert, which leaves the duplicate out, and the look for
+    -- that event. A new event would then come behind later events of this batch, so the whole batch is
+    -- inserted again.
     FOR try IN 1..1000 LOOP
         BEGIN
             new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
@@ -513,8 +517,8 @@ BEGIN
                 ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
                 RETURNING q.id)
             SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
-            -- A new statement, so that it sees an event that a concurrent publisher has just committed. The same states as in the
-            -- view events.
+            -- A new statement, so that it sees an event that a concurrent publisher has just committed. The
+            -- same states as in the view events.
             SELECT array_agg(coalesce(i.id, -q.id) ORDER BY n.position) AS ids,
                    array_agg(CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END ORDER BY n.position) AS statuses,
                    array_agg(coalesce(q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int, q.attempts, 0)

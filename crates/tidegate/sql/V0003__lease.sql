@@ -1,29 +1,32 @@
 -- Leases of whole batches: lease, read, start, renew, hand back and break.
 --
--- Lock order: every function locks lease rows before event rows, and locks several leases in the order of their tokens. Only drains
--- lock leases, and only for a short time. Operators lock events, and note in lease_cut which leases these have left. Whoever finds an
--- event's row locked leaves this event, and the earlier ones of its group, as they are, and goes on with the others.
+-- Lock order: every function locks lease rows before event rows, and locks several leases in the order of
+-- their tokens. Only drains lock leases, and only for a short time. Operators lock events, and note in
+-- lease_cut which leases these have left. Whoever finds an event's row locked leaves this event, and the
+-- earlier ones of its group, as they are, and goes on with the others.
 --
---   the worker uses its lease (leases more events of its groups, ends events)  FOR KEY SHARE
---   the worker changes started_to or expires_at (starts, renews), or marks
---   the lease as ended                                                         FOR NO KEY UPDATE (a plain UPDATE)
---   an event leaves the lease without having ended (hand_back, sweep), and
+--   the worker uses its lease (leases more events of its groups, ends events)  FOR KEY SHARE the worker
+--   changes started_to or expires_at (starts, renews), or marks the lease as ended
+--   FOR NO KEY UPDATE (a plain UPDATE) an event leaves the lease without having ended (hand_back, sweep), and
 --   removal of the lease                                                       FOR UPDATE
 --
--- So the worker's own statements can run at the same time, and no event leaves a lease while the lease's worker writes to it.
+-- So the worker's own statements can run at the same time, and no event leaves a lease while the lease's
+-- worker writes to it.
 --
--- Order in groups depends on one property. Every statement preserves it, and unordered_leases() can check it at any time:
+-- Order in groups depends on one property. Every statement preserves it, and unordered_leases() can check it
+-- at any time:
 --
 --   G  If a leased event has an earlier live event of its group, the same worker has leased that one too.
 --
--- An event that leaves a lease without having ended takes along the later events of its group, from all leases of the worker.
--- Each of them that has a group is marked `stray`. A delayed event with a group is a stray from the start. A give-back commits
--- the removal and the mark together. In every snapshot such an event is therefore either in a lease or a stray, and no other
--- worker has to be notified.
+-- An event that leaves a lease without having ended takes along the later events of its group, from all
+-- leases of the worker. Each of them that has a group is marked `stray`. A delayed event with a group is a
+-- stray from the start. A give-back commits the removal and the mark together. In every snapshot such an
+-- event is therefore either in a lease or a stray, and no other worker has to be notified.
 --
--- The settings of the functions are necessary. `plan_cache_mode` keeps a generic plan, because the planner prefers to plan every
--- call anew. `enable_seqscan = off` prevents a plan made for an empty queue from reading the whole table ever after. Its penalty
--- makes plans look so expensive that Postgres would compile them, hence `jit = off`.
+-- The settings of the functions are necessary. `plan_cache_mode` keeps a generic plan, because the planner
+-- prefers to plan every call anew. `enable_seqscan = off` prevents a plan made for an empty queue from
+-- reading the whole table ever after. Its penalty makes plans look so expensive that Postgres would compile
+-- them, hence `jit = off`.
 
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -41,48 +44,56 @@ CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
 $$;
 COMMENT ON FUNCTION tidegate.remove_ended IS 'Removes leases that are marked as ended.';
 
--- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about `bytes` of payload.
+-- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
+-- `bytes` of payload.
 --
--- A walk is a sequence of such calls, from after = 0 to the end of the queue. Between calls the caller keeps the results of the
--- last call: reached (`after`), clear_to, as_of and low. Whatever other sessions do in the meantime, these statements stay
--- true:
+-- A walk is a sequence of such calls, from after = 0 to the end of the queue. Between calls the caller keeps
+-- the results of the last call: reached (`after`), clear_to, as_of and low. Whatever other sessions do in the
+-- meantime, these statements stay true:
 --
 --   as_of     Every earlier transaction had ended when the walk began, so the walk has seen all its writes.
---   clear_to  Every event with a group, an id up to this one, and a last write before as_of has ended, is in a lease, or
+--   clear_to  Every event with a group, an id up to this one, and a last write before as_of has ended, is in
+--   a lease, or
 --             is marked stray. (Property J.)
 --   low       No lease that was taken before this transaction is still live.
 --
--- An event with a group is leased only if every earlier live event of its group is leased by this call or is in a lease of this
--- worker that `held` names. The function looks up a group in the index only if one of these conditions makes the group
--- doubtful:
+-- An event with a group is leased only if every earlier live event of its group is leased by this call or is
+-- in a lease of this worker that `held` names. The function looks up a group in the index only if one of
+-- these conditions makes the group doubtful:
 --
--- - An event of the group is in a lease of another worker. (Compared by hash: too many groups may match, never too few.)
+-- - An event of the group is in a lease of another worker. (Compared by hash: too many groups may match,
+--   never too few.)
 -- - The group has a stray that this worker does not hold.
--- - This call passed an event of the group without leasing it, because it was locked, paused, or of an unknown kind.
--- - The event is younger than the walk, so another one may have been inserted behind the cursor. (Ids are drawn under the
---   group's lock, which is held until commit. An older event therefore has no predecessor that the walk did not meet.)
+-- - This call passed an event of the group without leasing it, because it was locked, paused, or of an
+--   unknown kind.
+-- - The event is younger than the walk, so another one may have been inserted behind the cursor. (Ids are
+--   drawn under the group's lock, which is held until commit. An older event therefore has no predecessor
+--   that the walk did not meet.)
 -- - The walk is not clear up to the start of the call.
 --
--- No lease of another worker can be missed while it is being taken. That worker has locked its events, so this call passes them
--- and sees that it did not lease them.
+-- No lease of another worker can be missed while it is being taken. That worker has locked its events, so
+-- this call passes them and sees that it did not lease them.
 --
--- If the worker of an event died (lapses > 0), a call leases that event alone and does not start it (`suspect`). The caller
--- starts it when no other event that it holds is running. The caller omits its token from `held` here, so later events of its
--- group wait. Of other events, the first `first_window` count as started: if their worker dies, their attempt is charged. An event on
--- its last attempt ends this window, because being charged would be its end: the worker starts it when it has a place for it.
+-- If the worker of an event died (lapses > 0), a call leases that event alone and does not start it
+-- (`suspect`). The caller starts it when no other event that it holds is running. The caller omits its token
+-- from `held` here, so later events of its group wait. Of other events, the first `first_window` count as
+-- started: if their worker dies, their attempt is charged. An event on its last attempt ends this window,
+-- because being charged would be its end: the worker starts it when it has a place for it.
 --
--- `blocked` returns the groups of which no event could be leased. The caller may pass the groups that it met in this walk as
--- `passed_by`: their other events are then skipped without a lock. The caller runs `sweep` before the start of a walk.
+-- `blocked` returns the groups of which no event could be leased. The caller may pass the groups that it met
+-- in this walk as `passed_by`: their other events are then skipped without a lock. The caller runs `sweep`
+-- before the start of a walk.
 --
--- `over`: leases of the worker that are marked as ended. They are removed first, and what operators have taken leaves its leases.
+-- `over`: leases of the worker that are marked as ended. They are removed first, and what operators have
+-- taken leaves its leases.
 --
--- `services`: the state of services that failed recently or have limits. Null if there are none. Kinds of services that must not
--- be called are not leased. `probe` names an open service that is due for a new try: one event of its kinds is leased, by one
--- worker only (see report_service).
+-- `services`: the state of services that failed recently or have limits. Null if there are none. Kinds of
+-- services that must not be called are not leased. `probe` names an open service that is due for a new try:
+-- one event of its kinds is leased, by one worker only (see report_service).
 --
--- Kinds that are registered but unknown to this program (`kinds`), and paused kinds, are not leased. A kind that no program
--- registered is leased, so that the drain can end its events. Expired and exhausted events are leased too, so that they end
--- without a scan of their own.
+-- Kinds that are registered but unknown to this program (`kinds`), and paused kinds, are not leased. A kind
+-- that no program registered is leased, so that the drain can end its events. Expired and exhausted events
+-- are leased too, so that they end without a scan of their own.
 CREATE FUNCTION tidegate.lease(
     token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
     first_window integer, passed_by text[], probe text,
@@ -135,8 +146,8 @@ BEGIN
     IF cardinality(over) > 0 THEN
         PERFORM tidegate.remove_ended(over);
     END IF;
-    -- The server may count transactions differently from before, for example if it is a copy of the database behind the same
-    -- name. The kept values are then meaningless, so the walk starts again.
+    -- The server may count transactions differently from before, for example if it is a copy of the database
+    -- behind the same name. The kept values are then meaningless, so the walk starts again.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN
         as_of := pg_snapshot_xmin(pg_current_snapshot());
         clear_to := 0;
@@ -178,11 +189,12 @@ BEGIN
         services := tidegate.watched_services();
     END IF;
 
-    -- The scan locks the rows that it examines, in id order, and skips rows that others have locked. It uses FOR NO KEY UPDATE,
-    -- because FOR UPDATE also skips rows that a foreign-key check has touched. It is a subselect of its own, because with stale
-    -- statistics the planner may run an inlined one once per row. The conditions are inside a CASE, because the planner assumes
-    -- that a CASE passes half of the rows, whatever the statistics say. For separate conditions it multiplies the estimates to
-    -- almost zero, and then sorts the table instead of walking its index.
+    -- The scan locks the rows that it examines, in id order, and skips rows that others have locked. It uses
+    -- FOR NO KEY UPDATE, because FOR UPDATE also skips rows that a foreign-key check has touched. It is a
+    -- subselect of its own, because with stale statistics the planner may run an inlined one once per row.
+    -- The conditions are inside a CASE, because the planner assumes that a CASE passes half of the rows,
+    -- whatever the statistics say. For separate conditions it multiplies the estimates to almost zero, and
+    -- then sorts the table instead of walking its index.
     SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.payload_bytes),
            sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect), min(s.id) FILTER (WHERE s.last),
            array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
@@ -198,8 +210,8 @@ BEGIN
                FOR NO KEY UPDATE SKIP LOCKED) AS s;
     IF scanned = 0 THEN
         IF probe IS NOT NULL THEN
-            -- The probe has tried every event. If no event is left to try, close the service: the next event calls it, and one
-            -- failure is enough to open it again.
+            -- The probe has tried every event. If no event is left to try, close the service: the next event
+            -- calls it, and one failure is enough to open it again.
             UPDATE tidegate.service AS s
                SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
                    state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
@@ -231,20 +243,21 @@ BEGIN
                  ELSE tidegate.ranges(ids) END;
 
     IF grouped = 0 THEN
-        -- Events leased between the first look and the scan are not ours. Events that we have locked cannot be leased any more.
+        -- Events leased between the first look and the scan are not ours. Events that we have locked cannot
+        -- be leased any more.
         SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
           INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
         mine := page - others;
-        -- The condition on the group is inside a CASE, so that the planner cannot use the index of groups, which it would read
-        -- completely.
+        -- The condition on the group is inside a CASE, so that the planner cannot use the index of groups,
+        -- which it would read completely.
         IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
                 WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END) THEN
             clear_to := greatest(clear_to, last_id);
         END IF;
     ELSE
-        -- First lock our own leases, in a separate statement. From here on no event leaves them, and the next statement sees
-        -- which events have left before. (If the next statement locked them itself, it would read a lease as it is after a
-        -- give-back that its snapshot does not contain.)
+        -- First lock our own leases, in a separate statement. From here on no event leaves them, and the next
+        -- statement sees which events have left before. (If the next statement locked them itself, it would
+        -- read a lease as it is after a give-back that its snapshot does not contain.)
         locked := ARRAY(SELECT l.token FROM tidegate.lease AS l
                          WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
         -- Read all facts from one snapshot.
@@ -282,7 +295,8 @@ BEGIN
                      OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k OFFSET 0)) END;
         mine := page - others;
         IF cardinality(doubtful) > 0 THEN
-            -- The cut is the first event of each doubtful group that this worker does not hold. Later events are not leased.
+            -- The cut is the first event of each doubtful group that this worker does not hold. Later events
+            -- are not leased.
             WITH cut AS MATERIALIZED (
                 SELECT d.key, ahead.id, ahead.id < d.first AS whole
                   FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last
@@ -332,10 +346,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.lease IS 'Leases the next ready events to a worker. The definition describes the protocol.';
 
--- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them, because the lease is
--- limited by bytes. To find an event that cannot be read, the caller asks for fewer and fewer. Fate 0: to be run, 1: expired, 2:
--- attempts used up. `expires_in` is the time from the lease to the deadline, in seconds. `overdue`: it had its first error longer ago
--- than an event of a group may be planned ahead. If nobody here can read it then, it must not hold its group any longer.
+-- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them,
+-- because the lease is limited by bytes. To find an event that cannot be read, the caller asks for fewer and
+-- fewer. Fate 0: to be run, 1: expired, 2: attempts used up. `expires_in` is the time from the lease to the
+-- deadline, in seconds. `overdue`: it had its first error longer ago than an event of a group may be planned
+-- ahead. If nobody here can read it then, it must not hold its group any longer.
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
@@ -373,9 +388,9 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts 
 $$;
 COMMENT ON FUNCTION tidegate.in_hand IS 'The events in hand under these leases, in one snapshot.';
 
--- Renews the leases of a live worker for this many seconds from now. Returns the leases that it still holds, and how often
--- events were taken away from each. A worker is dead when none of its leases was renewed in time, so it renews all of them in one
--- statement.
+-- Renews the leases of a live worker for this many seconds from now. Returns the leases that it still holds,
+-- and how often events were taken away from each. A worker is dead when none of its leases was renewed in
+-- time, so it renews all of them in one statement.
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE (token uuid, cuts integer)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
     AS $$
@@ -396,8 +411,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.renew IS 'Renews a worker''s leases.';
 
--- Lowers the mark up to which handlers of a lease may have started, if it is still `seen`. Only the lease's worker may do so: it
--- has not started these events, and raises the mark again before it does.
+-- Lowers the mark up to which handlers of a lease may have started, if it is still `seen`. Only the lease's
+-- worker may do so: it has not started these events, and raises the mark again before it does.
 CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigint[], started_to bigint[]) RETURNS uuid[]
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
     AS $$
@@ -412,14 +427,16 @@ CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigin
 $$;
 COMMENT ON FUNCTION tidegate.take_back_starts IS 'Lowers the marks up to which handlers of leases may have started.';
 
--- Removes events from the worker's leases without ending them. With each event, the later events of its group in these leases
--- leave too. `left_ids` are all events that left. `under` names the lease of each event, and this lease must still hold it, because
--- the same worker may have leased the event again since. `ran` names later events that were already started: the earlier event
--- had ended, but its end was not written yet. They have used an attempt. `taken_away`: another session takes the events, and
--- the worker must notice. Only the worker knows which later events it has started. Therefore each one that may have been
--- started is charged an attempt, and its limit is raised by one.
+-- Removes events from the worker's leases without ending them. With each event, the later events of its group
+-- in these leases leave too. `left_ids` are all events that left. `under` names the lease of each event, and
+-- this lease must still hold it, because the same worker may have leased the event again since. `ran` names
+-- later events that were already started: the earlier event had ended, but its end was not written yet. They
+-- have used an attempt. `taken_away`: another session takes the events, and the worker must notice. Only the
+-- worker knows which later events it has started. Therefore each one that may have been started is charged an
+-- attempt, and its limit is raised by one.
 --
--- It waits for no event. `busy_ids` are events that stay, because another session has locked them or a later event of their group.
+-- It waits for no event. `busy_ids` are events that stay, because another session has locked them or a later
+-- event of their group.
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL, ran bigint[] DEFAULT '{}',
                                    taken_away boolean DEFAULT false, OUT left_ids bigint[], OUT busy_ids bigint[])
     LANGUAGE plpgsql
@@ -433,17 +450,19 @@ DECLARE
     grouped bigint[];
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
-    -- A separate statement, so that it also sees a lease that was being taken while we waited for the first lock.
+    -- A separate statement, so that it also sees a lease that was being taken while we waited for the first
+    -- lock.
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
     IF under IS NOT NULL THEN
         wanted := ARRAY(SELECT u.id FROM unnest(wanted, under) AS u(id, token)
                           JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id
-                           -- What an operator has taken leaves by apply_cuts(), which knows whether it was charged.
+                           -- What an operator has taken leaves by apply_cuts(), which knows whether it was
+                           -- charged.
                            AND (taken_away OR NOT EXISTS (
                                 SELECT FROM tidegate.lease_cut AS c WHERE c.token = u.token AND c.id = u.id)));
     END IF;
-    -- Start from the first given event of each group, and find the later events with a subselect of its own. With a join, a plan
-    -- made for an empty queue walks the index of all groups.
+    -- Start from the first given event of each group, and find the later events with a subselect of its own.
+    -- With a join, a plan made for an empty queue walks the index of all groups.
     WITH given AS MATERIALIZED (
         SELECT q.id, q.group_key FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
     ), leaving AS MATERIALIZED (
@@ -462,7 +481,8 @@ BEGIN
         ran := ARRAY(SELECT u.id FROM unnest(left_ids) AS u(id)
                        JOIN tidegate.lease AS l ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);
     END IF;
-    -- What an operator has taken, and leaves now behind another event: its worker does not count it as its own any more.
+    -- What an operator has taken, and leaves now behind another event: its worker does not count it as its
+    -- own any more.
     ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted)) || ARRAY(
         SELECT c.id FROM tidegate.lease_cut AS c
           JOIN tidegate.lease AS l ON l.token = c.token AND l.worker = hand_back.worker AND l.ids @> c.id AND c.id <= l.started_to
@@ -480,8 +500,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.hand_back IS 'Removes events from a worker''s leases without ending them.';
 
--- Of these events: those that another session has locked, and the earlier ones of their groups. All others are locked for this
--- session, so that it can change them without a wait. An event that is gone counts as free.
+-- Of these events: those that another session has locked, and the earlier ones of their groups. All others
+-- are locked for this session, so that it can change them without a wait. An event that is gone counts as
+-- free.
 CREATE FUNCTION tidegate.locked_with_earlier(event_ids bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -538,7 +559,8 @@ BEGIN
     FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease_cut AS c JOIN tidegate.lease AS l ON l.token = c.token ORDER BY 1 LOOP
         BEGIN
             PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
-            -- Then those behind an event that has ended since. Each statement sees what another session has done before we had the locks.
+            -- Then those behind an event that has ended since. Each statement sees what another session has
+            -- done before we had the locks.
             FOREACH follows IN ARRAY ARRAY[false, true] LOOP
                 -- The worker may have started them since they were taken.
                 WITH begun AS MATERIALIZED (
@@ -600,8 +622,9 @@ CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolea
 $$;
 COMMENT ON FUNCTION tidegate.lapse IS 'Returns events of leases that break to the queue, and charges those that may have started.';
 
--- Breaks leases of one worker, whose rows the caller has locked. An event that another session has locked, or that cannot be changed,
--- stays in its lease, with the earlier ones of its group. A later call takes it. Returns the lowest id that became free.
+-- Breaks leases of one worker, whose rows the caller has locked. An event that another session has locked, or
+-- that cannot be changed, stays in its lease, with the earlier ones of its group. A later call takes it.
+-- Returns the lowest id that became free.
 CREATE FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) RETURNS bigint
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -617,8 +640,8 @@ BEGIN
     BEGIN
         PERFORM tidegate.lapse(tokens, leaving, charged);
     EXCEPTION WHEN OTHERS THEN
-        -- For example, a user's trigger refuses one of them. Latest first: an event that cannot be changed then keeps the earlier ones
-        -- of its group.
+        -- For example, a user's trigger refuses one of them. Latest first: an event that cannot be changed
+        -- then keeps the earlier ones of its group.
         FOREACH one IN ARRAY ARRAY(SELECT u.id FROM unnest(leaving) AS u(id) ORDER BY u.id DESC) LOOP
             CONTINUE WHEN one = ANY (stay);
             BEGIN
@@ -636,12 +659,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.break_leases IS 'Breaks leases of one worker, except for events that another session has locked.';
 
--- Runs before a walk. It breaks the leases of dead workers. A worker is dead when the leases with which it works have all expired: it
--- has renewed none of them. (One alone may expire while the worker lives: it knows nothing of a lease whose answer was lost. An ended
--- lease is not renewed.) The function also gives back leases of the calling worker that `held` does not name, because the answer of
--- that call was lost, and takes out of leases what operators have taken. In a broken lease, each event that may have been started loses
--- an attempt, and runs alone the next time. This function reads every version of every lease row; no other function does. It returns
--- the lowest id that became free, and the first transaction whose leases may be live.
+-- Runs before a walk. It breaks the leases of dead workers. A worker is dead when the leases with which it
+-- works have all expired: it has renewed none of them. (One alone may expire while the worker lives: it knows
+-- nothing of a lease whose answer was lost. An ended lease is not renewed.) The function also gives back
+-- leases of the calling worker that `held` does not name, because the answer of that call was lost, and takes
+-- out of leases what operators have taken. In a broken lease, each event that may have been started loses an
+-- attempt, and runs alone the next time. This function reads every version of every lease row; no other
+-- function does. It returns the lowest id that became free, and the first transaction whose leases may be
+-- live.
 CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     SET lock_timeout = '100ms'
@@ -654,7 +679,8 @@ BEGIN
     broken := 0;
     tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o
                      WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held)
-                       -- Its worker may have started what an operator has taken from it, and does not count it as its own any more.
+                       -- Its worker may have started what an operator has taken from it, and does not count
+                       -- it as its own any more.
                        AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = o.token)
                      ORDER BY o.token FOR UPDATE SKIP LOCKED);
     IF tokens <> '{}' THEN
@@ -663,7 +689,8 @@ BEGIN
     END IF;
     FOR dead IN SELECT d FROM tidegate.dead_workers() AS d WHERE d IS DISTINCT FROM sweep.worker LOOP
         tokens := ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED);
-        -- A separate statement, so that it sees leases that the worker took or renewed before the first statement locked.
+        -- A separate statement, so that it sees leases that the worker took or renewed before the first
+        -- statement locked.
         CONTINUE WHEN tokens = '{}' OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)
                    OR NOT EXISTS (SELECT FROM tidegate.dead_workers() AS d WHERE d = dead);
         BEGIN
@@ -691,9 +718,10 @@ CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
 $$;
 COMMENT ON FUNCTION tidegate.dead_workers IS 'Returns the workers with leases of which none was renewed in time.';
 
--- Makes delayed events ready whose time has come, or whose deadline has passed, up to `most` at a time, earliest first. Returns the
--- lowest id, from which the next scan must start. The time is a subselect, so that the index can use it as a bound. Compared with the
--- volatile function itself, every delayed row would be read (26 ms for 100,000).
+-- Makes delayed events ready whose time has come, or whose deadline has passed, up to `most` at a time,
+-- earliest first. Returns the lowest id, from which the next scan must start. The time is a subselect, so
+-- that the index can use it as a bound. Compared with the volatile function itself, every delayed row would
+-- be read (26 ms for 100,000).
 CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -747,7 +775,8 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)
      CROSS JOIN LATERAL (SELECT q.id FROM tidegate.event_queue AS q
                           WHERE q.group_key = h.group_key AND q.id < h.id ORDER BY q.id DESC LIMIT 1) AS ahead
       LEFT JOIN held AS o ON o.id = ahead.id
-     -- What an operator has taken leaves the lease with the next sweep, and what was leased behind it leaves with it.
+     -- What an operator has taken leaves the lease with the next sweep, and what was leased behind it leaves
+     -- with it.
      WHERE o.worker IS DISTINCT FROM h.worker AND NOT h.taken
      LIMIT most
 $$;

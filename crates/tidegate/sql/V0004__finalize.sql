@@ -1,6 +1,7 @@
--- Ending events, and returning them to the queue after an attempt. Every write goes through the lease row. An event that has
--- left the lease is not changed, and neither is one that an operator has taken from it (lease_cut). An operator locks the event's row
--- before he commits, so a write that waited for this row looks at lease_cut once more when it has it.
+-- Ending events, and returning them to the queue after an attempt. Every write goes through the lease row. An
+-- event that has left the lease is not changed, and neither is one that an operator has taken from it
+-- (lease_cut). An operator locks the event's row before he commits, so a write that waited for this row looks
+-- at lease_cut once more when it has it.
 
 -- Each gets the time at which it was stored. Null appends nothing.
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz) RETURNS jsonb
@@ -10,7 +11,8 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz
                                   FROM jsonb_array_elements(added) AS e) END;
 COMMENT ON FUNCTION tidegate.append_errors IS 'Appends new errors to errors.';
 
--- Merges handlers, steps, deferrals and snoozes. If both have an entry, the added one wins. Null adds nothing.
+-- Merges handlers, steps, deferrals and snoozes. If both have an entry, the added one wins. Null adds
+-- nothing.
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN added IS NULL THEN progress
@@ -26,21 +28,22 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'together', coalesce(added->'together', progress->'together')) ELSE '{}' END END;
 COMMENT ON FUNCTION tidegate.merge_progress IS 'Merges new progress into progress.';
 
--- Moves events that completed without results or follow-ups to the log. It also starts more events of leases, and marks leases
--- without events in hand as ended. Each array has one element for each lease, in the order of the tokens, which is also the
--- lock order:
+-- Moves events that completed without results or follow-ups to the log. It also starts more events of leases,
+-- and marks leases without events in hand as ended. Each array has one element for each lease, in the order
+-- of the tokens, which is also the lock order:
 --
---   done    the completed events, as ranges; other ids in these ranges do no harm
---   upto    handlers of events up to this id are about to start; null changes nothing
---   over    the worker holds no event of this lease any more. The lease is not marked as ended if it still contains an
+--   done    the completed events, as ranges; other ids in these ranges do no harm upto    handlers of events
+--   up to this id are about to start; null changes nothing over    the worker holds no event of this lease
+--   any more. The lease is not marked as ended if it still contains an
 --           event: a free event without a mark would be lost to the order of its group.
 --
--- It waits for the row of an event for 250 ms at most; then the caller ends the events one way that never waits, by finalize().
+-- It waits for the row of an event for 250 ms at most; then the caller ends the events one way that never
+-- waits, by finalize().
 --
--- Returns two numbers for each lease: how many of the events that it held are now in the log, and `cuts`, which is how often
--- events were taken away from the lease, or null if the lease is gone. If a worker sees a new cut, or an event that was no
--- longer held, it must read all of its leases again before it starts another event. The later events of that group have left
--- too, from any of its leases.
+-- Returns two numbers for each lease: how many of the events that it held are now in the log, and `cuts`,
+-- which is how often events were taken away from the lease, or null if the lease is gone. If a worker sees a
+-- new cut, or an event that was no longer held, it must read all of its leases again before it starts another
+-- event. The later events of that group have left too, from any of its leases.
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[],
                                   OUT ended bigint[], OUT cuts integer[])
     LANGUAGE plpgsql
@@ -59,8 +62,8 @@ DECLARE
     gone record;
 BEGIN
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens)) THEN
-        -- The worker learns of it before it starts another event: `cuts` changes. Not in a handler's transaction, which could keep the
-        -- leases locked for long.
+        -- The worker learns of it before it starts another event: `cuts` changes. Not in a handler's
+        -- transaction, which could keep the leases locked for long.
         IF array_remove(upto, NULL) <> '{}' THEN
             PERFORM tidegate.apply_cuts();
         END IF;
@@ -137,8 +140,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_new_cuts IS 'Rolls back the ends of events that an operator took while they were being ended.';
 
--- The transaction must not commit if the lease is lost. It sets no search_path, which would cost each event as much as a look into
--- an index, so every name in it is qualified.
+-- The transaction must not commit if the lease is lost. It sets no search_path, which would cost each event
+-- as much as a look into an index, so every name in it is qualified.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql
     AS $$
@@ -167,12 +170,14 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
 $$;
 COMMENT ON FUNCTION tidegate.busy_groups IS 'The groups of a list to which another transaction is publishing.';
 
--- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a handler ended the event:
--- an event that expired or was given up has used no attempt. `waits` controls what happens to a follow-up if another
--- transaction is publishing to its group: either the call waits, or the event stays unchanged and is named in `busy_ids`, as are events
--- whose row another transaction has locked for longer than a moment. The function returns the events that are now in the log. All others were no longer held.
+-- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a handler
+-- ended the event: an event that expired or was given up has used no attempt. `waits` controls what happens
+-- to a follow-up if another transaction is publishing to its group: either the call waits, or the event stays
+-- unchanged and is named in `busy_ids`, as are events whose row another transaction has locked for longer
+-- than a moment. The function returns the events that are now in the log. All others were no longer held.
 --
--- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most one second.
+-- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most
+-- one second.
 CREATE FUNCTION tidegate.finalize(
     token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean,
     next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[],
@@ -316,11 +321,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.end_unreadable IS 'Ends an event whose payload cannot be read.';
 
--- Returns events to the queue for a later try, with the progress they have made. Events that are no longer under their tokens
--- are left unchanged, because the worker may have leased them again. `charged`: an attempt has ended normally, so the event is
--- no longer suspected of killing its worker. `left_ids` are all events that left the worker's leases, including later events of the
--- same groups. It waits for no event: `busy_ids` stay, because another session has locked them or a later event of their group. An
--- event of a group is not put off for longer than a publisher may plan it.
+-- Returns events to the queue for a later try, with the progress they have made. Events that are no longer
+-- under their tokens are left unchanged, because the worker may have leased them again. `charged`: an attempt
+-- has ended normally, so the event is no longer suspected of killing its worker. `left_ids` are all events
+-- that left the worker's leases, including later events of the same groups. It waits for no event: `busy_ids`
+-- stay, because another session has locked them or a later event of their group. An event of a group is not
+-- put off for longer than a publisher may plan it.
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}',
                                OUT left_ids bigint[], OUT busy_ids bigint[])

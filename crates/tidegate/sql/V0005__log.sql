@@ -1,28 +1,29 @@
 -- Retention: how finished events leave the log, and which figures about them stay for ever.
 --
--- The log is partitioned by the UTC day on which its rows expire. A partition is created before the first event
--- finishes into it, and dropped as a whole after its day. Rows that expire on the current day, and rows in the default
--- partition, are deleted in batches.
+-- The log is partitioned by the UTC day on which its rows expire. A partition is created before the first
+-- event finishes into it, and dropped as a whole after its day. Rows that expire on the current day, and rows
+-- in the default partition, are deleted in batches.
 --
--- Measured on Postgres 15 (2 cores, fsync on) with 1,000,000 rows of 313 MB including indexes: Dropping their sealed
--- partition takes 0.09 s. Deleting them in batches of 10,000 takes 2.9 s with the statistics kept, 1.2 s without, and a
--- vacuum must follow. Sealing takes 0.9 s in steps, ahead of time and without blocking anyone. With 100 partitions, the
--- first finalize of a new connection takes 0.7 to 1.2 ms longer than with only the default partition (3.2 against 2.5
--- ms). The second finalize takes 0.6 ms in both cases.
+-- Measured on Postgres 15 (2 cores, fsync on) with 1,000,000 rows of 313 MB including indexes: Dropping their
+-- sealed partition takes 0.09 s. Deleting them in batches of 10,000 takes 2.9 s with the statistics kept, 1.2
+-- s without, and a vacuum must follow. Sealing takes 0.9 s in steps, ahead of time and without blocking
+-- anyone. With 100 partitions, the first finalize of a new connection takes 0.7 to 1.2 ms longer than with
+-- only the default partition (3.2 against 2.5 ms). The second finalize takes 0.6 ms in both cases.
 --
--- Daily counts outlive the rows (B23). `daily_stats` adds the archive of removed rows to a count of the rows in the
--- log, and one transaction changes both. Counting a partition while it is dropped would block all other sessions, so it
--- is *sealed* before: once no event can finish into it any more, its counts are stored beside it. A row may still
--- arrive if a clock was set back or a retention was shortened. A trigger on the sealed partition then discards the
--- counts.
+-- Daily counts outlive the rows (B23). `daily_stats` adds the archive of removed rows to a count of the rows
+-- in the log, and one transaction changes both. Counting a partition while it is dropped would block all
+-- other sessions, so it is *sealed* before: once no event can finish into it any more, its counts are stored
+-- beside it. A row may still arrive if a clock was set back or a retention was shortened. A trigger on the
+-- sealed partition then discards the counts.
 --
--- Each function is one step of a cleanup, in one short transaction. The functions run as the owner (SECURITY DEFINER),
--- so a role that may run a cleanup needs no rights on the tables, and each step writes its audit row together with the
--- removal. A step waits at most 200 ms for a lock, because finalizes queue up behind a step that waits for the log.
--- Only one step runs at a time, whoever starts it, because it locks slot -1 of `mutex`. Two steps can therefore not
--- deadlock on rows.
+-- Each function is one step of a cleanup, in one short transaction. The functions run as the owner (SECURITY
+-- DEFINER), so a role that may run a cleanup needs no rights on the tables, and each step writes its audit
+-- row together with the removal. A step waits at most 200 ms for a lock, because finalizes queue up behind a
+-- step that waits for the log. Only one step runs at a time, whoever starts it, because it locks slot -1 of
+-- `mutex`. Two steps can therefore not deadlock on rows.
 --
--- `now` can only name an earlier time than the database's clock, so no caller can delete rows that have not expired.
+-- `now` can only name an earlier time than the database's clock, so no caller can delete rows that have not
+-- expired.
 
 CREATE TABLE tidegate.stats_archive (
     day        date   NOT NULL,
@@ -73,8 +74,8 @@ COMMENT ON COLUMN tidegate.sealed_stats.events IS 'How many there are.';
 COMMENT ON COLUMN tidegate.sealed_stats.attempts IS 'How many attempts they had in all.';
 COMMENT ON COLUMN tidegate.sealed_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
 
--- Whole milliseconds, so that sums are exact in any order. Infinite times and absurd ones (more than three years) must not make
--- counting fail forever, whoever wrote them into the log.
+-- Whole milliseconds, so that sums are exact in any order. Infinite times and absurd ones (more than three
+-- years) must not make counting fail forever, whoever wrote them into the log.
 CREATE FUNCTION tidegate.latency_ms(created_at timestamptz, finished_at timestamptz) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) AND isfinite(finished_at)
@@ -104,9 +105,9 @@ COMMENT ON COLUMN tidegate.daily_stats.attempts IS 'How many attempts they had i
 COMMENT ON COLUMN tidegate.daily_stats.latency_ms IS
     'The sum of their times from publish to end, in milliseconds. Divide it by events for the mean.';
 
--- The partitions of the log, as in the catalog. The bounds are null for the default partition. `closed`: no event that
--- finishes from now on can expire in it, with a margin of one hour for clocks and transactions. (If pg_get_expr
--- receives the oid of a table, Postgres opens the table and waits for its locks.)
+-- The partitions of the log, as in the catalog. The bounds are null for the default partition. `closed`: no
+-- event that finishes from now on can expire in it, with a margin of one hour for clocks and transactions.
+-- (If pg_get_expr receives the oid of a table, Postgres opens the table and waits for its locks.)
 CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
     RETURNS TABLE (partition text, lower_bound timestamptz, upper_bound timestamptz, closed boolean, sealed boolean,
                    sealing boolean)
@@ -117,7 +118,8 @@ CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
                  OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
                     (SELECT least(min(retention_completed), min(retention_failed), '30 days')
                        FROM tidegate.event_kind), '30 days'), false),
-           -- A table created later under the same name has no trigger, so the stored counts do not belong to it.
+           -- A table created later under the same name has no trigger, so the stored counts do not belong to
+           -- it.
            guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
                                    WHERE s.partition = bounds.partition AND s.counted_to IS NULL),
            guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
@@ -143,8 +145,9 @@ COMMENT ON FUNCTION tidegate.log_partitions IS
     'The partitions of the log, with their bounds and how far they are counted. now: the time to use as the present, if it '
     'is earlier than the database''s clock.';
 
--- Waits for other steps, but at most 200 ms, because that is the lock_timeout of every caller. After a step has its lock, its
--- statements must see everything that was committed before. Only this isolation level guarantees that.
+-- Waits for other steps, but at most 200 ms, because that is the lock_timeout of every caller. After a step
+-- has its lock, its statements must see everything that was committed before. Only this isolation level
+-- guarantees that.
 CREATE FUNCTION tidegate.begin_step() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -206,7 +209,8 @@ CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
 DECLARE
     just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
         + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
-    -- The row as text, not as JSON: a payload with half of a surrogate pair can be stored, but not be taken out of other JSON.
+    -- The row as text, not as JSON: a payload with half of a surrogate pair can be stored, but not be taken
+    -- out of other JSON.
     query CONSTANT text := 'SELECT to_json(ROW(' || tidegate.log_columns('l.')
         || ')::text) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2';
     place text;
@@ -226,9 +230,9 @@ COMMENT ON FUNCTION tidegate.logged IS
     'A finished event, as a row of event_log; no row if it is not in the log. id: the event''s id. Reads one partition at a '
     'time.';
 
--- Returns which of these leases have finished their event, for a worker that lost the answer to an end. It looks at one partition at
--- a time (see found_in), and stops when it has found all events that are not live. It starts with the days on which events that end
--- now expire, and with yesterday's.
+-- Returns which of these leases have finished their event, for a worker that lost the answer to an end. It
+-- looks at one partition at a time (see found_in), and stops when it has found all events that are not live.
+-- It starts with the days on which events that end now expire, and with yesterday's.
 CREATE FUNCTION tidegate.logged_under(ids bigint[], tokens uuid[]) RETURNS TABLE (id bigint, token uuid)
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -259,12 +263,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.logged_under IS 'The leases of a list that finished their event.';
 
--- Returns the given ids, followed either by the ancestors of one event, nearest first, or by the descendants of several. The
--- result has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent. The last
--- ancestor may no longer be stored.
+-- Returns the given ids, followed either by the ancestors of one event, nearest first, or by the descendants
+-- of several. The result has at most `most` ids. An event descends from the event that it replays, or
+-- otherwise from its parent. The last ancestor may no longer be stored.
 --
--- Each table is searched recursively to the end. One pass over the tables is therefore enough if the family lies in
--- their order. Only links that go back and forth between tables need further passes.
+-- Each table is searched recursively to the end. One pass over the tables is therefore enough if the family
+-- lies in their order. Only links that go back and forth between tables need further passes.
 CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -348,8 +352,8 @@ COMMENT ON FUNCTION tidegate.lineage IS
     'The family of an event: its ancestors, nearest first, then its descendants, each as a JSON object. id: the event''s '
     'id. most: the most rows.';
 
--- The days that need a partition: the days on which events expire that finish within a week, for each retention in use. The
--- days between them and the end of the longest retention are not included.
+-- The days that need a partition: the days on which events expire that finish within a week, for each
+-- retention in use. The days between them and the end of the longest retention are not included.
 CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -385,12 +389,13 @@ CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
 $$;
 COMMENT ON FUNCTION tidegate.rows_in_default IS 'How many rows of a day are in the default partition. day: the UTC day.';
 
--- Creates the partition of a day. It creates a separate table and then attaches it. This blocks neither inserts into
--- other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of this day in the default
--- partition are moved. If there are more than 10,000, the day is left to the default partition. Attaching reads the
--- default partition under its lock: 0.3 s for a million rows. This takes no time if a cleanup runs at least once a
--- week, because the default partition then stays almost empty. No event expires later than the longest retention, so
--- the function refuses later days: a role that may run a cleanup cannot fill the catalog with partitions.
+-- Creates the partition of a day. It creates a separate table and then attaches it. This blocks neither
+-- inserts into other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of this day
+-- in the default partition are moved. If there are more than 10,000, the day is left to the default
+-- partition. Attaching reads the default partition under its lock: 0.3 s for a million rows. This takes no
+-- time if a cleanup runs at least once a week, because the default partition then stays almost empty. No
+-- event expires later than the longest retention, so the function refuses later days: a role that may run a
+-- cleanup cannot fill the catalog with partitions.
 CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE (outcome text, moved bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -436,8 +441,8 @@ COMMENT ON FUNCTION tidegate.make_log_partition IS
     'Creates the partition of a day. day: the UTC day on which its rows expire. Returns the outcome and how many rows '
     'moved.';
 
--- A trigger on sealed partitions: a new row makes the counts wrong, so it discards them. The counts are in a table of
--- the owner, whatever role finalizes (SECURITY DEFINER).
+-- A trigger on sealed partitions: a new row makes the counts wrong, so it discards them. The counts are in a
+-- table of the owner, whatever role finalizes (SECURITY DEFINER).
 CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -447,8 +452,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.unseal_log_partition IS 'Trigger of counted partitions: makes the next cleanup count them again.';
 
--- Returns the position in a partition where a step that began at `since` ends: `pages` pages further, so that a step is
--- short even if it finds little. Null at the end of the partition.
+-- Returns the position in a partition where a step that began at `since` ends: `pages` pages further, so that
+-- a step is short even if it finds little. Null at the end of the partition.
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -459,9 +464,9 @@ CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAUL
 $$;
 COMMENT ON FUNCTION tidegate.step_end IS 'Where a step of a cleanup ends.';
 
--- Counts a closed partition, one step at a time, and stores the counts. Inserts into this partition and deletes from it would
--- wait during a step. But there are none, because no event can finish into it any more. Returns whether it is sealed now, or
--- null if it is not closed or does not exist.
+-- Counts a closed partition, one step at a time, and stores the counts. Inserts into this partition and
+-- deletes from it would wait during a step. But there are none, because no event can finish into it any more.
+-- Returns whether it is sealed now, or null if it is not closed or does not exist.
 CREATE FUNCTION tidegate.seal_log_partition(
     partition text, now timestamptz DEFAULT NULL, pages bigint DEFAULT 8192
 ) RETURNS boolean
@@ -511,9 +516,10 @@ COMMENT ON FUNCTION tidegate.seal_log_partition IS
     'log_partitions(). pages: the length of a step. Returns true when counting is complete, null if the partition is still '
     'in use.';
 
--- Drops a sealed partition after its last row has expired, and adds its counts to the archive. The expiry is read from
--- the partition's bound in the catalog. Only the last statement locks the log itself, until its commit. Returns null if
--- nothing was dropped: the partition does not exist, has not expired or is not sealed.
+-- Drops a sealed partition after its last row has expired, and adds its counts to the archive. The expiry is
+-- read from the partition's bound in the catalog. Only the last statement locks the log itself, until its
+-- commit. Returns null if nothing was dropped: the partition does not exist, has not expired or is not
+-- sealed.
 CREATE FUNCTION tidegate.drop_log_partition(
     partition text, actor text DEFAULT NULL, now timestamptz DEFAULT NULL
 ) RETURNS TABLE (dropped bigint)
@@ -557,9 +563,9 @@ COMMENT ON FUNCTION tidegate.drop_log_partition IS
     'Drops a counted partition whose rows have all expired. partition: its name. actor: the operator''s name. now: as in '
     'log_partitions(). Returns how many rows were removed; null if the partition was not dropped.';
 
--- Deletes expired rows of one partition, at most `batch`, and adds them to the archive. It walks by physical position
--- (a TID range scan), so that later steps do not read deleted rows again. Returns where the next step begins, or null
--- at the end.
+-- Deletes expired rows of one partition, at most `batch`, and adds them to the archive. It walks by physical
+-- position (a TID range scan), so that later steps do not read deleted rows again. Returns where the next
+-- step begins, or null at the end.
 CREATE FUNCTION tidegate.delete_expired(
     partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, actor text DEFAULT NULL,
     now timestamptz DEFAULT NULL
@@ -675,8 +681,9 @@ COMMENT ON FUNCTION tidegate.forget_received IS
     'Removes messages that receive() recorded more than 15 days ago. batch: the most messages. dry_run: true only counts '
     'them. actor: the operator''s name. now: as in log_partitions().';
 
--- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be read, it goes without its
--- payload; an event that cannot be ended stays. `begun` are those that a handler may have been running; their attempt counts.
+-- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be read,
+-- it goes without its payload; an event that cannot be ended stays. `begun` are those that a handler may have
+-- been running; their attempt counts.
 CREATE FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -751,10 +758,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.end_at_once IS 'Ends events as FAILED that the caller has locked, all or none.';
 
--- Ends live events that no drain would pass to a handler any more: their deadline has passed or their attempts are used
--- up, and they are in no live lease. They move to the log with the same codes as in a drain. The function first breaks
--- the leases of dead workers, which may use up an attempt. It walks the primary key in pages of `page` rows. `last_id`
--- is null at the end.
+-- Ends live events that no drain would pass to a handler any more: their deadline has passed or their
+-- attempts are used up, and they are in no live lease. They move to the log with the same codes as in a
+-- drain. The function first breaks the leases of dead workers, which may use up an attempt. It walks the
+-- primary key in pages of `page` rows. `last_id` is null at the end.
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
     actor text DEFAULT NULL, now timestamptz DEFAULT NULL
@@ -790,8 +797,8 @@ BEGIN
     ELSIF due IS NOT NULL THEN
         due := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                       WHERE q.id = ANY (due) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
-        -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have
-        -- locked.
+        -- A separate statement, so that it sees leases that were being taken. No lease can take the events
+        -- that we have locked.
         SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
         SELECT array_agg(q.id ORDER BY q.id) FILTER (WHERE q.expires_at <= moment) AS expired,
                array_agg(q.id ORDER BY q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) AS abandoned INTO ended
@@ -888,8 +895,9 @@ END $$;
 COMMENT ON FUNCTION tidegate.missing_retention_days IS
     'Days for which apply_retention() needs a partition. kind: the kind. partition: the partition that holds its rows.';
 
--- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The events move
--- to the partition of their new day, so the old partition must be counted again. It walks as `delete_expired` does.
+-- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The
+-- events move to the partition of their new day, so the old partition must be counted again. It walks as
+-- `delete_expired` does.
 CREATE FUNCTION tidegate.apply_retention(
     kind text, partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, reason text DEFAULT NULL,
     actor text DEFAULT NULL

@@ -1,9 +1,9 @@
--- Operations: replay, requeue, pause, resume, unblock. Each is one function, so that its changes and its audit row are
--- always in one transaction. The right to operate is the right to execute the function: an operator needs no rights on the
--- tables (SECURITY DEFINER).
+-- Operations: replay, requeue, pause, resume, unblock. Each is one function, so that its changes and its
+-- audit row are always in one transaction. The right to operate is the right to execute the function: an
+-- operator needs no rights on the tables (SECURITY DEFINER).
 --
--- An invalid argument raises an error. A valid call that finds nothing to do returns a report with the reason, so that its
--- audit row is kept.
+-- An invalid argument raises an error. A valid call that finds nothing to do returns a report with the
+-- reason, so that its audit row is kept.
 
 CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -48,9 +48,10 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
 $$;
 COMMENT ON FUNCTION tidegate.record_action IS 'Writes an audit row.';
 
--- The only function that requeues events. The worker loses the events, and with each one the later events of its group: it can write
--- nothing about them any more (lease_cut), and the next sweep takes them out of its leases. A started attempt counts. The event runs in the next drain even if its attempts were used up. If its limit is already 1000, the
--- maximum, one attempt is returned to it.
+-- The only function that requeues events. The worker loses the events, and with each one the later events of
+-- its group: it can write nothing about them any more (lease_cut), and the next sweep takes them out of its
+-- leases. A started attempt counts. The event runs in the next drain even if its attempts were used up. If
+-- its limit is already 1000, the maximum, one attempt is returned to it.
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -60,7 +61,8 @@ DECLARE
     taken jsonb;
 BEGIN
     found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE);
-    -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have locked.
+    -- A separate statement, so that it sees leases that were being taken. No lease can take the events that
+    -- we have locked.
     WITH held AS MATERIALIZED (
         SELECT q.id, q.group_key, l.token, l.worker, q.id <= l.started_to AS begun,
                q.id <= l.started_to AND q.attempts < q.max_attempts AS ran
@@ -140,8 +142,8 @@ COMMENT ON FUNCTION tidegate.requeue IS
     'reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to '
     '200 characters. Returns a report as an object.';
 
--- Allows one replay at a time. The next statement of a session that waited here sees what the other session replayed. An older
--- snapshot would not show it.
+-- Allows one replay at a time. The next statement of a session that waited here sees what the other session
+-- replayed. An older snapshot would not show it.
 CREATE FUNCTION tidegate.lock_replays() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -154,9 +156,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.lock_replays IS 'Makes concurrent replays wait for each other.';
 
--- Returns the completed work of a finished event, for a replay that runs only the rest: handlers that succeeded, and the
--- steps of all handlers. A handler keeps its follow-ups only if they were not published. They were published if a handler
--- decided the end of the event, and were not if the system gave the event up.
+-- Returns the completed work of a finished event, for a replay that runs only the rest: handlers that
+-- succeeded, and the steps of all handlers. A handler keeps its follow-ups only if they were not published.
+-- They were published if a handler decided the end of the event, and were not if the system gave the event
+-- up.
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -172,9 +175,9 @@ CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) 
 $$;
 COMMENT ON FUNCTION tidegate.done_so_far IS 'The work that a replay of failed handlers can skip.';
 
--- Puts logged events back as new ones, behind all live events of their groups and in the order of their ids. The groups are
--- locked before ids are drawn (see lock_groups). Events that collide with a live event, by deduplication key or as a second
--- replay, are left out.
+-- Puts logged events back as new ones, behind all live events of their groups and in the order of their ids.
+-- The groups are locked before ids are drawn (see lock_groups). Events that collide with a live event, by
+-- deduplication key or as a second replay, are left out.
 CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval)
     RETURNS TABLE (new_id bigint, original bigint)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -211,13 +214,15 @@ COMMENT ON FUNCTION tidegate.made_replays IS 'Whether an audit row''s ids were r
 
 -- Returns the events that a replay would take, and for all others that were asked for, the reason why not.
 --
--- A filter must be safe to repeat: using the same time window twice must not run an event twice. It therefore leaves out
--- events that were already replayed, and events that are replays themselves and so entered an open window by the first
--- call. A replay proves that its original was replayed; after the replay's own retention the audit proves it. `again`
--- includes both, but takes only the original event of each lineage. A filter never takes events that an operator cancelled.
--- `known` is the last audit row of a replay that the caller saw before it waited for other sessions.
+-- A filter must be safe to repeat: using the same time window twice must not run an event twice. It therefore
+-- leaves out events that were already replayed, and events that are replays themselves and so entered an open
+-- window by the first call. A replay proves that its original was replayed; after the replay's own retention
+-- the audit proves it. `again` includes both, but takes only the original event of each lineage. A filter
+-- never takes events that an operator cancelled. `known` is the last audit row of a replay that the caller
+-- saw before it waited for other sessions.
 --
--- It is planned anew each time: a filter for dead letters then finds them by their own index, and not by a look at every day.
+-- It is planned anew each time: a filter for dead letters then finds them by their own index, and not by a
+-- look at every day.
 CREATE FUNCTION tidegate.replay_candidates(
     ids bigint[], kind text, status text, code text, since timestamptz, until timestamptz, again boolean,
     failed_handlers_only boolean, known bigint
@@ -298,9 +303,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.replay_candidates IS 'The events that a replay would publish, and the reasons against the others.';
 
--- Returns the groups whose order a replay may break, for a dry run. In some groups the replay would wait behind live events. In
--- others later events have already ended, so that the replay would run after events that the original once preceded. Those
--- events ended after it, so the block range index of finished_at limits the search.
+-- Returns the groups whose order a replay may break, for a dry run. In some groups the replay would wait
+-- behind live events. In others later events have already ended, so that the replay would run after events
+-- that the original once preceded. Those events ended after it, so the block range index of finished_at
+-- limits the search.
 CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -362,15 +368,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.check_replay IS 'Refuses invalid arguments of replay().';
 
--- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A dry run reports
--- what would be done. It changes nothing, so it leaves no audit row. `code` selects events by the code of
--- their last error.
+-- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A
+-- dry run reports what would be done. It changes nothing, so it leaves no audit row. `code` selects events by
+-- the code of their last error.
 --
--- A report has the `digest` of the ids of the eligible events. A call with a digest replays exactly these events or nothing: what
--- a person saw in a dry run is what happens, even if other events have ended since.
+-- A report has the `digest` of the ids of the eligible events. A call with a digest replays exactly these
+-- events or nothing: what a person saw in a dry run is what happens, even if other events have ended since.
 --
--- A call changes at most 2000 groups, because each needs a lock, and a server with default settings has about 7000 locks for
--- all sessions. limit_reached reports that more events are left; the same call continues with them.
+-- A call changes at most 2000 groups, because each needs a lock, and a server with default settings has about
+-- 7000 locks for all sessions. limit_reached reports that more events are left; the same call continues with
+-- them.
 CREATE FUNCTION tidegate.replay(
     ids                  bigint[]    DEFAULT NULL,
     kind                 text        DEFAULT NULL,
@@ -441,7 +448,8 @@ BEGIN
                              FROM skipped AS s WHERE s.position <= tidegate.listed_at_most())),
            ARRAY(SELECT t.id FROM taken AS t ORDER BY t.id),
            ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id),
-           -- For the order's risks. To look the events up again would take as many searches as there are partitions.
+           -- For the order's risks. To look the events up again would take as many searches as there are
+           -- partitions.
            (SELECT jsonb_agg(to_jsonb(g)) FROM (
                 SELECT t.group_key, min(t.id) AS first_id, min(t.finished_at) AS finished_at
                   FROM taken AS t WHERE replay.dry_run AND t.group_key IS NOT NULL GROUP BY t.group_key) AS g)
@@ -498,11 +506,11 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
 $$;
 COMMENT ON FUNCTION tidegate.with_collisions IS 'A replay''s report with the events that collided.';
 
--- Ends live events by an operator's decision, whichever worker holds them. It does not write the lease token to the log, where the
--- token would tell the worker that the end was its own. The worker learns of the end from the next sweep (lease_cut). Returns the
--- events that have `ended`, those of them that a handler may have been running (`begun`, whose attempt counts), and those
--- that were `missed`. A call that ends one event waits for its lock. A call that ends many never waits, because everything
--- it has locked would wait too.
+-- Ends live events by an operator's decision, whichever worker holds them. It does not write the lease token
+-- to the log, where the token would tell the worker that the end was its own. The worker learns of the end
+-- from the next sweep (lease_cut). Returns the events that have `ended`, those of them that a handler may
+-- have been running (`begun`, whose attempt counts), and those that were `missed`. A call that ends one event
+-- waits for its lock. A call that ends many never waits, because everything it has locked would wait too.
 CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text,
                                   OUT ended bigint[], OUT begun bigint[], OUT missed bigint[])
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -1,17 +1,19 @@
--- The state of outside services. A handler names the service that it calls. If a call gets no answer, the worker reports this
--- here, for all drains. After a number of such failures in a row, the circuit of the service opens:
+-- The state of outside services. A handler names the service that it calls. If a call gets no answer, the
+-- worker reports this here, for all drains. After a number of such failures in a row, the circuit of the
+-- service opens:
 --
---   closed    it answers, as far as is known
---   open      it does not answer. Kinds whose events call it are not leased until retry_at
---   probing   retry_at has passed, and one worker tries one event. An answer closes the circuit, a failure opens it again, for
+--   closed    it answers, as far as is known open      it does not answer. Kinds whose events call it are not
+--   leased until retry_at probing   retry_at has passed, and one worker tries one event. An answer closes the
+--   circuit, a failure opens it again, for
 --             longer. If the worker reports nothing, another one takes over at retry_at
 --   paused    by an operator, until it is resumed
 --
 -- The events themselves are not written in the meantime, so their order and their attempts do not change.
 --
--- Calls can also be limited, over all drains: how many run at the same time (`max_running`), and how many start per second
--- (`per_second`). A worker claims places and starts for a few events, leases as many events of the service's kinds, and returns
--- what it does not use. If a worker dies, its places become free when its leases expire.
+-- Calls can also be limited, over all drains: how many run at the same time (`max_running`), and how many
+-- start per second (`per_second`). A worker claims places and starts for a few events, leases as many events
+-- of the service's kinds, and returns what it does not use. If a worker dies, its places become free when its
+-- leases expire.
 
 CREATE FUNCTION tidegate.open_after() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 5;
 COMMENT ON FUNCTION tidegate.open_after IS 'The number of consecutive unanswered calls that opens a service.';
@@ -39,8 +41,8 @@ CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE
     RETURN tidegate.is_troubled(s) OR tidegate.is_limited(s);
 COMMENT ON FUNCTION tidegate.is_watched IS 'Whether drains must know of a service.';
 
--- Returns what a drain must know: services that failed recently and services with limits, with the kinds of events that call
--- them, and the policies of kinds. Null if there is nothing to know.
+-- Returns what a drain must know: services that failed recently and services with limits, with the kinds of
+-- events that call them, and the policies of kinds. Null if there is nothing to know.
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -56,12 +58,13 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
 $$;
 COMMENT ON FUNCTION tidegate.watched_services IS 'The services and policies that drains must know.';
 
--- Stores what a worker has learned about a service since its last report. The arguments say whether the service answered
--- (before the failures, if there are any), how many calls in a row have failed since, and the code of the last failure. They
--- also say when the service wants to be called again, and which kinds of events wait for it. `probed`: the report is about the
--- one event that was tried. If it contains neither an answer nor a failure, no call was made, and another event is tried. `uncalled`
--- is the kind of that event if its handlers ended without a call: a deployment may have gone round the service. The kind no longer
--- waits for the service, until an event of it calls the service again.
+-- Stores what a worker has learned about a service since its last report. The arguments say whether the
+-- service answered (before the failures, if there are any), how many calls in a row have failed since, and
+-- the code of the last failure. They also say when the service wants to be called again, and which kinds of
+-- events wait for it. `probed`: the report is about the one event that was tried. If it contains neither an
+-- answer nor a failure, no call was made, and another event is tried. `uncalled` is the kind of that event if
+-- its handlers ended without a call: a deployment may have gone round the service. The kind no longer waits
+-- for the service, until an event of it calls the service again.
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text,
                                         retry_after double precision, kinds text[], probed boolean, uncalled text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
@@ -72,7 +75,8 @@ DECLARE
     next tidegate.service;
 BEGIN
     PERFORM tidegate.check_service(report_service.service);
-    -- A report that cannot be written in time is lost. If it was the result of a probe, another probe follows.
+    -- A report that cannot be written in time is lost. If it was the result of a probe, another probe
+    -- follows.
     BEGIN
         INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
         SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
@@ -107,7 +111,8 @@ BEGIN
                 next.kinds := array_remove(next.kinds, report_service.uncalled);
                 next.retry_at := instant;
                 IF next.kinds = '{}' THEN
-                    -- Nobody waits for it. The next event calls it, and one failure is enough to open it again.
+                    -- Nobody waits for it. The next event calls it, and one failure is enough to open it
+                    -- again.
                     next.state := 'closed';
                     next.failures := tidegate.open_after() - 1;
                 END IF;
@@ -170,11 +175,12 @@ COMMENT ON FUNCTION tidegate.resume_service IS
     'Resumes a service after pause_service(). If the service does not answer, it is tried again at once. service: its name. '
     'reason: the reason, required. actor: the operator''s name.';
 
--- Claims places and starts: `running` is how many events of the service the worker runs, `wanted` is for how many more it wants
--- a place, and `starts` is how many starts it wants. A negative number of starts returns starts. The result is how many places
--- the worker now has, including those of running events, and the starts that it may use. The first start is after `first_in`
--- seconds, and each further one is `apart` seconds after the one before. Starts are given for at most one second ahead. Values
--- that are not limited are null. All values are null if another session is claiming at this moment.
+-- Claims places and starts: `running` is how many events of the service the worker runs, `wanted` is for how
+-- many more it wants a place, and `starts` is how many starts it wants. A negative number of starts returns
+-- starts. The result is how many places the worker now has, including those of running events, and the starts
+-- that it may use. The first start is after `first_in` seconds, and each further one is `apart` seconds after
+-- the one before. Starts are given for at most one second ahead. Values that are not limited are null. All
+-- values are null if another session is claiming at this moment.
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer,
                                        seconds double precision,
                                        OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision)

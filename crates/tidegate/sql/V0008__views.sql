@@ -1,5 +1,5 @@
--- Views for people: live events with their state for operators, jobs as a client of an HTTP interface sees them, and events
--- that are leased, stuck, blocked or slow.
+-- Views for people: live events with their state for operators, jobs as a client of an HTTP interface sees
+-- them, and events that are leased, stuck, blocked or slow.
 
 -- An event is found in a set by binary search. Further sets are those that may have started or are stuck.
 CREATE VIEW tidegate.held AS
@@ -15,13 +15,14 @@ COMMENT ON COLUMN tidegate.held.ids IS 'All leased ids.';
 COMMENT ON COLUMN tidegate.held.started IS 'The leased ids that a handler may be processing.';
 COMMENT ON COLUMN tidegate.held.stuck IS 'The leased ids whose worker has not renewed its lease in time.';
 
--- The state of an event depends on the lease that holds it. An attempt counts here as soon as it may have started.
+-- The state of an event depends on the lease that holds it. An attempt counts here as soon as it may have
+-- started.
 --
--- The view has two halves, so that a query for PROCESSING does not read the whole queue. With a join from the queue to its
--- leases, a million events were read to find the nine hundred of a stuck lease (13,300 pages; 186 with two halves). The
--- PENDING events are filtered outside of their half, so that this half stays a plain table: its rows come in index order, and
--- LIMIT stops the scan. `<@ r` is redundant but makes the planner expect few rows: it assumes that each lease covers a ninth
--- of the queue.
+-- The view has two halves, so that a query for PROCESSING does not read the whole queue. With a join from the
+-- queue to its leases, a million events were read to find the nine hundred of a stuck lease (13,300 pages;
+-- 186 with two halves). The PENDING events are filtered outside of their half, so that this half stays a
+-- plain table: its rows come in index order, and LIMIT stops the scan. `<@ r` is redundant but makes the
+-- planner expect few rows: it assumes that each lease covers a ninth of the queue.
 CREATE VIEW tidegate.events AS
 SELECT e.*
   FROM (SELECT q.id, q.kind, q.payload, q.group_key, q.dedup_key, q.correlation_id, 'PROCESSING' AS status,

@@ -1,10 +1,10 @@
--- Forgetting a person: the content of events about the person leaves the queue and the log. What happened, when, and how it
--- ended stays, for the figures and the audit.
+-- Forgetting a person: the content of events about the person leaves the queue and the log. What happened,
+-- when, and how it ended stays, for the figures and the audit.
 --
--- A forgotten event keeps its id, kind, status, attempts, times and lineage, and the code, handler, attempt and time of each
--- error. Payload, result, progress, the texts of errors and the keys (group, deduplication, correlation) are removed. The
--- next vacuum removes what Postgres keeps in old row versions. Write-ahead logs and backups keep theirs until they are
--- deleted.
+-- A forgotten event keeps its id, kind, status, attempts, times and lineage, and the code, handler, attempt
+-- and time of each error. Payload, result, progress, the texts of errors and the keys (group, deduplication,
+-- correlation) are removed. The next vacuum removes what Postgres keeps in old row versions. Write-ahead logs
+-- and backups keep theirs until they are deleted.
 
 CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -53,9 +53,9 @@ COMMENT ON FUNCTION tidegate.offspring IS
     'Ids of follow-ups and replays of these events that are not forgotten yet. ids: the events. after: only ids above this. '
     'most: the most ids.';
 
--- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of these events, wherever an
--- operator has named them to unblock, cancel, reschedule or publish. Each key is one search in the index of such entries, however
--- long the audit is.
+-- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of these
+-- events, wherever an operator has named them to unblock, cancel, reschedule or publish. Each key is one
+-- search in the index of such entries, however long the audit is.
 CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -76,13 +76,15 @@ CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlati
 $$;
 COMMENT ON FUNCTION tidegate.forget_arguments IS 'Removes keys from the arguments of audit rows.';
 
--- Forgets the content of these events, at most 1,000 of them. An empty list is also recorded in the audit. Live events are
--- first cancelled, even if a worker holds them. Descendants must be forgotten before, because they are found through these
--- events. These events in turn are found by their keys. `offspring` returns the first 1,000 descendants that appeared since.
+-- Forgets the content of these events, at most 1,000 of them. An empty list is also recorded in the audit.
+-- Live events are first cancelled, even if a worker holds them. Descendants must be forgotten before, because
+-- they are found through these events. These events in turn are found by their keys. `offspring` returns the
+-- first 1,000 descendants that appeared since.
 --
--- A handler that is working on a cancelled event (`in_hand`) continues. It cannot write anything about it to the queue, but
--- its changes to other tables are its own. The audit stores the ids, but not the person they were about: the keys of these events
--- leave it, and so do `groups` and `correlation_ids`, whose events may have left the log before.
+-- A handler that is working on a cancelled event (`in_hand`) continues. It cannot write anything about it to
+-- the queue, but its changes to other tables are its own. The audit stores the ids, but not the person they
+-- were about: the keys of these events leave it, and so do `groups` and `correlation_ids`, whose events may
+-- have left the log before.
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false,
                                 groups text[] DEFAULT '{}', correlation_ids text[] DEFAULT '{}') RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -117,7 +119,8 @@ BEGIN
     SELECT coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NULL), '{}'),
            coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NOT NULL), '{}')
       INTO logged, before FROM tidegate.event_log AS l WHERE l.id = ANY (forget.ids);
-    -- Events that were being leased at this moment must be passed again, like descendants that appeared since.
+    -- Events that were being leased at this moment must be passed again, like descendants that appeared
+    -- since.
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
         PERFORM tidegate.forget_arguments(logged, forget.groups, forget.correlation_ids);

@@ -1,8 +1,9 @@
--- Changes that operators make to live events, from one to a hundred thousand: cancel them, or reschedule them.
+-- Changes that operators make to live events, from one to a hundred thousand: cancel them, or reschedule
+-- them.
 --
--- Each call is one short transaction over up to `limit` events, lowest ids first, with its audit row. `next` is the id behind
--- which the same call continues, or null if no more events are left. To change many events, repeat the call until then. Drains,
--- producers and other operators continue in between.
+-- Each call is one short transaction over up to `limit` events, lowest ids first, with its audit row. `next`
+-- is the id behind which the same call continues, or null if no more events are left. To change many events,
+-- repeat the call until then. Drains, producers and other operators continue in between.
 
 CREATE FUNCTION tidegate.check_selection(
     ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
@@ -62,8 +63,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.select_live IS 'The next live events of a selection.';
 
--- Builds the common part of all reports: how many events there were, of which kinds, the first ids, where to continue, and what
--- became of ids that were asked for but are not live events.
+-- Builds the common part of all reports: how many events there were, of which kinds, the first ids, where to
+-- continue, and what became of ids that were asked for but are not live events.
 CREATE FUNCTION tidegate.told_selection(
     ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb
 ) RETURNS jsonb
@@ -157,10 +158,11 @@ COMMENT ON FUNCTION tidegate.cancel IS
     'events in this call. after: only ids above this; the report''s next is the value for the next call. dry_run: true '
     'reports what would be done, with all ids, and changes nothing. Returns a report as an object.';
 
--- Reschedules waiting events, or changes their deadline. An `available_at` in the past means now, also for events that wait for
--- another attempt. Events that a worker has leased are not changed (`in_hand`), because the worker would not notice. An event
--- of a group is not changed if it would block its group for longer than a publisher may (`too_late`). `past_deadline` counts
--- events whose deadline passes before they start; they will end as expired.
+-- Reschedules waiting events, or changes their deadline. An `available_at` in the past means now, also for
+-- events that wait for another attempt. Events that a worker has leased are not changed (`in_hand`), because
+-- the worker would not notice. An event of a group is not changed if it would block its group for longer than
+-- a publisher may (`too_late`). `past_deadline` counts events whose deadline passes before they start; they
+-- will end as expired.
 --
 -- No lease is locked: an event that is in no lease while its row is locked cannot be leased.
 CREATE FUNCTION tidegate.reschedule(

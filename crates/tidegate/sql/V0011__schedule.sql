@@ -1,8 +1,9 @@
 -- Periodic events: events that are published again and again, at times called slots.
 --
--- A slot is a point in time at which a schedule publishes its event. A program computes the next slot, because this needs a cron
--- expression and a table of time zones. The slot is stored, so that finding due schedules is one comparison with the database's
--- clock. The stored slot also prevents publishing a slot twice: the transaction that publishes also moves it on.
+-- A slot is a point in time at which a schedule publishes its event. A program computes the next slot,
+-- because this needs a cron expression and a table of time zones. The slot is stored, so that finding due
+-- schedules is one comparison with the database's clock. The stored slot also prevents publishing a slot
+-- twice: the transaction that publishes also moves it on.
 
 CREATE TABLE tidegate.schedule (
     id            bigint      GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -58,8 +59,9 @@ COMMENT ON SEQUENCE tidegate.schedule_id_seq IS 'Draws the ids of schedules.';
 
 CREATE INDEX schedule_due ON tidegate.schedule (next_at) WHERE NOT paused;
 
--- Returns an error message for the first field of a schedule that is not allowed. Cron expressions and time zones are read by
--- programs, which have a calendar. If a program cannot read one, the schedule stops, and `problem` contains the reason.
+-- Returns an error message for the first field of a schedule that is not allowed. Cron expressions and time
+-- zones are read by programs, which have a calendar. If a program cannot read one, the schedule stops, and
+-- `problem` contains the reason.
 CREATE FUNCTION tidegate.refuse_schedule(
     name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval,
     catch_up text
@@ -102,8 +104,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_schedule IS 'Refuses an invalid schedule.';
 
--- Creates or changes a schedule. The keeper is a program's name, or null for operators. Published events are not changed, a pause
--- remains, and the next slot is the first one from now on.
+-- Creates or changes a schedule. The keeper is a program's name, or null for operators. Published events are
+-- not changed, a pause remains, and the next slot is the first one from now on.
 CREATE FUNCTION tidegate.put_schedule(
     keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text,
     start_within interval, catch_up text, reason text, actor text
@@ -212,7 +214,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'name: must be the name of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back since.
+    -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back
+    -- since.
     changes := found_one.paused <> pauses
         OR NOT pauses AND (found_one.problem IS NOT NULL OR found_one.last_at > clock_timestamp());
     IF changes THEN
@@ -246,8 +249,8 @@ COMMENT ON FUNCTION tidegate.resume_schedule IS
     'Resumes a periodic event after pause_schedule(). Slots that were missed are skipped. name: the schedule. reason: the '
     'reason, required. actor: the operator''s name.';
 
--- Returns the name of a slot, which is the event's deduplication key and correlation id. Handlers recognize the slot by this
--- name, and a search for it finds all events that descend from the slot.
+-- Returns the name of a slot, which is the event's deduplication key and correlation id. Handlers recognize
+-- the slot by this name, and a search for it finds all events that descend from the slot.
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamptz) RETURNS text
     LANGUAGE sql STABLE
     RETURN 'schedule:' || name || '@' || to_char(slot AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
@@ -278,8 +281,9 @@ COMMENT ON FUNCTION tidegate.run_schedule IS
     'Publishes a periodic event now, and does not change its slots. name: the schedule. reason: the reason, required. '
     'actor: the operator''s name.';
 
--- Removes operators' schedules of these groups, which would otherwise continue to publish about a forgotten person. Schedules that a
--- program declares are about no person, and would be declared again. The audit stores their number. Returns how many there are.
+-- Removes operators' schedules of these groups, which would otherwise continue to publish about a forgotten
+-- person. Schedules that a program declares are about no person, and would be declared again. The audit
+-- stores their number. Returns how many there are.
 CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false)
     RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -302,11 +306,12 @@ COMMENT ON FUNCTION tidegate.forget_schedules IS
     'Removes operators'' schedules of groups. groups: the group keys. reason: the reason, required. actor: the operator''s '
     'name. dry_run: true only counts them. Returns the number of schedules.';
 
--- Fires the schedules that a drain has found due, each in its own step: [{"id", "revision", "from", "slots", "next", "problem"}],
--- times in seconds since 1970. `from` is the next slot that the drain has read, or null if there was none, and `next` is the new
--- one. If two drains found the same slot due, the second one finds a different slot stored. No step waits long: it skips a row that
--- another session is changing, and a group whose publish lock another session holds. After one other wait, it leaves the rest to the
--- next call. Returns the result of each schedule that was not skipped.
+-- Fires the schedules that a drain has found due, each in its own step: [{"id", "revision", "from", "slots",
+-- "next", "problem"}], times in seconds since 1970. `from` is the next slot that the drain has read, or null
+-- if there was none, and `next` is the new one. If two drains found the same slot due, the second one finds a
+-- different slot stored. No step waits long: it skips a row that another session is changing, and a group
+-- whose publish lock another session holds. After one other wait, it leaves the rest to the next call.
+-- Returns the result of each schedule that was not skipped.
 CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE (id bigint, published bigint, refused text)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -354,7 +359,8 @@ BEGIN
                 waited := true;
                 CONTINUE;
             WHEN invalid_parameter_value THEN
-                -- The publish has refused a field of the schedule. It will do so again, so the schedule stops and stores the reason.
+                -- The publish has refused a field of the schedule. It will do so again, so the schedule stops
+                -- and stores the reason.
                 UPDATE tidegate.schedule AS t SET next_at = 'infinity', problem = SQLERRM
                  WHERE t.id = (SELECT k.id FROM tidegate.schedule AS k WHERE k.id = f.id AND k.revision = f.revision
                                   FOR UPDATE SKIP LOCKED);

@@ -1,6 +1,7 @@
--- How events of a kind are handled, if it differs from the defaults: the values that its program declares, each of which an
--- operator may override. Publishers read the number of attempts from it. Drains read the rest, together with their leases. The
--- limit of events that run at the same time is the limit of a service with the name `kind:…`, which all drains share.
+-- How events of a kind are handled, if it differs from the defaults: the values that its program declares,
+-- each of which an operator may override. Publishers read the number of attempts from it. Drains read the
+-- rest, together with their leases. The limit of events that run at the same time is the limit of a service
+-- with the name `kind:…`, which all drains share.
 
 -- A declaration is complete, so values that are no longer declared are removed.
 CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
@@ -69,7 +70,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION '%', tidegate.unregistered(set_policy.kind) USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time, each on its own.
+    -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time,
+    -- each on its own.
     IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
         RAISE EXCEPTION 'batch: must not be given for %, because its program handles its events one by one', set_policy.kind
             USING ERRCODE = 'invalid_parameter_value';

@@ -60,11 +60,13 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 COMMENT ON FUNCTION tidegate.wal_position IS 'The server''s current position in the write-ahead log.';
 
--- Returns whether a publisher should wake a drain: no running drain will check the queue again, and no drain was woken within the
--- last two seconds. Only one of several callers gets true. That caller starts a drain by any available means.
+-- Returns whether a publisher should wake a drain: no running drain will check the queue again, and no drain
+-- was woken within the last two seconds. Only one of several callers gets true. That caller starts a drain by
+-- any available means.
 --
--- Call it after the publish has committed, in a transaction of its own. Then no event is missed: a drain announces that it is
--- closing before its last check. A publisher that saw the drain working has therefore committed before that check.
+-- Call it after the publish has committed, in a transaction of its own. Then no event is missed: a drain
+-- announces that it is closing before its last check. A publisher that saw the drain working has therefore
+-- committed before that check.
 CREATE FUNCTION tidegate.should_wake() RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -76,7 +78,8 @@ BEGIN
         RAISE EXCEPTION 'should_wake: must be called after the commit of the publish, in a transaction of its own'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    -- The time of the call is stored once every 15 minutes. It never waits: if another session has the row, this caller is told.
+    -- The time of the call is stored once every 15 minutes. It never waits: if another session has the row,
+    -- this caller is told.
     UPDATE tidegate.wake AS w SET sent_at = CASE WHEN is_awake THEN w.sent_at ELSE instant END, asked_at = instant
      WHERE w.one = (SELECT o.one FROM tidegate.wake AS o
                       WHERE o.asked_at < instant - interval '15 minutes' AND is_awake
@@ -88,10 +91,11 @@ COMMENT ON FUNCTION tidegate.should_wake IS
     'Returns whether a producer that has just published should start a drain: true at most once in two seconds, and only '
     'while no drain is at work. Call it after the COMMIT, in a separate transaction.';
 
--- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that another session is about
--- to take is skipped. `repeated`: another worker has already taken this hop of the chain, so no slot is taken. `wakes`: publishers
--- asked within the last hour whether to wake drains, so this drain must announce its end to them. `soon`: no slot is free, but a drain
--- that holds one has announced that it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
+-- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that
+-- another session is about to take is skipped. `repeated`: another worker has already taken this hop of the
+-- chain, so no slot is taken. `wakes`: publishers asked within the last hour whether to wake drains, so this
+-- drain must announce its end to them. `soon`: no slot is free, but a drain that holds one has announced that
+-- it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -128,9 +132,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.take_slot IS 'Takes a slot for a drain.';
 
--- Renews a drain's slot for this many seconds from now, and stores how many events it ends per second. Returns whether the drain
--- still has the slot, and whether no other running drain has a lower one. It never waits: if another session has locked the row, the
--- slot is renewed next time.
+-- Renews a drain's slot for this many seconds from now, and stores how many events it ends per second.
+-- Returns whether the drain still has the slot, and whether no other running drain has a lower one. It never
+-- waits: if another session has locked the row, the slot is renewed next time.
 CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision,
                                    OUT ours boolean, OUT first boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -146,8 +150,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.keep_slot IS 'Renews a drain''s slot.';
 
--- Announces that the drain found no event and will check a last time, or that it found one after all. Returns whether this is
--- stored. A row that another session has locked is not changed.
+-- Announces that the drain found no event and will check a last time, or that it found one after all. Returns
+-- whether this is stored. A row that another session has locked is not changed.
 CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -165,8 +169,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.close_slot IS 'Records that a drain looks for events one last time.';
 
--- Frees the slot when the drain ends. It never waits, as above: a locked slot becomes free when its time is up. From now on a
--- publisher wakes the next drain.
+-- Frees the slot when the drain ends. It never waits, as above: a locked slot becomes free when its time is
+-- up. From now on a publisher wakes the next drain.
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -179,11 +183,12 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
 $$;
 COMMENT ON FUNCTION tidegate.leave_slot IS 'Frees a drain''s slot.';
 
--- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones become ready. Events
--- are not ready if they are scheduled, retried, or held back by their group, by a pause of their kind or by an outside service.
--- Events that another drain has leased are not counted. It also returns how many drains are working, how many of them have no
--- known rate yet, and how many events per second the others end together. It reads the first 100,000 events that are not
--- delayed, and the first 1,000 that are.
+-- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones
+-- become ready. Events are not ready if they are scheduled, retried, or held back by their group, by a pause
+-- of their kind or by an outside service. Events that another drain has leased are not counted. It also
+-- returns how many drains are working, how many of them have no known rate yet, and how many events per
+-- second the others end together. It reads the first 100,000 events that are not delayed, and the first 1,000
+-- that are.
 CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
                                     OUT at_work integer, OUT unrated integer, OUT rate double precision)
     LANGUAGE plpgsql STABLE

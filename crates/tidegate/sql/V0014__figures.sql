@@ -1,4 +1,5 @@
--- Figures that are available without counting the log: events that ended in each minute, and the drains that have run.
+-- Figures that are available without counting the log: events that ended in each minute, and the drains that
+-- have run.
 
 -- There is no unique key: if a flush finds its row locked, it adds another row and does not wait, however
 -- long a handler keeps its transaction open. No value is ever subtracted.
@@ -31,22 +32,24 @@ COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Draws the ids of minute_sta
 
 CREATE INDEX minute_stats_minute ON tidegate.minute_stats (minute, kind, status);
 
--- Returns the bounds of the latency buckets as negative seconds. width_bucket() of a negative latency over them is its bucket:
--- 8 for at most 50 ms, 0 for more than an hour. tstzrange_subdiff() is the cheapest way to get a difference in seconds, because
--- date_part() parses the name of its field for each row.
+-- Returns the bounds of the latency buckets as negative seconds. width_bucket() of a negative latency over
+-- them is its bucket: 8 for at most 50 ms, 0 for more than an hour. tstzrange_subdiff() is the cheapest way
+-- to get a difference in seconds, because date_part() parses the name of its field for each row.
 CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '{-3600,-600,-120,-30,-5,-1,-0.25,-0.05}'::double precision[];
 COMMENT ON FUNCTION tidegate.latency_bounds IS
     'Internal: the bounds of the latency buckets, as negative seconds.';
 
--- Adds sums of ended events to the figures of this minute, one element for each kind, status and bucket. Latencies are sums in seconds.
--- Null arrays add nothing. SECURITY DEFINER: a role that may end events may change the figures only through these functions.
+-- Adds sums of ended events to the figures of this minute, one element for each kind, status and bucket.
+-- Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events may
+-- change the figures only through these functions.
 --
--- A statistic never makes an end fail. Therefore absurd numbers are cut here, before any arithmetic can overflow, and sums stop
--- growing at 10^17. Nothing else in this function can fail because of its arguments. An exception block would cost each end a
--- subtransaction. Kinds that nobody has registered are counted under one name: a publisher can make up any number of kinds.
--- The planner's settings are those of its callers: each setting of a function costs a call a microsecond or two.
+-- A statistic never makes an end fail. Therefore absurd numbers are cut here, before any arithmetic can
+-- overflow, and sums stop growing at 10^17. Nothing else in this function can fail because of its arguments.
+-- An exception block would cost each end a subtransaction. Kinds that nobody has registered are counted under
+-- one name: a publisher can make up any number of kinds. The planner's settings are those of its callers:
+-- each setting of a function costs a call a microsecond or two.
 CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[])
     RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -62,7 +65,8 @@ BEGIN
     END IF;
     FOR added IN
         SELECT coalesce(k.kind, '(unregistered)') AS kind, e.status, bounds[least(greatest(e.bucket, 0), 8) + 1] AS within_ms,
-               -- Of a kind at most a million events in a call, with a thousand attempts and a hundred million seconds each.
+               -- Of a kind at most a million events in a call, with a thousand attempts and a hundred million
+               -- seconds each.
                least(sum(least(greatest(e.events, 0), 1000000)::integer), 1000000) AS events,
                least(sum(least(greatest(e.attempts, 0), 1000000000)::integer), 1000000000) AS attempts,
                round(least(sum(least(greatest(e.latency, 0), 1e14)), 1e14) * 1000)::bigint AS latency_ms
@@ -88,8 +92,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.add_figures IS 'Internal: adds sums of ended events to minute_stats.';
 
--- Adds events that a transaction has ended at `instant` to the figures of this minute. Null arrays add nothing. complete() does not call
--- it: it ends thousands of events a second, and groups them in its own statement in a third of the time.
+-- Adds events that a transaction has ended at `instant` to the figures of this minute. Null arrays add
+-- nothing. complete() does not call it: it ends thousands of events a second, and groups them in its own
+-- statement in a third of the time.
 CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamptz[], instant timestamptz)
     RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -158,7 +163,8 @@ COMMENT ON COLUMN tidegate.drain_run.report IS 'Its report.';
 
 CREATE INDEX drain_run_ended_at ON tidegate.drain_run (ended_at);
 
--- Stores a drain that is ending. The commit does not wait for the disk, because a row lost in a crash does no harm.
+-- Stores a drain that is ending. The commit does not wait for the disk, because a row lost in a crash does no
+-- harm.
 CREATE FUNCTION tidegate.note_run(worker uuid, report json) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$

@@ -1,9 +1,9 @@
--- Five roles for the logins that work with the queue. None of them can log in itself: grant each login the roles that it needs
--- (`GRANT tidegate_drain TO my_function`). The roles are optional. This script is safe to run again, and `tidegate migrate` does
--- so where the roles are in use.
+-- Five roles for the logins that work with the queue. None of them can log in itself: grant each login the
+-- roles that it needs (`GRANT tidegate_drain TO my_function`). The roles are optional. This script is safe to
+-- run again, and `tidegate migrate` does so where the roles are in use.
 --
--- Run it as the owner of the schema. It creates missing roles, which requires CREATEROLE. If the owner lacks that right, an
--- administrator creates the five roles first. A superuser is not needed.
+-- Run it as the owner of the schema. It creates missing roles, which requires CREATEROLE. If the owner lacks
+-- that right, an administrator creates the five roles first. A superuser is not needed.
 --
 -- | role             | may                                                                         |
 -- |------------------|-----------------------------------------------------------------------------|
@@ -35,8 +35,9 @@ GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_operate, tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.logged_under TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.lineage TO tidegate_operate, tidegate_drain, tidegate_read;
 
--- Publish. The grant covers the columns that a producer sets. It leaves out the group, because the order needs the function's
--- lock, the deduplication key, because the answer needs the function, and all columns of a lease.
+-- Publish. The grant covers the columns that a producer sets. It leaves out the group, because the order
+-- needs the function's lock, the deduplication key, because the answer needs the function, and all columns of
+-- a lease.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
                           tidegate.receive, tidegate.default_max_attempts, tidegate.takes_plaintext
    TO tidegate_publish, tidegate_drain;

@@ -1,9 +1,9 @@
-//! Owns calls that events share. Each event's handler joins the call that is being gathered, and continues with its own
-//! answer. The batch decides nothing about an event; its handler still returns the verdict.
+//! Owns calls that events share. Each event's handler joins the call that is being gathered, and continues
+//! with its own answer. The batch decides nothing about an event; its handler still returns the verdict.
 //!
-//! While several events share a call, a failure of the whole call is charged to none of them. Each of them is retried
-//! at no cost, and shares its next call with a quarter as many events, and finally with none. So an event that spoils
-//! its calls costs its neighbours a few calls, but no attempt.
+//! While several events share a call, a failure of the whole call is charged to none of them. Each of them is
+//! retried at no cost, and shares its next call with a quarter as many events, and finally with none. So an
+//! event that spoils its calls costs its neighbours a few calls, but no attempt.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,22 +22,25 @@ use uuid::Uuid;
 use crate::context::Context;
 use crate::handler::HandlerError;
 
-/// The answer of a call: one result for each item, in the order of the items, or one error for the whole call.
+/// The answer of a call: one result for each item, in the order of the items, or one error for the whole
+/// call.
 type Answers<R> = Result<Vec<Result<R, HandlerError>>, HandlerError>;
 
 type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync;
 
-/// One call for many events, for an API that takes many items at once. Each event keeps its own handler, its own answer
-/// and its own verdict. Attempts, limits, order and the log are the same as without a batch.
+/// One call for many events, for an API that takes many items at once. Each event keeps its own handler, its
+/// own answer and its own verdict. Attempts, limits, order and the log are the same as without a batch.
 ///
-/// The kind's [`Policy::batch`](crate::Policy::batch) sets how many events share a call, and how long the first waits
-/// for the others. If the policy sets no batch, and in a drain with concurrency 1, each event has its own call. The
-/// wait counts towards the handler's time limit. Events of one group, or of different kinds, never share a call.
+/// The kind's [`Policy::batch`](crate::Policy::batch) sets how many events share a call, and how long the
+/// first waits for the others. If the policy sets no batch, and in a drain with concurrency 1, each event has
+/// its own call. The wait counts towards the handler's time limit. Events of one group, or of different
+/// kinds, never share a call.
 ///
-/// A call fails as a whole if it returns an error, panics, does not answer in time, or does not return one answer for
-/// each item. While several events share the call, this costs none of them an attempt: each is retried with a quarter
-/// as many events, and finally alone. Return an answer for each item if you can. If a handler is stopped, or its event
-/// is taken away, after the call has started, its item stays in the call and the others continue.
+/// A call fails as a whole if it returns an error, panics, does not answer in time, or does not return one
+/// answer for each item. While several events share the call, this costs none of them an attempt: each is
+/// retried with a quarter as many events, and finally alone. Return an answer for each item if you can. If a
+/// handler is stopped, or its event is taken away, after the call has started, its item stays in the call and
+/// the others continue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -123,8 +126,8 @@ struct Member<T, R> {
 }
 
 impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
-    /// Creates a batch. `call` receives up to as many items as the kind's policy says, in the order in which their
-    /// events were published. It returns one answer for each item, in the same order.
+    /// Creates a batch. `call` receives up to as many items as the kind's policy says, in the order in which
+    /// their events were published. It returns one answer for each item, in the same order.
     pub fn new<F, A>(call: F) -> Self
     where
         F: Fn(Vec<T>) -> A + Send + Sync + 'static,
@@ -192,8 +195,8 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an item to the call that is being gathered. A full call starts at once. The first item starts a timer for a
-    /// call that does not fill up.
+    /// Adds an item to the call that is being gathered. A full call starts at once. The first item starts a
+    /// timer for a call that does not fill up.
     fn join(self: &Arc<Self>, key: Key, within: Duration, member: Member<T, R>) {
         let most = key.most;
         let mut gathering = self.gathering();
@@ -268,8 +271,8 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         }
     }
 
-    /// Returns answers for all items. For one item, the limit is its handler's own. A call of several items ends before
-    /// the first of their handlers reaches its limit, because that would be charged to the event.
+    /// Returns answers for all items. For one item, the limit is its handler's own. A call of several items
+    /// ends before the first of their handlers reaches its limit, because that would be charged to the event.
     async fn answered(&self, items: Vec<T>, deadline: Instant) -> Answers<R> {
         let count = items.len();
         let left = deadline.saturating_duration_since(Instant::now());

@@ -1,6 +1,6 @@
-//! Owns the time that a run has: when to stop starting work, and when to stop handlers that still run. It is pure
-//! except that it reads tokio's clock, which tests can stop. All deadlines are [`Instant`]s of this machine, and are
-//! never compared with the database's clock.
+//! Owns the time that a run has: when to stop starting work, and when to stop handlers that still run. It is
+//! pure except that it reads tokio's clock, which tests can stop. All deadlines are [`Instant`]s of this
+//! machine, and are never compared with the database's clock.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -63,8 +63,9 @@ impl Budget {
         self.cut
     }
 
-    /// Learns how long an event took. From then on, no event of its kind starts with less time left than that. An event
-    /// that was stopped at its limit says nothing about others of its kind, and is not to be learned from.
+    /// Learns how long an event took. From then on, no event of its kind starts with less time left than
+    /// that. An event that was stopped at its limit says nothing about others of its kind, and is not to be
+    /// learned from.
     pub fn learn(&mut self, kind: &str, took: Duration) {
         match self.slowest.get_mut(kind) {
             Some(slowest) => *slowest = took.max(*slowest),
@@ -72,14 +73,15 @@ impl Budget {
         }
     }
 
-    /// Ends the run early after a stop signal: nothing new starts, and running handlers have a short grace period.
+    /// Ends the run early after a stop signal: nothing new starts, and running handlers have a short grace
+    /// period.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.cut = self.cut.min(Instant::now() + STOP_GRACE);
     }
 
-    /// Whether an event of this kind that starts `now` could finish: as much time must be left as the slowest event of
-    /// its kind took so far. The first event of a kind is always allowed.
+    /// Whether an event of this kind that starts `now` could finish: as much time must be left as the slowest
+    /// event of its kind took so far. The first event of a kind is always allowed.
     #[must_use]
     pub fn allows(&self, kind: &str, now: Instant) -> bool {
         let slowest = self.slowest.get(kind).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Owns how drains start other drains: which one follows which, and how many are worth running in parallel. It starts
-//! none itself; a shell does that ([`StartDrain`]).
+//! Owns how drains start other drains: which one follows which, and how many are worth running in parallel.
+//! It starts none itself; a shell does that ([`StartDrain`]).
 
 use std::time::Duration;
 
@@ -49,14 +49,16 @@ impl Chain {
 
 /// Starts drains. An example is a function that invokes itself.
 pub trait StartDrain: Send + Sync + 'static {
-    /// Starts a drain elsewhere, soon, as this hop of its chain. If the same hop is started twice, it runs once.
+    /// Starts a drain elsewhere, soon, as this hop of its chain. If the same hop is started twice, it runs
+    /// once.
     ///
     /// # Errors
     /// When the drain cannot be started. Then a later drain continues.
     fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>>;
 }
 
-/// Returns how many drains would empty a queue of `ready` events in time, if each ends `rate` events per second.
+/// Returns how many drains would empty a queue of `ready` events in time, if each ends `rate` events per
+/// second.
 pub(crate) fn wanted(ready: u64, rate: f64, within: Duration) -> u64 {
     #[expect(clippy::cast_precision_loss, reason = "events of one queue")]
     let needed = ready as f64 / (rate * within.as_secs_f64());
@@ -96,16 +98,17 @@ pub(crate) struct Fleet {
     enough: bool,
 }
 
-/// The most drains to start for each one at work. Each step takes about two seconds, because the new drains must first
-/// show how much they add. If they add nothing, only few of them have to end.
+/// The most drains to start for each one at work. Each step takes about two seconds, because the new drains
+/// must first show how much they add. If they add nothing, only few of them have to end.
 const GROWTH: u16 = 3;
 
 /// After this many starts in a row without a new drain, no more are tried.
 const MOST_MISSING: u8 = 3;
 
 impl Fleet {
-    /// Returns how many drains to start: as many as would empty the queue within the time, but at most [`GROWTH`] for
-    /// each that is at work. Returns 0 for good once new drains have added less than half of what the earlier ones did.
+    /// Returns how many drains to start: as many as would empty the queue within the time, but at most
+    /// [`GROWTH`] for each that is at work. Returns 0 for good once new drains have added less than half of
+    /// what the earlier ones did.
     pub(crate) fn more(&mut self, seen: Seen, within: Duration, most: u16) -> u16 {
         if let Some(last) = self.last.take() {
             let came = seen.at_work.saturating_sub(last.at_work);

@@ -1,5 +1,6 @@
-//! Owns the settings: reads and validates the environment. Each error names the variable and what is allowed. The shell
-//! parses command-line flags, which win over these settings. This module knows nothing of the queue or of AWS.
+//! Owns the settings: reads and validates the environment. Each error names the variable and what is allowed.
+//! The shell parses command-line flags, which win over these settings. This module knows nothing of the queue
+//! or of AWS.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Owns what a handler may ask of the engine while it works: the event's data, the deadline, follow-ups, stored
-//! sub-steps, and a transaction whose commit is the completion. It does not decide how the event ends
+//! Owns what a handler may ask of the engine while it works: the event's data, the deadline, follow-ups,
+//! stored sub-steps, and a transaction whose commit is the completion. It does not decide how the event ends
 //! ([`crate::outcome`]), and it runs nothing ([`mod@crate::drain`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,8 @@ pub struct Context {
     sharing: Sharing,
     /// Identifies the run. Only events of one run share calls.
     run: Uuid,
-    /// The number of this event's completion, once there is one. It is 0 if the completion is already in the database.
+    /// The number of this event's completion, once there is one. It is 0 if the completion is already in the
+    /// database.
     completion: OnceLock<u64>,
     state: Mutex<State>,
     /// Whether another process now owns the event, so this attempt's results no longer count.
@@ -65,16 +66,16 @@ pub(crate) struct State {
     published: u64,
     /// The earliest time for the next progress report.
     next_report: Option<Instant>,
-    /// Whether a transaction that completes the event is being committed. The event's row is then gone because of this
-    /// handler.
+    /// Whether a transaction that completes the event is being committed. The event's row is then gone
+    /// because of this handler.
     commits: bool,
 }
 
 /// The shortest time between two progress reports of a handler.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
-/// How far the drain has written completions to the database. A handler starts before the completion of the preceding
-/// event of its group is in the log. Its transaction must not commit before that completion.
+/// How far the drain has written completions to the database. A handler starts before the completion of the
+/// preceding event of its group is in the log. Its transaction must not commit before that completion.
 #[derive(Clone)]
 pub(crate) struct Flushed {
     /// The preceding event of the group, if both were handed over together.
@@ -210,9 +211,9 @@ impl Context {
         self.event.correlation_id.as_deref()
     }
 
-    /// Returns the slot of the schedule for which the event was published, in RFC 3339, such as `2031-11-22T02:30:00Z`.
-    /// For a follow-up, this is the slot of the first event of its chain. The slot comes from the correlation id
-    /// `schedule:NAME@SLOT`.
+    /// Returns the slot of the schedule for which the event was published, in RFC 3339, such as
+    /// `2031-11-22T02:30:00Z`. For a follow-up, this is the slot of the first event of its chain. The slot
+    /// comes from the correlation id `schedule:NAME@SLOT`.
     #[must_use]
     pub fn slot(&self) -> Option<&str> {
         let named = self.correlation_id()?.strip_prefix("schedule:")?;
@@ -249,16 +250,18 @@ impl Context {
         self.state().deadline
     }
 
-    /// Whether the event was taken from this attempt, because an operator cancelled or requeued it, for example. From
-    /// then on nothing that the handler stores in the queue counts: its transaction cannot commit, and its follow-ups
-    /// are not published. It may as well stop; its verdict does not matter. The drain notices the change when it renews
-    /// its leases, that is, within a third of `TIDEGATE_LEASE_TIMEOUT`.
+    /// Whether the event was taken from this attempt, because an operator cancelled or requeued it, for
+    /// example. From then on nothing that the handler stores in the queue counts: its transaction cannot
+    /// commit, and its follow-ups are not published. It may as well stop; its verdict does not matter. The
+    /// drain notices the change when it renews its leases, that is, within a third of
+    /// `TIDEGATE_LEASE_TIMEOUT`.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.taken_away.load(Ordering::Acquire)
     }
 
-    /// Waits until [`Context::is_cancelled`] is true. For a handler that should stop rather than wait for its service.
+    /// Waits until [`Context::is_cancelled`] is true. For a handler that should stop rather than wait for its
+    /// service.
     pub async fn cancelled(&self) {
         let mut told = pin!(self.told.notified());
         // Register before the check. Otherwise a notification between the check and the wait would be lost.
@@ -268,8 +271,8 @@ impl Context {
         }
     }
 
-    /// Notes that this drain no longer holds the event. An event that the handler's own transaction is ending has not
-    /// been taken away.
+    /// Notes that this drain no longer holds the event. An event that the handler's own transaction is ending
+    /// has not been taken away.
     pub(crate) fn note_taken_away(&self) {
         let ours = self.state().commits || self.completion.get().is_some();
         if !ours {
@@ -278,8 +281,8 @@ impl Context {
         }
     }
 
-    /// Handles the refusal of a write: the event may no longer be ours, or somebody else may hold a lock. A lock that
-    /// others hold, and a deadlock with them, cost the event no attempt.
+    /// Handles the refusal of a write: the event may no longer be ours, or somebody else may hold a lock. A
+    /// lock that others hold, and a deadlock with them, cost the event no attempt.
     fn unsaved(&self, error: Error) -> HandlerError {
         if matches!(error, Error::LeaseLost(_)) {
             self.note_taken_away();
@@ -293,13 +296,14 @@ impl Context {
         HandlerError::retry("error", error)
     }
 
-    /// Returns a key that is the same for every attempt of this handler at this event, and different for everything
-    /// else. Send it with each call that has an effect. `step` distinguishes several calls of one handler.
+    /// Returns a key that is the same for every attempt of this handler at this event, and different for
+    /// everything else. Send it with each call that has an effect. `step` distinguishes several calls of one
+    /// handler.
     #[must_use]
     pub fn idempotency_key(&self, step: &str) -> String {
         let handler = self.state().handler;
-        // Ids start again in a new database, and a service may serve several databases. The time of the publish
-        // distinguishes them. A replay is a new event, and repeats the original's effects on purpose.
+        // Ids start again in a new database, and a service may serve several databases. The time of the
+        // publish distinguishes them. A replay is a new event, and repeats the original's effects on purpose.
         let published = self.event.created_at.duration_since(SystemTime::UNIX_EPOCH);
         let published = published.unwrap_or_default().as_micros();
         format!(
@@ -308,8 +312,8 @@ impl Context {
         )
     }
 
-    /// Publishes a follow-up when this event ends, and only then (A17). The follow-up inherits the correlation id and
-    /// the trace.
+    /// Publishes a follow-up when this event ends, and only then (A17). The follow-up inherits the
+    /// correlation id and the trace.
     ///
     /// # Errors
     /// A rejection, code `emit`, when the event cannot be serialized or exceeds a size limit.
@@ -334,13 +338,13 @@ impl Context {
         Ok(())
     }
 
-    /// Runs a sub-step once. Its result is stored with the event immediately, and a later attempt gets the stored
-    /// result without running the step. The step is repeated only after a crash between its effect and the store, so
-    /// give the call an [idempotency key](Context::idempotency_key) too.
+    /// Runs a sub-step once. Its result is stored with the event immediately, and a later attempt gets the
+    /// stored result without running the step. The step is repeated only after a crash between its effect and
+    /// the store, so give the call an [idempotency key](Context::idempotency_key) too.
     ///
     /// # Errors
-    /// The step's own verdict. A retry when the result cannot be stored. A rejection, code `step`, when the result
-    /// cannot be serialized as JSON or has more than 1 MiB.
+    /// The step's own verdict. A retry when the result cannot be stored. A rejection, code `step`, when the
+    /// result cannot be serialized as JSON or has more than 1 MiB.
     pub async fn once<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -367,15 +371,17 @@ impl Context {
         Ok(result)
     }
 
-    /// Reports how far the handler has come: a part from 0 to 1, and a note of at most 200 characters. Operators see
-    /// the note, so put no personal data there. `tidegate show` and the console show the report while the handler works.
+    /// Reports how far the handler has come: a part from 0 to 1, and a note of at most 200 characters.
+    /// Operators see the note, so put no personal data there. `tidegate show` and the console show the report
+    /// while the handler works.
     ///
-    /// A report costs little. The first is written at once, and later ones at most once a second; those in between are
-    /// dropped. If the database does not answer, this call still succeeds; the end of the handler will show the fault.
+    /// A report costs little. The first is written at once, and later ones at most once a second; those in
+    /// between are dropped. If the database does not answer, this call still succeeds; the end of the handler
+    /// will show the fault.
     ///
     /// # Errors
-    /// A retry, when this handler no longer holds the event: it was requeued or cancelled, or its lease has run out.
-    /// Nothing that the handler does from then on is kept, so let `?` end it.
+    /// A retry, when this handler no longer holds the event: it was requeued or cancelled, or its lease has
+    /// run out. Nothing that the handler does from then on is kept, so let `?` end it.
     pub async fn progress(&self, part: f64, note: impl Display) -> Result<(), HandlerError> {
         let handler = {
             let mut state = self.state();
@@ -415,8 +421,8 @@ impl Context {
 
     /// Returns a connection of the pool, for reading. Writes belong in [`Context::transaction`].
     ///
-    /// Behind a pooler in transaction mode, use only statements that are not prepared, such as [`Client::query_typed`]:
-    /// each statement may run in another session.
+    /// Behind a pooler in transaction mode, use only statements that are not prepared, such as
+    /// [`Client::query_typed`]: each statement may run in another session.
     ///
     /// # Errors
     /// A retry when the database cannot be reached.
@@ -424,27 +430,28 @@ impl Context {
         self.pooled().await
     }
 
-    /// Opens a transaction whose [`Transaction::complete`] is this handler's completion. The handler's writes and its
-    /// completion commit together, fenced by the lease, so the writes happen exactly once. Dropped without `complete`,
-    /// the transaction rolls back.
+    /// Opens a transaction whose [`Transaction::complete`] is this handler's completion. The handler's writes
+    /// and its completion commit together, fenced by the lease, so the writes happen exactly once. Dropped
+    /// without `complete`, the transaction rolls back.
     ///
-    /// Beyond the handler's own statements, the transaction needs one round trip to the database, at its end. A result
-    /// or a follow-up needs a second one.
+    /// Beyond the handler's own statements, the transaction needs one round trip to the database, at its end.
+    /// A result or a follow-up needs a second one.
     ///
     /// # Errors
     /// A retry when the database cannot be reached.
     pub async fn transaction(&self) -> Result<Transaction<'_>, HandlerError> {
-        // The preceding events of the group must be in the log before this one. Wait for them before the transaction
-        // begins: a wait with an open transaction could wait for one of its own locks.
+        // The preceding events of the group must be in the log before this one. Wait for them before the
+        // transaction begins: a wait with an open transaction could wait for one of its own locks.
         let mut flushed = self.flushed.progress.clone();
         let ahead = flushed
             .wait_for(|written| self.flushed.is_clear(written))
             .await;
         ahead.map(drop).retryable()?;
         let client = self.pooled().await?;
-        // Sent without waiting for the answer: it travels with the handler's first statement. If this process freezes or
-        // its host vanishes, the transaction ends soon after the handler's limit, and with it the locks that others wait
-        // for. If the process ends while a statement waits for a lock, the server notices within seconds.
+        // Sent without waiting for the answer: it travels with the handler's first statement. If this process
+        // freezes or its host vanishes, the transaction ends soon after the handler's limit, and with it the
+        // locks that others wait for. If the process ends while a statement waits for a lock, the server
+        // notices within seconds.
         let limit = self
             .deadline()
             .saturating_duration_since(Instant::now())
@@ -506,8 +513,8 @@ impl Context {
         });
     }
 
-    /// Whether every handler has succeeded in the first attempt. Then only a failed write can keep the event's end from
-    /// being stored.
+    /// Whether every handler has succeeded in the first attempt. Then only a failed write can keep the
+    /// event's end from being stored.
     pub(crate) fn went_well(&self) -> bool {
         self.event.progress.is_none() && self.state().ends.iter().all(|end| end.result.is_ok())
     }
@@ -549,7 +556,8 @@ impl Context {
     }
 }
 
-/// A handler's transaction. Use it like a [`tokio_postgres::Client`] and end it with [`Transaction::complete`].
+/// A handler's transaction. Use it like a [`tokio_postgres::Client`] and end it with
+/// [`Transaction::complete`].
 pub struct Transaction<'a> {
     client: Option<Pooled>,
     /// The answer to BEGIN.
@@ -558,12 +566,12 @@ pub struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// Commits the handler's writes together with its completion. For the last handler of an event, this also moves the
-    /// event to the log and publishes the follow-ups. Return the returned value from the handler.
+    /// Commits the handler's writes together with its completion. For the last handler of an event, this also
+    /// moves the event to the log and publishes the follow-ups. Return the returned value from the handler.
     ///
     /// # Errors
-    /// A retry when the lease is lost or the database fails. Then nothing is committed, unless only the answer to the
-    /// commit was lost. The next attempt finds that out.
+    /// A retry when the lease is lost or the database fails. Then nothing is committed, unless only the
+    /// answer to the commit was lost. The next attempt finds that out.
     pub async fn complete(mut self, done: Done) -> HandlerResult {
         while let Some(answer) = self.begun.next().await {
             answer.retryable()?;
@@ -582,7 +590,8 @@ impl Transaction<'_> {
         Ok(Done { committed, ..done })
     }
 
-    /// Writes the completion inside the transaction and commits. If no handler is left, this completes the whole event.
+    /// Writes the completion inside the transaction and commits. If no handler is left, this completes the
+    /// whole event.
     async fn commit(&self, done: &Done) -> Result<Committed, Error> {
         let (end, ends, more_to_come) = {
             let state = self.ctx.state();
@@ -645,8 +654,8 @@ impl Deref for Transaction<'_> {
 }
 
 impl Drop for Transaction<'_> {
-    /// Rolls back. If the handler was stopped in the middle of a statement, the connection is still busy with it. Such
-    /// a connection is thrown away, so the next handler does not wait for it.
+    /// Rolls back. If the handler was stopped in the middle of a statement, the connection is still busy with
+    /// it. Such a connection is thrown away, so the next handler does not wait for it.
     fn drop(&mut self) {
         let Some(client) = self.client.take() else {
             return;

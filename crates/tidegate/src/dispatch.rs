@@ -1,7 +1,7 @@
 //! Owns the `match` from an event to its handlers.
 //!
-//! Listing handlers does not run them. [`Dispatch::handlers`] builds named futures, and the engine polls only those
-//! that no earlier attempt has finished.
+//! Listing handlers does not run them. [`Dispatch::handlers`] builds named futures, and the engine polls only
+//! those that no earlier attempt has finished.
 
 use futures_util::future::{BoxFuture, FutureExt};
 
@@ -10,8 +10,8 @@ use crate::event::Event;
 use crate::handler::HandlerResult;
 use crate::schedule::Schedule;
 
-/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind that is in the enum
-/// but not in the `match` does not compile (E6):
+/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind that is in
+/// the enum but not in the `match` does not compile (E6):
 ///
 /// ```compile_fail,E0004
 /// use tidegate::{Context, Dispatch, Done, Handlers};
@@ -39,12 +39,12 @@ pub trait Dispatch: Send + Sync + 'static {
     /// The program's event enum.
     type Event: Event;
 
-    /// Lists the handlers of an event, in the order in which they run. It must do no work: the futures are lazy, and
-    /// those that an earlier attempt finished are dropped without being polled.
+    /// Lists the handlers of an event, in the order in which they run. It must do no work: the futures are
+    /// lazy, and those that an earlier attempt finished are dropped without being polled.
     fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
 
-    /// Lists the periodic events, which are published at every slot of their schedule. `migrate` stores these schedules
-    /// in the database, and removes those that are no longer listed.
+    /// Lists the periodic events, which are published at every slot of their schedule. `migrate` stores these
+    /// schedules in the database, and removes those that are no longer listed.
     fn schedules(&self) -> Vec<Schedule<Self::Event>> {
         Vec::new()
     }
@@ -63,8 +63,8 @@ pub(crate) struct Handler<'a> {
 }
 
 impl<'a> Handlers<'a> {
-    /// Lists one handler. The name is stored with the event's results and must be unique among the handlers of its
-    /// kind.
+    /// Lists one handler. The name is stored with the event's results and must be unique among the handlers
+    /// of its kind.
     pub fn one(name: &'static str, work: impl Future<Output = HandlerResult> + Send + 'a) -> Self {
         Self(Vec::new()).and(name, work)
     }
@@ -84,8 +84,8 @@ impl<'a> Handlers<'a> {
         self
     }
 
-    /// Names the external service that the last listed handler calls. Each handler calls at most one service (A18), so
-    /// a failure of one service does not repeat the call of another.
+    /// Names the external service that the last listed handler calls. Each handler calls at most one service
+    /// (A18), so a failure of one service does not repeat the call of another.
     #[must_use]
     pub fn calls(mut self, service: impl Into<Option<&'static str>>) -> Self {
         if let Some(handler) = self.0.last_mut() {
@@ -94,8 +94,8 @@ impl<'a> Handlers<'a> {
         self
     }
 
-    /// Returns the names of the handlers and the services that they call, in order, for documentation and tests. Runs
-    /// nothing.
+    /// Returns the names of the handlers and the services that they call, in order, for documentation and
+    /// tests. Runs nothing.
     #[must_use]
     pub fn list(&self) -> Vec<(&'static str, Option<&'static str>)> {
         self.0

@@ -1,5 +1,5 @@
-//! Owns the engine's one error type: failures of the *infrastructure*, by stage. A failed event is never an error; it
-//! is an outcome ([`crate::outcome`]).
+//! Owns the engine's one error type: failures of the *infrastructure*, by stage. A failed event is never an
+//! error; it is an outcome ([`crate::outcome`]).
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tokio_postgres::error::SqlState;
 
 /// An infrastructure failure, by stage.
 ///
-/// Its Debug text is its Display text. A derived one would show the driver's error with the database's detail, which
-/// may quote a row and so a payload (I9).
+/// Its Debug text is its Display text. A derived one would show the driver's error with the database's
+/// detail, which may quote a row and so a payload (I9).
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -49,8 +49,8 @@ pub enum Error {
     /// An argument of a publish or of an operator's request is not allowed. The message names the field.
     #[error("{0}")]
     Invalid(String),
-    /// The database's answer cannot be read here: another version wrote it, or it holds a value that no program could
-    /// read. The message names the place.
+    /// The database's answer cannot be read here: another version wrote it, or it holds a value that no
+    /// program could read. The message names the place.
     #[error("unreadable: {0}")]
     Unreadable(String),
     /// The event is neither in the queue nor in the log.
@@ -77,8 +77,8 @@ impl Error {
         }
     }
 
-    /// Returns which field or flag of an [`Error::Invalid`] is not allowed: the name with which its text begins. `None`
-    /// when the text names no field, or first names an event of a batch.
+    /// Returns which field or flag of an [`Error::Invalid`] is not allowed: the name with which its text
+    /// begins. `None` when the text names no field, or first names an event of a batch.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         let Self::Invalid(text) = self else {
@@ -89,9 +89,9 @@ impl Error {
         field.chars().all(is_name).then_some(field)
     }
 
-    /// Whether the connection must be thrown away: it is closed, timed out or out of step. After an error message from
-    /// the database the connection is usable, except when the server shuts down (class 57P) or reports a connection
-    /// error (class 08).
+    /// Whether the connection must be thrown away: it is closed, timed out or out of step. After an error
+    /// message from the database the connection is usable, except when the server shuts down (class 57P) or
+    /// reports a connection error (class 08).
     #[must_use]
     pub fn is_connection_lost(&self) -> bool {
         match self {
@@ -104,8 +104,8 @@ impl Error {
         }
     }
 
-    /// Whether the statement was refused because of its data (classes 21, 22, 23 and 54). Then the rest of a batch is
-    /// worth trying without the culprit.
+    /// Whether the statement was refused because of its data (classes 21, 22, 23 and 54). Then the rest of a
+    /// batch is worth trying without the culprit.
     #[must_use]
     pub fn is_bad_data(&self) -> bool {
         const CLASSES: [&str; 4] = ["21", "22", "23", "54"];
@@ -113,8 +113,8 @@ impl Error {
             .is_some_and(|state| CLASSES.iter().any(|class| state.code().starts_with(class)))
     }
 
-    /// Whether the database has examined the statement and refused it. The connection is fine, and sending the same
-    /// statement again is of no use.
+    /// Whether the database has examined the statement and refused it. The connection is fine, and sending
+    /// the same statement again is of no use.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()
@@ -170,8 +170,8 @@ fn remedy(error: &tokio_postgres::Error) -> &'static str {
     }
 }
 
-/// Returns what to do when the session lacks a prepared statement or has another one of the same name. Then a pooler
-/// gives each transaction whichever session is free.
+/// Returns what to do when the session lacks a prepared statement or has another one of the same name. Then a
+/// pooler gives each transaction whichever session is free.
 pub(crate) fn of_pooler(error: &tokio_postgres::Error) -> &'static str {
     let prepared = [
         SqlState::INVALID_SQL_STATEMENT_NAME,

@@ -1,6 +1,6 @@
-//! Owns the vocabulary of events: the program's enum, an event to be published, and the decoding of a payload. It knows
-//! neither SQL nor handlers. One macro, [`events!`](crate::events), ties each kind to its payload type. So a kind
-//! without a variant, or a variant without a kind, does not compile.
+//! Owns the vocabulary of events: the program's enum, an event to be published, and the decoding of a
+//! payload. It knows neither SQL nor handlers. One macro, [`events!`](crate::events), ties each kind to its
+//! payload type. So a kind without a variant, or a variant without a kind, does not compile.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -45,7 +45,8 @@ pub enum DecodeError {
     /// No variant has this kind.
     #[error("no handler for kind {0:?}")]
     UnknownKind(String),
-    /// The payload does not fit the kind's type. The message names the place in the payload, never its content.
+    /// The payload does not fit the kind's type. The message names the place in the payload, never its
+    /// content.
     #[error("payload does not fit kind {kind:?}: {category} error at line {line}, column {column}")]
     Payload {
         /// The row's kind.
@@ -57,8 +58,8 @@ pub enum DecodeError {
         /// Column in that line, from 1; 0 when the decoder does not know it.
         column: usize,
     },
-    /// This program does not read the payload's version. If the version is newer, the event waits for a newer program.
-    /// If it is older, [`events!`](crate::events) lists no lift for it.
+    /// This program does not read the payload's version. If the version is newer, the event waits for a newer
+    /// program. If it is older, [`events!`](crate::events) lists no lift for it.
     #[error("payload of kind {kind:?} has version {version}, and this program reads version {known}{}", if version < known { ", with no lift to it" } else { "" })]
     Version {
         /// The row's kind.
@@ -114,9 +115,9 @@ impl DecodeError {
 /// ```
 ///
 /// When the shape of a payload changes, give the kind a version. The version is stored in the payload's field
-/// `tidegate_version`; a payload without that field has version 1. For each older version, a lift converts that shape
-/// to the current one. An event of a newer version than the program knows waits for a newer program and costs no
-/// attempt.
+/// `tidegate_version`; a payload without that field has version 1. For each older version, a lift converts
+/// that shape to the current one. An event of a newer version than the program knows waits for a newer
+/// program and costs no attempt.
 ///
 /// ```
 /// # use serde::{Deserialize, Serialize};
@@ -270,7 +271,8 @@ pub fn decode<P: DeserializeOwned>(
     }
 }
 
-/// Returns the version in a payload, and the payload without that field, because a type may refuse unknown fields.
+/// Returns the version in a payload, and the payload without that field, because a type may refuse unknown
+/// fields.
 fn marked(text: &[u8]) -> Result<Option<(u32, Vec<u8>)>, serde_json::Error> {
     // Nearly every payload has version 1 and does not say so. It must not be parsed twice.
     if !std::str::from_utf8(text).is_ok_and(|text| text.contains(VERSION)) {
@@ -311,8 +313,8 @@ pub fn encode(payload: &impl Serialize, version: u32) -> Result<Box<RawValue>, s
     RawValue::from_string(format!("{{\"{VERSION}\":{version}{comma}{fields}"))
 }
 
-/// An event to publish, with its options. Build it from an enum value with [`NewEvent::of`], or from a kind and JSON
-/// text with [`NewEvent::raw`].
+/// An event to publish, with its options. Build it from an enum value with [`NewEvent::of`], or from a kind
+/// and JSON text with [`NewEvent::raw`].
 ///
 /// Follow-ups of an unfinished event are stored in its serialized form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -363,26 +365,27 @@ impl NewEvent {
         }
     }
 
-    /// Puts the event into a group. Events of one group are handled one at a time, in the order in which their
-    /// publishes committed (requirement B10). The key has 1 to 200 characters.
+    /// Puts the event into a group. Events of one group are handled one at a time, in the order in which
+    /// their publishes committed (requirement B10). The key has 1 to 200 characters.
     #[must_use]
     pub fn group(mut self, key: impl Into<String>) -> Self {
         self.group_key = Some(key.into());
         self
     }
 
-    /// Sets a deduplication key of 1 to 200 characters. While an event of the same kind and key is live, publishing
-    /// another one returns the id of the first instead. [`dedup_key`] derives a key.
+    /// Sets a deduplication key of 1 to 200 characters. While an event of the same kind and key is live,
+    /// publishing another one returns the id of the first instead. [`dedup_key`] derives a key.
     #[must_use]
     pub fn dedup(mut self, key: impl Into<String>) -> Self {
         self.dedup_key = Some(key.into());
         self
     }
 
-    /// Replaces the live event that has the same [deduplication key](NewEvent::dedup), if that event still waits for
-    /// its first attempt. Payload, delay, deadline, correlation id, attempt limit and trace are replaced. The id, the
-    /// group and the place in line stay. An event that has started is kept; [`Published::replaced`](crate::Published)
-    /// reports which of the two happened. With a delay this is a debounce. Not allowed in batches or for follow-ups.
+    /// Replaces the live event that has the same [deduplication key](NewEvent::dedup), if that event still
+    /// waits for its first attempt. Payload, delay, deadline, correlation id, attempt limit and trace are
+    /// replaced. The id, the group and the place in line stay. An event that has started is kept;
+    /// [`Published::replaced`](crate::Published) reports which of the two happened. With a delay this is a
+    /// debounce. Not allowed in batches or for follow-ups.
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replaces = true;
@@ -403,8 +406,8 @@ impl NewEvent {
         self
     }
 
-    /// Sets a deadline for the start (B13). An event that has not started by then ends as FAILED with the code
-    /// `expired`.
+    /// Sets a deadline for the start (B13). An event that has not started by then ends as FAILED with the
+    /// code `expired`.
     #[must_use]
     pub fn start_before(mut self, deadline: SystemTime) -> Self {
         self.expires_at = Some(deadline);
@@ -418,16 +421,16 @@ impl NewEvent {
         self
     }
 
-    /// Sets the number of attempts before the event fails, 1 to 1000 (B6). Without this call, the database's default
-    /// applies.
+    /// Sets the number of attempts before the event fails, 1 to 1000 (B6). Without this call, the database's
+    /// default applies.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// Sets the W3C trace context of the publish, in the form of its HTTP header. The event's handlers continue that
-    /// trace. Follow-ups take the trace of their handler without this call.
+    /// Sets the W3C trace context of the publish, in the form of its HTTP header. The event's handlers
+    /// continue that trace. Follow-ups take the trace of their handler without this call.
     #[must_use]
     pub fn traceparent(mut self, header: impl Into<String>) -> Self {
         self.traceparent = Some(header.into());
@@ -500,15 +503,16 @@ pub(crate) fn has_nul_escape(text: &str) -> bool {
         if rest[at..].starts_with("\\u0000") {
             return true;
         }
-        // In valid JSON the character after a backslash is ASCII. Skip it, because it may be a backslash itself.
+        // In valid JSON the character after a backslash is ASCII. Skip it, because it may be a backslash
+        // itself.
         rest = rest.get(at + 2..).unwrap_or("");
     }
     false
 }
 
-/// Derives a deduplication key (requirement E2). It is the SHA-256, in hex, of the kind, the canonical payload and any
-/// further fields, such as the id of the user who makes the request. In the canonical payload, object keys are sorted
-/// and there is no white space.
+/// Derives a deduplication key (requirement E2). It is the SHA-256, in hex, of the kind, the canonical
+/// payload and any further fields, such as the id of the user who makes the request. In the canonical
+/// payload, object keys are sorted and there is no white space.
 ///
 /// # Errors
 /// When the payload's `Serialize` fails.

@@ -1,5 +1,5 @@
-//! Owns the figures of one run that no table keeps: by kind, how its events ended and how long their handlers took. The
-//! module is pure: it reads no clock and sends nothing ([`crate::metrics`] does).
+//! Owns the figures of one run that no table keeps: by kind, how its events ended and how long their handlers
+//! took. The module is pure: it reads no clock and sends nothing ([`crate::metrics`] does).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Records an attempt: how it ended and how long its handlers took. `None` means a retry, unless the attempt was
-    /// snoozed.
+    /// Records an attempt: how it ended and how long its handlers took. `None` means a retry, unless the
+    /// attempt was snoozed.
     pub(crate) fn note(
         &mut self,
         kind: &str,
@@ -77,8 +77,8 @@ impl Figures {
 const LINEAR: u64 = 16;
 const LINEAR_BITS: u32 = LINEAR.trailing_zeros();
 
-/// Durations in buckets whose width is at most an eighth of their value. Quantiles are within 7 %, in at most 500
-/// counters, for any number of durations.
+/// Durations in buckets whose width is at most an eighth of their value. Quantiles are within 7 %, in at most
+/// 500 counters, for any number of durations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -116,8 +116,8 @@ impl Histogram {
         self.total == 0
     }
 
-    /// Returns the duration of the `rank`-th of `of` evenly spaced durations, shortest first, with `rank` from 0.
-    /// Returns `None` if it is empty. `quantile(94, 100)` is the 95th percentile.
+    /// Returns the duration of the `rank`-th of `of` evenly spaced durations, shortest first, with `rank`
+    /// from 0. Returns `None` if it is empty. `quantile(94, 100)` is the 95th percentile.
     #[must_use]
     pub fn quantile(&self, rank: u64, of: u64) -> Option<Duration> {
         let target = (self.total * (rank + 1)).div_ceil(of.max(1)).max(1);

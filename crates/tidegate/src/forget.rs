@@ -1,10 +1,10 @@
-//! Owns how the data of a person is removed: from an operator's request, through the program's own tables and the
-//! person's events, to a report. It knows no SQL, and it knows only what [`Records`] reports about the program's
-//! tables.
+//! Owns how the data of a person is removed: from an operator's request, through the program's own tables and
+//! the person's events, to a report. It knows no SQL, and it knows only what [`Records`] reports about the
+//! program's tables.
 //!
-//! The follow-ups of an event are forgotten before the event itself. Once an event is forgotten, its group no longer
-//! leads to it, and so its follow-ups could not be found either. In this order an interrupted run can simply be started
-//! again.
+//! The follow-ups of an event are forgotten before the event itself. Once an event is forgotten, its group no
+//! longer leads to it, and so its follow-ups could not be found either. In this order an interrupted run can
+//! simply be started again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -21,8 +21,8 @@ use crate::queue::retention::partitions;
 /// How many events one statement takes.
 const BATCH: usize = 1000;
 
-/// How often to look for events that were published in the meantime. While producers keep publishing about the person,
-/// there are always more.
+/// How often to look for events that were published in the meantime. While producers keep publishing about
+/// the person, there are always more.
 const ROUNDS: usize = 5;
 
 /// The data about people in a program's own tables: how to remove it, and how long to keep it.
@@ -30,8 +30,8 @@ pub trait Records: Send + Sync {
     /// Returns the allowed types of a [`Subject`], such as `patient` or `customer`.
     fn subjects(&self) -> &'static [&'static str];
 
-    /// Removes the data of a subject or, with `dry_run`, reports what would be removed. It is called twice: before the
-    /// subject's events are forgotten, to find out which they are, and afterwards.
+    /// Removes the data of a subject or, with `dry_run`, reports what would be removed. It is called twice:
+    /// before the subject's events are forgotten, to find out which they are, and afterwards.
     fn forget<'a>(
         &'a self,
         transaction: &'a Transaction<'a>,
@@ -39,9 +39,9 @@ pub trait Records: Send + Sync {
         dry_run: bool,
     ) -> BoxFuture<'a, Result<Forgotten, Error>>;
 
-    /// Removes some of the rows whose retention is over, as many as fit into a short transaction; with `dry_run`,
-    /// counts all of them. A cleanup repeats the call until nothing, or no time, is left. Returns the number of rows by
-    /// table.
+    /// Removes some of the rows whose retention is over, as many as fit into a short transaction; with
+    /// `dry_run`, counts all of them. A cleanup repeats the call until nothing, or no time, is left. Returns
+    /// the number of rows by table.
     fn expire<'a>(
         &'a self,
         client: &'a Client,
@@ -88,8 +88,8 @@ fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<(), E
 /// Removes the data of the person in the request from the program's tables, the queue and its log.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was forgotten before
-/// the error stays forgotten, and the same request can be sent again to continue.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was forgotten
+/// before the error stays forgotten, and the same request can be sent again to continue.
 pub(crate) async fn forget(
     database: &Database,
     records: Option<&dyn Records>,

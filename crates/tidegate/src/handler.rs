@@ -1,5 +1,5 @@
-//! Owns what a handler may return, and the helpers that put the verdict on the line that failed. [`crate::outcome`]
-//! decides what a verdict means for the event.
+//! Owns what a handler may return, and the helpers that put the verdict on the line that failed.
+//! [`crate::outcome`] decides what a verdict means for the event.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The longest result or step that is stored for a handler, in bytes of JSON. It is the limit of a payload, too.
+/// The longest result or step that is stored for a handler, in bytes of JSON. It is the limit of a payload,
+/// too.
 const MOST_KEPT: usize = 1 << 20;
 
 /// The longest message that is stored for one fault, in characters. A handler may produce megabytes.
@@ -109,8 +110,8 @@ pub struct HandlerError {
 pub(crate) struct SharedFailure {
     /// How many events may share the next call. `None`, no new limit, if the service caused the failure.
     pub together: Option<u16>,
-    /// Whether this is the first event of the call. Only the first reports the service's failure, because there was
-    /// only one call.
+    /// Whether this is the first event of the call. Only the first reports the service's failure, because
+    /// there was only one call.
     pub is_first: bool,
 }
 
@@ -127,8 +128,8 @@ pub struct Fault {
     pub code: Cow<'static, str>,
     /// For people. It is stored, so never put personal data or secrets here.
     pub message: String,
-    /// What programs need beyond the code, such as the invalid fields of a request. If it has more than 16 KiB of JSON,
-    /// only its length is stored, as `{"left_out_bytes": …}`.
+    /// What programs need beyond the code, such as the invalid fields of a request. If it has more than 16
+    /// KiB of JSON, only its length is stored, as `{"left_out_bytes": …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
@@ -152,14 +153,15 @@ impl HandlerError {
         }
     }
 
-    /// Reports that the service that the handler calls ([`Handlers::calls`](crate::Handlers::calls)) has not answered.
-    /// Use it when the service cannot be reached, times out, reports that it is unhealthy or overloaded (5xx, 429), or
-    /// refuses the program's own credentials (code `credentials`).
+    /// Reports that the service that the handler calls ([`Handlers::calls`](crate::Handlers::calls)) has not
+    /// answered. Use it when the service cannot be reached, times out, reports that it is unhealthy or
+    /// overloaded (5xx, 429), or refuses the program's own credentials (code `credentials`).
     ///
-    /// The attempt does not count against the event's limit, unless the service has answered other events since this
-    /// event last failed in this way. After five such failures in a row, no drain calls the service: events that need
-    /// it wait in their places, and from time to time a drain tries one of them. If the service says when to call it
-    /// again, pass that on with [`HandlerError::after`]. In a handler that calls no service, this is a plain retry.
+    /// The attempt does not count against the event's limit, unless the service has answered other events
+    /// since this event last failed in this way. After five such failures in a row, no drain calls the
+    /// service: events that need it wait in their places, and from time to time a drain tries one of them. If
+    /// the service says when to call it again, pass that on with [`HandlerError::after`]. In a handler that
+    /// calls no service, this is a plain retry.
     pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             unavailable: true,
@@ -167,12 +169,12 @@ impl HandlerError {
         }
     }
 
-    /// Asks to run the handler again after `delay`, for example because what it needs is not ready yet. This is not an
-    /// error: it costs no attempt and does not appear among the event's errors. `why` is stored with the event's
-    /// progress, so put no personal data there. Later events of the group go on waiting.
+    /// Asks to run the handler again after `delay`, for example because what it needs is not ready yet. This
+    /// is not an error: it costs no attempt and does not appear among the event's errors. `why` is stored
+    /// with the event's progress, so put no personal data there. Later events of the group go on waiting.
     ///
-    /// A snoozed event still ends when its deadline passes. An event can be snoozed 1,000 times; after that a snooze is
-    /// a retry with the code `snoozed_too_often`.
+    /// A snoozed event still ends when its deadline passes. An event can be snoozed 1,000 times; after that a
+    /// snooze is a retry with the code `snoozed_too_often`.
     pub fn snooze(delay: Duration, why: impl Display) -> Self {
         Self {
             snoozed: true,
@@ -243,8 +245,8 @@ impl HandlerError {
         self.unavailable
     }
 
-    /// Makes the event wait for this service, and does not charge the attempt to it. The events that it shared a call
-    /// with did not cause the failure, so the size of their next call stays as it is.
+    /// Makes the event wait for this service, and does not charge the attempt to it. The events that it
+    /// shared a call with did not cause the failure, so the size of their next call stays as it is.
     pub(crate) fn deferred(mut self, service: &'static str) -> Self {
         self.deferred = Some(service);
         if let Some(shared) = &mut self.shared {
@@ -253,7 +255,8 @@ impl HandlerError {
         self.blameless()
     }
 
-    /// The failure of a handler, or of a call, that was stopped by its own time limit or because the run ended.
+    /// The failure of a handler, or of a call, that was stopped by its own time limit or because the run
+    /// ended.
     pub(crate) fn timed_out(limit: Duration, cut: bool) -> Self {
         if cut {
             return Self::retry(
@@ -276,9 +279,9 @@ impl HandlerError {
         Self::retry("panic", message.unwrap_or("the handler panicked"))
     }
 
-    /// Returns a call's failure as each of the `count` events that shared the call receives it. While several events
-    /// share a call, its failure is charged to none of them and is final for none: each is retried at once, with a
-    /// quarter as many in one call. `is_first` marks the first of the events.
+    /// Returns a call's failure as each of the `count` events that shared the call receives it. While several
+    /// events share a call, its failure is charged to none of them and is final for none: each is retried at
+    /// once, with a quarter as many in one call. `is_first` marks the first of the events.
     pub(crate) fn of_call(mut self, count: usize, is_first: bool) -> Self {
         if count == 1 || self.snoozed {
             return self;
@@ -324,8 +327,8 @@ impl Fault {
         }
     }
 
-    /// Returns the fault in the form in which it is stored: without NUL characters, which Postgres cannot store, and
-    /// cut to the limits.
+    /// Returns the fault in the form in which it is stored: without NUL characters, which Postgres cannot
+    /// store, and cut to the limits.
     pub(crate) fn storable(&self) -> Self {
         let cut = |text: &str, most: usize| -> String {
             text.chars().filter(|c| *c != '\0').take(most).collect()
@@ -369,8 +372,8 @@ impl Display for HandlerError {
 
 impl std::error::Error for HandlerError {}
 
-/// Lets `?` turn a failed statement of a handler into a retry with the code `database`. The message is the database's.
-/// Its detail is dropped, because it may quote a row.
+/// Lets `?` turn a failed statement of a handler into a retry with the code `database`. The message is the
+/// database's. Its detail is dropped, because it may quote a row.
 impl From<tokio_postgres::Error> for HandlerError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::retry("database", crate::error::describe(&error))

@@ -1,9 +1,9 @@
-//! Owns how the program's intake takes in a message from outside: once, and in a transaction of its own. It does not
-//! know who brings the message, and of its content it knows only the size.
+//! Owns how the program's intake takes in a message from outside: once, and in a transaction of its own. It
+//! does not know who brings the message, and of its content it knows only the size.
 //!
-//! A message is remembered by the id that its sender gave it, in the same transaction that does what it asks for. So
-//! the sender may deliver it as often as it likes, even in parallel, until it learns that the transaction was
-//! committed.
+//! A message is remembered by the id that its sender gave it, in the same transaction that does what it asks
+//! for. So the sender may deliver it as often as it likes, even in parallel, until it learns that the
+//! transaction was committed.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use crate::queue;
 pub struct Message {
     /// Where it came from, such as a queue's ARN; at most 1000 bytes.
     pub source: String,
-    /// What distinguishes it from all other messages of that source; at most 500 bytes. Two messages with the same id
-    /// are the same message.
+    /// What distinguishes it from all other messages of that source; at most 500 bytes. Two messages with the
+    /// same id are the same message.
     pub id: String,
     /// Its content, as it was sent; at most [`PAYLOAD_LIMIT`].
     pub body: Vec<u8>,
@@ -80,7 +80,8 @@ pub type Intake<'a> = BoxFuture<'a, Result<(), Error>>;
 pub(crate) type TakeIn =
     dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
 
-/// Whether a failure like this means that the message itself is wrong, so that it fails again on every delivery.
+/// Whether a failure like this means that the message itself is wrong, so that it fails again on every
+/// delivery.
 #[must_use]
 pub fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Invalid(_)) || error.is_bad_data()
@@ -102,12 +103,12 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Takes in a message, within `time` if there is a limit. When this returns without an error, the message is
-    /// committed.
+    /// Takes in a message, within `time` if there is a limit. When this returns without an error, the message
+    /// is committed.
     ///
     /// # Errors
-    /// When [`is_refusal`] is true for the error, the message itself is wrong. Otherwise it may succeed on another
-    /// delivery.
+    /// When [`is_refusal`] is true for the error, the message itself is wrong. Otherwise it may succeed on
+    /// another delivery.
     pub async fn receive(
         &mut self,
         message: &Message,
@@ -125,8 +126,8 @@ impl<'a> Receiver<'a> {
             .unwrap_or(Err(late))
     }
 
-    /// Takes the connection out of the receiver while it works. If this future is dropped halfway, the connection goes
-    /// with it.
+    /// Takes the connection out of the receiver while it works. If this future is dropped halfway, the
+    /// connection goes with it.
     async fn receive_once(&mut self, message: &Message) -> Result<Receipt, Error> {
         let mut client = match self.client.take() {
             Some(client) if !client.is_closed() => client,
@@ -155,7 +156,8 @@ async fn take_in(
     let panicked =
         |_| Error::Invalid("message: the intake panicked while it read the message".to_owned());
     taken.await.map_err(panicked)??;
-    // An intake may overlook that one of its own statements failed. Then the commit would roll back without an error.
+    // An intake may overlook that one of its own statements failed. Then the commit would roll back without
+    // an error.
     let alive = transaction.batch_execute("SELECT 1").await;
     alive.map_err(failed("receive"))?;
     transaction.commit().await.map_err(failed("commit"))?;

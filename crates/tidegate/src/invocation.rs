@@ -1,5 +1,5 @@
-//! Owns the format of invocations: the requests that they carry and the answers to them. The format is the same for
-//! Lambda and for `--json` on the command line. This module knows no SQL and starts nothing.
+//! Owns the format of invocations: the requests that they carry and the answers to them. The format is the
+//! same for Lambda and for `--json` on the command line. This module knows no SQL and starts nothing.
 
 mod fit;
 
@@ -116,8 +116,8 @@ pub(crate) const ACTIONS: [&str; 24] = [
 /// The action for messages in AWS envelopes, of a program with an intake.
 const RECEIVE: &str = "receive";
 
-/// The actions that exist, and the ones that `TIDEGATE_ACTIONS` allows here, as a list such as `drain, cleanup`. For
-/// example, a function that a schedule starts need not be allowed to replay.
+/// The actions that exist, and the ones that `TIDEGATE_ACTIONS` allows here, as a list such as `drain,
+/// cleanup`. For example, a function that a schedule starts need not be allowed to replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actions {
     /// The actions that the program adds.
@@ -129,8 +129,8 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// Reads `TIDEGATE_ACTIONS`. If it is unset, all actions are allowed. `further` are the actions that the program
-    /// adds. `receives` says whether the program takes in messages from outside.
+    /// Reads `TIDEGATE_ACTIONS`. If it is unset, all actions are allowed. `further` are the actions that the
+    /// program adds. `receives` says whether the program takes in messages from outside.
     ///
     /// # Errors
     /// [`Error::Config`] if it names no action, or an unknown one.
@@ -173,8 +173,8 @@ impl Actions {
         self.all().collect::<Vec<_>>().join(", ")
     }
 
-    /// Decodes an invocation's payload. The envelope of an `EventBridge` schedule has no action, and counts as a drain
-    /// (F1).
+    /// Decodes an invocation's payload. The envelope of an `EventBridge` schedule has no action, and counts
+    /// as a drain (F1).
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
@@ -271,8 +271,8 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
     })
 }
 
-/// Reads the options of an action. An error names the field: `serde` names unknown and missing fields itself. For other
-/// errors, this names the field that was being read.
+/// Reads the options of an action. An error names the field: `serde` names unknown and missing fields itself.
+/// For other errors, this names the field that was being read.
 fn decode<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Error> {
     let reading = RefCell::new(None);
     let noted = fields.into_iter().inspect(|(name, _)| {
@@ -330,7 +330,8 @@ pub struct MigrateRequest {
     /// Creates the database roles and grants their rights.
     #[serde(default)]
     pub roles: bool,
-    /// Migrates even if only other programs' kinds are registered. Both programs share the queue from then on.
+    /// Migrates even if only other programs' kinds are registered. Both programs share the queue from then
+    /// on.
     #[serde(default)]
     pub share: bool,
 }
@@ -351,7 +352,8 @@ pub struct DrainRequest {
     pub linger: Option<Duration>,
     /// The most events to lease in this run.
     pub max_events: Option<u64>,
-    /// The drain's place in a chain of drains that start each other. The drain that starts it sets this field.
+    /// The drain's place in a chain of drains that start each other. The drain that starts it sets this
+    /// field.
     pub chain: Option<Chain>,
 }
 
@@ -375,8 +377,8 @@ pub struct CleanupRequest {
 }
 
 impl CleanupRequest {
-    /// Returns the options of this run. The request wins over the configured budget and actor, and these win over the
-    /// defaults.
+    /// Returns the options of this run. The request wins over the configured budget and actor, and these win
+    /// over the defaults.
     #[must_use]
     pub fn over(&self, budget: Duration, actor: Option<String>) -> CleanupOptions {
         let default = CleanupOptions::default();
@@ -416,7 +418,8 @@ pub struct RetentionRequest {
 }
 
 impl RetentionRequest {
-    /// Returns the requested change, if there is one. The configured budget applies unless the request has its own.
+    /// Returns the requested change, if there is one. The configured budget applies unless the request has
+    /// its own.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field that a change lacks.

@@ -1,5 +1,5 @@
-//! Owns the leased row: an event under a lease, and the right to end it. What the program itself sees of the event is
-//! in [`crate::event`] and [`crate::context`].
+//! Owns the leased row: an event under a lease, and the right to end it. What the program itself sees of the
+//! event is in [`crate::event`] and [`crate::context`].
 
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, SystemTime};
@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use crate::outcome::Progress;
 
-/// The right to finish one event: its id and the token of its lease. A worker with a stale lease changes nothing
-/// (invariant I5).
+/// The right to finish one event: its id and the token of its lease. A worker with a stale lease changes
+/// nothing (invariant I5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease {
     /// The event's id.
@@ -18,7 +18,8 @@ pub struct Lease {
     pub token: Uuid,
 }
 
-// Ids are nearly always enough to distinguish leases, and the drain hashes a lease several times for each event.
+// Ids are nearly always enough to distinguish leases, and the drain hashes a lease several times for each
+// event.
 impl Hash for Lease {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
@@ -67,8 +68,8 @@ pub struct LeasedEvent {
     pub is_replay: bool,
     /// The time from the lease to the deadline, by the database's clock.
     pub expires_in: Option<Duration>,
-    /// Whether it is in a group and had its first error longer ago than `TIDEGATE_MAX_GROUP_DELAY`. Nobody waits longer for a
-    /// program that can read it.
+    /// Whether it is in a group and had its first error longer ago than `TIDEGATE_MAX_GROUP_DELAY`. Nobody
+    /// waits longer for a program that can read it.
     pub is_overdue: bool,
 }
 

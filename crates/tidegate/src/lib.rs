@@ -1,5 +1,5 @@
-//! Tidegate is a durable, at-least-once event queue in one Postgres database. A short-lived function or a cron job
-//! drains it.
+//! Tidegate is a durable, at-least-once event queue in one Postgres database. A short-lived function or a
+//! cron job drains it.
 //!
 //! ```no_run
 //! use serde::{Deserialize, Serialize};
@@ -54,8 +54,9 @@
 //!
 //! No feature is on by default.
 //!
-//! - `admin`: `Program` and what it is made of, on which the Lambda function and the command line are built: operators'
-//!   requests and the reports on them with their JSON Schemas, views, checks, cleanup, metrics, the log. Includes `seal`.
+//! - `admin`: `Program` and what it is made of, on which the Lambda function and the command line are built:
+//!   operators' requests and the reports on them with their JSON Schemas, views, checks, cleanup, metrics,
+//!   the log. Includes `seal`.
 //! - `aws`: logs in to the database with a secret of AWS Secrets Manager or with an IAM token.
 //! - `seal`: seals payloads, that is, encrypts them with keys of the program.
 //! - `testing`: a kit for testing a program's handlers.
@@ -68,30 +69,30 @@
 //! 1. `budget`: computes how long the run may take.
 //! 2. `queue`: leases a batch of events. The statements are in `queue/sql`.
 //! 3. `event`: decodes each leased row (`lease`) into the program's enum.
-//! 4. `dispatch`: one `match` lists the handlers of an event. `handler` is what a handler returns, and `context` is
-//!    what it may ask of the engine. `batch` lets events share one call to a service.
+//! 4. `dispatch`: one `match` lists the handlers of an event. `handler` is what a handler returns, and
+//!    `context` is what it may ask of the engine. `batch` lets events share one call to a service.
 //! 5. `outcome`: computes what to store from the handlers' verdicts.
 //! 6. `queue` again: finalizes, retries or releases each event.
 //! 7. `drain`: the loop around all of this, and its report.
 //!
 //! The other modules, by subject:
 //!
-//! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy` (how to
-//!   handle the events of a kind), `program` (a whole program, ready for a shell: the Lambda function or the command
-//!   line; for one database or for several).
-//! - Publishing: `periodic` and `schedule` (periodic events and when they are due), `intake` (messages from outside, each
-//!   taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
-//! - Operating: `operate` (operators' requests and their reports), `look` (views for operators), `survey` (views that
-//!   read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests and answers of Lambda
-//!   and of the command line), `status` (what reports of drains share with these).
-//! - Storing: `partitions` (of the log, made ahead), `retention` (how finished events leave the log), `forget` (removes
-//!   the data of a person), `sealing` and `seal` (encrypted payloads and the keys).
-//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus),
-//!   `trace` (carries a trace through the queue, and emits spans).
+//! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy`
+//!   (how to handle the events of a kind), `program` (a whole program, ready for a shell: the Lambda function
+//!   or the command line; for one database or for several).
+//! - Publishing: `periodic` and `schedule` (periodic events and when they are due), `intake` (messages from
+//!   outside, each taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
+//! - Operating: `operate` (operators' requests and their reports), `look` (views for operators), `survey`
+//!   (views that read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests
+//!   and answers of Lambda and of the command line), `status` (what reports of drains share with these).
+//! - Storing: `partitions` (of the log, made ahead), `retention` (how finished events leave the log),
+//!   `forget` (removes the data of a person), `sealing` and `seal` (encrypted payloads and the keys).
+//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
+//!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
 //! - `error` is the error type of all of them; `testing` is the test kit.
 //!
-//! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's `docs/requirements.md`
-//! and `docs/reliability.md` list them.
+//! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's
+//! `docs/requirements.md` and `docs/reliability.md` list them.
 
 mod batch;
 mod budget;

@@ -1,5 +1,5 @@
-//! Owns the logs of the shells: how much they log, that they log nothing that could be a secret, and that a reader who
-//! does not read stops nothing (`writer`). It needs the feature `admin`.
+//! Owns the logs of the shells: how much they log, that they log nothing that could be a secret, and that a
+//! reader who does not read stops nothing (`writer`). It needs the feature `admin`.
 
 mod writer;
 
@@ -12,8 +12,8 @@ use crate::trace;
 
 pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
 
-/// The target of the spans for collectors of traces ([`crate::trace`]), which are no part of the log. Their level
-/// is debug.
+/// The target of the spans for collectors of traces ([`crate::trace`]), which are no part of the log. Their
+/// level is debug.
 pub const SPANS: &str = trace::SPANS;
 
 /// Reads `TIDEGATE_LOG`, which sets what is logged: a level, or levels by the source of a line.
@@ -24,8 +24,8 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
     let Some(text) = lookup("TIDEGATE_LOG") else {
         return Ok(Targets::new().with_default(default));
     };
-    // The parser has three surprises. An empty source means all sources, and an empty level means all levels. An
-    // unknown level counts as a source, which silences all others.
+    // The parser has three surprises. An empty source means all sources, and an empty level means all levels.
+    // An unknown level counts as a source, which silences all others.
     let is_whole = |part: &str| match part.trim().split_once('=') {
         Some((place, level)) => !place.is_empty() && !level.is_empty(),
         None => !part.trim().is_empty() && part.trim().parse::<LevelFilter>().is_ok(),
@@ -38,9 +38,9 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
     }
 }
 
-/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says. Below `info`, the HTTP client and the
-/// Lambda runtime log whole messages, including payloads. The AWS SDK logs answers, which may be a secret, even in its
-/// warnings (I9). Tidegate's own errors report what fails there.
+/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says. Below `info`, the HTTP client
+/// and the Lambda runtime log whole messages, including payloads. The AWS SDK logs answers, which may be a
+/// secret, even in its warnings (I9). Tidegate's own errors report what fails there.
 ///
 /// Spans for collectors of traces are no part of the log.
 ///

@@ -1,5 +1,5 @@
-//! Owns the requests of operators who look at the queue, and the answers to them: one event, and lists of events,
-//! groups, leases and services. This module knows no SQL and changes nothing.
+//! Owns the requests of operators who look at the queue, and the answers to them: one event, and lists of
+//! events, groups, leases and services. This module knows no SQL and changes nothing.
 
 pub(crate) mod rows;
 
@@ -134,7 +134,8 @@ pub struct ListReport {
     /// Newest first.
     #[schemars(with = "Vec<rows::ListedEvent>")]
     pub events: Vec<Value>,
-    /// The id of the last event, to be used as the `before` of the next page. `None` if there is no next page.
+    /// The id of the last event, to be used as the `before` of the next page. `None` if there is no next
+    /// page.
     pub next: Option<i64>,
 }
 

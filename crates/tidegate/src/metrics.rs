@@ -1,10 +1,12 @@
-//! Owns the metrics of a drain for CloudWatch: one line in its embedded metric format. A Lambda function writes this
-//! line to its log, so no call, no sidecar and no further permission is needed.
+//! Owns the metrics of a drain for CloudWatch: one line in its embedded metric format. A Lambda function
+//! writes this line to its log, so no call, no sidecar and no further permission is needed.
 //!
-//! Every metric costs money, so a metric for each kind would multiply the price. Therefore the line has the figures of
-//! each kind only as plain fields, which Logs Insights can query, unless the settings ask for metrics by kind.
+//! Every metric costs money, so a metric for each kind would multiply the price. Therefore the line has the
+//! figures of each kind only as plain fields, which Logs Insights can query, unless the settings ask for
+//! metrics by kind.
 //!
-//! The format: <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html>.
+//! The format:
+//! <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html>.
 //! It is small enough that a crate for it would bring more code than it replaces.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,17 +30,17 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// The name of this database, if there are several. Then each metric of a drain exists twice: with the dimension
-    /// `Queue` alone, for all databases together, and with the second dimension `Database`.
+    /// The name of this database, if there are several. Then each metric of a drain exists twice: with the
+    /// dimension `Queue` alone, for all databases together, and with the second dimension `Database`.
     pub database: Option<String>,
     /// Whether each kind has its own metrics, under the dimensions `Queue` and `Kind`.
     pub by_kind: bool,
 }
 
 impl Metrics {
-    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`, `TIDEGATE_METRICS_QUEUE`, which
-    /// defaults to the function's name, or else to `tidegate`, and `TIDEGATE_DATABASE`, the database's name if there are
-    /// several.
+    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`,
+    /// `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to `tidegate`, and
+    /// `TIDEGATE_DATABASE`, the database's name if there are several.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -63,8 +65,8 @@ impl Metrics {
         }))
     }
 
-    /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then the rest
-    /// of the queue is unknown, and no successful drain is counted (B9).
+    /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
+    /// the rest of the queue is unknown, and no successful drain is counted (B9).
     #[must_use]
     pub fn of_drain(
         &self,
@@ -145,8 +147,8 @@ fn counts(report: &DrainReport) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// Counts the services that do not answer. Services that an operator has paused do not count, because they may well
-/// answer.
+/// Counts the services that do not answer. Services that an operator has paused do not count, because they
+/// may well answer.
 fn services_down(report: &DrainReport) -> usize {
     let down = report.services_down.iter();
     down.filter(|service| service.state != ServiceState::Paused)
@@ -216,7 +218,8 @@ impl Document {
         self.field(name, value);
     }
 
-    /// Adds evenly spaced quantiles in place of all durations. CloudWatch computes the same percentiles from them.
+    /// Adds evenly spaced quantiles in place of all durations. CloudWatch computes the same percentiles from
+    /// them.
     fn latency(&mut self, took: &Histogram) {
         if !took.is_empty() {
             let values: Vec<f64> = took.sample(MOST_VALUES).map(millis).collect();

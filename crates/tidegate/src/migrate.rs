@@ -1,6 +1,6 @@
-//! Owns the upgrade of the schema: applies migrations under a lock, refuses a database that is newer than this program,
-//! and registers the kinds. Refinery applies the migrations. The lock is our own, because two functions that are
-//! deployed at once migrate at once.
+//! Owns the upgrade of the schema: applies migrations under a lock, refuses a database that is newer than
+//! this program, and registers the kinds. Refinery applies the migrations. The lock is our own, because two
+//! functions that are deployed at once migrate at once.
 
 mod patience;
 
@@ -52,9 +52,10 @@ pub struct Migrations {
     grants: &'static str,
 }
 
-/// Creates the [`Migrations`] of a program's own tables from a name and the files. The paths are relative to the folder
-/// of the program's `Cargo.toml`. A file is named `V1__what_it_does.sql`, where the number is its version. The files
-/// become part of the program. In this example, `tidegate.shop_migrations` records which of them were applied:
+/// Creates the [`Migrations`] of a program's own tables from a name and the files. The paths are relative to
+/// the folder of the program's `Cargo.toml`. A file is named `V1__what_it_does.sql`, where the number is its
+/// version. The files become part of the program. In this example, `tidegate.shop_migrations` records which
+/// of them were applied:
 ///
 /// ```ignore
 /// const TABLES: Migrations = tidegate::migrations!("shop": "migrations/V1__orders.sql", "migrations/V2__parcels.sql");
@@ -84,8 +85,8 @@ impl Migrations {
         }
     }
 
-    /// Adds SQL that grants the queue's roles (`tidegate_drain` and the others) what they need on these tables. It runs
-    /// after each migration where the roles are in use.
+    /// Adds SQL that grants the queue's roles (`tidegate_drain` and the others) what they need on these
+    /// tables. It runs after each migration where the roles are in use.
     #[must_use]
     pub const fn grants(mut self, sql: &'static str) -> Self {
         self.grants = sql;
@@ -124,7 +125,8 @@ impl Migrations {
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct MigrateReport {
-    /// The names of the migrations that were applied now, in order. Empty when all of them had been applied before.
+    /// The names of the migrations that were applied now, in order. Empty when all of them had been applied
+    /// before.
     pub applied: Vec<String>,
     /// The queue's schema version.
     pub version: i32,
@@ -137,8 +139,8 @@ pub struct MigrateReport {
 /// Creates the roles and their grants. Can run repeatedly.
 const ROLES: &str = include_str!("../sql/roles.sql");
 
-/// Brings a queue's schema up to date, registers a program's kinds, and creates the log's partitions for the coming
-/// days. It is safe to run it twice, even at the same time.
+/// Brings a queue's schema up to date, registers a program's kinds, and creates the log's partitions for the
+/// coming days. It is safe to run it twice, even at the same time.
 ///
 /// ```no_run
 /// # async fn migrated(database: &tidegate::Database) -> Result<(), tidegate::Error> {
@@ -185,42 +187,45 @@ impl<'a> Migrate<'a> {
         self
     }
 
-    /// Sets the global attempt limit for events published from now on (B6). Without this call the limit stays as it is.
+    /// Sets the global attempt limit for events published from now on (B6). Without this call the limit stays
+    /// as it is.
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// Sets how far ahead a producer may plan an event of a group, from now on. Without this call the limit stays as it
-    /// is. It starts at 30 days. Until the planned time, the event holds up later events of its group.
+    /// Sets how far ahead a producer may plan an event of a group, from now on. Without this call the limit
+    /// stays as it is. It starts at 30 days. Until the planned time, the event holds up later events of its
+    /// group.
     pub fn max_group_delay(mut self, delay: Duration) -> Self {
         self.max_group_delay = Some(delay);
         self
     }
 
-    /// Sets whether payloads may be stored without a seal. With `false`, every publish of an unsealed payload is
-    /// refused from now on. Without this call the setting stays as it is. It starts as `true`.
+    /// Sets whether payloads may be stored without a seal. With `false`, every publish of an unsealed payload
+    /// is refused from now on. Without this call the setting stays as it is. It starts as `true`.
     pub fn takes_plaintext(mut self, takes: bool) -> Self {
         self.takes_plaintext = Some(takes);
         self
     }
 
-    /// Sets the policies of the program's kinds. A kind without a policy is handled with the defaults, except for what
-    /// an operator has set.
+    /// Sets the policies of the program's kinds. A kind without a policy is handled with the defaults, except
+    /// for what an operator has set.
     pub fn policies(mut self, policies: &'a [(&'a str, Policy)]) -> Self {
         self.policies = policies;
         self
     }
 
-    /// Sets this program's periodic events. Those that it declared before and does not declare now are removed.
+    /// Sets this program's periodic events. Those that it declared before and does not declare now are
+    /// removed.
     #[doc(hidden)]
     pub fn schedules(mut self, keeper: &'a str, declared: Vec<queue::Declared>) -> Self {
         self.schedules = Some((keeper, declared));
         self
     }
 
-    /// Creates the database roles and grants their privileges. Where the roles are already in use, the grants follow
-    /// the schema without this call.
+    /// Creates the database roles and grants their privileges. Where the roles are already in use, the grants
+    /// follow the schema without this call.
     pub fn with_roles(mut self) -> Self {
         self.roles = true;
         self
@@ -229,12 +234,13 @@ impl<'a> Migrate<'a> {
     /// Runs the migration.
     ///
     /// # Errors
-    /// [`Error::Migrate`] when a migration fails, when the server is too old, when the database is newer than this
-    /// program, when another migration holds the lock for longer than a minute, or when other sessions hold locks on the
-    /// tables. The text then names these sessions. Publishers wait for a migration for two seconds at a time at most.
+    /// [`Error::Migrate`] when a migration fails, when the server is too old, when the database is newer than
+    /// this program, when another migration holds the lock for longer than a minute, or when other sessions
+    /// hold locks on the tables. The text then names these sessions. Publishers wait for a migration for two
+    /// seconds at a time at most.
     pub async fn run(self) -> Result<MigrateReport, Error> {
-        // The lock is held by a transaction on a second connection. So it also works through a pooler, and it ends with
-        // that connection whatever happens to this process.
+        // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
+        // ends with that connection whatever happens to this process.
         let guard = self.database.connect().await?;
         check_server(&guard).await?;
         lock(&guard).await?;
@@ -331,7 +337,8 @@ async fn check_server(client: &Client) -> Result<(), Error> {
     refuse_old_server(row.get(0), number.unsigned_abs()).map_err(Error::Migrate)
 }
 
-/// Returns what is wrong with a server of this version, if anything. `number` has the form of `server_version_num`.
+/// Returns what is wrong with a server of this version, if anything. `number` has the form of
+/// `server_version_num`.
 pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
     if number / 10_000 >= OLDEST_SERVER {
         return Ok(());
@@ -351,8 +358,8 @@ async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Takes an advisory lock, because there may be no table yet. Any login of the database can take this lock. It can keep
-/// migrations from running, but nothing else, and the error names the session that holds it.
+/// Takes an advisory lock, because there may be no table yet. Any login of the database can take this lock.
+/// It can keep migrations from running, but nothing else, and the error names the session that holds it.
 async fn lock(guard: &Client) -> Result<(), Error> {
     let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
     guard.batch_execute("BEGIN").await.map_err(failed)?;
@@ -398,8 +405,8 @@ async fn apply(
         .map_err(|error| Error::Migrate(with_causes(&error)))
 }
 
-/// An older program must not touch a schema that it does not know. During a deployment, the old and the new program
-/// both run.
+/// An older program must not touch a schema that it does not know. During a deployment, the old and the new
+/// program both run.
 async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), Error> {
     match applied_version(client, history).await? {
         Some(version) if version > known => Err(Error::Migrate(format!(
@@ -433,8 +440,8 @@ async fn applied_version(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Checks that the database is exactly what this program knows: every history has this program's version, and every
-/// kind of `kinds` is registered. Changes nothing and takes no lock.
+/// Checks that the database is exactly what this program knows: every history has this program's version, and
+/// every kind of `kinds` is registered. Changes nothing and takes no lock.
 ///
 /// # Errors
 /// [`Error::Migrate`] says what is missing or newer.
@@ -497,8 +504,8 @@ pub(crate) async fn versions(
     Ok(versions)
 }
 
-/// Moves the sequence of ids forward. A database that was copied row by row has the events, but its sequence may start
-/// again: a new event would get the id of another one in the log.
+/// Moves the sequence of ids forward. A database that was copied row by row has the events, but its sequence
+/// may start again: a new event would get the id of another one in the log.
 const CATCH_UP: &str = "
     SELECT setval('tidegate.event_queue_id_seq', stored.highest)
       FROM (SELECT greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)) AS highest) AS stored

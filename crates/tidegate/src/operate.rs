@@ -1,7 +1,7 @@
-//! Owns what an operator may request, and the reports: replay, requeue, cancel, reschedule, pause, resume, retire,
-//! unblock, the policy of a kind, and whether a service is called. It knows no SQL. What could not be done is part of
-//! the report and not an error, because the audit records the attempt too. Only arguments that are not allowed are
-//! errors.
+//! Owns what an operator may request, and the reports: replay, requeue, cancel, reschedule, pause, resume,
+//! retire, unblock, the policy of a kind, and whether a service is called. It knows no SQL. What could not be
+//! done is part of the report and not an error, because the audit records the attempt too. Only arguments
+//! that are not allowed are errors.
 
 mod change;
 mod forget;
@@ -197,7 +197,8 @@ impl UnblockAction {
     }
 }
 
-/// A request to unblock a group. As JSON it has the command line's options: `group`, and `retry`, `skip` or `cancel`.
+/// A request to unblock a group. As JSON it has the command line's options: `group`, and `retry`, `skip` or
+/// `cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "UnblockOptions")]
 pub struct UnblockRequest {
@@ -260,8 +261,8 @@ pub struct ReplayReport {
     pub replayed: u64,
     /// The first 100 new events.
     pub events: Vec<Replayed>,
-    /// Whether eligible events were left out, because of the limit or because a replay may touch at most 2,000 groups.
-    /// Send the request again for the rest.
+    /// Whether eligible events were left out, because of the limit or because a replay may touch at most
+    /// 2,000 groups. Send the request again for the rest.
     pub limit_reached: bool,
     /// Eligible events by kind.
     pub kinds: BTreeMap<String, u64>,
@@ -382,8 +383,8 @@ pub struct PauseReport {
     pub changed: bool,
 }
 
-/// A request to pause, resume or limit a service. As JSON it has the command line's options: `name`, and `pause`,
-/// `resume`, or `limit` and `per_second`.
+/// A request to pause, resume or limit a service. As JSON it has the command line's options: `name`, and
+/// `pause`, `resume`, or `limit` and `per_second`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "ServiceOptions")]
 pub struct ServiceRequest {
@@ -408,7 +409,8 @@ pub enum ServiceAction {
     Limit {
         /// The most events that call it at once, 1 to 10,000. 0 removes the limit, `None` leaves it as it is.
         max_running: Option<u32>,
-        /// The most events that start per second, 0.0001 to 10,000. 0 removes the limit, `None` leaves it as it is.
+        /// The most events that start per second, 0.0001 to 10,000. 0 removes the limit, `None` leaves it as
+        /// it is.
         per_second: Option<f64>,
     },
 }

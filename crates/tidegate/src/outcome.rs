@@ -1,6 +1,6 @@
-//! Owns what becomes of an event: it computes what to store from what the handlers returned. It is pure: no I/O, no
-//! clock, no randomness of its own. A handler's verdict and the stored state are different types. No handler can return
-//! "attempts spent"; that is computed here.
+//! Owns what becomes of an event: it computes what to store from what the handlers returned. It is pure: no
+//! I/O, no clock, no randomness of its own. A handler's verdict and the stored state are different types. No
+//! handler can return "attempts spent"; that is computed here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -63,8 +63,9 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Returns the delay after attempt number `attempt` (from 1): `base × 2^(attempt−1)`, at most `max`. The upper half
-    /// of it is jitter, so events that failed together do not return together. `random` is in 0.0..1.0.
+    /// Returns the delay after attempt number `attempt` (from 1): `base × 2^(attempt−1)`, at most `max`. The
+    /// upper half of it is jitter, so events that failed together do not return together. `random` is in
+    /// 0.0..1.0.
     #[must_use]
     pub fn delay(&self, attempt: u32, random: f64) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
@@ -107,8 +108,8 @@ impl RetryPolicy {
     }
 }
 
-/// Whether an attempt that did not end the event is charged. It is not if something else caused the failure, or if all
-/// unfinished handlers only asked to run later.
+/// Whether an attempt that did not end the event is charged. It is not if something else caused the failure,
+/// or if all unfinished handlers only asked to run later.
 pub(crate) fn is_charged(ends: &[HandlerEnd]) -> bool {
     let mut unfinished = ends.iter().filter(|end| !end.is_final());
     !ends.iter().any(HandlerEnd::is_blameless)
@@ -172,8 +173,8 @@ impl HandlerEnd {
     }
 }
 
-/// What earlier attempts have done for an event, stored with it so that a retry runs only the rest. This is the
-/// `progress` column.
+/// What earlier attempts have done for an event, stored with it so that a retry runs only the rest. This is
+/// the `progress` column.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// Handlers that have ended for good.
@@ -188,8 +189,8 @@ pub struct Progress {
     /// Whether, and how often, handlers have snoozed the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snoozed: Option<Snoozed>,
-    /// How many events may share its calls from now on, because a call that more events than this shared has failed as
-    /// a whole.
+    /// How many events may share its calls from now on, because a call that more events than this shared has
+    /// failed as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<u16>,
 }

@@ -1,7 +1,9 @@
-//! Owns how partitions of the log are made ahead, and how the short steps of a cleanup are run. It knows no SQL.
+//! Owns how partitions of the log are made ahead, and how the short steps of a cleanup are run. It knows no
+//! SQL.
 //!
-//! No step waits long. A step that does not get its locks within 200 ms is tried again; after that it is left to the next
-//! run, and counted. So producers and drains, which would queue up behind a waiting cleanup, come first.
+//! No step waits long. A step that does not get its locks within 200 ms is tried again; after that it is left
+//! to the next run, and counted. So producers and drains, which would queue up behind a waiting cleanup, come
+//! first.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,8 +14,8 @@ use tokio_postgres::Client;
 use crate::error::Error;
 use crate::queue::retention::{self, Made};
 
-/// Creates the partitions for events that finish within a week. Nothing fails without them: rows without a partition go
-/// to the default one.
+/// Creates the partitions for events that finish within a week. Nothing fails without them: rows without a
+/// partition go to the default one.
 ///
 /// # Errors
 /// When the database fails; not when a lock is not available.
@@ -74,8 +76,8 @@ impl Steps {
         }
     }
 
-    /// Whether no further step may begin. The first step always may. So even runs with a budget of zero complete the
-    /// work over time.
+    /// Whether no further step may begin. The first step always may. So even runs with a budget of zero
+    /// complete the work over time.
     fn is_over(&self) -> bool {
         let stopped = self.stop.as_ref().is_some_and(|stop| *stop.borrow());
         stopped || (self.begun > 0 && self.began.elapsed() >= self.budget)

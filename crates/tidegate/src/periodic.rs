@@ -1,5 +1,5 @@
-//! Owns the definition of a periodic event: what is published, when, and what happens to missed slots. When exactly a slot
-//! is due is computed in [`crate::schedule`].
+//! Owns the definition of a periodic event: what is published, when, and what happens to missed slots. When
+//! exactly a slot is due is computed in [`crate::schedule`].
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Owns how events of a kind are handled where the defaults do not apply: what the program declares, and what an
-//! operator sets instead. The database stores both and decides which of them applies.
+//! Owns how events of a kind are handled where the defaults do not apply: what the program declares, and what
+//! an operator sets instead. The database stores both and decides which of them applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::lease::LeasedEvent;
 use crate::outcome::RetryPolicy;
 
-/// How events of one kind are handled. A field that is not set has the default value of all kinds. Declare it with
-/// [`Program::policy`](crate::Program::policy); operators change it with `tidegate policy`.
+/// How events of one kind are handled. A field that is not set has the default value of all kinds. Declare it
+/// with [`Program::policy`](crate::Program::policy); operators change it with `tidegate policy`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,38 +47,39 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Policy {
-    /// Sets the number of attempts before an event fails, 1 to 1,000. The limit applies to events that are published
-    /// from then on and set no limit of their own.
+    /// Sets the number of attempts before an event fails, 1 to 1,000. The limit applies to events that are
+    /// published from then on and set no limit of their own.
     pub fn attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// Sets how long each handler may run, 1 ms to 15 min. The effective limit is never longer than nine tenths of the
-    /// lease time.
+    /// Sets how long each handler may run, 1 ms to 15 min. The effective limit is never longer than nine
+    /// tenths of the lease time.
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.handler_timeout_ms = Some(millis(limit));
         self
     }
 
-    /// Sets the delay after the first attempt and the longest delay, 1 ms to 24 h. The delay doubles with each attempt.
+    /// Sets the delay after the first attempt and the longest delay, 1 ms to 24 h. The delay doubles with
+    /// each attempt.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.backoff_ms = Some(millis(base));
         self.backoff_max_ms = Some(millis(max));
         self
     }
 
-    /// Sets how many events run at once in all drains together, 1 to 10,000. An event that waits for its turn is not
-    /// charged an attempt, and does not delay other kinds.
+    /// Sets how many events run at once in all drains together, 1 to 10,000. An event that waits for its turn
+    /// is not charged an attempt, and does not delay other kinds.
     pub fn concurrency(mut self, events: u32) -> Self {
         self.concurrency = Some(events);
         self
     }
 
-    /// Lets up to this many events, 1 to 1,000, share one call of a [`Batch`](crate::Batch). The first of them waits no
-    /// longer than `within`, at most 1 min, for the others. Together they take one place among the handlers that run at
-    /// once, so declare it only for a kind whose handlers share a call. Operators can change it only where it is
-    /// declared.
+    /// Lets up to this many events, 1 to 1,000, share one call of a [`Batch`](crate::Batch). The first of
+    /// them waits no longer than `within`, at most 1 min, for the others. Together they take one place among
+    /// the handlers that run at once, so declare it only for a kind whose handlers share a call. Operators
+    /// can change it only where it is declared.
     pub fn batch(mut self, events: u16, within: Duration) -> Self {
         self.batch = Some(events);
         self.batch_within_ms = Some(millis(within));
@@ -147,7 +148,8 @@ impl Policies {
         policy.map_or(Sharing::NONE, Policy::sharing)
     }
 
-    /// Returns how an event shares calls. After a shared call has failed, fewer of its events share the next one.
+    /// Returns how an event shares calls. After a shared call has failed, fewer of its events share the next
+    /// one.
     pub(crate) fn sharing_of(&self, event: &LeasedEvent) -> Sharing {
         let usual = self.sharing(&event.kind);
         let progress = event.progress.as_ref();
@@ -163,7 +165,8 @@ impl Policies {
         self.most_shared.max(1)
     }
 
-    /// Returns how long a handler of a kind may run. The default for all kinds is `usual`, and no limit exceeds `most`.
+    /// Returns how long a handler of a kind may run. The default for all kinds is `usual`, and no limit
+    /// exceeds `most`.
     pub(crate) fn handler_timeout(&self, kind: &str, usual: Duration, most: Duration) -> Duration {
         let own = self
             .kinds

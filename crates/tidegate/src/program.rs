@@ -1,5 +1,5 @@
-//! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a function or a
-//! command line) only has to pass on requests. It does not know which shell runs it.
+//! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a
+//! function or a command line) only has to pass on requests. It does not know which shell runs it.
 
 mod change;
 mod databases;
@@ -121,8 +121,8 @@ impl<D: Dispatch> Drains for Typed<D> {
 }
 
 impl Program {
-    /// Creates a program. `handlers` builds the handlers from the settings, and returns [`Error::Config`] when a
-    /// setting is wrong.
+    /// Creates a program. `handlers` builds the handlers from the settings, and returns [`Error::Config`]
+    /// when a setting is wrong.
     pub fn new<D: Dispatch>(
         handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
     ) -> Self {
@@ -157,8 +157,8 @@ impl Program {
         self
     }
 
-    /// Sets how events of this kind are handled. `migrate` stores the policy. Operators can override each field with
-    /// `tidegate policy`.
+    /// Sets how events of this kind are handled. `migrate` stores the policy. Operators can override each
+    /// field with `tidegate policy`.
     #[must_use]
     pub fn policy(mut self, kind: &'static str, policy: Policy) -> Self {
         self.policies.retain(|(known, _)| *known != kind);
@@ -166,9 +166,9 @@ impl Program {
         self
     }
 
-    /// Adds an action of the program, such as an intake for messages. A request `{"action": name, …}` is answered with
-    /// the value that `answer` returns for the request's other fields. [`Error::Invalid`] reports what is wrong with
-    /// them.
+    /// Adds an action of the program, such as an intake for messages. A request `{"action": name, …}` is
+    /// answered with the value that `answer` returns for the request's other fields. [`Error::Invalid`]
+    /// reports what is wrong with them.
     #[must_use]
     pub fn action<F>(
         mut self,
@@ -185,13 +185,14 @@ impl Program {
         self
     }
 
-    /// Adds an intake for messages from outside, such as those that Lambda brings from SQS. The intake may store data
-    /// and publish events, or none, in the transaction that it receives. The transaction commits when the intake
-    /// returns without an error, and only then is the message acknowledged. A message that arrives again is
-    /// acknowledged without calling the intake.
+    /// Adds an intake for messages from outside, such as those that Lambda brings from SQS. The intake may
+    /// store data and publish events, or none, in the transaction that it receives. The transaction commits
+    /// when the intake returns without an error, and only then is the message acknowledged. A message that
+    /// arrives again is acknowledged without calling the intake.
     ///
-    /// [`Error::Invalid`] means that the message itself is wrong. Its sender then keeps it with the messages that cannot be
-    /// taken in, for example in the dead-letter queue of SQS. After any other error the message is delivered again.
+    /// [`Error::Invalid`] means that the message itself is wrong. Its sender then keeps it with the messages
+    /// that cannot be taken in, for example in the dead-letter queue of SQS. After any other error the
+    /// message is delivered again.
     ///
     /// ```
     /// # use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, Program, publish};
@@ -226,16 +227,16 @@ impl Program {
         self
     }
 
-    /// Adds the data about people in the program's own tables. `forget` removes it together with the events, and
-    /// `cleanup` removes it when its retention is over.
+    /// Adds the data about people in the program's own tables. `forget` removes it together with the events,
+    /// and `cleanup` removes it when its retention is over.
     #[must_use]
     pub fn records(mut self, records: impl Records + 'static) -> Self {
         self.records = Some(Arc::new(records));
         self
     }
 
-    /// Reads all settings, and checks that a handler's time limit fits into a lease. If `DATABASE_SECRET_IDS` names
-    /// several databases, `TIDEGATE_DATABASE` selects one of them.
+    /// Reads all settings, and checks that a handler's time limit fits into a lease. If `DATABASE_SECRET_IDS`
+    /// names several databases, `TIDEGATE_DATABASE` selects one of them.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -314,8 +315,8 @@ fn takes_plaintext(lookup: Lookup<'_>) -> Result<Option<bool>, Error> {
     }
 }
 
-/// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing verifies this
-/// name; the database knows only its own user for certain.
+/// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing
+/// verifies this name; the database knows only its own user for certain.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
     lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
 }
@@ -365,8 +366,8 @@ pub enum Failure {
 }
 
 impl Service {
-    /// Answers a request, within `time` if the caller has a limit. An answer longer than [`ANSWER_LIMIT`] is cut, and
-    /// says so.
+    /// Answers a request, within `time` if the caller has a limit. An answer longer than [`ANSWER_LIMIT`] is
+    /// cut, and says so.
     ///
     /// # Errors
     /// See [`Failure`]. [`Error::Invalid`] when an option of the request is out of range.
@@ -488,7 +489,8 @@ impl Service {
         retention::cleanup(&self.database, options, hooks).await
     }
 
-    /// Returns a receiver for messages from outside, if the program has an intake and this process may use it.
+    /// Returns a receiver for messages from outside, if the program has an intake and this process may use
+    /// it.
     ///
     /// # Errors
     /// [`Error::Invalid`] when this process may not receive, or when the program has no intake.
@@ -518,12 +520,12 @@ impl Service {
         (further.answer)(self.database.clone(), fields).await
     }
 
-    /// Brings the schemas of the queue and of the program up to date. With `roles`, it also creates the database roles
-    /// and grants their privileges.
+    /// Brings the schemas of the queue and of the program up to date. With `roles`, it also creates the
+    /// database roles and grants their privileges.
     ///
     /// # Errors
-    /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does not ask to
-    /// share it.
+    /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does
+    /// not ask to share it.
     pub async fn migrate(&self, asked: MigrateRequest) -> Result<MigrateReport, Error> {
         if !asked.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
@@ -588,8 +590,8 @@ async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
     })
 }
 
-/// Turns a configuration error into an error of the request. The settings were checked when the service was built, so
-/// the value that is out of range came with the request.
+/// Turns a configuration error into an error of the request. The settings were checked when the service was
+/// built, so the value that is out of range came with the request.
 fn the_callers(error: Error) -> Error {
     match error {
         Error::Config(text) => Error::Invalid(text),
@@ -597,8 +599,8 @@ fn the_callers(error: Error) -> Error {
     }
 }
 
-/// Returns when to cut work that watches its own time. The database may not answer during the last step, and the
-/// caller's own deadline must not pass first.
+/// Returns when to cut work that watches its own time. The database may not answer during the last step, and
+/// the caller's own deadline must not pass first.
 fn overrun(time: Duration) -> Duration {
     time + OVERRUN
 }
@@ -626,8 +628,8 @@ async fn within<T>(
     tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
 }
 
-/// Logs panics from now on, but only their place: the text may quote a payload (I9), and a handler's panic text is
-/// stored with the event anyway.
+/// Logs panics from now on, but only their place: the text may quote a payload (I9), and a handler's panic
+/// text is stored with the event anyway.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
@@ -657,8 +659,8 @@ pub fn stopped_by_signal() -> watch::Receiver<bool> {
     stopped
 }
 
-/// Listens for SIGTERM and Ctrl-C from this call on. The future is ready at the first of them. If the process cannot listen
-/// for signals, it is never ready. Call it in a Tokio runtime.
+/// Listens for SIGTERM and Ctrl-C from this call on. The future is ready at the first of them. If the process
+/// cannot listen for signals, it is never ready. Call it in a Tokio runtime.
 pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = (

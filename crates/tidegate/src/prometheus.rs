@@ -1,8 +1,8 @@
-//! Owns the metrics of a queue for Prometheus, in the text format 0.0.4 or as `OpenMetrics`. All figures come from the
-//! database. Therefore any process can answer, and repeated scrapes give the same answer.
+//! Owns the metrics of a queue for Prometheus, in the text format 0.0.4 or as `OpenMetrics`. All figures come
+//! from the database. Therefore any process can answer, and repeated scrapes give the same answer.
 //!
-//! No metric has a label per event, group or worker. Kinds that no program has registered share the name `other`, so
-//! publishers cannot create time series without bound.
+//! No metric has a label per event, group or worker. Kinds that no program has registered share the name
+//! `other`, so publishers cannot create time series without bound.
 //!
 //! ```no_run
 //! # async fn told(database: &tidegate::Database) -> Result<(), tidegate::Error> {
@@ -34,8 +34,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Returns the format that a request's `Accept` header asks for: `OpenMetrics` if the header names it, otherwise
-    /// the text format.
+    /// Returns the format that a request's `Accept` header asks for: `OpenMetrics` if the header names it,
+    /// otherwise the text format.
     #[must_use]
     pub fn accepted(accept: Option<&str>) -> Self {
         match accept {
@@ -98,17 +98,18 @@ pub fn down(format: Format) -> String {
 }
 
 async fn read(database: &Database) -> Result<Figures, Error> {
-    // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing behind in
-    // the pool.
+    // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
+    // behind in the pool.
     let mut client = database.connect().await?;
     figures(&mut client).await
 }
 
-/// Answers scrapes. Scrapes within ten seconds share one query of the database. If the database does not answer, they
-/// get `tidegate_up 0`.
+/// Answers scrapes. Scrapes within ten seconds share one query of the database. If the database does not
+/// answer, they get `tidegate_up 0`.
 pub struct Exporter {
     database: Database,
-    /// The last figures and the time when they were read. The figures are `None` if the database did not answer.
+    /// The last figures and the time when they were read. The figures are `None` if the database did not
+    /// answer.
     last: Mutex<Option<(Instant, Option<Figures>)>>,
 }
 
@@ -267,7 +268,8 @@ fn live(page: &mut Page, figures: &Figures) {
     }
 }
 
-/// Returns the finished events of each kind, including kinds without any. A counter that begins at 0 misses nothing.
+/// Returns the finished events of each kind, including kinds without any. A counter that begins at 0 misses
+/// nothing.
 fn by_kind(figures: &Figures) -> BTreeMap<&str, Vec<&Ended>> {
     let kinds = figures.kinds.iter();
     let mut all: BTreeMap<&str, Vec<&Ended>> =

@@ -1,8 +1,8 @@
-//! Owns when periodic events are due: cron expressions, time zones, intervals and missed slots. It also stores a
-//! program's declared schedules in the database. It knows no SQL.
+//! Owns when periodic events are due: cron expressions, time zones, intervals and missed slots. It also
+//! stores a program's declared schedules in the database. It knows no SQL.
 //!
-//! The time zone table is this crate's own, not the system's. Any program that drains may compute a slot, and all
-//! programs must get the same result.
+//! The time zone table is this crate's own, not the system's. Any program that drains may compute a slot, and
+//! all programs must get the same result.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const LATE: i64 = 15 * 60;
 /// The most missed slots of one schedule that are caught up on at once.
 const MOST_AT_ONCE: usize = 100;
 
-/// A program's periodic event: what is published, and when. A program lists its schedules in [`Dispatch::schedules`],
-/// and `migrate` stores them in the database.
+/// A program's periodic event: what is published, and when. A program lists its schedules in
+/// [`Dispatch::schedules`], and `migrate` stores them in the database.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,9 +73,9 @@ pub struct Schedule<E> {
 }
 
 impl<E: Event> Schedule<E> {
-    /// Creates a schedule from a cron expression: minute, hour, day of the month, month and day of the week, such as
-    /// `30 2 * * MON-FRI`. It may also be `@hourly`, `@daily`, `@weekly`, `@monthly` or `@yearly`. Without a
-    /// [`time_zone`](Self::time_zone) the times are in UTC.
+    /// Creates a schedule from a cron expression: minute, hour, day of the month, month and day of the week,
+    /// such as `30 2 * * MON-FRI`. It may also be `@hourly`, `@daily`, `@weekly`, `@monthly` or `@yearly`.
+    /// Without a [`time_zone`](Self::time_zone) the times are in UTC.
     ///
     /// The name has 1 to 100 letters, digits, `.`, `_` and `-`, and must be unique in the queue.
     pub fn cron(name: impl Into<String>, expression: impl Into<String>, event: E) -> Self {
@@ -87,8 +87,8 @@ impl<E: Event> Schedule<E> {
         Self::of(name.into(), event, periodic)
     }
 
-    /// Creates a schedule that is due at every multiple of `time` since 1970, in UTC. The time is in whole seconds,
-    /// from 1 s to 366 days. A clock change moves no slot.
+    /// Creates a schedule that is due at every multiple of `time` since 1970, in UTC. The time is in whole
+    /// seconds, from 1 s to 366 days. A clock change moves no slot.
     pub fn every(name: impl Into<String>, time: Duration, event: E) -> Self {
         let every = Some(time);
         let periodic = Periodic {
@@ -106,8 +106,9 @@ impl<E: Event> Schedule<E> {
         }
     }
 
-    /// Sets the time zone of the cron expression, such as `America/New_York`. A slot in the hour that is skipped in
-    /// spring is due at the end of that hour. A slot in the hour that is repeated in autumn is due the first time.
+    /// Sets the time zone of the cron expression, such as `America/New_York`. A slot in the hour that is
+    /// skipped in spring is due at the end of that hour. A slot in the hour that is repeated in autumn is due
+    /// the first time.
     pub fn time_zone(mut self, name: impl Into<String>) -> Self {
         self.periodic.time_zone = Some(name.into());
         self
@@ -119,14 +120,15 @@ impl<E: Event> Schedule<E> {
         self
     }
 
-    /// Sets how long after its slot an event may start. After that time the event is not started, and a slot that a
-    /// drain reaches later is skipped.
+    /// Sets how long after its slot an event may start. After that time the event is not started, and a slot
+    /// that a drain reaches later is skipped.
     pub fn start_within(mut self, time: Duration) -> Self {
         self.periodic.start_within = Some(time);
         self
     }
 
-    /// Sets what happens to slots that passed while no drain ran. By default only the last of them is published.
+    /// Sets what happens to slots that passed while no drain ran. By default only the last of them is
+    /// published.
     pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
         self.periodic.catch_up = catch_up;
         self
@@ -168,8 +170,8 @@ fn times(asked: &Periodic) -> Times {
     }
 }
 
-/// Checks what the database cannot check: that the schedule can be parsed and has a slot. Returns the first slot from
-/// now on.
+/// Checks what the database cannot check: that the schedule can be parsed and has a slot. Returns the first
+/// slot from now on.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be.
@@ -237,8 +239,8 @@ impl Calendar {
         }
     }
 
-    /// Returns the last slot up to `now`, starting from the slot `slot`. It bisects the time between them, because
-    /// there may be millions of slots.
+    /// Returns the last slot up to `now`, starting from the slot `slot`. It bisects the time between them,
+    /// because there may be millions of slots.
     fn last_until(&self, slot: i64, now: i64) -> i64 {
         let (mut last, mut end) = (slot, now);
         while last < end {
@@ -321,8 +323,8 @@ pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
     firing.next.is_some_and(|next| next <= now)
 }
 
-/// Fires what is due at this second, whatever the real time is, as a drain does when it looks for due schedules.
-/// Returns the number of events.
+/// Fires what is due at this second, whatever the real time is, as a drain does when it looks for due
+/// schedules. Returns the number of events.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -333,8 +335,8 @@ pub async fn fire_at(client: &Client, kinds: &[&str], now: f64) -> Result<u64, E
     Ok(fired.iter().map(|one| one.published).sum())
 }
 
-/// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and those that
-/// the program no longer declares are removed. Schedules of operators and of other programs stay.
+/// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
+/// those that the program no longer declares are removed. Schedules of operators and of other programs stay.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
@@ -381,9 +383,9 @@ pub(crate) async fn sync(
     Ok(changes)
 }
 
-/// Whether the stored schedule equals the declared one. The stored payload is opened first, because sealing gives a
-/// different text each time. A payload that should be sealed and is not, or that cannot be opened, counts as different
-/// and is stored again.
+/// Whether the stored schedule equals the declared one. The stored payload is opened first, because sealing
+/// gives a different text each time. A payload that should be sealed and is not, or that cannot be opened,
+/// counts as different and is stored again.
 fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
     let text = stored.payload.as_deref().map(str::as_bytes);
     let Ok(opened) = sealing::opened(&stored.kind, text) else {

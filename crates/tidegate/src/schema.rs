@@ -1,5 +1,6 @@
-//! JSON Schemas (draft 2020-12) of the documents that actions and verbs answer with. Each schema is derived from the
-//! report itself. Rows that the library passes on as the database writes them have their shapes in `rows`.
+//! JSON Schemas (draft 2020-12) of the documents that actions and verbs answer with. Each schema is derived
+//! from the report itself. Rows that the library passes on as the database writes them have their shapes in
+//! `rows`.
 //!
 //! Schemas are open: a later version may add fields.
 
@@ -30,7 +31,8 @@ pub struct Failed {
     pub report: Option<Value>,
 }
 
-/// Returns the schema of the library's answer to an action, such as `drain`; `None` if there is no such action.
+/// Returns the schema of the library's answer to an action, such as `drain`; `None` if there is no such
+/// action.
 #[must_use]
 pub fn of_action(action: &str) -> Option<Value> {
     Some(match action {

@@ -1,6 +1,6 @@
-//! Owns the encryption of payloads. A sealed payload is an envelope that holds the encrypted payload and a key for this
-//! one payload, which is wrapped with a key of the program. The queue, its log and their readers see only the envelope.
-//! This module knows no SQL.
+//! Owns the encryption of payloads. A sealed payload is an envelope that holds the encrypted payload and a
+//! key for this one payload, which is wrapped with a key of the program. The queue, its log and their readers
+//! see only the envelope. This module knows no SQL.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,8 +53,9 @@ struct Written {
 }
 
 impl PayloadKeys {
-    /// Parses keys: `{"current": "2031-01", "keys": {"2031-01": "…", "2030-01": "…"}}`. Each key is 32 random bytes in
-    /// base64, and the current one seals. A name has 1 to 100 characters: letters, digits, `.`, `_` and `-`.
+    /// Parses keys: `{"current": "2031-01", "keys": {"2031-01": "…", "2030-01": "…"}}`. Each key is 32 random
+    /// bytes in base64, and the current one seals. A name has 1 to 100 characters: letters, digits, `.`, `_`
+    /// and `-`.
     ///
     /// # Errors
     /// [`Error::Config`] says what is wrong, and quotes no key.
@@ -187,8 +188,8 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-/// Whether a payload has exactly the form that [`PayloadKeys::seal`] writes, with any key. A payload that only begins like
-/// it is plaintext.
+/// Whether a payload has exactly the form that [`PayloadKeys::seal`] writes, with any key. A payload that
+/// only begins like it is plaintext.
 fn is_sealed(payload: &[u8]) -> bool {
     if !begins_sealed(payload) {
         return false;
@@ -213,13 +214,14 @@ fn is_name(name: &str) -> bool {
 const FILE: &str = "TIDEGATE_PAYLOAD_KEYS_FILE";
 const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
 
-/// Makes this process seal every payload that it publishes, and open those that it handles. The keys are in the file
-/// `TIDEGATE_PAYLOAD_KEYS_FILE`, or in the secret `TIDEGATE_PAYLOAD_KEYS_SECRET_ID`, which is read at the first use.
-/// Both have the form of [`PayloadKeys::parse`]. Without either, payloads are stored unsealed. The Lambda function and
-/// the command line call this themselves; any other producer calls it once.
+/// Makes this process seal every payload that it publishes, and open those that it handles. The keys are in
+/// the file `TIDEGATE_PAYLOAD_KEYS_FILE`, or in the secret `TIDEGATE_PAYLOAD_KEYS_SECRET_ID`, which is read
+/// at the first use. Both have the form of [`PayloadKeys::parse`]. Without either, payloads are stored
+/// unsealed. The Lambda function and the command line call this themselves; any other producer calls it once.
 ///
 /// # Errors
-/// [`Error::Config`] when both are set, when the file holds no keys, or when this process already has other keys.
+/// [`Error::Config`] when both are set, when the file holds no keys, or when this process already has other
+/// keys.
 pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
     match (lookup(FILE), lookup(SECRET)) {
         (None, None) => Ok(()),

@@ -1,9 +1,9 @@
-//! Owns what happens to payloads between the program and the queue: the program's codec seals those that are published
-//! and opens those that are handled. Without a codec, payloads stay as they are, and an event with a sealed one waits
-//! for a program that has its key.
+//! Owns what happens to payloads between the program and the queue: the program's codec seals those that are
+//! published and opens those that are handled. Without a codec, payloads stay as they are, and an event with
+//! a sealed one waits for a program that has its key.
 //!
-//! A process has one codec, as it has one log. So no publisher can forget to seal, and no function that publishes needs
-//! the keys as a parameter.
+//! A process has one codec, as it has one log. So no publisher can forget to seal, and no function that
+//! publishes needs the keys as a parameter.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -71,8 +71,8 @@ pub trait Codec: Send + Sync {
     /// When they cannot be read.
     fn ready(&self) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Seals the payload of an event of this kind; `None` if it is sealed already, or if [`Codec::ready`] was not
-    /// awaited.
+    /// Seals the payload of an event of this kind; `None` if it is sealed already, or if [`Codec::ready`] was
+    /// not awaited.
     ///
     /// # Errors
     /// When the payload cannot be sealed.
@@ -132,8 +132,8 @@ pub(crate) fn begins_sealed(payload: &[u8]) -> bool {
     payload.starts_with(BEGINNING.as_bytes())
 }
 
-/// Returns an event as it is to be published: with its payload sealed, if this process has keys and the payload is not
-/// sealed already.
+/// Returns an event as it is to be published: with its payload sealed, if this process has keys and the
+/// payload is not sealed already.
 ///
 /// # Errors
 /// When the payload cannot be sealed.
@@ -150,7 +150,8 @@ pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
     }))
 }
 
-/// Returns a stored payload as it was before it was sealed. A payload that is not sealed is returned unchanged.
+/// Returns a stored payload as it was before it was sealed. A payload that is not sealed is returned
+/// unchanged.
 ///
 /// # Errors
 /// [`Unhandled`]: without its key the event is retried later, and the attempt is not charged to it.

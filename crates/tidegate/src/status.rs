@@ -1,5 +1,5 @@
-//! Owns what both a drain's report and the reports for operators tell: the state of the services, and the kinds of events
-//! that will expire.
+//! Owns what both a drain's report and the reports for operators tell: the state of the services, and the
+//! kinds of events that will expire.
 
 use serde::{Deserialize, Serialize};
 

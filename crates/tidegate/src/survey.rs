@@ -1,6 +1,6 @@
-//! Owns the answers for operators who watch a queue of any size: rights, depths, figures over time, what needs
-//! attention, one event, the audit. Every view reads a bounded number of rows. If it reaches its bound, the answer says
-//! so.
+//! Owns the answers for operators who watch a queue of any size: rights, depths, figures over time, what
+//! needs attention, one event, the audit. Every view reads a bounded number of rows. If it reaches its bound,
+//! the answer says so.
 
 use std::time::Duration;
 
@@ -157,12 +157,14 @@ pub struct KindFigures {
     pub sum: Step,
     /// The sum of their attempts.
     pub attempts: u64,
-    /// The latency histogram: an upper bound in milliseconds (`None` is beyond all bounds) and the number of events.
+    /// The latency histogram: an upper bound in milliseconds (`None` is beyond all bounds) and the number of
+    /// events.
     pub within: Vec<(Option<u64>, u64)>,
 }
 
 impl KindFigures {
-    /// Returns the upper bound of a quantile of the latency. `None` if it is beyond all bounds, or if no event finished.
+    /// Returns the upper bound of a quantile of the latency. `None` if it is beyond all bounds, or if no
+    /// event finished.
     #[must_use]
     pub fn quantile_ms(&self, share: f64) -> Option<u64> {
         let total = self.sum.ended();

@@ -1,5 +1,5 @@
-//! Owns the test kit for a program's own tests (feature `testing`). It runs an event's handlers without a database and
-//! reports what they did, or drains a scratch database completely.
+//! Owns the test kit for a program's own tests (feature `testing`). It runs an event's handlers without a
+//! database and reports what they did, or drains a scratch database completely.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -178,8 +178,8 @@ impl Attempt {
         self
     }
 
-    /// Runs the event's handlers as a drain does: in order, each within its time limit, with panics caught. A handler
-    /// that uses the database fails with a retry, code `no_database`.
+    /// Runs the event's handlers as a drain does: in order, each within its time limit, with panics caught. A
+    /// handler that uses the database fails with a retry, code `no_database`.
     pub async fn run<D: Dispatch>(mut self, app: &D, event: &D::Event) -> Ran {
         event.kind().clone_into(&mut self.event.kind);
         let (attempt, most) = (self.event.attempts, self.event.max_attempts);
@@ -253,8 +253,8 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
     Context::new(event, None, flushed, Instant::now() + limit)
 }
 
-/// Drains a scratch database with default settings until no event is ready. Creates the queue's schema there if it is
-/// missing, and registers the program's kinds.
+/// Drains a scratch database with default settings until no event is ready. Creates the queue's schema there
+/// if it is missing, and registers the program's kinds.
 ///
 /// # Errors
 /// When the database fails.

@@ -1,5 +1,6 @@
-//! Owns how a producer wakes a drain after its commit: it asks the database whether a drain is needed, and starts one.
-//! An event that wakes no drain waits for the schedule's next tick, so nothing here can fail a publish.
+//! Owns how a producer wakes a drain after its commit: it asks the database whether a drain is needed, and
+//! starts one. An event that wakes no drain waits for the schedule's next tick, so nothing here can fail a
+//! publish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,10 @@ const BETWEEN: Duration = Duration::from_millis(200);
 
 /// Wakes a drain when something was published and no drain is at work.
 ///
-/// If several producers publish at once, the database tells only one of them to start a drain (`tidegate.should_wake`).
-/// While a drain is at work, it tells none of them to. An event that is published while a drain ends is not missed,
-/// because a drain announces its end before its last look at the queue. A lost wake-up costs the time until the
-/// schedule's next tick, but no event.
+/// If several producers publish at once, the database tells only one of them to start a drain
+/// (`tidegate.should_wake`). While a drain is at work, it tells none of them to. An event that is published
+/// while a drain ends is not missed, because a drain announces its end before its last look at the queue. A
+/// lost wake-up costs the time until the schedule's next tick, but no event.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -53,8 +54,8 @@ struct Asks {
 }
 
 impl Waker {
-    /// Creates a waker that starts drains with `starter`. Call it inside a tokio runtime, because it queries the
-    /// database in the background.
+    /// Creates a waker that starts drains with `starter`. Call it inside a tokio runtime, because it queries
+    /// the database in the background.
     #[must_use]
     pub fn new(database: Database, starter: Arc<dyn StartDrain>) -> Self {
         let asks = Arc::new(Asks {
@@ -66,8 +67,8 @@ impl Waker {
         Self { asks, task }
     }
 
-    /// Creates a waker that invokes the Lambda function with this ARN, which may name an alias or a version. It needs
-    /// the permission `lambda:InvokeFunction`.
+    /// Creates a waker that invokes the Lambda function with this ARN, which may name an alias or a version.
+    /// It needs the permission `lambda:InvokeFunction`.
     ///
     /// # Errors
     /// [`Error::Config`] without the feature `aws`.
@@ -78,17 +79,18 @@ impl Waker {
         ))
     }
 
-    /// Reports that a publish has been committed. Returns at once and queries the database in the background, at most
-    /// five times a second however often it is called. Use it in a process that goes on running.
+    /// Reports that a publish has been committed. Returns at once and queries the database in the background,
+    /// at most five times a second however often it is called. Use it in a process that goes on running.
     pub fn published(&self) {
         self.asks.published.notify_one();
     }
 
-    /// Like [`Waker::published`], but waits. Use it in a process that ends or is frozen after its publish. Returns
-    /// whether a drain was started.
+    /// Like [`Waker::published`], but waits. Use it in a process that ends or is frozen after its publish.
+    /// Returns whether a drain was started.
     ///
     /// # Errors
-    /// When the database or the start fails. The event is published anyway, and the schedule's next tick finds it.
+    /// When the database or the start fails. The event is published anyway, and the schedule's next tick
+    /// finds it.
     pub async fn wake(&self) -> Result<bool, Error> {
         self.asks.ask().await
     }

@@ -1,5 +1,5 @@
-//! Owns how AI checks are requested. It decides which messages are relevant, and stores the event of a relevant one (B32),
-//! in the caller's transaction (B1).
+//! Owns how AI checks are requested. It decides which messages are relevant, and stores the event of a
+//! relevant one (B32), in the caller's transaction (B1).
 
 use std::time::SystemTime;
 
@@ -23,8 +23,8 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Reads `ISSUING_KIND` and `ISSUING_STAGE`: the `kind` and the `stage` of a relevant message. The defaults are
-    /// `issuing` and `ai-check`.
+    /// Reads `ISSUING_KIND` and `ISSUING_STAGE`: the `kind` and the `stage` of a relevant message. The
+    /// defaults are `issuing` and `ai-check`.
     pub fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Self {
         let read = |name: &str, default: &str| {
             let text = setting(name).filter(|text| !text.is_empty());
@@ -61,13 +61,13 @@ pub enum Received {
 ///  "dueAt": "2027-01-11T09:00:00Z", "startBefore": "2027-01-12T09:00:00Z"}
 /// ```
 ///
-/// A message with another `kind` or `stage`, or without them, is irrelevant. `dueAt` is the time when the task is overdue;
-/// without it the task is never overdue. `startBefore` is the deadline of the event (B13); without it there is no deadline.
-/// Both may be missing or null. Other fields are allowed and ignored.
+/// A message with another `kind` or `stage`, or without them, is irrelevant. `dueAt` is the time when the
+/// task is overdue; without it the task is never overdue. `startBefore` is the deadline of the event (B13);
+/// without it there is no deadline. Both may be missing or null. Other fields are allowed and ignored.
 ///
-/// Events of one application have the same group, so its checks run one after the other (the seed's own example of a
-/// group). They also have the same correlation id. If a message arrives again after its event has ended, it creates a new
-/// event. The handler then finds out whether the check is done.
+/// Events of one application have the same group, so its checks run one after the other (the seed's own
+/// example of a group). They also have the same correlation id. If a message arrives again after its event
+/// has ended, it creates a new event. The handler then finds out whether the check is done.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.

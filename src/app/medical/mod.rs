@@ -1,5 +1,5 @@
-//! The medical jobs system: 21 kinds of changes to a patient's data. Clients request them over an interface that
-//! answers at once. The jobs of each patient are then handled one after the other.
+//! The medical jobs system: 21 kinds of changes to a patient's data. Clients request them over an interface
+//! that answers at once. The jobs of each patient are then handled one after the other.
 //!
 //! # Layout
 //!
@@ -64,9 +64,9 @@ macro_rules! dispatched {
 
 payload::each_job!(dispatched);
 
-/// Publishes a job in the caller's transaction. If an equal job is pending, it returns the id of that job (E2, E3).
-/// Two jobs are equal if kind, parameters, user, client and patient are equal. The time and the request's id do not
-/// matter. Approvals are never considered equal.
+/// Publishes a job in the caller's transaction. If an equal job is pending, it returns the id of that job
+/// (E2, E3). Two jobs are equal if kind, parameters, user, client and patient are equal. The time and the
+/// request's id do not matter. Approvals are never considered equal.
 ///
 /// # Errors
 /// As [`publish`].

@@ -1,8 +1,9 @@
-//! Owns the operations on a patient's data that are done at once, without a job: reading the entities that the links of a
-//! job's result lead to, and confirming a new approval.
+//! Owns the operations on a patient's data that are done at once, without a job: reading the entities that
+//! the links of a job's result lead to, and confirming a new approval.
 //!
-//! A confirmation is not a job, because the patient is present and waits for the answer. It changes only one row, which it
-//! locks, so it cannot disturb the order of the jobs. The audit records it like every other change.
+//! A confirmation is not a job, because the patient is present and waits for the answer. It changes only one
+//! row, which it locks, so it cannot disturb the order of the jobs. The audit records it like every other
+//! change.
 
 use serde_json::json;
 use tokio_postgres::Transaction;

@@ -1,5 +1,5 @@
-//! Owns the calls of the medical jobs to other systems, one method for each call. [`HttpService`] decides how a call
-//! fails. This module decides what that means for a job.
+//! Owns the calls of the medical jobs to other systems, one method for each call. [`HttpService`] decides how
+//! a call fails. This module decides what that means for a job.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -37,8 +37,8 @@ impl Services {
     /// Reads `OTP_URL`, `SMS_URL` and `SIGNATURE_URL`.
     ///
     /// # Errors
-    /// [`Error::Config`] if a URL is malformed. Without the first two, the jobs that need them wait and report the
-    /// missing setting. Without the third, no signature is verified.
+    /// [`Error::Config`] if a URL is malformed. Without the first two, the jobs that need them wait and
+    /// report the missing setting. Without the third, no signature is verified.
     pub fn from_settings(
         setting: impl Fn(&str) -> Option<String>,
         http: &HttpClient,
@@ -52,8 +52,8 @@ impl Services {
         })
     }
 
-    /// Notifies the patient. A refusal is retried until the attempts are used up: if a message cannot be sent, it is the
-    /// system's fault (500), never the user's (4xx).
+    /// Notifies the patient. A refusal is retried until the attempts are used up: if a message cannot be
+    /// sent, it is the system's fault (500), never the user's (4xx).
     pub(super) async fn tell(
         &self,
         call: Call,
@@ -85,8 +85,8 @@ impl Services {
     /// Verifies that this user signed the data.
     ///
     /// # Errors
-    /// A rejection with 422 if the service refuses the signature. If the service cannot be reached or refuses our
-    /// credentials, this is not the user's fault: the job waits.
+    /// A rejection with 422 if the service refuses the signature. If the service cannot be reached or refuses
+    /// our credentials, this is not the user's fault: the job waits.
     pub(super) async fn verify(
         &self,
         signed_data: &str,

@@ -1,10 +1,10 @@
 //! Owns the only path from a job to a change. First it loads and locks the stored entities. Then the rules of
-//! the job return a [`Plan`] or an expected error. Finally it writes the plan, its audit and the end of the job
-//! in one transaction (E12). The rules themselves are in `rules`.
+//! the job return a [`Plan`] or an expected error. Finally it writes the plan, its audit and the end of the
+//! job in one transaction (E12). The rules themselves are in `rules`.
 //!
 //! A job that notifies the patient is planned twice. The first plan checks that the job is allowed and
-//! determines the notification. Its transaction is then rolled back, because no lock may be held during a call
-//! to another system. After the call, the second plan decides again, based on the data at that time.
+//! determines the notification. Its transaction is then rolled back, because no lock may be held during a
+//! call to another system. After the call, the second plan decides again, based on the data at that time.
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -22,8 +22,8 @@ use tidegate::{
 
 /// The rules of a kind. A new kind needs them besides its variant and its payload.
 pub trait Transition: Job {
-    /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient call
-    /// two services and name the second one. A verified signature is not verified again.
+    /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient
+    /// call two services and name the second one. A verified signature is not verified again.
     const SERVICE: Option<&'static str> = None;
 
     /// Returns the plan, or an expected error: 404, 409 or 422.
@@ -79,8 +79,8 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         .await
 }
 
-/// Adjusts an error of the signature service. A job that names another service waits for that service's circuit.
-/// This circuit must not open just because the signature service refuses our credentials.
+/// Adjusts an error of the signature service. A job that names another service waits for that service's
+/// circuit. This circuit must not open just because the signature service refuses our credentials.
 fn of_signature<J: Transition>(error: HandlerError) -> HandlerError {
     let credentials = |fault: &&Fault| fault.code == CREDENTIALS;
     match error.faults().iter().find(credentials) {

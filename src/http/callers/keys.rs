@@ -1,5 +1,5 @@
-//! Owns API keys, and the key that signs links. An API key has 256 random bits. It is shown once, and only its digest
-//! is stored.
+//! Owns API keys, and the key that signs links. An API key has 256 random bits. It is shown once, and only
+//! its digest is stored.
 //!
 //! A key is looked up at every request, so a revoked key is refused at once.
 
@@ -122,8 +122,8 @@ impl By {
     }
 }
 
-/// Creates a key. Returns the stored properties, and the key itself in the field `key`. The key is available nowhere
-/// else.
+/// Creates a key. Returns the stored properties, and the key itself in the field `key`. The key is available
+/// nowhere else.
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.

@@ -1,9 +1,10 @@
-//! Owns what each caller may do: the settings for authentication, and the gate in front of every route except the
-//! operational ones. It knows credentials but no routes. The routes ask [`Caller`] what a caller may access.
+//! Owns what each caller may do: the settings for authentication, and the gate in front of every route except
+//! the operational ones. It knows credentials but no routes. The routes ask [`Caller`] what a caller may
+//! access.
 //!
-//! A known caller always has a client, the legal entity on whose behalf it calls. The credential takes precedence over the
-//! request. Without authentication, a system in front of this one must know the callers, and the contents of a request are
-//! trusted.
+//! A known caller always has a client, the legal entity on whose behalf it calls. The credential takes
+//! precedence over the request. Without authentication, a system in front of this one must know the callers,
+//! and the contents of a request are trusted.
 
 mod claims;
 mod keys;
@@ -81,8 +82,8 @@ impl Caller {
     /// Adds the ids of the credential to a request that omits them.
     ///
     /// # Errors
-    /// 403 with the name of a field that contradicts the credential. A value that is not an id is left to the check of the
-    /// request.
+    /// 403 with the name of a field that contradicts the credential. A value that is not an id is left to the
+    /// check of the request.
     pub(super) fn speak_for(self, asked: &mut Value, names: &[&str]) -> Result<(), Problem> {
         let Value::Object(fields) = asked else {
             return Ok(());

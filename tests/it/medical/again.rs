@@ -66,8 +66,8 @@ async fn once(case: &Case) -> Value {
     world.effects().await
 }
 
-/// Each service in turn does what it is asked and its answer is lost; then all is done, and the database refuses the
-/// job's end, twice; then the job runs to its end.
+/// Each service in turn does what it is asked and its answer is lost; then all is done, and the database
+/// refuses the job's end, twice; then the job runs to its end.
 async fn again(case: &Case, name: &str) -> Value {
     let world = submitted(case).await;
     let before = world.effects().await;

@@ -1,6 +1,6 @@
 //! The medical jobs against a real Postgres and a stand-in for one-time passwords, text messages and
-//! signatures. `cases` walks all kinds through every end they may come to, `again` runs them more than once, `crash`
-//! kills their worker; in `behaviour` is what the queue and the transactions promise around them.
+//! signatures. `cases` walks all kinds through every end they may come to, `again` runs them more than once,
+//! `crash` kills their worker; in `behaviour` is what the queue and the transactions promise around them.
 
 mod again;
 mod behaviour;

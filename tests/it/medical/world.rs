@@ -128,7 +128,8 @@ impl World {
             .expect("the statement is right");
     }
 
-    /// All that jobs have left behind: the patient's data and its audit, how each job ended, and how much was sent.
+    /// All that jobs have left behind: the patient's data and its audit, how each job ended, and how much was
+    /// sent.
     pub async fn effects(&self) -> Value {
         let left = "
 SELECT jsonb_build_object(

@@ -1,7 +1,8 @@
-//! Random scripts of everything that producers, workers, operators and the cleanup can do, one step after
-//! the other, on the real database and on a model of a few hundred lines. After each step both answered
-//! the same, every row is the same, and the order of every group is kept. A script that fails is cut down to the shortest one that still
-//! does, and printed; its seed goes to `regressions.txt`, to be tried first ever after.
+//! Random scripts of everything that producers, workers, operators and the cleanup can do, one step after the
+//! other, on the real database and on a model of a few hundred lines. After each step both answered the same,
+//! every row is the same, and the order of every group is kept. A script that fails is cut down to the
+//! shortest one that still does, and printed; its seed goes to `regressions.txt`, to be tried first ever
+//! after.
 //!
 //! More scripts than `make test` has time for: `PROPTEST_CASES=5000 cargo test --test it script::`.
 //!
@@ -113,11 +114,12 @@ fn patch(function: &str, piece: &str, other: &str) -> String {
     )
 }
 
-/// What is wrong is shown by a script no longer than this; on the day of writing each was shown by ten steps or fewer.
+/// What is wrong is shown by a script no longer than this; on the day of writing each was shown by ten steps
+/// or fewer.
 const SHORT: usize = LONGEST / 2;
 
-/// A server that nobody else uses. What a walk knows is as old as the server's oldest transaction: beside others, a script
-/// fails in one run and not in the next, and cannot be cut down.
+/// A server that nobody else uses. What a walk knows is as old as the server's oldest transaction: beside
+/// others, a script fails in one run and not in the next, and cannot be cut down.
 struct Alone {
     cluster: Cluster,
 }

@@ -129,7 +129,8 @@ pub struct Batch {
 }
 
 impl Model {
-    /// A token for the next lease: the same in every run of a script, since leases are locked in their tokens' order.
+    /// A token for the next lease: the same in every run of a script, since leases are locked in their
+    /// tokens' order.
     pub fn next_token(&self) -> Uuid {
         let given: usize = self.tokens.iter().map(Vec::len).sum();
         Uuid::from_u128(given as u128 + 1)
@@ -178,8 +179,8 @@ impl Model {
         self.tables.queue.iter().find(has_key).map(|row| row.id)
     }
 
-    /// An event is published while another one has its key: whether it takes that one's place; `None` when that is in another
-    /// group, and the publish is refused.
+    /// An event is published while another one has its key: whether it takes that one's place; `None` when
+    /// that is in another group, and the publish is refused.
     pub fn publish_again(&mut self, twin: i64, new: &Row, replaces: bool) -> Option<bool> {
         let is_held = self.hold_of(twin).is_some();
         let row = self.live(twin).filter(|_| replaces);
@@ -236,8 +237,9 @@ impl Model {
         Ok(())
     }
 
-    /// Takes the next free events of a walk. One with a group is taken only if everything ahead of it in its group is
-    /// taken with it, or is in a lease of the worker that it says to hold. How the database knows that is its own affair.
+    /// Takes the next free events of a walk. One with a group is taken only if everything ahead of it in its
+    /// group is taken with it, or is in a lease of the worker that it says to hold. How the database knows
+    /// that is its own affair.
     pub fn lease(&mut self, wanted: Wanted) -> Batch {
         let after = self.walks[wanted.worker].at.after;
         let ready = self.ready(wanted, after);
@@ -512,8 +514,8 @@ impl Model {
             row.id == id || row.id > id && row.group.is_some() && row.group == first.group
         };
         let left: Vec<i64> = held.iter().filter(goes).map(|row| row.id).collect();
-        // What stands behind may have run, if its worker had seen the end of what is taken away; it keeps its attempts all the
-        // same.
+        // What stands behind may have run, if its worker had seen the end of what is taken away; it keeps its
+        // attempts all the same.
         let may_have_run = |row: &Row| {
             let lease = self.hold_of(row.id);
             taken_away

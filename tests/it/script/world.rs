@@ -19,8 +19,8 @@ use crate::support::{self, TestDb};
 pub struct World {
     db: TestDb,
     client: Client,
-    /// What reads the queue, the leases, the log, the audit and what is out of order: prepared, for they are asked
-    /// after each step.
+    /// What reads the queue, the leases, the log, the audit and what is out of order: prepared, for they are
+    /// asked after each step.
     reads: [Statement; 5],
 }
 

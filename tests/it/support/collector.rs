@@ -125,7 +125,8 @@ impl Drop for Collector {
     }
 }
 
-/// So long everything may take to arrive, in a test that waits for it. What is built for tests takes more than the usual.
+/// So long everything may take to arrive, in a test that waits for it. What is built for tests takes more
+/// than the usual.
 pub const AMPLE_TIMEOUT: (&str, &str) = ("OTEL_EXPORTER_OTLP_TIMEOUT", "180000");
 
 /// The library's own way to a collector.

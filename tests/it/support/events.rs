@@ -18,8 +18,8 @@ pub async fn publish_letters(client: &Client, count: i32) {
     client.query_one(sql, &[&count]).await.unwrap();
 }
 
-/// Leases events for a worker that does not exist and may have started all of them. The lease expires after this
-/// many seconds. With a negative number, it has already expired.
+/// Leases events for a worker that does not exist and may have started all of them. The lease expires after
+/// this many seconds. With a negative number, it has already expired.
 pub async fn lease_away(client: &Client, ids: &[i64], seconds: f64) {
     let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at,
                                              clear_to, as_of)

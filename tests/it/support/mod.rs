@@ -30,8 +30,8 @@ pub use tls::{Authority, Certified};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longer than any operation takes on the slowest machine, so anything that takes longer hangs. A condition that
-/// holds is noticed within milliseconds.
+/// Longer than any operation takes on the slowest machine, so anything that takes longer hangs. A condition
+/// that holds is noticed within milliseconds.
 pub const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Returns the result of `work`.

@@ -115,7 +115,8 @@ impl RuntimeApi {
         self.invoke_in(TRACE, payload, deadline).await
     }
 
-    /// Invokes the function with this trace header, in which Lambda counts how many functions have invoked each other.
+    /// Invokes the function with this trace header, in which Lambda counts how many functions have invoked
+    /// each other.
     ///
     /// # Panics
     /// If there is no answer within [`super::PATIENCE`].

@@ -1,5 +1,5 @@
-//! Row 26: handlers that block all their threads. The drain has its own thread: it renews its leases, its run ends, and
-//! events that it had not started return to the queue.
+//! Row 26: handlers that block all their threads. The drain has its own thread: it renews its leases, its run
+//! ends, and events that it had not started return to the queue.
 
 use std::time::{Duration, Instant};
 

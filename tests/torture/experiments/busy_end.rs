@@ -1,5 +1,6 @@
-//! Part of row 35: an event has a follow-up to a group that a producer holds, so its end must wait. The next event of its own group
-//! is quick. It does not end before it, whether it works in a transaction of its own or not.
+//! Part of row 35: an event has a follow-up to a group that a producer holds, so its end must wait. The next
+//! event of its own group is quick. It does not end before it, whether it works in a transaction of its own
+//! or not.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Part of row 31: handlers wait in `Context::connection` for a table that somebody has locked, until they are cut off. The
-//! events after them get other connections, or wait for none of this.
+//! Part of row 31: handlers wait in `Context::connection` for a table that somebody has locked, until they
+//! are cut off. The events after them get other connections, or wait for none of this.
 
 use crate::actor::{Torture, Work, Worker};
 use crate::checker::{History, Violation};

@@ -1,5 +1,5 @@
-//! Row 32: a worker is frozen while its handler has an open transaction with the lock of a row. Its lease expires, and its event
-//! becomes a suspect, whose next handler waits for that row. All other events go on.
+//! Row 32: a worker is frozen while its handler has an open transaction with the lock of a row. Its lease
+//! expires, and its event becomes a suspect, whose next handler waits for that row. All other events go on.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ pub async fn a_frozen_workers_transaction_keeps_only_its_own_event_waiting(
     let id = world
         .publish("frozen", vec![(None, Torture::Kept(work))], 5)
         .await[0];
-    // The server ends the transaction after the limit of the handler, and so does the worker that waits for it. Before
-    // that all others must have ended.
+    // The server ends the transaction after the limit of the handler, and so does the worker that waits for
+    // it. Before that all others must have ended.
     let patient = Worker {
         lease_ms: 100_000,
         handler_ms: 85_000,

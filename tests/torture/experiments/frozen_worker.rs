@@ -1,5 +1,5 @@
-//! Row 3: workers are frozen between a handler's end and its finalize for longer than their leases. Another worker takes
-//! their events. They thaw while it is handling the events, or after it has ended them.
+//! Row 3: workers are frozen between a handler's end and its finalize for longer than their leases. Another
+//! worker takes their events. They thaw while it is handling the events, or after it has ended them.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ fn patient(world: &World) -> Worker {
     }
 }
 
-/// Whether the handler works in its own transaction, leaves no result, and is still running in the other worker when its
-/// worker thaws; and how often it asks for a retry.
+/// Whether the handler works in its own transaction, leaves no result, and is still running in the other
+/// worker when its worker thaws; and how often it asks for a retry.
 const WORK: [(bool, bool, bool, u32); 7] = [
     (false, false, true, 0),
     (false, true, true, 0),

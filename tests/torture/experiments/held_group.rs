@@ -1,5 +1,6 @@
-//! Part of row 25: a producer has published to a group and leaves its transaction open, while handlers publish follow-ups
-//! to the same group. Only the events of these handlers may wait for it, whatever timeouts the drain's sessions have.
+//! Part of row 25: a producer has published to a group and leaves its transaction open, while handlers
+//! publish follow-ups to the same group. Only the events of these handlers may wait for it, whatever timeouts
+//! the drain's sessions have.
 
 use std::collections::HashSet;
 
@@ -106,7 +107,8 @@ async fn publish_work(world: &World, limits: &str, group: &str) {
     world.publish(&format!("work {limits}"), all, 5).await;
 }
 
-/// Other events must not be affected. Waiting events may lose at most two attempts, and all their follow-ups must exist.
+/// Other events must not be affected. Waiting events may lose at most two attempts, and all their follow-ups
+/// must exist.
 fn harmed(history: &History) -> Vec<Violation> {
     let keys: HashSet<&str> = history
         .rows

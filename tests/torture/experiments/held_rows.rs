@@ -1,6 +1,6 @@
-//! Part of row 31: an operator has changed an event and leaves the transaction open. The event is at work, or its worker was
-//! killed. Only this event may wait for the operator: not the others of its lease, and not what comes later. When the
-//! drains have ended, no session of theirs waits on.
+//! Part of row 31: an operator has changed an event and leaves the transaction open. The event is at work, or
+//! its worker was killed. Only this event may wait for the operator: not the others of its lease, and not
+//! what comes later. When the drains have ended, no session of theirs waits on.
 
 use std::time::Duration;
 
@@ -130,7 +130,8 @@ fn neighbours(which: &str, case: &str) -> impl Iterator<Item = (Option<String>, 
     })
 }
 
-/// No other event may lose more than the attempt that it lost with its worker, and the held one no more than two.
+/// No other event may lose more than the attempt that it lost with its worker, and the held one no more than
+/// two.
 fn harmed(history: &History) -> Vec<Violation> {
     let harm = history.rows.iter().filter(|row| {
         let held = row.key.as_ref().is_some_and(|key| key.starts_with("held"));

@@ -1,6 +1,6 @@
-//! Row 30: a worker leases nothing more for longer than a lease lasts, because it may lease no further events. It does not
-//! know of one of its leases, whose answer was lost, and does not renew it. Beside it a cleanup and another worker look
-//! for dead workers.
+//! Row 30: a worker leases nothing more for longer than a lease lasts, because it may lease no further
+//! events. It does not know of one of its leases, whose answer was lost, and does not renew it. Beside it a
+//! cleanup and another worker look for dead workers.
 
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ pub async fn negative_control_one_lease_that_expires_ends_its_live_worker(
     world.convict(lost.into_iter().collect()).await
 }
 
-/// Returns a violation if the lost lease did not expire while its worker was at work. Ends when all events have ended.
+/// Returns a violation if the lost lease did not expire while its worker was at work. Ends when all events
+/// have ended.
 async fn work_on(world: &World) -> Vec<Violation> {
     let events = (0..QUICK + SLOW).map(|number| {
         let work = Work {

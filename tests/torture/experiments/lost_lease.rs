@@ -1,5 +1,6 @@
-//! Part of row 2: the answer to a lease is lost, and the worker leases again. Events of the lost lease do not belong to
-//! the worker until they have been given back. This happens at once and without a charge. Their group has to wait.
+//! Part of row 2: the answer to a lease is lost, and the worker leases again. Events of the lost lease do not
+//! belong to the worker until they have been given back. This happens at once and without a charge. Their
+//! group has to wait.
 
 use std::time::Duration;
 

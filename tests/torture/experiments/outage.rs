@@ -1,6 +1,6 @@
-//! The service that all handlers call is down for a while, and workers are killed in the meantime, including probing ones.
-//! No event loses an attempt to the outage. An event in a killed process may lose the attempt that it can always lose. The
-//! service is called rarely, and when it is back, all events end, in order.
+//! The service that all handlers call is down for a while, and workers are killed in the meantime, including
+//! probing ones. No event loses an attempt to the outage. An event in a killed process may lose the attempt
+//! that it can always lose. The service is called rarely, and when it is back, all events end, in order.
 
 use std::path::Path;
 use std::time::Duration;
@@ -70,9 +70,9 @@ async fn publish(world: &World, count: usize, up: &Path) {
     world.publish("all", events.collect(), 5).await;
 }
 
-/// Returns the cost of the outage: attempts that were not lost with a worker, calls beyond `most_calls`, and events that
-/// did not complete. Each worker has some calls in progress when the outage begins. After that there is one call every few
-/// seconds.
+/// Returns the cost of the outage: attempts that were not lost with a worker, calls beyond `most_calls`, and
+/// events that did not complete. Each worker has some calls in progress when the outage begins. After that
+/// there is one call every few seconds.
 fn harmed(history: &History, most_calls: usize) -> Vec<Violation> {
     let lapses = history.charges.iter().filter(|charge| charge.is_lapse());
     let lapses = lapses.count();

@@ -1,5 +1,5 @@
-//! Part of row 35: events are leased before their deadline, and wait in hand behind a slow one until the deadline has passed.
-//! None of them starts after that.
+//! Part of row 35: events are leased before their deadline, and wait in hand behind a slow one until the
+//! deadline has passed. None of them starts after that.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Row 23: events that kill their worker, mixed with events that do not. A dead worker is replaced at once, and its
-//! events become free at once. An innocent event may lose the one attempt in which it ran beside a killing event, and no
-//! more, because lapsed events run alone.
+//! Row 23: events that kill their worker, mixed with events that do not. A dead worker is replaced at once,
+//! and its events become free at once. An innocent event may lose the one attempt in which it ran beside a
+//! killing event, and no more, because lapsed events run alone.
 
 use crate::actor::{Crash, Torture, Work, Worker};
 use crate::checker::{History, Violation};

@@ -1,5 +1,6 @@
-//! Part of row 25: the server refuses the drain's writes. A user's trigger refuses single events, or the server has no memory
-//! or disk space for a while. A refused write costs other events nothing, and no event more than two attempts.
+//! Part of row 25: the server refuses the drain's writes. A user's trigger refuses single events, or the
+//! server has no memory or disk space for a while. A refused write costs other events nothing, and no event
+//! more than two attempts.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -14,7 +15,8 @@ use crate::journal::Record;
 use crate::skip::skipped;
 use crate::world::World;
 
-/// Only leases of ended runs lapse, and no run ends by its budget, because a handler that is interrupted there is charged.
+/// Only leases of ended runs lapse, and no run ends by its budget, because a handler that is interrupted
+/// there is charged.
 fn patient(world: &World) -> Worker {
     Worker {
         budget_ms: 60_000,
@@ -90,7 +92,8 @@ pub async fn a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt(
     world.judge(further).await
 }
 
-/// Publishes a group whose first event is refused. The others are slow enough to be still running when this is known.
+/// Publishes a group whose first event is refused. The others are slow enough to be still running when this
+/// is known.
 async fn publish_behind(world: &World, count: i64) {
     let behind = (0..count).map(|number| Work {
         takes_ms: vec![100],
@@ -148,8 +151,9 @@ pub async fn a_server_without_memory_for_a_while_costs_no_event_more_than_two_at
     world.judge(further).await
 }
 
-/// Returns events that did not complete or needed more than this many attempts (one more behind a refused event of the same
-/// group), and leases that a run considered lost although it had removed nothing from them with a refused event.
+/// Returns events that did not complete or needed more than this many attempts (one more behind a refused
+/// event of the same group), and leases that a run considered lost although it had removed nothing from them
+/// with a refused event.
 fn harmed(history: &History, most: u32) -> Vec<Violation> {
     let charges = history.charges.iter();
     let along = charges.filter(|charge| charge.error_attempt.is_none() && !charge.is_lapse());
@@ -235,7 +239,8 @@ pub async fn a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attemp
         world.forget();
         return Ok(Figures::default());
     };
-    // Only the log is on this disk, so the full disk is where ends are written. Rows with this retention have no partition.
+    // Only the log is on this disk, so the full disk is where ends are written. Rows with this retention have
+    // no partition.
     let long = "UPDATE tidegate.event_kind SET retention_completed = '3000 days', retention_failed = '3000 days'";
     client.batch_execute(long).await.unwrap();
     let path = disk.folder.path().display();
@@ -268,8 +273,8 @@ fn ballast(random: &mut fastrand::Rng) -> String {
     (0..1000).map(|_| random.alphanumeric()).collect()
 }
 
-/// Lets some runs meet the full disk before space is freed. The events that the first runs left run alone, so few are refused
-/// in one run, and such a run does not fail.
+/// Lets some runs meet the full disk before space is freed. The events that the first runs left run alone, so
+/// few are refused in one run, and such a run does not fail.
 async fn fill_and_heal(
     world: &World,
     fleet: &mut Fleet,

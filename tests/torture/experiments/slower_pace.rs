@@ -1,5 +1,6 @@
-//! Row 34: quick events turn slow, and then their worker is killed. Only events that were about to start are charged, however many
-//! could have started at the earlier pace. Whoever has only one attempt ends without a start in few cases only.
+//! Row 34: quick events turn slow, and then their worker is killed. Only events that were about to start are
+//! charged, however many could have started at the earlier pace. Whoever has only one attempt ends without a
+//! start in few cases only.
 
 use std::collections::HashSet;
 

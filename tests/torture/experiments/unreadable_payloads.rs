@@ -1,5 +1,5 @@
-//! Row 33: the database has lost a part of payloads. One such event is planned for later, others are in the lease of a worker
-//! that is killed. They fail, and no other event waits for them.
+//! Row 33: the database has lost a part of payloads. One such event is planned for later, others are in the
+//! lease of a worker that is killed. They fail, and no other event waits for them.
 
 use std::time::Duration;
 
@@ -149,7 +149,8 @@ async fn publish_large(client: &Client, number: usize, group: &str) -> i64 {
 async fn lose_payloads(client: &Client) {
     let aside = "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass";
     let aside: String = client.query_one(aside, &[]).await.unwrap().get(0);
-    // No statement deletes from where payloads are stored aside, not even a superuser's: for a moment it is a plain table.
+    // No statement deletes from where payloads are stored aside, not even a superuser's: for a moment it is a
+    // plain table.
     let lose = format!(
         "BEGIN;
          SET LOCAL allow_system_table_mods = on;

@@ -1,5 +1,5 @@
-//! apalis with its Postgres storage. Best: a thousand tasks at a time, each in a task of the runtime, not locked one by
-//! one, as in its basic example; default: its README's worker.
+//! apalis with its Postgres storage. Best: a thousand tasks at a time, each in a task of the runtime, not
+//! locked one by one, as in its basic example; default: its README's worker.
 
 use std::time::{Duration, Instant};
 

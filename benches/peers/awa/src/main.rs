@@ -1,5 +1,5 @@
-//! awa. Best: four claimers, many workers and no deadline, which its own throughput test uses to take the compact
-//! path; default: its README's client.
+//! awa. Best: four claimers, many workers and no deadline, which its own throughput test uses to take the
+//! compact path; default: its README's client.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,9 @@ async fn connect(url: &str) -> Outcome<PgPool> {
         .await?)
 }
 
-/// A database is given to the queue storage by the first client that starts on it, and only while it holds no jobs:
-/// one that starts later drains the tables of older versions and leaves what is in the queue storage for ever.
+/// A database is given to the queue storage by the first client that starts on it, and only while it holds no
+/// jobs: one that starts later drains the tables of older versions and leaves what is in the queue storage
+/// for ever.
 async fn prepare(url: &str) -> Outcome<()> {
     let pool = connect(url).await?;
     awa::migrations::run(&pool).await?;

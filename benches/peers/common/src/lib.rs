@@ -1,5 +1,5 @@
-//! What the runners in Rust share: the contract `prepare`, `publish N`, `drain N`, the payload, and when three quarters
-//! of the jobs were done. It knows no queue.
+//! What the runners in Rust share: the contract `prepare`, `publish N`, `drain N`, the payload, and when
+//! three quarters of the jobs were done. It knows no queue.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,8 @@ pub fn best() -> bool {
     std::env::var("PEER_MODE").as_deref() != Ok("default")
 }
 
-/// Does what the words on the command line ask for. `publish` says how long it took, `drain` what was counted.
+/// Does what the words on the command line ask for. `publish` says how long it took, `drain` what was
+/// counted.
 pub async fn run(
     prepare: impl AsyncFnOnce(&str) -> Outcome<()>,
     publish: impl AsyncFnOnce(&str, usize) -> Outcome<Duration>,
@@ -79,7 +80,8 @@ pub async fn run(
 /// What a drain answers.
 pub struct Figures(Value);
 
-/// Counts jobs from the moment a drain begins. There is one a process, since not every handler can be handed something.
+/// Counts jobs from the moment a drain begins. There is one a process, since not every handler can be handed
+/// something.
 pub struct Count {
     expected: usize,
     began: Instant,

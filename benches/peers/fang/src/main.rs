@@ -1,5 +1,5 @@
-//! fang, with its asynchronous workers. Best and default alike: one worker, since it takes a task in two statements
-//! without a transaction, so that several workers take the same task.
+//! fang, with its asynchronous workers. Best and default alike: one worker, since it takes a task in two
+//! statements without a transaction, so that several workers take the same task.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! sqlxmq. Best: up to a thousand jobs at once, since it takes as many at a time as it may run; default: its own
-//! limits, 16 to 32.
+//! sqlxmq. Best: up to a thousand jobs at once, since it takes as many at a time as it may run; default: its
+//! own limits, 16 to 32.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! underway. Each worker takes one task after the other. Best: four of them, as its documentation shows for scaling;
-//! default: one.
+//! underway. Each worker takes one task after the other. Best: four of them, as its documentation shows for
+//! scaling; default: one.
 
 use std::time::{Duration, Instant};
 

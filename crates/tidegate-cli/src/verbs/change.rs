@@ -11,8 +11,8 @@ fn named(ids: Vec<i64>) -> Option<Vec<i64>> {
     (!ids.is_empty()).then_some(ids)
 }
 
-/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events could be
-/// cancelled.
+/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events
+/// could be cancelled.
 pub async fn cancel(service: &Service, args: CancelArgs) -> Result<Answer, Failed> {
     let select = args.select;
     let by_id = !select.ids.is_empty();
@@ -39,8 +39,8 @@ pub async fn cancel(service: &Service, args: CancelArgs) -> Result<Answer, Faile
     })
 }
 
-/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events could be
-/// rescheduled.
+/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events
+/// could be rescheduled.
 pub async fn reschedule(service: &Service, args: RescheduleArgs) -> Result<Answer, Failed> {
     let (select, start) = (args.select, args.start);
     let by_id = !select.ids.is_empty();

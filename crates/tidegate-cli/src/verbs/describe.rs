@@ -1,5 +1,5 @@
-//! Describes the command line itself: completion scripts, manual pages, and the schemas of its documents. None of these
-//! verbs needs settings or a database.
+//! Describes the command line itself: completion scripts, manual pages, and the schemas of its documents.
+//! None of these verbs needs settings or a database.
 
 use std::path::{Path, PathBuf};
 
@@ -57,8 +57,8 @@ pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer
     Ok(Answer::new(document(&report)?, text))
 }
 
-/// Returns the command line and its verbs, with their own verbs, each with the name of its page. `help` is left out,
-/// because its page would say nothing.
+/// Returns the command line and its verbs, with their own verbs, each with the name of its page. `help` is
+/// left out, because its page would say nothing.
 fn pages(command: &Command, name: &str) -> Vec<(String, Command)> {
     let mut pages = vec![(name.to_owned(), command.clone())];
     let verbs = command
@@ -78,8 +78,8 @@ fn page(command: &Command) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Prints the schema of one verb's document, or of all verbs. The text for people is the bare schema, so that a
-/// validator can read it.
+/// Prints the schema of one verb's document, or of all verbs. The text for people is the bare schema, so that
+/// a validator can read it.
 pub fn schema(schemas: Map<String, Value>, verb: Option<&str>) -> Result<Answer, Error> {
     let (text, schemas) = match verb {
         None => (pretty(&Value::Object(schemas.clone()))?, schemas),

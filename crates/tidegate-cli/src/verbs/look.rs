@@ -41,8 +41,8 @@ pub async fn list(service: &Service, args: ListArgs) -> Result<Answer, Failed> {
     Ok(Answer::new(document(&report)?, text))
 }
 
-/// Returns the command line of the next page, after this id. A relative time such as "2h" stays relative. Therefore the
-/// page may lose events that have become too old in the meantime.
+/// Returns the command line of the next page, after this id. A relative time such as "2h" stays relative.
+/// Therefore the page may lose events that have become too old in the meantime.
 fn next_page(last: i64) -> String {
     let mut command = "tidegate".to_owned();
     let mut arguments = std::env::args().skip(1);

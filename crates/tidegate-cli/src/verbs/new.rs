@@ -1,4 +1,5 @@
-//! Writes a starter project. It is the only verb without a program's settings, because it runs before there are any.
+//! Writes a starter project. It is the only verb without a program's settings, because it runs before there
+//! are any.
 
 use tidegate::Error;
 

@@ -49,8 +49,9 @@ fn check(path: &Path) -> Result<(), Error> {
     Err(Error::Invalid(text))
 }
 
-/// Replaces the file in one step, so that no reader sees half of it. The temporary file is in the same folder, because
-/// a rename does not cross file systems. Its name does not end in .prom, so the collector ignores it.
+/// Replaces the file in one step, so that no reader sees half of it. The temporary file is in the same
+/// folder, because a rename does not cross file systems. Its name does not end in .prom, so the collector
+/// ignores it.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let part = path.with_file_name(format!(".{name}.{}", std::process::id()));

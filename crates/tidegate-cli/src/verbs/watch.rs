@@ -1,4 +1,5 @@
-//! Reprints the status at intervals. A database that does not answer is reported in its place, and asked again.
+//! Reprints the status at intervals. A database that does not answer is reported in its place, and asked
+//! again.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Two kinds of events and their handlers. `main.rs` runs the program as a command line, `function.rs` as a Lambda function.
+//! Two kinds of events and their handlers. `main.rs` runs the program as a command line, `function.rs` as a
+//! Lambda function.
 
 use serde::{Deserialize, Serialize};
 use tidegate::migrate::Migrations;
@@ -32,7 +33,8 @@ pub struct App;
 impl Dispatch for App {
     type Event = Event;
 
-    /// Lists the handlers of each kind, each with the service that it calls. A kind without handlers does not compile.
+    /// Lists the handlers of each kind, each with the service that it calls. A kind without handlers does not
+    /// compile.
     fn handlers<'a>(&'a self, event: &'a Event, ctx: &'a Context) -> Handlers<'a> {
         match event {
             Event::OrderPlaced(order) => Handlers::one("ship", ship(order, ctx)).calls("carrier"),
@@ -53,12 +55,14 @@ async fn ship(order: &OrderPlaced, ctx: &Context) -> HandlerResult {
     Ok(Done::ok())
 }
 
-/// Stands in for a network call. A handler may run more than once. The key lets the carrier recognize a repeated call.
+/// Stands in for a network call. A handler may run more than once. The key lets the carrier recognize a
+/// repeated call.
 async fn ask_carrier(order_id: i64, _key: &str) -> Result<Option<String>, std::io::Error> {
     Ok((order_id > 0).then(|| format!("parcel-{order_id}")))
 }
 
-/// Writes to the database. The commit of the transaction also completes the handler, so the write happens exactly once.
+/// Writes to the database. The commit of the transaction also completes the handler, so the write happens
+/// exactly once.
 async fn book(order: &OrderShipped, ctx: &Context) -> HandlerResult {
     let transaction = ctx.transaction().await?;
     let sql = "INSERT INTO shop.shipment (order_id, parcel) VALUES ($1, $2) ON CONFLICT DO NOTHING";
@@ -73,7 +77,8 @@ const TABLES: Migrations = tidegate::migrations!("{{crate}}":
     "migrations/V0001__create_shop.sql",
 );
 
-/// Builds the program for the command line and the function. Read your own settings here, for example `settings("CARRIER_URL")`.
+/// Builds the program for the command line and the function. Read your own settings here, for example
+/// `settings("CARRIER_URL")`.
 pub fn program() -> Program {
     Program::new(|_settings| Ok(App)).tables(TABLES)
 }

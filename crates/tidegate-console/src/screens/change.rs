@@ -1,5 +1,5 @@
-//! Cancels or reschedules all live events that match a filter: dry run, reason, confirmation. With the digest of the dry run, the
-//! program changes exactly its events, or none if they have changed.
+//! Cancels or reschedules all live events that match a filter: dry run, reason, confirmation. With the digest
+//! of the dry run, the program changes exactly its events, or none if they have changed.
 
 use std::collections::BTreeMap;
 

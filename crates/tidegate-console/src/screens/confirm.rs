@@ -1,4 +1,5 @@
-//! The parts of an action on many events: what a dry run has found, and the confirmation, which carries the digest of it.
+//! The parts of an action on many events: what a dry run has found, and the confirmation, which carries the
+//! digest of it.
 
 use std::collections::BTreeMap;
 

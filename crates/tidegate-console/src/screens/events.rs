@@ -1,4 +1,5 @@
-//! The list of events, newest first. Filters and pages are part of the address, and selected events can be acted on.
+//! The list of events, newest first. Filters and pages are part of the address, and selected events can be
+//! acted on.
 
 use axum::response::Response;
 use maud::{Markup, html};

@@ -1,5 +1,5 @@
-//! Forgets a person or thing: dry run, then a confirmation for which its key must be typed. Both steps post a form, so
-//! that the key never appears in an address. The digest is computed from the numbers of the dry run.
+//! Forgets a person or thing: dry run, then a confirmation for which its key must be typed. Both steps post a
+//! form, so that the key never appears in an address. The digest is computed from the numbers of the dry run.
 
 use axum::response::Response;
 use maud::{Markup, html};

@@ -1,5 +1,6 @@
-//! Replays many events: filter, dry run, reason, confirmation. The confirmation carries the digest of the events that the dry run
-//! found. The database compares it in the transaction that replays, and replays nothing if it has changed.
+//! Replays many events: filter, dry run, reason, confirmation. The confirmation carries the digest of the
+//! events that the dry run found. The database compares it in the transaction that replays, and replays
+//! nothing if it has changed.
 
 use axum::response::Response;
 use maud::{Markup, html};

@@ -1,8 +1,9 @@
-//! Names and passwords. Verifying a password deliberately takes 19 MiB and tens of milliseconds, so a correct one is remembered, as a
-//! keyed hash, until it has not been used for some hours.
+//! Names and passwords. Verifying a password deliberately takes 19 MiB and tens of milliseconds, so a correct
+//! one is remembered, as a keyed hash, until it has not been used for some hours.
 //!
-//! Guesses are limited for each address and name, so that strangers lock out nobody who comes from elsewhere or is remembered. Many
-//! guesses under many names and from many addresses only slow down further ones, and people whose password is not remembered.
+//! Guesses are limited for each address and name, so that strangers lock out nobody who comes from elsewhere
+//! or is remembered. Many guesses under many names and from many addresses only slow down further ones, and
+//! people whose password is not remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -69,7 +70,8 @@ struct User {
     hash: String,
 }
 
-/// The different passwords, as keyed hashes, that were wrong or are being verified. To send one of them again is no further guess.
+/// The different passwords, as keyed hashes, that were wrong or are being verified. To send one of them again
+/// is no further guess.
 #[derive(Default)]
 struct Guesses {
     since: Option<Instant>,

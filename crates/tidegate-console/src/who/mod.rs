@@ -74,8 +74,8 @@ impl Auth {
         Self(Way::Token(Tokens::new(operator)))
     }
 
-    /// With names and passwords. `text` has one line per person: the name, `read` or `act`, and the password's hash from
-    /// [`hash_password`].
+    /// With names and passwords. `text` has one line per person: the name, `read` or `act`, and the
+    /// password's hash from [`hash_password`].
     ///
     /// # Errors
     /// [`Error::Config`] names the line and what it must be.

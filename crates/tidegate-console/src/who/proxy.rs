@@ -1,5 +1,5 @@
-//! A name that a proxy in front has verified. The proxy must prove itself with a secret, because a client that bypasses it could write
-//! any header.
+//! A name that a proxy in front has verified. The proxy must prove itself with a secret, because a client
+//! that bypasses it could write any header.
 
 use axum::http::{HeaderMap, HeaderName};
 use tidegate::Error;

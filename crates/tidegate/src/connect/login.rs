@@ -1,8 +1,9 @@
-//! Owns what one attempt to connect needs: the address, the login, and whether to use TLS. It is read from a URL, or
-//! combined from a secret and the environment.
+//! Owns what one attempt to connect needs: the address, the login, and whether to use TLS. It is read from a
+//! URL, or combined from a secret and the environment.
 //!
-//! TLS with a checked certificate and host name is the default for everything but loopback and sockets, whatever the
-//! default of the driver that a URL was written for. Plaintext over a network must be requested with `sslmode=disable`.
+//! TLS with a checked certificate and host name is the default for everything but loopback and sockets,
+//! whatever the default of the driver that a URL was written for. Plaintext over a network must be requested
+//! with `sslmode=disable`.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ pub(super) struct Login {
 pub(super) enum Failure {
     /// The login was refused. Another password may help, and the same one will not.
     Refused(String),
-    /// Either that, or something else: a pooler may use one code for a wrong password, an unreachable server and a busy
-    /// one.
+    /// Either that, or something else: a pooler may use one code for a wrong password, an unreachable server
+    /// and a busy one.
     Unclear(String),
     /// Another password would not have helped.
     Other(Error),
@@ -80,8 +81,8 @@ impl Login {
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(1).max(1);
         config
             .connect_timeout(CONNECT_TIMEOUT / hosts)
-            // Notices within seconds, and not after two hours, that a peer has disappeared without closing the
-            // connection.
+            // Notices within seconds, and not after two hours, that a peer has disappeared without closing
+            // the connection.
             .keepalives_idle(Duration::from_secs(30))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3)
@@ -114,7 +115,8 @@ impl Login {
         Ok(())
     }
 
-    /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together. The connection takes `place` with it.
+    /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together. The connection takes
+    /// `place` with it.
     ///
     /// # Errors
     /// The failure says whether another password might help.
@@ -179,8 +181,9 @@ impl Login {
         }
     }
 
-    /// Returns the address, to begin an error with: `host:port: `. Empty if the URL's password contains an `@` that is
-    /// not written as `%40`. Then the driver takes the rest of the password for the host and the database's name.
+    /// Returns the address, to begin an error with: `host:port: `. Empty if the URL's password contains an
+    /// `@` that is not written as `%40`. Then the driver takes the rest of the password for the host and the
+    /// database's name.
     fn place(&self) -> String {
         let hosts = self.config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => name.clone(),

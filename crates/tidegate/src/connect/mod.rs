@@ -1,5 +1,5 @@
-//! Owns the connection to the database: its address, its login, its TLS, and the handlers' pool. It knows nothing of
-//! the queue.
+//! Owns the connection to the database: its address, its login, its TLS, and the handlers' pool. It knows
+//! nothing of the queue.
 //!
 //! # Layout
 //!
@@ -11,11 +11,11 @@
 //!
 //! [`Database::new`] needs nothing from AWS. [`Database::from_settings`] uses what the environment selects.
 //!
-//! Each run opens its own connections, and they end with it. A function is frozen between two runs for longer than
-//! sockets live, and is not notified of their end. A connection that a firewall has forgotten answers only with a
-//! time-out, after half a second at best. A new one costs 5 to 6 ms (TLS 1.3 and SCRAM, measured on loopback), once a
-//! run. Only the HTTP interface keeps connections, because there a new one would take most of a request. It checks that
-//! each connection is alive before it uses it.
+//! Each run opens its own connections, and they end with it. A function is frozen between two runs for longer
+//! than sockets live, and is not notified of their end. A connection that a firewall has forgotten answers
+//! only with a time-out, after half a second at best. A new one costs 5 to 6 ms (TLS 1.3 and SCRAM, measured
+//! on loopback), once a run. Only the HTTP interface keeps connections, because there a new one would take
+//! most of a request. It checks that each connection is alive before it uses it.
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -114,9 +114,10 @@ fn without_aws<T>(setting: &str) -> Result<T, Error> {
 /// How long a connection that comes back to the pool has for its last answer.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 
-/// A connection of the pool, which returns to the pool when dropped. In the pool of a run's handlers it returns once its
-/// last statement has been answered: a handler may have been stopped in the middle of a statement that waits for a lock.
-/// Nobody else shall wait behind it, so such a statement is cancelled, and its connection is thrown away.
+/// A connection of the pool, which returns to the pool when dropped. In the pool of a run's handlers it
+/// returns once its last statement has been answered: a handler may have been stopped in the middle of a
+/// statement that waits for a lock. Nobody else shall wait behind it, so such a statement is cancelled, and
+/// its connection is thrown away.
 pub struct Pooled {
     /// `None` once it is on its way back.
     lent: Option<Object<Opener>>,
@@ -205,20 +206,21 @@ impl DerefMut for Pooled {
 }
 
 impl Database {
-    /// Creates a database from a `postgres://` URL or a keyword/value string. `pool_size` limits the connections that
-    /// handlers may hold at once. A connection is opened only when it is needed. The system's certificates are trusted.
+    /// Creates a database from a `postgres://` URL or a keyword/value string. `pool_size` limits the
+    /// connections that handlers may hold at once. A connection is opened only when it is needed. The
+    /// system's certificates are trusted.
     ///
     /// # Errors
-    /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported. Its text never
-    /// contains the password.
+    /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported. Its
+    /// text never contains the password.
     pub fn new(url: &str, pool_size: usize) -> Result<Self, Error> {
         let login = Login::from_url(url, &Trust::system())?;
         Self::of(Source::Fixed(Arc::new(login)), pool_size)
     }
 
-    /// Creates a database from `DATABASE_URL`, or from `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and `_NAME`.
-    /// Also reads `DATABASE_AUTH`, and `DATABASE_CA_FILE` or `DATABASE_CA_PEM`. A secret is read when it is needed.
-    /// AWS's own settings come from the environment of the process, whatever `lookup` is.
+    /// Creates a database from `DATABASE_URL`, or from `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and
+    /// `_NAME`. Also reads `DATABASE_AUTH`, and `DATABASE_CA_FILE` or `DATABASE_CA_PEM`. A secret is read
+    /// when it is needed. AWS's own settings come from the environment of the process, whatever `lookup` is.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -248,9 +250,10 @@ impl Database {
         })
     }
 
-    /// Returns the same database with at most `sessions` connections of [`Database::connect`] at once, in all its
-    /// clones together. A connection counts until its last statement has been answered, even if its client was dropped
-    /// before. A caller that must wait longer than `wait` for a place gets [`Error::TimedOut`].
+    /// Returns the same database with at most `sessions` connections of [`Database::connect`] at once, in all
+    /// its clones together. A connection counts until its last statement has been answered, even if its
+    /// client was dropped before. A caller that must wait longer than `wait` for a place gets
+    /// [`Error::TimedOut`].
     #[must_use]
     pub fn with_at_most(&self, sessions: usize, wait: Duration) -> Self {
         let free = Arc::new(Semaphore::new(sessions.max(1)));
@@ -260,9 +263,10 @@ impl Database {
         }
     }
 
-    /// Returns the same database with an empty pool. Each run has a pool of its own, because a function may be frozen
-    /// between two runs for longer than its sockets live. Its handlers may be stopped in the middle of a statement, so a
-    /// connection of this pool is lent again only when its last statement has been answered.
+    /// Returns the same database with an empty pool. Each run has a pool of its own, because a function may
+    /// be frozen between two runs for longer than its sockets live. Its handlers may be stopped in the middle
+    /// of a statement, so a connection of this pool is lent again only when its last statement has been
+    /// answered.
     ///
     /// # Errors
     /// As [`Database::new`].
@@ -275,20 +279,20 @@ impl Database {
         })
     }
 
-    /// Reads the secret and creates the TLS connector in the background, so that the first connection does not wait for
-    /// them. A failure here is not reported: the first connection tries again and reports it. Must be called on a
-    /// runtime.
+    /// Reads the secret and creates the TLS connector in the background, so that the first connection does
+    /// not wait for them. A failure here is not reported: the first connection tries again and reports it.
+    /// Must be called on a runtime.
     pub fn prepare(&self) {
         let logins = self.logins.clone();
         tokio::spawn(async move { logins.prepare().await });
     }
 
-    /// Opens a connection outside the pool. It ends when the client is dropped. If the login is refused, this tries
-    /// again with the current secret.
+    /// Opens a connection outside the pool. It ends when the client is dropped. If the login is refused, this
+    /// tries again with the current secret.
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason; [`Error::TimedOut`] when the number of
-    /// connections is limited and no place becomes free in time.
+    /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason; [`Error::TimedOut`] when
+    /// the number of connections is limited and no place becomes free in time.
     pub async fn connect(&self) -> Result<Client, Error> {
         let mut place = match &self.places {
             Some(places) => Some(places.take().await?),

@@ -1,4 +1,5 @@
-//! Owns the environment's settings for the database: its address, its login, and which certificates are trusted.
+//! Owns the environment's settings for the database: its address, its login, and which certificates are
+//! trusted.
 
 use crate::config::{Lookup, number, read_file};
 use crate::error::Error;

@@ -1,5 +1,5 @@
-//! Owns where logins come from, what is cached of them, and what happens when the database refuses one. A changed
-//! password is read again; there are three attempts in all.
+//! Owns where logins come from, what is cached of them, and what happens when the database refuses one. A
+//! changed password is read again; there are three attempts in all.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(super) trait Keeper: Send + Sync {
     /// Returns how long a login is used for new connections; `None` means until it is refused.
     fn reused(&self) -> Option<Duration>;
 
-    /// Returns the certificates to trust, if they do not depend on the login. They can be prepared before the login is
-    /// read.
+    /// Returns the certificates to trust, if they do not depend on the login. They can be prepared before the
+    /// login is read.
     fn trust(&self) -> Option<&Trust>;
 
     /// Returns the name of the place, for a log.
@@ -47,7 +47,8 @@ pub(super) trait Keeper: Send + Sync {
     fn tried(&self) -> String;
 }
 
-/// The version of a login. It is never left to the store's own choice, because emulators of stores do not agree on it.
+/// The version of a login. It is never left to the store's own choice, because emulators of stores do not
+/// agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
     /// The valid version.
@@ -60,7 +61,8 @@ pub(super) enum Version {
 /// The source and the login that was last read from it.
 pub(super) struct Logins {
     source: Source,
-    /// Held during a read from the source, so that many connections with a changed password read it only once.
+    /// Held during a read from the source, so that many connections with a changed password read it only
+    /// once.
     latest: Mutex<Option<Latest>>,
 }
 
@@ -94,9 +96,9 @@ impl Logins {
         let _ = tokio::join!(known, read);
     }
 
-    /// Connects. If the login is refused, or may have been, tries again. The second try uses the current secret, if it
-    /// has changed; the third uses the version that a rotation is about to make valid. The connection takes `place`
-    /// with it.
+    /// Connects. If the login is refused, or may have been, tries again. The second try uses the current
+    /// secret, if it has changed; the third uses the version that a rotation is about to make valid. The
+    /// connection takes `place` with it.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,
@@ -131,8 +133,8 @@ impl Logins {
         Err(failure.with(&self.source.tried()))
     }
 
-    /// Asks the server to cancel what a session is doing. A failure is not reported: the session's own limits end the
-    /// statement later.
+    /// Asks the server to cancel what a session is doing. A failure is not reported: the session's own limits
+    /// end the statement later.
     pub(super) async fn cancel(&self, token: CancelToken) {
         if let Ok(login) = self.login().await {
             login.cancel(token).await;
@@ -155,8 +157,8 @@ impl Logins {
         }
     }
 
-    /// Returns what to try after `refused`: the login that another connection has read since, or else the source's
-    /// version. `None` when that is the same login again.
+    /// Returns what to try after `refused`: the login that another connection has read since, or else the
+    /// source's version. `None` when that is the same login again.
     async fn instead_of(
         &self,
         refused: &Arc<Login>,

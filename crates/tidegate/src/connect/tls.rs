@@ -1,10 +1,10 @@
-//! Owns TLS: which certificates are trusted, and the connector that is built from them. The certificate chain and the
-//! host name are always checked; there is no weaker mode.
+//! Owns TLS: which certificates are trusted, and the connector that is built from them. The certificate chain
+//! and the host name are always checked; there is no weaker mode.
 //!
-//! Building a connector parses the system's whole certificate bundle, even when other certificates are given. That
-//! takes twice as long as a connection with everything in it (13 to 110 ms). It happens at the first need, away from
-//! the threads that answer requests. It takes only 1 ms if `SSL_CERT_FILE` names a small bundle before the process
-//! starts.
+//! Building a connector parses the system's whole certificate bundle, even when other certificates are given.
+//! That takes twice as long as a connection with everything in it (13 to 110 ms). It happens at the first
+//! need, away from the threads that answer requests. It takes only 1 ms if `SSL_CERT_FILE` names a small
+//! bundle before the process starts.
 
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
@@ -26,7 +26,8 @@ struct Inner {
 }
 
 impl Trust {
-    /// Trusts the system's certificates, or those that `SSL_CERT_FILE` names. All callers share one connector.
+    /// Trusts the system's certificates, or those that `SSL_CERT_FILE` names. All callers share one
+    /// connector.
     #[must_use]
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Trust> = LazyLock::new(|| Trust::in_roots(Vec::new()));
@@ -41,8 +42,8 @@ impl Trust {
         Self::only(&read_file(setting, path)?, &setting)
     }
 
-    /// Trusts these certificates and no others. A program that names the database's certificate authority does not want
-    /// any other one to be accepted.
+    /// Trusts these certificates and no others. A program that names the database's certificate authority
+    /// does not want any other one to be accepted.
     ///
     /// # Errors
     /// [`Error::Config`], naming `setting`, when `pem` contains no certificate. The text is not shown.

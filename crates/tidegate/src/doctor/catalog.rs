@@ -1,4 +1,5 @@
-//! Owns the schema as a list of lines: the lines that the database has, the expected lines, and their difference.
+//! Owns the schema as a list of lines: the lines that the database has, the expected lines, and their
+//! difference.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +15,15 @@ pub const EXPECTED: &str = include_str!("../../sql/catalog.txt");
 /// What separates the name of a thing from its definition in a line.
 const SEPARATOR: &str = ": ";
 
-/// Reads the schema of a database as lines of `what: definition`. Their wording is the same for every version of
-/// Postgres and for all settings of the session.
+/// Reads the schema of a database as lines of `what: definition`. Their wording is the same for every version
+/// of Postgres and for all settings of the session.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn catalog(client: &mut Client) -> Result<Vec<String>, Error> {
     let failed = |error: tokio_postgres::Error| Error::Connect(describe(&error));
-    // The settings for the wording end with the transaction. So this works through a pooler, and leaves no setting
-    // behind.
+    // The settings for the wording end with the transaction. So this works through a pooler, and leaves no
+    // setting behind.
     let transaction = client.transaction().await.map_err(failed)?;
     query(&transaction, &sql::doctor::PLAIN_WORDING, &[]).await?;
     let rows = query(&transaction, &sql::doctor::CATALOG, &[]).await?;

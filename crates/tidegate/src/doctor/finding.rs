@@ -72,7 +72,8 @@ impl Finding {
         }
     }
 
-    /// Creates the finding of a check that failed to run. It counts as a warning, because its result is unknown.
+    /// Creates the finding of a check that failed to run. It counts as a warning, because its result is
+    /// unknown.
     pub(super) fn unchecked(error: &Error) -> Self {
         Self {
             state: State::Warning,

@@ -16,7 +16,8 @@ const WORKED_ON: Duration = Duration::from_mins(15);
 /// Ten wake-ups of a drain at one a minute.
 const UNTOUCHED: Duration = Duration::from_mins(10);
 
-/// With the default backoff of at most ten minutes and five attempts, the first event of a group has ended by then.
+/// With the default backoff of at most ten minutes and five attempts, the first event of a group has ended by
+/// then.
 const BLOCKED: Duration = Duration::from_hours(1);
 
 /// Fifteen wake-ups of a drain at one a minute.
@@ -64,8 +65,8 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were changed by
-/// hand, or there is a bug.
+/// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were
+/// changed by hand, or there is a bug.
 pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
     if rows.is_empty() {
@@ -111,7 +112,8 @@ pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Checks which events will expire unless an operator acts: more drains, a resumed kind, a service that answers.
+/// Checks which events will expire unless an operator acts: more drains, a resumed kind, a service that
+/// answers.
 pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
     let kinds = queue::expiring(&probe.client).await?;
     let Some(first) = kinds.first() else {

@@ -1,5 +1,5 @@
-//! Checks of the log: a partition for every day on which rows will expire, and no partition left whose rows have all
-//! expired.
+//! Checks of the log: a partition for every day on which rows will expire, and no partition left whose rows
+//! have all expired.
 
 use super::{Finding, Probe};
 use crate::error::Error;
@@ -59,7 +59,8 @@ pub(super) async fn expired_partitions(probe: &Probe<'_>) -> Result<Finding, Err
     })
 }
 
-/// Checks the room for locks. A statement that finds no room for one more lock fails, even a publish or a drain.
+/// Checks the room for locks. A statement that finds no room for one more lock fails, even a publish or a
+/// drain.
 pub(super) async fn locks(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::LOCKS, &[]).await?;
     let [row] = &rows[..] else {

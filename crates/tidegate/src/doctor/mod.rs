@@ -1,8 +1,8 @@
-//! Owns the examination of a database: a list of checks. Each looks at one thing, and reports what it found and how to
-//! repair it. The doctor changes nothing.
+//! Owns the examination of a database: a list of checks. Each looks at one thing, and reports what it found
+//! and how to repair it. The doctor changes nothing.
 //!
-//! `CHECKS` is the list. A check that cannot run, for example because a permission is missing, reports that and does
-//! not stop the other checks.
+//! `CHECKS` is the list. A check that cannot run, for example because a permission is missing, reports that
+//! and does not stop the other checks.
 
 mod catalog;
 mod finding;
@@ -100,7 +100,8 @@ const fn of_queue(name: &'static str, look: Look) -> Check {
     }
 }
 
-/// Runs every check that has something to look at. Before the first migration, these are only the checks of the server.
+/// Runs every check that has something to look at. Before the first migration, these are only the checks of
+/// the server.
 ///
 /// # Errors
 /// When the database cannot be reached. A check that fails for another reason says so in its report.

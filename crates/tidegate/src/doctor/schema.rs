@@ -42,8 +42,8 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Checks who may create functions in a schema where other logins look up names. Such a function can make other logins
-/// run it.
+/// Checks who may create functions in a schema where other logins look up names. Such a function can make
+/// other logins run it.
 pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
     let open = query(&probe.client, &sql::doctor::OPEN_SCHEMAS, &[]).await?;
     let open: Vec<String> = open.iter().map(|row| row.get(0)).collect();
@@ -62,7 +62,8 @@ pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
     ))
 }
 
-/// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the sequence.
+/// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
+/// sequence.
 pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::IDS, &[]).await?;
     let Some((last, highest)) = rows.first().map(|row| (row.get(0), row.get(1))) else {
@@ -155,8 +156,8 @@ fn listed(rows: &[&Row]) -> String {
     rows.iter().map(counted).collect::<Vec<_>>().join(", ")
 }
 
-/// Describes the registrations. Events of a registered kind that this program does not know wait for the program that
-/// does.
+/// Describes the registrations. Events of a registered kind that this program does not know wait for the
+/// program that does.
 fn registrations(rows: &[&Row]) -> String {
     let insert = |row: &&Row| {
         let kind = row.get::<_, String>(0).replace('\'', "''");
@@ -165,8 +166,8 @@ fn registrations(rows: &[&Row]) -> String {
     rows.iter().map(insert).collect::<Vec<_>>().join("\n")
 }
 
-/// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not belong
-/// there.
+/// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not
+/// belong there.
 pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
     let client = database.connect().await?;
     let found = client

@@ -103,8 +103,8 @@ fn correction(row: &Row, value: &str) -> String {
     }
 }
 
-/// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program that embeds
-/// the engine may use other settings.
+/// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program
+/// that embeds the engine may use other settings.
 #[expect(clippy::unused_async, reason = "every check is one")]
 pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding, Error> {
     let options = probe.target.options;

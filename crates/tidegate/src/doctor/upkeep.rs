@@ -12,15 +12,15 @@ const MOST_DEAD_ROWS: i64 = 200_000;
 /// Scanning a smaller table costs next to nothing.
 const SMALL_TABLE: i64 = 64 * 1024 * 1024;
 
-/// Two pages for each row: a scan then reads mostly empty space. Rows are at most two kibibytes, because Postgres
-/// stores longer values elsewhere, and pages are filled to one half.
+/// Two pages for each row: a scan then reads mostly empty space. Rows are at most two kibibytes, because
+/// Postgres stores longer values elsewhere, and pages are filled to one half.
 const MOST_BYTES_A_ROW: i64 = 16 * 1024;
 
 /// Dead rows accumulate as long as a transaction is open. A drain of one minute creates millions.
 const LONG_TRANSACTION: Duration = Duration::from_mins(10);
 
-/// A replication slot stores no time. A queue of a hundred events per second generates this many transactions in three
-/// hours.
+/// A replication slot stores no time. A queue of a hundred events per second generates this many transactions
+/// in three hours.
 const SLOT_BEHIND: i64 = 1_000_000;
 
 pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {

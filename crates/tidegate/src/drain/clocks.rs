@@ -1,7 +1,7 @@
-//! Owns how this process knows that a time limit has passed: it reads two clocks. The monotonic clock cannot be set,
-//! but it stops while a machine is suspended or a sandbox is frozen. The wall clock goes on, or jumps when the machine
-//! resumes. A limit has passed when either clock says so. If the wall clock is set ahead, events that have not started
-//! go back early, which costs nothing. If it is set back, nothing changes.
+//! Owns how this process knows that a time limit has passed: it reads two clocks. The monotonic clock cannot
+//! be set, but it stops while a machine is suspended or a sandbox is frozen. The wall clock goes on, or jumps
+//! when the machine resumes. A limit has passed when either clock says so. If the wall clock is set ahead,
+//! events that have not started go back early, which costs nothing. If it is set back, nothing changes.
 
 use std::ops::Add;
 use std::time::{Duration, SystemTime};

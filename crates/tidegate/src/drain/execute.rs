@@ -1,5 +1,5 @@
-//! Runs the handlers of one event in order, each within its time limit, and catches panics. It skips handlers that an
-//! earlier attempt finished. It writes nothing to the database; the ends stay in the [`Context`].
+//! Runs the handlers of one event in order, each within its time limit, and catches panics. It skips handlers
+//! that an earlier attempt finished. It writes nothing to the database; the ends stay in the [`Context`].
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ impl<D: Dispatch> Run for EventRun<D> {
             if position.is_none() && self.ctx.span().is_disabled() {
                 return work.await;
             }
-            // Boxed, because each wrapper holds the work twice. Without it, every event's future would be six times as
-            // large, and copying it took a tenth of the drain's speed.
+            // Boxed, because each wrapper holds the work twice. Without it, every event's future would be six
+            // times as large, and copying it took a tenth of the drain's speed.
             let attempt = self.ctx.span().clone();
             Box::pin(trace::within(position, work).instrument(attempt)).await
         }
@@ -60,8 +60,8 @@ impl<D: Dispatch> Run for EventRun<D> {
     }
 }
 
-/// Runs the handlers of an event that have not finished yet. Afterwards every handler has an end in `ctx`. Returns
-/// whether the next event of its group may start at once.
+/// Runs the handlers of an event that have not finished yet. Afterwards every handler has an end in `ctx`.
+/// Returns whether the next event of its group may start at once.
 pub(crate) async fn execute<D: Dispatch>(
     app: &D,
     ctx: &Context,

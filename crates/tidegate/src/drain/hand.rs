@@ -1,10 +1,10 @@
-//! Owns the events in hand, which are leased and not yet finalized: which leases hold them, and which may start. The
-//! lowest id starts first, and one event of a group at a time. It is pure.
+//! Owns the events in hand, which are leased and not yet finalized: which leases hold them, and which may
+//! start. The lowest id starts first, and one event of a group at a time. It is pure.
 //!
-//! Only the events in a window of a lease may start. The database knows the end of the window before anything in it
-//! starts. If this worker disappears, the events in the window are charged an attempt, and no others are. An event
-//! whose worker has disappeared before is a suspect. It starts only when no other event is between its start and its
-//! end, so that it affects no other event.
+//! Only the events in a window of a lease may start. The database knows the end of the window before anything
+//! in it starts. If this worker disappears, the events in the window are charged an attempt, and no others
+//! are. An event whose worker has disappeared before is a suspect. It starts only when no other event is
+//! between its start and its end, so that it affects no other event.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -24,12 +24,13 @@ struct Group {
     ready: bool,
     /// Events that were handed over to a lane and are not done.
     out: Vec<Lease>,
-    /// Whether an event of the group goes back to the queue. Nothing more of the group starts until that is written.
+    /// Whether an event of the group goes back to the queue. Nothing more of the group starts until that is
+    /// written.
     closed: bool,
 }
 
-/// Payloads longer than this are counted until the ends of their events are written: handlers may keep them, and the
-/// server does.
+/// Payloads longer than this are counted until the ends of their events are written: handlers may keep them,
+/// and the server does.
 const LARGE: usize = 4096;
 
 fn is_small(event: &LeasedEvent) -> bool {
@@ -41,7 +42,8 @@ fn is_small(event: &LeasedEvent) -> bool {
 #[derive(Default)]
 pub(super) struct Hand {
     pub leases: Leases,
-    /// The events that are first in line: those without a group, and the first of each group that is not running.
+    /// The events that are first in line: those without a group, and the first of each group that is not
+    /// running.
     ready: BTreeMap<i64, LeasedEvent>,
     groups: HashMap<String, Group>,
     /// How many events wait in the lines of groups.
@@ -58,19 +60,19 @@ pub(super) struct Hand {
     wide_since: Option<Instant>,
 }
 
-/// How long other events wait for a suspect: before it starts, for those that run to end, and after its start, for it to
-/// end. Longer waits would let one event stop all others.
+/// How long other events wait for a suspect: before it starts, for those that run to end, and after its
+/// start, for it to end. Longer waits would let one event stop all others.
 pub(super) const SUSPECT_WAIT: Duration = Duration::from_secs(2);
 
-/// How long windows are too wide before they close. A busy machine stops all handlers for shorter times, and their pace is
-/// then as before.
+/// How long windows are too wide before they close. A busy machine stops all handlers for shorter times, and
+/// their pace is then as before.
 const WIDE_FOR: Duration = Duration::from_millis(250);
 
 /// Which events may start next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pick {
-    /// Whether nothing starts while an earlier event waits for its window. A suspect is the exception: it waits until
-    /// all windows are empty.
+    /// Whether nothing starts while an earlier event waits for its window. A suspect is the exception: it
+    /// waits until all windows are empty.
     pub in_order: bool,
     /// Whether events with a large payload may start too.
     pub large: bool,
@@ -110,8 +112,8 @@ impl Start {
 }
 
 impl Hand {
-    /// Adds a lease. The events of one group come in order, as a lease returns them. Returns the events that were taken
-    /// away from an older lease, are now leased again, and have not ended for the older lease.
+    /// Adds a lease. The events of one group come in order, as a lease returns them. Returns the events that
+    /// were taken away from an older lease, are now leased again, and have not ended for the older lease.
     pub(super) fn take_in(
         &mut self,
         token: Uuid,
@@ -188,8 +190,8 @@ impl Hand {
         }
     }
 
-    /// Returns the event that follows the handed-over events of a group, if it may be handed over too. It starts only
-    /// when those events have ended well.
+    /// Returns the event that follows the handed-over events of a group, if it may be handed over too. It
+    /// starts only when those events have ended well.
     pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
         let group = self.groups.get(key).filter(|group| !group.closed)?;
         let next = group.line.front()?;
@@ -197,7 +199,8 @@ impl Hand {
         (may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)
     }
 
-    /// Puts back an event that was handed over to follow another one of its group and has not started. It waits again.
+    /// Puts back an event that was handed over to follow another one of its group and has not started. It
+    /// waits again.
     pub(super) fn put_back(&mut self, event: LeasedEvent) {
         let key = event.group_key.as_ref();
         if let Some(group) = key.and_then(|key| self.groups.get_mut(key)) {
@@ -238,15 +241,17 @@ impl Hand {
         self.ready.values().any(|event| self.is_startable(event))
     }
 
-    /// Returns the next window to open, if one is needed: when too few events can start before the first one that
-    /// cannot. The window of that event opens first, because a younger lease may have come with a larger window.
+    /// Returns the next window to open, if one is needed: when too few events can start before the first one
+    /// that cannot. The window of that event opens first, because a younger lease may have come with a larger
+    /// window.
     ///
-    /// While a suspect is ready, no new windows open, so that the open ones become empty. The suspect starts when
-    /// nothing else is between its start and its end, and no lease under way will change that. A suspect in the line of its
-    /// group stops nothing, because an earlier event of the group may not have a window yet.
+    /// While a suspect is ready, no new windows open, so that the open ones become empty. The suspect starts
+    /// when nothing else is between its start and its end, and no lease under way will change that. A suspect
+    /// in the line of its group stops nothing, because an earlier event of the group may not have a window
+    /// yet.
     ///
-    /// All this lasts for [`SUSPECT_WAIT`]. Then the suspect starts beside those that still run, and after the same time
-    /// again others start beside it, but no other suspect, and no event on its last attempt.
+    /// All this lasts for [`SUSPECT_WAIT`]. Then the suspect starts beside those that still run, and after
+    /// the same time again others start beside it, but no other suspect, and no event on its last attempt.
     pub(super) fn start_more(&mut self, wanted: &Wanted<'_>) -> Option<Start> {
         if let Some(since) = wanted.suspect_runs.filter(|_| self.leases.runs_suspect()) {
             let is_long = wanted.now >= since + SUSPECT_WAIT;
@@ -293,8 +298,8 @@ impl Hand {
         })
     }
 
-    /// Notes whether the windows are too wide for the pace of the handlers. Returns whether that has lasted for so long that
-    /// they must close.
+    /// Notes whether the windows are too wide for the pace of the handlers. Returns whether that has lasted
+    /// for so long that they must close.
     pub(super) fn stays_wide(&mut self, wide: bool, now: Instant) -> bool {
         if !wide {
             self.wide_since = None;
@@ -302,8 +307,9 @@ impl Hand {
         wide && now >= *self.wide_since.get_or_insert(now) + WIDE_FOR
     }
 
-    /// Closes the windows of events that have not started, because they would wait in them for too long. Returns the marks
-    /// that the database must lower. `begun` names for each lease the last event that was started.
+    /// Closes the windows of events that have not started, because they would wait in them for too long.
+    /// Returns the marks that the database must lower. `begun` names for each lease the last event that was
+    /// started.
     pub(super) fn close_windows(&mut self, begun: &HashMap<Uuid, i64>) -> Vec<(Uuid, i64, i64)> {
         let mut waiting: HashMap<Uuid, Vec<i64>> = HashMap::new();
         for event in self.all_waiting() {
@@ -313,8 +319,8 @@ impl Hand {
         self.leases.close_windows(begun, &waiting)
     }
 
-    /// Returns an event without a window that a later event of its group with a window waits for. Without a window for
-    /// it, the open windows would never become empty.
+    /// Returns an event without a window that a later event of its group with a window waits for. Without a
+    /// window for it, the open windows would never become empty.
     fn ahead_of_open(&self) -> Option<Lease> {
         if self.has_startable() {
             return None;
@@ -346,14 +352,16 @@ impl Hand {
             .map(|event| event.lease)
     }
 
-    /// Notes that the group's event ended. The next one may start if no other event of the group is handed over.
+    /// Notes that the group's event ended. The next one may start if no other event of the group is handed
+    /// over.
     pub(super) fn open_group(&mut self, key: &str, ended: Lease) {
         let Some(group) = self.groups.get_mut(key) else {
             return;
         };
         let out = group.out.len();
         group.out.retain(|lease| *lease != ended);
-        // An event that was not handed over does not count: the group may have been removed and created again.
+        // An event that was not handed over does not count: the group may have been removed and created
+        // again.
         if group.out.len() < out {
             self.open_next(key);
         }
@@ -376,8 +384,8 @@ impl Hand {
         }
     }
 
-    /// Notes that the group's event goes back to the queue. Nothing of the group starts until that is written. A first
-    /// event that is ready goes back into the line.
+    /// Notes that the group's event goes back to the queue. Nothing of the group starts until that is
+    /// written. A first event that is ready goes back into the line.
     pub(super) fn close_group(&mut self, key: &str) {
         let group = self.groups.entry(key.to_owned()).or_default();
         group.closed = true;
@@ -461,15 +469,15 @@ impl Hand {
         self.ready.values().chain(behind)
     }
 
-    /// Removes the waiting events that `now` does not list, because they belong to another worker. Also takes over how
-    /// often events were taken from each lease.
+    /// Removes the waiting events that `now` does not list, because they belong to another worker. Also takes
+    /// over how often events were taken from each lease.
     pub(super) fn keep_only(&mut self, now: &[crate::queue::InHand]) -> Vec<LeasedEvent> {
         let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
         for found in now {
             self.leases.note_cuts(found.token, found.cuts);
         }
-        // Compares by lease, not by id: an event that an operator took away may have been leased again, and then waits
-        // here twice.
+        // Compares by lease, not by id: an event that an operator took away may have been leased again, and
+        // then waits here twice.
         self.remove(|lease| !held.contains(&(lease.token, lease.id)))
     }
 
@@ -496,9 +504,9 @@ impl Hand {
         self.leases.let_go(lease);
     }
 
-    /// Notes that an event has ended and that nothing can be written for it. It stays in its lease, which is held and
-    /// renewed like the others, until the lease lapses. Nothing here waits for it. Returns the later events of its
-    /// group, which must go back.
+    /// Notes that an event has ended and that nothing can be written for it. It stays in its lease, which is
+    /// held and renewed like the others, until the lease lapses. Nothing here waits for it. Returns the later
+    /// events of its group, which must go back.
     pub(super) fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>) -> Vec<LeasedEvent> {
         self.leases.leave_to_lapse(lease);
         let line = group.and_then(|key| self.groups.get_mut(key));
@@ -746,7 +754,8 @@ mod tests {
         assert_eq!((start.token, start.upto), (TWO, 3));
         hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [3]);
-        // The suspect does not end either: others start beside it, but no suspect, and none on its last attempt.
+        // The suspect does not end either: others start beside it, but no suspect, and none on its last
+        // attempt.
         assert_eq!(hand.start_more(&at(later, Some(later))), None);
         let much_later = later + SUSPECT_WAIT;
         let start = hand.start_more(&at(much_later, Some(later))).unwrap();
@@ -815,8 +824,8 @@ mod tests {
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
 
-    /// Creates leases of about thirty events, some with suspects and some with groups. Returns the number of events and
-    /// the suspects.
+    /// Creates leases of about thirty events, some with suspects and some with groups. Returns the number of
+    /// events and the suspects.
     fn random_hand(random: &mut fastrand::Rng) -> (Hand, i64, HashSet<i64>) {
         let mut hand = Hand::default();
         let mut last = 0;
@@ -851,8 +860,8 @@ mod tests {
         (hand, last, suspects)
     }
 
-    /// Whatever leases come, each event starts once and in the order of its group, and no suspect runs beside another
-    /// event.
+    /// Whatever leases come, each event starts once and in the order of its group, and no suspect runs beside
+    /// another event.
     #[test]
     fn everything_in_hand_comes_to_its_end() {
         for seed in 0..2_000 {

@@ -1,10 +1,10 @@
-//! Owns the tasks in which handlers run. There is a limited number of lanes. Each lane takes its next event itself when
-//! one has ended, and reports several ends to the loop at once. The lanes decide neither what starts nor what becomes
-//! of an event.
+//! Owns the tasks in which handlers run. There is a limited number of lanes. Each lane takes its next event
+//! itself when one has ended, and reports several ends to the loop at once. The lanes decide neither what
+//! starts nor what becomes of an event.
 //!
-//! With quick handlers, a task for each event and a wake-up of the loop for each end took a third of the client's time.
-//! So while handlers are quick, a few more events are handed over than there are lanes. An event that waits here has not
-//! started and can be taken back.
+//! With quick handlers, a task for each event and a wake-up of the loop for each end took a third of the
+//! client's time. So while handlers are quick, a few more events are handed over than there are lanes. An
+//! event that waits here has not started and can be taken back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
@@ -20,20 +20,22 @@ use tokio::time::Instant;
 use super::clocks::Reading;
 use crate::lease::Lease;
 
-/// Handlers that have recently taken less than this on average count as quick: events may line up behind them.
+/// Handlers that have recently taken less than this on average count as quick: events may line up behind
+/// them.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// The minimum and the maximum number of events in hand for each lane while handlers are quick, including the running
-/// one. The number above the minimum is limited to the work of [`SHORT`]. The loop is notified of ends when half as
-/// many have accumulated.
+/// The minimum and the maximum number of events in hand for each lane while handlers are quick, including the
+/// running one. The number above the minimum is limited to the work of [`SHORT`]. The loop is notified of
+/// ends when half as many have accumulated.
 const IN_HAND: (usize, usize) = (4, 32);
 
-/// A line with less work than this is left to the lane that runs. With a lane for each event, two threads passed the
-/// processor to each other for every second event of a drain of quick handlers (14 % slower; six turns, four won).
+/// A line with less work than this is left to the lane that runs. With a lane for each event, two threads
+/// passed the processor to each other for every second event of a drain of quick handlers (14 % slower; six
+/// turns, four won).
 const SHORT: Duration = Duration::from_micros(200);
 
-/// The size of one place among the handlers that run at once. Events that share a call share a place, so a place has
-/// parts.
+/// The size of one place among the handlers that run at once. Events that share a call share a place, so a
+/// place has parts.
 pub(super) const PLACE: usize = 1_000_000;
 
 /// How long to wait for handlers that were cut. Those that were waiting for something are gone by then.
@@ -41,17 +43,17 @@ const LEAVING: Duration = Duration::from_millis(50);
 
 /// What a lane runs for an event.
 pub(super) trait Run: Send + 'static {
-    /// Runs the event's handlers, and returns whether the event that follows it may start at once. The lane creates the
-    /// future itself. A future is large: moving it to the lane, and freeing it on another thread, took a tenth of the
-    /// client's time.
+    /// Runs the event's handlers, and returns whether the event that follows it may start at once. The lane
+    /// creates the future itself. A future is large: moving it to the lane, and freeing it on another thread,
+    /// took a tenth of the client's time.
     fn run(self) -> impl Future<Output = bool> + Send;
 }
 
 /// An event that may start.
 pub(super) struct Work<H> {
     pub lease: Lease,
-    /// From this time on the event must not start, because its lease may have run out, for instance while the process
-    /// was frozen.
+    /// From this time on the event must not start, because its lease may have run out, for instance while the
+    /// process was frozen.
     pub start_by: Reading,
     /// How much of a [`PLACE`] the event takes.
     pub part: usize,
@@ -101,8 +103,8 @@ struct Shared<H> {
 struct Line<H> {
     waiting: VecDeque<Work<H>>,
     ended: Vec<Ended>,
-    /// The event that each lane runs, by the lane's number. A lane that does not find its number here was cut, and
-    /// ends.
+    /// The event that each lane runs, by the lane's number. A lane that does not find its number here was
+    /// cut, and ends.
     lanes: BTreeMap<u64, Lane<H>>,
     /// The parts of places that the lanes take.
     taken: usize,
@@ -168,21 +170,22 @@ impl<H: Run> Lanes<H> {
         self.shared.runtime.clone()
     }
 
-    /// Returns how many events may be handed over and not ended. A single lane receives one event at a time, so that
-    /// the whole queue is handled in order (A2). The next event of a group can only be handed over when the preceding
-    /// one has ended.
+    /// Returns how many events may be handed over and not ended. A single lane receives one event at a time,
+    /// so that the whole queue is handled in order (A2). The next event of a group can only be handed over
+    /// when the preceding one has ended.
     pub(super) fn room(&self) -> usize {
         self.shared.line().room(self.shared.most)
     }
 
-    /// Returns the lower limit that holds while the next event is large. A decoded payload may take a multiple of its size, and
-    /// all handed-over events are decoded.
+    /// Returns the lower limit that holds while the next event is large. A decoded payload may take a
+    /// multiple of its size, and all handed-over events are decoded.
     pub(super) fn room_for_large(&self) -> usize {
         self.room().min(self.shared.most * IN_HAND.0)
     }
 
-    /// Whether the later events of a group are handed over together with its first one. With quick handlers they would
-    /// wait longer for the loop than they take. Not with a single lane, which keeps the order of all events.
+    /// Whether the later events of a group are handed over together with its first one. With quick handlers
+    /// they would wait longer for the loop than they take. Not with a single lane, which keeps the order of
+    /// all events.
     pub(super) fn chains(&self) -> bool {
         self.room() > self.shared.most
     }
@@ -195,8 +198,9 @@ impl<H: Run> Lanes<H> {
         waiting.chain(running).sum()
     }
 
-    /// Returns the recent typical time of a handler, or `None` before the first has ended. If all places are taken by
-    /// handlers that have been running for longer, that time counts: quick events may have turned slow.
+    /// Returns the recent typical time of a handler, or `None` before the first has ended. If all places are
+    /// taken by handlers that have been running for longer, that time counts: quick events may have turned
+    /// slow.
     pub(super) fn typical(&self) -> Option<Duration> {
         self.shared.line().pace(self.shared.most, Instant::now())
     }
@@ -216,7 +220,8 @@ impl<H: Run> Lanes<H> {
         self.shared.open();
     }
 
-    /// Returns when to call [`Lanes::open`] again, if a handler that blocks its thread may hold up others in line.
+    /// Returns when to call [`Lanes::open`] again, if a handler that blocks its thread may hold up others in
+    /// line.
     pub(super) fn open_at(&self) -> Option<Instant> {
         let line = self.shared.line();
         let held_up = !line.waiting.is_empty() && line.has_place(self.shared.most);
@@ -287,8 +292,8 @@ impl<H: Run> Lanes<H> {
 }
 
 impl<H> Lanes<H> {
-    /// Ends all lanes. Returns how many handlers still run: a handler that waits for nothing cannot be ended, and
-    /// blocks its thread for as long as it likes.
+    /// Ends all lanes. Returns how many handlers still run: a handler that waits for nothing cannot be ended,
+    /// and blocks its thread for as long as it likes.
     pub(super) async fn close(&self) -> usize {
         self.shared.cut_all();
         let all_gone = async {
@@ -354,8 +359,8 @@ async fn run<H: Run>(lane: InLane<H>, first: Work<H>) {
     }
 }
 
-/// Runs the handlers of one event. As soon as they wait for something, the loop is notified of earlier ends, and other
-/// lanes take the events that are in line.
+/// Runs the handlers of one event. As soon as they wait for something, the loop is notified of earlier ends,
+/// and other lanes take the events that are in line.
 async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> bool {
     let mut handlers = pin!(handlers.run());
     let mut waits = false;
@@ -469,8 +474,8 @@ impl<H> Line<H> {
         ended: Ended,
         goes_on: bool,
     ) -> Option<Work<H>> {
-        // Without an entry, the lane was cut: the loop has settled the event itself, and another lane has this one's
-        // place.
+        // Without an entry, the lane was cut: the loop has settled the event itself, and another lane has
+        // this one's place.
         let lane = self.lanes.get_mut(&number)?;
         let mut then = std::mem::take(&mut lane.then);
         self.taken -= std::mem::take(&mut lane.part);

@@ -1,5 +1,5 @@
-//! Leases events ahead of the handlers, as `walk` decides, and renews leases. It has a session of its own, so a write
-//! that waits never delays a renewal.
+//! Leases events ahead of the handlers, as `walk` decides, and renews leases. It has a session of its own, so
+//! a write that waits never delays a renewal.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::queue::{
 /// The most delayed events that become ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
 
-/// The most bytes of payload in one lease. As many may be in hand when the lease is requested. A function of the
-/// smallest size can hold both beside the program.
+/// The most bytes of payload in one lease. As many may be in hand when the lease is requested. A function of
+/// the smallest size can hold both beside the program.
 pub(super) const LEASE_BYTES: u64 = 8 << 20;
 
 /// What to request from the database.
@@ -81,8 +81,8 @@ impl Ask {
 }
 
 impl LeaseOrder {
-    /// Returns the request for a lease, if there is one. Over a new connection it keeps the place of the walk, and nothing
-    /// of what the walk knew.
+    /// Returns the request for a lease, if there is one. Over a new connection it keeps the place of the
+    /// walk, and nothing of what the walk knew.
     fn request(&self, token: Uuid, begins_anew: bool) -> Option<LeaseRequest<'_>> {
         let request = LeaseRequest {
             token,
@@ -158,8 +158,8 @@ pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
                 break Ok(brought);
             }
             Err(error) => {
-                // A lost attempt may have leased events under its own token, which is not held. A sweep gives them
-                // back.
+                // A lost attempt may have leased events under its own token, which is not held. A sweep gives
+                // them back.
                 unsure |= order.ask.leases();
                 if let Err(error) = session.retry_after(error).await {
                     break Err(error);
@@ -239,8 +239,8 @@ async fn attempt(
     })
 }
 
-/// Lets errors of schedules pass, so that they do not stop the drain. Only a lost connection is an error here, because
-/// it affects everything.
+/// Lets errors of schedules pass, so that they do not stop the drain. Only a lost connection is an error
+/// here, because it affects everything.
 fn passes<T>(answer: Option<Result<T, Error>>) -> Result<Option<Result<T, Error>>, Error> {
     match answer {
         Some(Err(error)) if error.is_connection_lost() => Err(error),

@@ -1,5 +1,5 @@
-//! Owns the leases of the events in hand: how far each may start, what is left of it, when it was renewed, and which
-//! are over. It is pure.
+//! Owns the leases of the events in hand: how far each may start, what is left of it, when it was renewed,
+//! and which are over. It is pure.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -18,7 +18,8 @@ struct Held {
     /// Up to this id they may, as far as the database knows. It is never less.
     mark: i64,
     suspect: bool,
-    /// Whether one of its events cannot be given back. That event stays until the lease lapses after this drain.
+    /// Whether one of its events cannot be given back. That event stays until the lease lapses after this
+    /// drain.
     lapses: bool,
     /// How often events were taken from it, as far as we know.
     cuts: i32,
@@ -63,7 +64,8 @@ pub(super) struct Leases {
 }
 
 impl Held {
-    /// Notes that one of its events no longer waits for its start or its end. Returns by how much `open` falls.
+    /// Notes that one of its events no longer waits for its start or its end. Returns by how much `open`
+    /// falls.
     fn close(&mut self, id: i64) -> usize {
         if id <= self.started_to {
             self.open -= 1;
@@ -146,9 +148,9 @@ impl Leases {
         self.suspects > 0 && leases.any(|held| held.suspect && held.open > 0)
     }
 
-    /// Returns the last event of a window of this size that begins with this event, which is after the present window.
-    /// Events that share a call count as one; `sharing` returns how many may share. The window ends before an event on its
-    /// last attempt.
+    /// Returns the last event of a window of this size that begins with this event, which is after the
+    /// present window. Events that share a call count as one; `sharing` returns how many may share. The
+    /// window ends before an event on its last attempt.
     pub(super) fn window_end(
         &self,
         event: Lease,
@@ -167,8 +169,8 @@ impl Leases {
         rest.range(at..).take_while(fits).last().copied()
     }
 
-    /// Returns the last event of a window of at most `places` events that are on their last attempt, and for which `ready`
-    /// says that nothing else precedes them. It begins with this event.
+    /// Returns the last event of a window of at most `places` events that are on their last attempt, and for
+    /// which `ready` says that nothing else precedes them. It begins with this event.
     pub(super) fn last_window_end(
         &self,
         event: Lease,
@@ -182,8 +184,8 @@ impl Leases {
         starts.last().copied()
     }
 
-    /// Closes the windows again: events after the id that `begun` returns for their lease have not been started. Returns
-    /// the marks that the database must lower: the token, the present mark and the new one.
+    /// Closes the windows again: events after the id that `begun` returns for their lease have not been
+    /// started. Returns the marks that the database must lower: the token, the present mark and the new one.
     pub(super) fn close_windows(
         &mut self,
         begun: &HashMap<Uuid, i64>,
@@ -289,8 +291,8 @@ impl Leases {
         std::mem::take(&mut self.ended)
     }
 
-    /// Whether `cuts` shows that events were taken from a lease without our knowledge. A lease that is gone while we
-    /// have events of it was taken away as a whole.
+    /// Whether `cuts` shows that events were taken from a lease without our knowledge. A lease that is gone
+    /// while we have events of it was taken away as a whole.
     pub(super) fn is_cut(&self, token: Uuid, cuts: Option<i32>) -> bool {
         let held = self.held.get(&token);
         held.is_some_and(|held| cuts != Some(held.cuts))
@@ -325,8 +327,8 @@ impl Leases {
         self.held.keys().copied().collect()
     }
 
-    /// Returns the tokens after which more events of a group may be leased: all but those of suspects and of leases
-    /// that will lapse.
+    /// Returns the tokens after which more events of a group may be leased: all but those of suspects and of
+    /// leases that will lapse.
     pub(super) fn trusted(&self) -> Vec<Uuid> {
         let held = self.held.iter();
         let trusted = held.filter(|(_, held)| !held.suspect && !held.lapses);

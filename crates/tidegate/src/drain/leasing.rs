@@ -1,5 +1,5 @@
-//! The part of the loop that leases. It requests more events ahead of the handlers, renews the leases in hand, and
-//! notices when the queue is empty.
+//! The part of the loop that leases. It requests more events ahead of the handlers, renews the leases in
+//! hand, and notices when the queue is empty.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -37,9 +37,9 @@ pub(super) struct Empty {
 }
 
 impl<D: Dispatch> Drain<D> {
-    /// Leases ahead: as soon as the waiting events are no more than one lease brings. With half of that, the leasing
-    /// session, which is the busier one, was idle for a seventh of a drain of quick handlers (5 % slower). Also renews
-    /// leases that are older than a third of their time.
+    /// Leases ahead: as soon as the waiting events are no more than one lease brings. With half of that, the
+    /// leasing session, which is the busier one, was idle for a seventh of a drain of quick handlers (5 %
+    /// slower). Also renews leases that are older than a third of their time.
     pub(super) fn send_lease(&mut self) {
         if !self.leasing.is_idle() || self.between.writes_back {
             return;
@@ -54,7 +54,8 @@ impl<D: Dispatch> Drain<D> {
         let may_lease = self.may_lease();
         let (ask, kinds) = self.what_to_ask(may_lease, now);
         let leases = ask.leases();
-        // Not together with a firing. The answer to the firing shows whether another worker holds the schedules.
+        // Not together with a firing. The answer to the firing shows whether another worker holds the
+        // schedules.
         let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
         let look = looks.then(|| self.scheduling.look(now)).flatten();
         let slots = self.ask_of_slots(now);
@@ -95,7 +96,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Requests one thing at a time: an event to try a service with, something for a limited service, or other events.
+    /// Requests one thing at a time: an event to try a service with, something for a limited service, or
+    /// other events.
     fn what_to_ask(&mut self, may_lease: bool, now: Instant) -> (Ask, Vec<&'static str>) {
         let mut kinds = self.budget.kinds_with_time(D::Event::KINDS);
         let due = self.scheduling.take_due();
@@ -291,8 +293,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Returns how many events the handlers do in this time, at least as many as run at once. `None` before the first
-    /// one has ended.
+    /// Returns how many events the handlers do in this time, at least as many as run at once. `None` before
+    /// the first one has ended.
     fn handled_in(&self, time: Duration) -> Option<usize> {
         let each = time.as_nanos() / self.lanes.typical()?.as_nanos().max(1);
         let each = usize::try_from(each).unwrap_or(usize::MAX);
@@ -306,9 +308,9 @@ impl<D: Dispatch> Drain<D> {
         known.map_or(least, |count| count.clamp(least, MOST_AHEAD))
     }
 
-    /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or while a lease like this
-    /// one is under way. While that is not known, it returns a small number. Events that share a call take one
-    /// handler's place together.
+    /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or while a lease
+    /// like this one is under way. While that is not known, it returns a small number. Events that share a
+    /// call take one handler's place together.
     fn pace(&self, arrived: &Stretch) -> u32 {
         let known = self.handled_in(arrived.under_way().clamp(WORTH, ARRIVAL));
         let most = known.unwrap_or(2 * self.options.concurrency);
@@ -316,8 +318,8 @@ impl<D: Dispatch> Drain<D> {
         u32::try_from(shared).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many events of a lease may start before the database must be notified again: as many as the handlers
-    /// do in [`WINDOW`]. If this worker disappears, that many events lose an attempt.
+    /// Returns how many events of a lease may start before the database must be notified again: as many as
+    /// the handlers do in [`WINDOW`]. If this worker disappears, that many events lose an attempt.
     pub(super) fn window(&self) -> usize {
         let least = self.options.concurrency;
         let most = (self.options.batch as usize).max(least);

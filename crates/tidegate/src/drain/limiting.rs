@@ -1,5 +1,5 @@
-//! The part of the loop that deals with limited services: which kinds may start, and what to request from the database
-//! for them.
+//! The part of the loop that deals with limited services: which kinds may start, and what to request from the
+//! database for them.
 
 use tokio::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::event::Event;
 use crate::queue::{Claim, Grant};
 
 impl<D: Dispatch> Drain<D> {
-    /// Learns which services are limited, and which of their events may start now. Events that were leased before their
-    /// service was limited go back.
+    /// Learns which services are limited, and which of their events may start now. Events that were leased
+    /// before their service was limited go back.
     pub(super) fn follow_limits(&mut self) {
         let kinds = self.limits.learn(&self.services);
         if !kinds.is_empty() {
@@ -66,8 +66,8 @@ impl<D: Dispatch> Drain<D> {
         self.limits.is_empty() || self.limits.is_quiet(&kinds())
     }
 
-    /// Processes the answer to a claim. Events in hand that wait for places of other workers go back, so that those can
-    /// lease them.
+    /// Processes the answer to a claim. Events in hand that wait for places of other workers go back, so that
+    /// those can lease them.
     pub(super) fn take_grant(&mut self, claim: &Claim, grant: Grant, sent: Instant) {
         let kinds = self.limits.granted(&self.services, claim, grant, sent);
         if let Some(kinds) = kinds.cloned() {

@@ -1,9 +1,9 @@
-//! Owns how many events that call a limited service this run may start: its places and starts for each service, and
-//! when to request more or give some back. It is pure except that it reads tokio's clock.
+//! Owns how many events that call a limited service this run may start: its places and starts for each
+//! service, and when to request more or give some back. It is pure except that it reads tokio's clock.
 //!
-//! Events of limited kinds are leased by walks of their own, and no more at a time than will soon start. Otherwise an
-//! event that waits here for a place would wait even while another drain has a free one, and leasing past such events
-//! would lease the whole queue.
+//! Events of limited kinds are leased by walks of their own, and no more at a time than will soon start.
+//! Otherwise an event that waits here for a place would wait even while another drain has a free one, and
+//! leasing past such events would lease the whole queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use super::walk::{Cursor, Stretch};
 use crate::lease::Lease;
 use crate::queue::{Claim, Grant, LeasedBatch, Limited};
 
-/// A start that was not used for this long is lost, except the last one. Late events must not all start at once.
+/// A start that was not used for this long is lost, except the last one. Late events must not all start at
+/// once.
 const LATE: Duration = Duration::from_millis(200);
 
 /// How long to wait before requesting places again that other workers have.
@@ -116,7 +117,8 @@ impl Limit {
         places.min(starts)
     }
 
-    /// Returns how many events to lease at once. One can be held until it may start; more only if they will start soon.
+    /// Returns how many events to lease at once. One can be held until it may start; more only if they will
+    /// start soon.
     fn most_to_lease(&self, running: usize) -> u64 {
         let soon = if self.by.running { self.places } else { 0 };
         self.has(running).max(soon).max(1) as u64
@@ -162,8 +164,8 @@ impl ServiceLimits {
         self.services.is_empty()
     }
 
-    /// Learns which services are limited. Returns the kinds that are limited now and were not before: their events in
-    /// hand were not leased to start soon.
+    /// Learns which services are limited. Returns the kinds that are limited now and were not before: their
+    /// events in hand were not leased to start soon.
     pub(super) fn learn(&mut self, services: &Services) -> BTreeSet<String> {
         let version = services.limits_version();
         if version == self.version {
@@ -264,8 +266,8 @@ impl ServiceLimits {
         }))
     }
 
-    /// Processes the answer to a claim. Returns the kinds whose events need not wait in hand, because other workers
-    /// have all places.
+    /// Processes the answer to a claim. Returns the kinds whose events need not wait in hand, because other
+    /// workers have all places.
     pub(super) fn granted(
         &mut self,
         services: &Services,

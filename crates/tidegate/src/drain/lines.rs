@@ -1,5 +1,6 @@
-//! Owns the log lines about single events. A run writes only so many of them: a service that refuses everything would
-//! otherwise make a line of each event, and the lines would cost more than the run. What it leaves out, it counts.
+//! Owns the log lines about single events. A run writes only so many of them: a service that refuses
+//! everything would otherwise make a line of each event, and the lines would cost more than the run. What it
+//! leaves out, it counts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -35,8 +36,8 @@ macro_rules! tell {
 }
 
 impl EventLines {
-    /// Logs one line for an event's end. Successes are logged at the debug level. A failure that will be retried, a
-    /// handler's own rejection and a final failure differ in level and text (B29, B30).
+    /// Logs one line for an event's end. Successes are logged at the debug level. A failure that will be
+    /// retried, a handler's own rejection and a final failure differ in level and text (B29, B30).
     pub(super) fn ended(&mut self, event: &LeasedEvent, settled: &Settled, took: Duration) {
         let (id, kind, attempt, elapsed_ms) = (
             event.lease.id,
@@ -97,7 +98,8 @@ impl EventLines {
         }
     }
 
-    /// Whether one more line may be written; counts it otherwise. A level that is not shown has no lines to count.
+    /// Whether one more line may be written; counts it otherwise. A level that is not shown has no lines to
+    /// count.
     fn has_room(&mut self, is_error: bool, outcome: &'static str, code: &str) -> bool {
         let is_shown = if is_error {
             tracing::enabled!(tracing::Level::ERROR)

@@ -1,14 +1,15 @@
-//! Owns the one loop. It leases ahead, starts handlers and writes the ends of events, until the queue is empty or the
-//! budget is spent. Then it releases the remaining events and reports. It holds no SQL and knows no kind.
+//! Owns the one loop. It leases ahead, starts handlers and writes the ends of events, until the queue is
+//! empty or the budget is spent. Then it releases the remaining events and reports. It holds no SQL and knows
+//! no kind.
 //!
-//! All decisions of the loop are made in one task, on its own thread with its two connections. Therefore a handler that
-//! blocks its thread stops neither lease renewals nor the deadline. Handlers run in tasks of the caller's runtime, the
-//! `lanes`. Leases and writes go over two connections, so the loop leases the next batch while it writes the last one
-//! (99,000 events/s against 73,000 on one connection).
+//! All decisions of the loop are made in one task, on its own thread with its two connections. Therefore a
+//! handler that blocks its thread stops neither lease renewals nor the deadline. Handlers run in tasks of the
+//! caller's runtime, the `lanes`. Leases and writes go over two connections, so the loop leases the next
+//! batch while it writes the last one (99,000 events/s against 73,000 on one connection).
 //!
-//! Two rules keep the order inside a group despite this overlap. First, a drain may lease further events of a group
-//! that it holds, because in `hand` those events line up behind the earlier ones. Second, no lease is under way while
-//! an event goes back to the queue, so both sides always agree on which events are in hand.
+//! Two rules keep the order inside a group despite this overlap. First, a drain may lease further events of a
+//! group that it holds, because in `hand` those events line up behind the earlier ones. Second, no lease is
+//! under way while an event goes back to the queue, so both sides always agree on which events are in hand.
 //!
 //! This file holds the loop and its state. The work is in `leasing`, `limiting`, `running` and `writing`.
 
@@ -95,21 +96,22 @@ pub struct Hooks {
     pub stop: Option<watch::Receiver<bool>>,
     /// Receives the counts so far after every write.
     pub progress: Option<watch::Sender<DrainReport>>,
-    /// The runtime of the handlers; the caller's runtime if `None`. Handlers that block all its threads also block
-    /// everything else on it. A caller that must answer in time gives the handlers a runtime of their own.
+    /// The runtime of the handlers; the caller's runtime if `None`. Handlers that block all its threads also
+    /// block everything else on it. A caller that must answer in time gives the handlers a runtime of their
+    /// own.
     pub handlers: Option<Handle>,
     /// The drain's place in a chain of drains that start each other. `None` begins a chain.
     pub chain: Option<Chain>,
-    /// Starts further drains: alongside this one while there is more to do than it can finish in time, and after it if
-    /// its budget is spent and events are left. `None` leaves that to the schedule.
+    /// Starts further drains: alongside this one while there is more to do than it can finish in time, and
+    /// after it if its budget is spent and events are left. `None` leaves that to the schedule.
     pub starter: Option<Arc<dyn StartDrain>>,
 }
 
 /// Drains the queue with `app`'s handlers.
 ///
 /// # Errors
-/// If options are out of range or the database stays unavailable. Events in hand become available again when their
-/// leases run out.
+/// If options are out of range or the database stays unavailable. Events in hand become available again when
+/// their leases run out.
 pub async fn drain<D: Dispatch>(
     database: &Database,
     app: Arc<D>,
@@ -199,8 +201,8 @@ where
     }
 }
 
-/// The longest time that a run may take after its budget, whatever the database does. It is the same for every budget,
-/// so the time that a caller reserves for its answer does not grow with the budget either.
+/// The longest time that a run may take after its budget, whatever the database does. It is the same for
+/// every budget, so the time that a caller reserves for its answer does not grow with the budget either.
 pub const OVERRUN: Duration = Duration::from_secs(1);
 
 struct Drain<D: Dispatch> {
@@ -318,8 +320,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Runs within the limit. When the limit is over, the run ends without waiting for the database: the caller's own
-    /// deadline comes first. The limit covers everything that the run waits for.
+    /// Runs within the limit. When the limit is over, the run ends without waiting for the database: the
+    /// caller's own deadline comes first. The limit covers everything that the run waits for.
     async fn run_in_time(&mut self) -> Result<(), Error> {
         let limit = self.limit();
         let left = limit.saturating_sub(self.budget.elapsed());
@@ -337,8 +339,8 @@ impl<D: Dispatch> Drain<D> {
         self.budget.total() + OVERRUN
     }
 
-    /// Ends all handlers with the run, except those that block their threads. The report counts these: whatever they do
-    /// from now on happens after the answer.
+    /// Ends all handlers with the run, except those that block their threads. The report counts these:
+    /// whatever they do from now on happens after the answer.
     async fn close_lanes(&mut self) {
         let still_running = self.lanes.close().await;
         if still_running > 0 {
@@ -397,8 +399,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Makes the run end as failed. Nothing new is leased or started, ends are written as far as possible, and the rest
-    /// is released.
+    /// Makes the run end as failed. Nothing new is leased or started, ends are written as far as possible,
+    /// and the rest is released.
     fn fail(&mut self, error: Error) {
         self.budget.stop();
         self.failed.get_or_insert(error);
@@ -416,7 +418,8 @@ impl<D: Dispatch> Drain<D> {
             && self.writing.is_idle()
     }
 
-    /// No handler starts while more ends than this wait to be written. Otherwise a slow database would fill the memory.
+    /// No handler starts while more ends than this wait to be written. Otherwise a slow database would fill
+    /// the memory.
     fn most_unwritten(&self) -> usize {
         (self.options.batch as usize * 2).max(self.options.concurrency * 2)
     }

@@ -7,15 +7,17 @@ use crate::config::{Lookup, duration, in_range, number};
 use crate::error::Error;
 use crate::outcome::RetryPolicy;
 
-/// How to drain. Every duration is measured by this machine's clock, except the lease's, which the database measures.
+/// How to drain. Every duration is measured by this machine's clock, except the lease's, which the database
+/// measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainOptions {
     /// The time for the whole run. A tenth of it, at most 2 s, is kept for storing the results.
     pub budget: Duration,
     /// The most events in one lease: [`DrainOptions::BATCH`].
     pub batch: u32,
-    /// The most handlers that run at once: [`DrainOptions::CONCURRENCY`]. With 1 the whole queue is FIFO (A2). With more, and
-    /// with several drains at once, an event without a group may start up to a second before an older one.
+    /// The most handlers that run at once: [`DrainOptions::CONCURRENCY`]. With 1 the whole queue is FIFO
+    /// (A2). With more, and with several drains at once, an event without a group may start up to a second
+    /// before an older one.
     pub concurrency: usize,
     /// An event whose worker has sent no renewal for this long is abandoned (C12).
     pub lease_timeout: Duration,
@@ -25,15 +27,15 @@ pub struct DrainOptions {
     pub linger: Duration,
     /// The most events to lease in this run.
     pub max_events: Option<u64>,
-    /// The most drains that work on the queue at once: [`DrainOptions::MAX_DRAINS`]. A drain that finds this many at
-    /// work ends at once. All programs that drain one queue should set the same number.
+    /// The most drains that work on the queue at once: [`DrainOptions::MAX_DRAINS`]. A drain that finds this
+    /// many at work ends at once. All programs that drain one queue should set the same number.
     pub max_drains: u16,
-    /// The memory of the process in MiB, used for the `cost` in the report. On Lambda this is the memory of the
-    /// function.
+    /// The memory of the process in MiB, used for the `cost` in the report. On Lambda this is the memory of
+    /// the function.
     pub memory_mb: Option<u32>,
     /// How soon the queue should be empty. If drains can start other drains
-    /// ([`Hooks::starter`](crate::Hooks::starter)), as many are started as this needs, up to `max_drains` and while
-    /// more of them help.
+    /// ([`Hooks::starter`](crate::Hooks::starter)), as many are started as this needs, up to `max_drains` and
+    /// while more of them help.
     pub empty_within: Duration,
     /// The backoff between attempts.
     pub retry: RetryPolicy,

@@ -1,5 +1,5 @@
-//! Owns the outcomes that wait to be written: ends, retries and returns, each with a number. It also owns what must
-//! wait before it is tried again, and up to which number everything is written.
+//! Owns the outcomes that wait to be written: ends, retries and returns, each with a number. It also owns
+//! what must wait before it is tried again, and up to which number everything is written.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -27,8 +27,8 @@ pub(super) struct Outbox {
     pub next: WriteBatch,
     /// Since when it has content.
     since: Instant,
-    /// Ends that wait for a lock of another session, and ends of the same groups behind them. They are tried again at
-    /// `busy_until`.
+    /// Ends that wait for a lock of another session, and ends of the same groups behind them. They are tried
+    /// again at `busy_until`.
     pub busy: Vec<End>,
     /// The same for events that go back to the queue.
     pub busy_retries: Vec<Back>,
@@ -83,8 +83,8 @@ impl Outbox {
         ends.chain(retries.map(|back| back.retried.lease))
     }
 
-    /// Returns the content of the next write, for a caller that is about to add one outcome. This call numbers that
-    /// outcome.
+    /// Returns the content of the next write, for a caller that is about to add one outcome. This call
+    /// numbers that outcome.
     pub(super) fn note(&mut self) -> &mut WriteBatch {
         if self.next.outcomes() == 0 {
             self.since = Instant::now();
@@ -242,8 +242,8 @@ impl Outbox {
         self.failures = 0;
     }
 
-    /// Notes that the last write failed as a whole. It is tried again a few times; after that, this returns the error
-    /// that ends the run.
+    /// Notes that the last write failed as a whole. It is tried again a few times; after that, this returns
+    /// the error that ends the run.
     pub(super) fn note_failure(&mut self, error: Error) -> Result<Error, Error> {
         self.failures += 1;
         self.not_before = Instant::now() + REWRITES.0 * self.failures;

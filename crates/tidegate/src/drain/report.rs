@@ -26,8 +26,9 @@ pub enum StopReason {
     AlreadyRun,
 }
 
-/// The report of a drain. Always `leased = completed + completed_with_errors + failed + retried + deferred + snoozed +
-/// released + lease_lost`. Events that a sweep ended as expired or abandoned were never leased to a handler.
+/// The report of a drain. Always `leased = completed + completed_with_errors + failed + retried + deferred +
+/// snoozed + released + lease_lost`. Events that a sweep ended as expired or abandoned were never leased to a
+/// handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "drain")]
@@ -51,8 +52,8 @@ pub struct DrainReport {
     pub snoozed: u64,
     /// Back in the queue before they started, with their attempt restored.
     pub released: u64,
-    /// No longer held by this drain when their handlers finished: requeued, or leased by another worker after the lease
-    /// had run out.
+    /// No longer held by this drain when their handlers finished: requeued, or leased by another worker after
+    /// the lease had run out.
     pub lease_lost: u64,
     /// Ended FAILED without a handler: their start-before deadline had passed.
     pub expired: u64,
@@ -63,8 +64,8 @@ pub struct DrainReport {
     /// Periodic events published for schedule slots that were due.
     #[serde(default, skip_serializing_if = "is_none")]
     pub scheduled: u64,
-    /// Handlers that were given up on and cannot be ended, because they block their threads. They continue after the
-    /// run is over, while their events are back in the queue. Run the next drain in a new process.
+    /// Handlers that were given up on and cannot be ended, because they block their threads. They continue
+    /// after the run is over, while their events are back in the queue. Run the next drain in a new process.
     #[serde(default, skip_serializing_if = "is_none")]
     pub still_running: u64,
     /// Leases that returned events.
@@ -75,20 +76,22 @@ pub struct DrainReport {
     pub budget_ms: u64,
     /// Why it ended.
     pub stop_reason: StopReason,
-    /// The slot of this drain, one of [`DrainOptions::max_drains`](crate::DrainOptions::max_drains); 0 if it had none.
+    /// The slot of this drain, one of [`DrainOptions::max_drains`](crate::DrainOptions::max_drains); 0 if it
+    /// had none.
     #[serde(default)]
     pub slot: u16,
     /// Live events left, in any state.
     pub backlog: u64,
-    /// The part of the backlog that a drain of this program could lease now. Excludes events that are planned, wait for
-    /// a retry, are leased by another drain, or are held back by their group, a pause or an outside service. 10,000 at
-    /// most.
+    /// The part of the backlog that a drain of this program could lease now. Excludes events that are
+    /// planned, wait for a retry, are leased by another drain, or are held back by their group, a pause or an
+    /// outside service. 10,000 at most.
     #[serde(default)]
     pub ready_left: u64,
     /// Further drains that it has started, to work alongside it or after it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub started_drains: u64,
-    /// The next time when a plan, a retry, a schedule or a service's next try makes work available, if it is known; RFC
+    /// The next time when a plan, a retry, a schedule or a service's next try makes work available, if it is
+    /// known; RFC
     /// 3339. If it is overdue, the current time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
@@ -98,7 +101,8 @@ pub struct DrainReport {
     /// Live events that will pass their start-before deadline before they start (B13).
     #[serde(default, skip_serializing_if = "is_none")]
     pub expiring: u64,
-    /// Services that are not called now, with the events that wait for each. Empty unless the run has met one.
+    /// Services that are not called now, with the events that wait for each. Empty unless the run has met
+    /// one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
     /// The cost of the run.
@@ -114,11 +118,11 @@ pub struct DrainReport {
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Cost {
-    /// The total time that the run waited for its two database sessions: the database's work, the round trips, and its
-    /// own waits. The database is busy for less than that.
+    /// The total time that the run waited for its two database sessions: the database's work, the round
+    /// trips, and its own waits. The database is busy for less than that.
     pub database_ms: u64,
-    /// Bytes that the whole server wrote to its write-ahead log meanwhile, including other sessions' writes. `None` if
-    /// the server does not report them.
+    /// Bytes that the whole server wrote to its write-ahead log meanwhile, including other sessions' writes.
+    /// `None` if the server does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_wal_bytes: Option<u64>,
     /// Memory times time, as Lambda charges for it. `None` if the memory size is not known.
@@ -177,8 +181,8 @@ impl DrainReport {
         self.stop_reason == StopReason::BudgetSpent && self.ready_left > 0 && self.ended() > 0
     }
 
-    /// Combines the reports of this run and the next one behind it: the sums of their counts, and the backlog that the
-    /// next one has left.
+    /// Combines the reports of this run and the next one behind it: the sums of their counts, and the backlog
+    /// that the next one has left.
     #[must_use]
     pub fn followed_by(self, next: Self) -> Self {
         let ended = self.ended() + next.ended();

@@ -1,5 +1,5 @@
-//! The part of the loop that deals with handlers: starts them, collects their ends, cuts those that do not end, and
-//! decides which events go back to the queue.
+//! The part of the loop that deals with handlers: starts them, collects their ends, cuts those that do not
+//! end, and decides which events go back to the queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,19 +26,21 @@ use crate::queue::{Finalization, Retried, ending};
 use crate::sealing;
 use crate::trace::TraceContext;
 
-/// A handler that does not react when its time is up blocks its thread. The loop gives up on it after this time.
+/// A handler that does not react when its time is up blocks its thread. The loop gives up on it after this
+/// time.
 const OVERDUE: Duration = Duration::from_millis(500);
 
-/// The most events of a group that are handed over behind its first event. The handler task asks the loop once for all
-/// of them.
+/// The most events of a group that are handed over behind its first event. The handler task asks the loop
+/// once for all of them.
 const MOST_CHAINED: usize = 31;
 
-/// An event may wait for a program that has its key or knows its version. This is the shortest and the longest delay
-/// before the next try.
+/// An event may wait for a program that has its key or knows its version. This is the shortest and the
+/// longest delay before the next try.
 const PUT_OFF: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
 
 impl<D: Dispatch> Drain<D> {
-    /// Starts handlers while there are events, free places and time, and while the events in hand are certain.
+    /// Starts handlers while there are events, free places and time, and while the events in hand are
+    /// certain.
     pub(super) fn start_handlers(&mut self) {
         if self.between.rereads {
             return self.take_back_waiting(|_| true);
@@ -80,13 +82,14 @@ impl<D: Dispatch> Drain<D> {
         self.lanes.open();
     }
 
-    /// Whether there is time for the event and its lease is certainly still valid. If this process was frozen or its
-    /// machine suspended, another worker may be running the event.
+    /// Whether there is time for the event and its lease is certainly still valid. If this process was frozen
+    /// or its machine suspended, another worker may be running the event.
     fn may_start(&self, event: &LeasedEvent, now: Instant) -> bool {
         !self.start_by(event).is_over(now) && self.budget.allows(&event.kind, now)
     }
 
-    /// Whether the event's deadline has passed while it waited here (B13). It ends unless its lease may be lost.
+    /// Whether the event's deadline has passed while it waited here (B13). It ends unless its lease may be
+    /// lost.
     fn is_late(&self, event: &LeasedEvent, now: Instant) -> bool {
         let deadline = self.hand.leases.deadline(event);
         event.fate == Fate::Run
@@ -101,8 +104,8 @@ impl<D: Dispatch> Drain<D> {
         renewed.map_or_else(Reading::now, |renewed| renewed + trusted)
     }
 
-    /// Returns the time before which an event must start: its lease can be trusted until then, and its deadline has not
-    /// passed.
+    /// Returns the time before which an event must start: its lease can be trusted until then, and its
+    /// deadline has not passed.
     fn start_by(&self, event: &LeasedEvent) -> Reading {
         let trusted = self.trusted_until(event);
         let deadline = self.hand.leases.deadline(event);
@@ -200,9 +203,9 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Puts back an event that no handler here can take. The delay grows with the age of the event, like the backoff of
-    /// its own attempts. Otherwise many such events, which nothing ends, would keep drains busy for ever. An event that
-    /// has held back its group for too long ends.
+    /// Puts back an event that no handler here can take. The delay grows with the age of the event, like the
+    /// backoff of its own attempts. Otherwise many such events, which nothing ends, would keep drains busy
+    /// for ever. An event that has held back its group for too long ends.
     fn put_off(&mut self, event: &LeasedEvent, error: HandlerError) {
         if event.is_overdue {
             let why = "held back its group for longer than TIDEGATE_MAX_GROUP_DELAY";
@@ -266,8 +269,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Creates an event's work, chained behind the event `ahead` in its group if that one has not ended yet. A chained
-    /// event keeps its payload, because it may be put back.
+    /// Creates an event's work, chained behind the event `ahead` in its group if that one has not ended yet.
+    /// A chained event keeps its payload, because it may be put back.
     fn prepare(
         &mut self,
         event: D::Event,
@@ -405,8 +408,8 @@ impl<D: Dispatch> Drain<D> {
         class: Class,
         work: Vec<HandlerEnd>,
     ) {
-        // An event that starts behind an end which is then refused loses an attempt. This happens at most once: an
-        // event whose end was refused before comes back with the results of its handlers.
+        // An event that starts behind an end which is then refused loses an attempt. This happens at most
+        // once: an event whose end was refused before comes back with the results of its handlers.
         let holds_group = event.progress.is_some() || end.status != Status::Completed;
         let number = self.outbox.note_number();
         self.outbox.push(End {
@@ -434,8 +437,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Releases all events that have not started, with their attempts restored, when no handler may start any more
-    /// (F2).
+    /// Releases all events that have not started, with their attempts restored, when no handler may start any
+    /// more (F2).
     pub(super) fn give_back_rest(&mut self) {
         if self.is_idle() || !self.is_spent() {
             return;

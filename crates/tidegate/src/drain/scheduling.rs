@@ -1,5 +1,5 @@
-//! The part of the loop that publishes periodic events. Once a second, a lease also looks for due schedules. They are
-//! fired on the leasing session before the next lease.
+//! The part of the loop that publishes periodic events. Once a second, a lease also looks for due schedules.
+//! They are fired on the leasing session before the next lease.
 //!
 //! Schedules cannot fail a drain. A later look repeats a look or a firing that failed.
 
@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::queue::{DueSchedule, Fired, Firing};
 use crate::schedule;
 
-/// The time from one look to the next. While a drain runs, it publishes the event of a slot at most about this late.
+/// The time from one look to the next. While a drain runs, it publishes the event of a slot at most about
+/// this late.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The time to the next look after a look has failed or a schedule was refused.
@@ -24,8 +25,8 @@ pub(super) const PAGE: i32 = 200;
 /// Events that are published at once: a short transaction, and at most 64 MiB of payloads.
 const MOST_AT_ONCE: usize = 1000;
 
-/// The most slots of one schedule that a drain publishes events for in a minute. The rest of a long outage follows
-/// later, so that events of other publishers do not wait for all of it.
+/// The most slots of one schedule that a drain publishes events for in a minute. The rest of a long outage
+/// follows later, so that events of other publishers do not wait for all of it.
 const MOST_A_MINUTE: usize = 1000;
 
 /// What this run knows about schedules.

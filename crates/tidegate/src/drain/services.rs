@@ -1,9 +1,9 @@
-//! Owns what a run knows of the external services that its handlers call: which may be called, whether a failure is
-//! charged to the event, and what to report. Handlers' tasks query it, and the loop passes on what the database says.
-//! It writes nothing.
+//! Owns what a run knows of the external services that its handlers call: which may be called, whether a
+//! failure is charged to the event, and what to report. Handlers' tasks query it, and the loop passes on what
+//! the database says. It writes nothing.
 //!
-//! A call that its service has not answered costs the event no attempt. The exception: if the service has answered
-//! another event since this event was last put back, the failure is the event's own.
+//! A call that its service has not answered costs the event no attempt. The exception: if the service has
+//! answered another event since this event was last put back, the failure is the event's own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,21 +17,23 @@ use crate::lease::{Lease, LeasedEvent};
 use crate::queue::{Limited, ServiceReport, Watched};
 use crate::status::ServiceState;
 
-/// After this many unanswered calls in a row, the run makes no more calls until the database has answered the report.
+/// After this many unanswered calls in a row, the run makes no more calls until the database has answered the
+/// report.
 const OPEN_AFTER: u32 = 5;
 
-/// The shortest time between two requests of this run for an event to try a service with. Other events must be leased
-/// too.
+/// The shortest time between two requests of this run for an event to try a service with. Other events must
+/// be leased too.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long an event goes back to the queue if it unexpectedly turns out to call a limited service.
 const NO_PLACE: Duration = Duration::from_secs(1);
 
-/// What is known of all services. A service that is not listed is answering, and there is nothing to report about it.
+/// What is known of all services. A service that is not listed is answering, and there is nothing to report
+/// about it.
 #[derive(Default)]
 pub(crate) struct Services {
-    /// Whether anything is known of any service. Until then, which is nearly always the case, no handler's task waits
-    /// for another's.
+    /// Whether anything is known of any service. Until then, which is nearly always the case, no handler's
+    /// task waits for another's.
     watched: AtomicBool,
     /// Counts changes of the limits.
     limits: AtomicU64,
@@ -53,7 +55,8 @@ struct Service {
     answers: i64,
     /// When it is to be tried.
     due: Option<Instant>,
-    /// When this run last requested an event to try it with. Another program may be the one that handles such events.
+    /// When this run last requested an event to try it with. Another program may be the one that handles such
+    /// events.
     asked_at: Option<Instant>,
     /// Unanswered calls in a row that the database has not heard of, or only recently.
     in_row: u32,
@@ -230,8 +233,9 @@ impl Services {
         self.watch().probe = Some((lease, service));
     }
 
-    /// Notes that an event has left the handlers and its places. If it was to try a service and did not get that far,
-    /// another event must. If its handlers have ended without the call, its kind does not wait for the service.
+    /// Notes that an event has left the handlers and its places. If it was to try a service and did not get
+    /// that far, another event must. If its handlers have ended without the call, its kind does not wait for
+    /// the service.
     pub(super) fn note_left(&self, lease: Lease, ended: Option<&str>) {
         let Some(mut known) = self.known() else {
             return;
@@ -251,8 +255,8 @@ impl Services {
         }
     }
 
-    /// Learns what the database says: all services that have recently not answered or are limited. Returns whether one
-    /// may be called again.
+    /// Learns what the database says: all services that have recently not answered or are limited. Returns
+    /// whether one may be called again.
     pub(super) fn learn(&self, watched: &[Watched]) -> bool {
         let known = if watched.is_empty() {
             self.known()

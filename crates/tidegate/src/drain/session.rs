@@ -42,8 +42,9 @@ impl Session {
         Ok(self.client.insert(client))
     }
 
-    /// Opens the connection, and returns whether it has been opened since the last call. What was learned over another one
-    /// may not hold: the server may be another copy of the database, which counts its transactions differently.
+    /// Opens the connection, and returns whether it has been opened since the last call. What was learned
+    /// over another one may not hold: the server may be another copy of the database, which counts its
+    /// transactions differently.
     pub(super) async fn begins_anew(&mut self) -> Result<bool, Error> {
         self.client().await?;
         Ok(std::mem::take(&mut self.is_new))

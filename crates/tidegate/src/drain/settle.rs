@@ -66,8 +66,8 @@ pub(super) fn settle(
     }
 }
 
-/// Returns what to store with the event: the work that need not be repeated, the snoozes, and how many events may share
-/// its next call.
+/// Returns what to store with the event: the work that need not be repeated, the snoozes, and how many events
+/// may share its next call.
 fn progress(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
     let done = ending::progress(ends);
     let snoozed = Progress::snoozed(event.progress.as_ref(), ends);

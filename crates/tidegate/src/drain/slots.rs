@@ -1,9 +1,9 @@
-//! The part of the loop that holds a slot while it works. The slots limit how many drains work at once, however many
-//! are started. A drain that gets no slot ends at once. A drain that has lost its slot, for instance because it was
-//! frozen, finishes what it has in hand.
+//! The part of the loop that holds a slot while it works. The slots limit how many drains work at once,
+//! however many are started. A drain that gets no slot ends at once. A drain that has lost its slot, for
+//! instance because it was frozen, finishes what it has in hand.
 //!
-//! Where drains can start other drains, the one in the lowest slot checks from time to time whether more of them would
-//! help. The last drain to end while events are left starts the next one.
+//! Where drains can start other drains, the one in the lowest slot checks from time to time whether more of
+//! them would help. The last drain to end while events are left starts the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,8 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::queue::{self, Kept, Left, Taken};
 
-/// How often a slot is renewed, unless leases are renewed more often. Other drains read from it how fast this drain is.
+/// How often a slot is renewed, unless leases are renewed more often. Other drains read from it how fast this
+/// drain is.
 const KEEP: Duration = Duration::from_secs(2);
 
 /// A drain's rate means little before it has run for this long.
@@ -31,8 +32,8 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// The longest time that a start may take.
 const START: Duration = Duration::from_secs(2);
 
-/// The longest time to wait for the slot of a drain that closes. Such a drain gives its slot back within a few
-/// statements, unless it was killed in the meantime.
+/// The longest time to wait for the slot of a drain that closes. Such a drain gives its slot back within a
+/// few statements, unless it was killed in the meantime.
 const LONGEST_CLOSING: Duration = Duration::from_secs(2);
 
 /// How often a drain that waits for such a slot asks for it.
@@ -56,8 +57,8 @@ pub(super) struct Slots {
     rate: Option<f64>,
     /// Whether the next lease is to look at all drains.
     surveys: bool,
-    /// Whether publishers wake drains when none is at work. If so, this drain announces its end and looks one last
-    /// time.
+    /// Whether publishers wake drains when none is at work. If so, this drain announces its end and looks one
+    /// last time.
     closing: Closing,
     /// The position in the server's write-ahead log when the run began.
     wal: Option<i64>,
@@ -256,8 +257,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Returns what to announce to publishers now: that this drain looks one last time, or that it has found something
-    /// and goes on.
+    /// Returns what to announce to publishers now: that this drain looks one last time, or that it has found
+    /// something and goes on.
     fn close_slot(&mut self) -> Option<(i32, bool)> {
         let number = self.slots.held?.number;
         match self.slots.closing {
@@ -275,8 +276,8 @@ impl<D: Dispatch> Drain<D> {
         self.slots.closing == Closing::Told
     }
 
-    /// Whether a drain that has found the queue empty may end, because no publisher has relied on it since. If not, it
-    /// announces its end, and another look follows.
+    /// Whether a drain that has found the queue empty may end, because no publisher has relied on it since.
+    /// If not, it announces its end, and another look follows.
     pub(super) fn may_end_empty(&mut self) -> bool {
         if self.slots.closing == Closing::Open {
             self.slots.closing = Closing::Asked;
@@ -337,16 +338,16 @@ impl<D: Dispatch> Drain<D> {
             kept.first && self.slots.starter.is_some() && self.may_be_slow() && !self.is_spent();
     }
 
-    /// Whether the events that can be counted may be more than this drain ends in time. If not, counting would only
-    /// keep it from leasing.
+    /// Whether the events that can be counted may be more than this drain ends in time. If not, counting
+    /// would only keep it from leasing.
     fn may_be_slow(&self) -> bool {
         let within = self.options.empty_within.as_secs_f64();
         let rate = self.slots.rate;
         rate.is_some_and(|rate| rate * within < f64::from(MOST_SURVEYED))
     }
 
-    /// Processes a look at all drains, and starts more of them if they would help. As long as the rate of the newest
-    /// ones is unknown, it starts none.
+    /// Processes a look at all drains, and starts more of them if they would help. As long as the rate of the
+    /// newest ones is unknown, it starts none.
     fn surveyed(&mut self, left: &Left) {
         if left.unrated > 0 {
             return;
@@ -363,8 +364,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Gives the slot back, and reads what is left. An error while giving it back is only logged, because the slot
-    /// becomes free in time.
+    /// Gives the slot back, and reads what is left. An error while giving it back is only logged, because the
+    /// slot becomes free in time.
     pub(super) async fn leave_slot(&mut self) -> Result<Left, Error> {
         let held = self.slots.held.take();
         let Some(session) = self.leasing.idle() else {
@@ -377,8 +378,8 @@ impl<D: Dispatch> Drain<D> {
         {
             tracing::warn!(%error, "the drain's slot could not be released");
         }
-        // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a twentieth of
-        // a drain of 200,000 events.
+        // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a
+        // twentieth of a drain of 200,000 events.
         let most = if self.report.stop_reason == StopReason::QueueEmpty {
             0
         } else {
@@ -396,9 +397,9 @@ impl<D: Dispatch> Drain<D> {
         Ok(left)
     }
 
-    /// Starts the drain that follows this one, if those at work are too few for what is left. Not after a drain that
-    /// has ended no event: then something other than time is missing. All starts together may take the rest of the
-    /// run's overrun.
+    /// Starts the drain that follows this one, if those at work are too few for what is left. Not after a
+    /// drain that has ended no event: then something other than time is missing. All starts together may take
+    /// the rest of the run's overrun.
     pub(super) async fn start_next(&mut self) {
         if self.report.goes_on() {
             let count = f64::from(u32::try_from(self.report.ended()).unwrap_or(u32::MAX));
@@ -414,8 +415,9 @@ impl<D: Dispatch> Drain<D> {
         self.report.started_drains = started.unwrap_or_default();
     }
 
-    /// Stores the report in the database, for operators who look at past drains. A drain without a slot has done
-    /// nothing. A failure to store it is only logged, and it takes no longer than the rest of the run's overrun.
+    /// Stores the report in the database, for operators who look at past drains. A drain without a slot has
+    /// done nothing. A failure to store it is only logged, and it takes no longer than the rest of the run's
+    /// overrun.
     pub(super) async fn note_run(&mut self) {
         if self.report.slot == 0 {
             return;

@@ -1,12 +1,12 @@
-//! Decides where to lease next, how much to lease, and when to look again. It is pure except that it reads tokio's
-//! clock.
+//! Decides where to lease next, how much to lease, and when to look again. It is pure except that it reads
+//! tokio's clock.
 //!
-//! The scan keeps a cursor within the run. Finished rows stay in the index as dead entries, and a scan from the start
-//! would pass all of them every time. When another session holds the vacuum horizon, a drain stays at 50,000 events/s
-//! with the cursor, and falls from 34,500 to 13,300 without it.
+//! The scan keeps a cursor within the run. Finished rows stay in the index as dead entries, and a scan from
+//! the start would pass all of them every time. When another session holds the vacuum horizon, a drain stays
+//! at 50,000 events/s with the cursor, and falls from 34,500 to 13,300 without it.
 //!
-//! How much is leased ahead follows the pace of the handlers, so that slow handlers do not hoard events that other
-//! drains could handle.
+//! How much is leased ahead follows the pace of the handlers, so that slow handlers do not hoard events that
+//! other drains could handle.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::queue::{LeasedBatch, Walk};
 /// The most work in one lease, by the handlers' pace. While a lease is under way, the same amount may wait.
 pub(super) const WORTH: Duration = Duration::from_millis(250);
 
-/// No lease grows beyond what arrives within about this time. A lease that is under way when the run ends goes back
-/// late, or lapses. A slow link brings little within this time.
+/// No lease grows beyond what arrives within about this time. A lease that is under way when the run ends
+/// goes back late, or lapses. A slow link brings little within this time.
 pub(super) const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// An event that becomes ready behind the cursor waits about this long at most.
@@ -48,8 +48,8 @@ pub(super) struct Cursor {
     began_idle: bool,
     /// Whether the walk has found nothing ready so far.
     barren: bool,
-    /// Groups that this walk has found blocked, kept here while no lease is under way. The walk skips their other
-    /// events.
+    /// Groups that this walk has found blocked, kept here while no lease is under way. The walk skips their
+    /// other events.
     blocked: Vec<String>,
     due: Instant,
     pause: Duration,
@@ -78,8 +78,8 @@ impl Stretch {
         self.sent.elapsed()
     }
 
-    /// Returns how many events would have arrived within [`ARRIVAL`], at the pace of this lease, which has just
-    /// arrived.
+    /// Returns how many events would have arrived within [`ARRIVAL`], at the pace of this lease, which has
+    /// just arrived.
     fn in_time(&self) -> u32 {
         let took = self.under_way().as_millis().max(1);
         let most = u128::from(self.limit) * ARRIVAL.as_millis() / took;
@@ -138,9 +138,9 @@ impl Cursor {
         self.barren = false;
     }
 
-    /// Returns what to lease next, at most `most` events. `idle` says that nothing is in hand. The walk starts again
-    /// when it is time for that. It also starts again when it has reached the end and nothing is in hand, because then
-    /// the only question left is whether the queue is empty.
+    /// Returns what to lease next, at most `most` events. `idle` says that nothing is in hand. The walk
+    /// starts again when it is time for that. It also starts again when it has reached the end and nothing is
+    /// in hand, because then the only question left is whether the queue is empty.
     pub(super) fn next(&mut self, most: u64, idle: bool) -> Stretch {
         let now = Instant::now();
         let last = idle && self.at_end;
@@ -165,9 +165,9 @@ impl Cursor {
         }
     }
 
-    /// Learns from a lease how far it came and whether it brought enough. `left` events were still waiting for a
-    /// handler when it came, and the handlers' pace is `pace` events a lease. Returns whether the queue is empty: a
-    /// whole walk that began with nothing in hand has found nothing ready.
+    /// Learns from a lease how far it came and whether it brought enough. `left` events were still waiting
+    /// for a handler when it came, and the handlers' pace is `pace` events a lease. Returns whether the queue
+    /// is empty: a whole walk that began with nothing in hand has found nothing ready.
     pub(super) fn arrived(
         &mut self,
         stretch: Stretch,
@@ -218,8 +218,8 @@ impl Cursor {
         }
     }
 
-    /// Moves the cursor past the rows that were examined. An expensive walk past many blocked or dead rows is repeated
-    /// less often. A walk from the end of a short queue is repeated at once.
+    /// Moves the cursor past the rows that were examined. An expensive walk past many blocked or dead rows is
+    /// repeated less often. A walk from the end of a short queue is repeated at once.
     fn advance(&mut self, walk: Walk, reached_end: bool, now: Instant) {
         self.at = walk;
         self.at_end = reached_end;
@@ -240,9 +240,10 @@ impl Cursor {
         }
     }
 
-    /// Adapts the size of a full lease to the work that the handlers do in [`WORTH`]. It grows faster while they had to
-    /// wait for this lease, up to what would have arrived in time. The caller bounds it by their pace: many leases may
-    /// arrive before a slow handler ends for the first time, and none of them says that it is slow.
+    /// Adapts the size of a full lease to the work that the handlers do in [`WORTH`]. It grows faster while
+    /// they had to wait for this lease, up to what would have arrived in time. The caller bounds it by their
+    /// pace: many leases may arrive before a slow handler ends for the first time, and none of them says that
+    /// it is slow.
     fn adapted(&self, left: usize, since: Duration, in_time: u32) -> u32 {
         if left == 0 {
             self.want.saturating_mul(4).min(in_time)

@@ -1,9 +1,9 @@
 //! Writes what became of events, many at a time: which go back, which have ended, and which may start.
 //!
-//! If the database refuses a statement, its events are split until the culprit is alone. So one event that cannot be
-//! written never keeps another from being written. After a lost connection it is unknown whether the last statement was
-//! applied. So if an end does not come back, it is looked up in the log by the token of its lease, and is not mistaken
-//! for a lost lease.
+//! If the database refuses a statement, its events are split until the culprit is alone. So one event that
+//! cannot be written never keeps another from being written. After a lost connection it is unknown whether
+//! the last statement was applied. So if an end does not come back, it is looked up in the log by the token
+//! of its lease, and is not mistaken for a lost lease.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,7 +26,8 @@ use crate::queue::{
     ServiceReport, ending,
 };
 
-/// With more refusals than this in one round, no single event is at fault. The round ends and is tried again later.
+/// With more refusals than this in one round, no single event is at fault. The round ends and is tried again
+/// later.
 const MOST_REFUSALS: u32 = 64;
 
 /// How the report counts an end.
@@ -131,8 +132,8 @@ pub(super) struct WriteBatch {
 }
 
 impl WriteBatch {
-    /// Whether an event leaves our hands without an end, or may have. Then no lease may be under way, because that
-    /// lease would count the returned event as ours.
+    /// Whether an event leaves our hands without an end, or may have. Then no lease may be under way, because
+    /// that lease would count the returned event as ours.
     pub(super) fn is_exclusive(&self) -> bool {
         !self.retries.is_empty() || !self.releases.is_empty() || self.reread.is_some()
     }
@@ -261,8 +262,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes the parts that are not written yet. Returns to the queue go first, because the locks of a completion are
-    /// weaker.
+    /// Writes the parts that are not written yet. Returns to the queue go first, because the locks of a
+    /// completion are weaker.
     async fn write(&mut self, client: &Client) -> Result<(), Error> {
         self.report(client).await?;
         if self.written.left.is_none() {
@@ -298,8 +299,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Sends the reports about services. This comes before the retries, because each event that waits for a service is
-    /// stored with the number of that service's answers.
+    /// Sends the reports about services. This comes before the retries, because each event that waits for a
+    /// service is stored with the number of that service's answers.
     async fn report(&mut self, client: &Client) -> Result<(), Error> {
         for report in self.batch.reports.iter().skip(self.written.reported) {
             match queue::report_service(client, self.worker, report).await {
@@ -408,14 +409,14 @@ impl Writer<'_> {
             && !self.written.held.contains(&lease)
     }
 
-    /// Whether an end can only be written one by one: it stores more than the status, or a statement for many would have
-    /// to wait for it.
+    /// Whether an end can only be written one by one: it stores more than the status, or a statement for many
+    /// would have to wait for it.
     fn is_special(end: &End) -> bool {
         !end.finalization.is_plain() || end.was_held
     }
 
-    /// Writes ends that store more than the status. The ends of their groups go the same way, so that the order in a group
-    /// is kept if one of them cannot be written.
+    /// Writes ends that store more than the status. The ends of their groups go the same way, so that the
+    /// order in a group is kept if one of them cannot be written.
     async fn finalize(&mut self, client: &Client) -> Result<(), Error> {
         let batch = self.batch;
         let special = batch.ends.iter().filter(|end| Self::is_special(end));
@@ -468,8 +469,8 @@ impl Writer<'_> {
         free
     }
 
-    /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the culprit is
-    /// alone.
+    /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the
+    /// culprit is alone.
     fn finalize_apart<'a>(
         &'a mut self,
         client: &'a Client,
@@ -534,8 +535,8 @@ impl Writer<'_> {
         self.look_up(client, leases).await
     }
 
-    /// Handles a single end that the database refuses. If its own data is the cause, the event fails; otherwise it goes
-    /// back.
+    /// Handles a single end that the database refuses. If its own data is the cause, the event fails;
+    /// otherwise it goes back.
     async fn end_refused(
         &mut self,
         client: &Client,
@@ -565,7 +566,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes events that just complete, together with starts and ended leases, with one statement for all leases.
+    /// Writes events that just complete, together with starts and ended leases, with one statement for all
+    /// leases.
     async fn complete(&mut self, client: &Client) -> Result<(), Error> {
         let mut by_token: BTreeMap<Uuid, Completion> = BTreeMap::new();
         let mut leases = Vec::new();
@@ -613,7 +615,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Looks in the log for ends that did not come back. An earlier try, whose answer was lost, may have written them.
+    /// Looks in the log for ends that did not come back. An earlier try, whose answer was lost, may have
+    /// written them.
     async fn look_up(
         &mut self,
         client: &Client,
@@ -631,8 +634,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Completes each half of the events by itself, until the culprit is alone. Then writes the starts and the ended
-    /// leases.
+    /// Completes each half of the events by itself, until the culprit is alone. Then writes the starts and
+    /// the ended leases.
     async fn complete_apart(
         &mut self,
         client: &Client,

@@ -1,7 +1,7 @@
 //! The part of the loop that writes ends, returns to the queue and starts, one round trip at a time.
 //!
-//! No lease is under way while an event goes back to the queue, or while the events in hand are read again because some
-//! were taken away.
+//! No lease is under way while an event goes back to the queue, or while the events in hand are read again
+//! because some were taken away.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::queue::InHand;
 /// A retry with a delay below this may become ready without ever counting as delayed.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// How long an end is tried again while the group of its follow-up is busy. Then the event goes back with the work that
-/// is done, and keeps its attempt.
+/// How long an end is tried again while the group of its follow-up is busy. Then the event goes back with the
+/// work that is done, and keeps its attempt.
 const BUSY: Duration = Duration::from_secs(2);
 
 /// How many windows of events may wait for their start.
@@ -36,8 +36,8 @@ const WINDOWS_OPEN: usize = 4;
 const BLAMELESS_DELAY: Duration = Duration::from_secs(1);
 
 impl<D: Dispatch> Drain<D> {
-    /// Writes when enough outcomes have accumulated, when they have waited long enough, when nothing else is going on,
-    /// or when more events are to start.
+    /// Writes when enough outcomes have accumulated, when they have waited long enough, when nothing else is
+    /// going on, or when more events are to start.
     pub(super) fn send_write(&mut self) {
         if !self.writing.is_idle() || !self.outbox.may_write() {
             return;
@@ -105,8 +105,8 @@ impl<D: Dispatch> Drain<D> {
         batch
     }
 
-    /// Takes along the ends of events that follow an event that goes back. They go back with it, and keep the work that
-    /// is done.
+    /// Takes along the ends of events that follow an event that goes back. They go back with it, and keep the
+    /// work that is done.
     fn take_along(&mut self, batch: &mut WriteBatch) {
         let mut heads: HashMap<String, i64> = HashMap::new();
         for back in &batch.retries {
@@ -137,7 +137,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Returns events that were started after one that goes back. That one had ended, and its end could not be written.
+    /// Returns events that were started after one that goes back. That one had ended, and its end could not
+    /// be written.
     fn started_behind(&self, batch: &WriteBatch) -> Vec<i64> {
         let groups: HashSet<&str> = batch
             .retries
@@ -204,8 +205,8 @@ impl<D: Dispatch> Drain<D> {
         suspects.map(|(_, since)| since).min()
     }
 
-    /// Closes windows that the handlers' pace no longer fills: when quick events turn slow, thousands that have not started
-    /// would be charged if this worker died. Returns whether it did.
+    /// Closes windows that the handlers' pace no longer fills: when quick events turn slow, thousands that
+    /// have not started would be charged if this worker died. Returns whether it did.
     fn close_windows(&mut self, shared: usize) -> bool {
         let unstarted = self
             .hand
@@ -352,7 +353,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Keeps an end that cannot be written yet. Until it is, no later event of its group starts, ends or commits.
+    /// Keeps an end that cannot be written yet. Until it is, no later event of its group starts, ends or
+    /// commits.
     fn hold(&mut self, end: End) {
         if let Some(group) = &end.group {
             self.hand.close_group(group);
@@ -369,7 +371,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Handles an end that was not ours to write. The event, and the events that follow it, belong to another worker.
+    /// Handles an end that was not ours to write. The event, and the events that follow it, belong to another
+    /// worker.
     fn lose_end(&mut self, end: &End) {
         if let Class::Handled(_) = end.class {
             self.count_lost(end.finalization.lease);
@@ -465,13 +468,14 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Whether an event that cannot go back now is tried again. At the end of the run there is no time for it.
+    /// Whether an event that cannot go back now is tried again. At the end of the run there is no time for
+    /// it.
     fn waits(&self, busy_since: Option<Instant>) -> bool {
         !self.is_spent() && busy_since.is_none_or(|since| since.elapsed() < BUSY)
     }
 
-    /// Leaves an event in its lease, because the database refuses its return. If it were free, it would run again at
-    /// once.
+    /// Leaves an event in its lease, because the database refuses its return. If it were free, it would run
+    /// again at once.
     fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>, leased: bool) {
         if leased {
             self.count_lost(lease);
@@ -506,8 +510,8 @@ impl<D: Dispatch> Drain<D> {
             if left.contains(&event.lease.id) {
                 self.report.released += u64::from(leased);
             } else {
-                // Another worker has taken it. Or an earlier try, whose answer was lost, has given it back with the
-                // events that follow it.
+                // Another worker has taken it. Or an earlier try, whose answer was lost, has given it back
+                // with the events that follow it.
                 self.between.rereads = true;
                 if leased {
                     self.count_lost(event.lease);
@@ -517,8 +521,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Opens a group after an event went back with the events that follow it. Events of the group that still wait here
-    /// were taken from us before or since.
+    /// Opens a group after an event went back with the events that follow it. Events of the group that still
+    /// wait here were taken from us before or since.
     fn reopen_group(&mut self, group: Option<&str>, back: Lease) {
         if let Some(group) = group {
             self.between.rereads |= self.hand.has_waiting(group);

@@ -4,18 +4,18 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 
-/// The longest answer. AWS accepts 6 MB (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>),
-/// and replaces a longer answer with an error that contains nothing of it. The limit is lower, to leave room for the
-/// list of what was cut.
+/// The longest answer. AWS accepts 6 MB
+/// (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>), and replaces a longer answer
+/// with an error that contains nothing of it. The limit is lower, to leave room for the list of what was cut.
 pub const ANSWER_LIMIT: usize = 5_000_000;
 
 /// How many bytes of a long value's text are kept.
 const HEAD: usize = 100_000;
 
-/// Returns the answer unchanged if it is short enough. Otherwise cuts its longest fields, one after the other, until it
-/// is. A list loses its end, except `errors`, which loses its beginning, because the last errors say more. Any other
-/// field becomes the beginning of its text. `cut` names the fields that were cut, and `next` of a list says where the
-/// next page begins.
+/// Returns the answer unchanged if it is short enough. Otherwise cuts its longest fields, one after the
+/// other, until it is. A list loses its end, except `errors`, which loses its beginning, because the last
+/// errors say more. Any other field becomes the beginning of its text. `cut` names the fields that were cut,
+/// and `next` of a list says where the next page begins.
 #[must_use]
 pub fn fit(answer: Value, limit: usize) -> Value {
     let mut length = bytes(&answer);

@@ -1,9 +1,9 @@
-//! Owns the way of log lines out of the process. Lines wait in a bounded queue for a thread that writes them, so a pipe
-//! that nobody reads stops neither a drain nor its handlers. Lines that find no room are dropped, and their number is
-//! logged in their place.
+//! Owns the way of log lines out of the process. Lines wait in a bounded queue for a thread that writes them,
+//! so a pipe that nobody reads stops neither a drain nor its handlers. Lines that find no room are dropped,
+//! and their number is logged in their place.
 //!
-//! The crate `tracing-appender` has such a queue, too. But it can only be flushed once, at the end of the process, its
-//! bound is a number of lines of any length, and it does not log what it has dropped.
+//! The crate `tracing-appender` has such a queue, too. But it can only be flushed once, at the end of the
+//! process, its bound is a number of lines of any length, and it does not log what it has dropped.
 
 use std::io::Write;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,8 @@ struct State {
     told: Vec<u8>,
 }
 
-/// Starts the thread that writes this process's log lines to `out`, and returns what puts them into its queue.
+/// Starts the thread that writes this process's log lines to `out`, and returns what puts them into its
+/// queue.
 ///
 /// # Errors
 /// [`Error::Config`] if there can be no further thread.
@@ -49,8 +50,8 @@ pub fn log_writer(out: impl Write + Send + 'static) -> Result<fn() -> LogWriter,
     Ok(|| LogWriter(&LINES))
 }
 
-/// Writes a line that is never dropped to where log lines go, in their order: a metric, or why the program failed.
-/// Before [`log_writer`], it goes to stderr.
+/// Writes a line that is never dropped to where log lines go, in their order: a metric, or why the program
+/// failed. Before [`log_writer`], it goes to stderr.
 pub fn write_line(text: &str) {
     if LINES.lock().writer.is_none() {
         return eprintln!("{text}");
@@ -58,8 +59,8 @@ pub fn write_line(text: &str) {
     LINES.push(format!("{text}\n").as_bytes(), usize::MAX);
 }
 
-/// Waits until all lines are written, but not longer than `limit`. Returns at once if the last call waited in vain and
-/// nothing has been written since.
+/// Waits until all lines are written, but not longer than `limit`. Returns at once if the last call waited in
+/// vain and nothing has been written since.
 pub fn flush(limit: Duration) {
     LINES.flush(limit);
 }
@@ -135,7 +136,8 @@ impl Lines {
     fn write_to(&self, mut out: impl Write) {
         loop {
             for line in self.next().split_inclusive(|byte| *byte == b'\n') {
-                // Line by line: another process may write to the same pipe, which keeps only short writes whole.
+                // Line by line: another process may write to the same pipe, which keeps only short writes
+                // whole.
                 let _ = out.write_all(line);
             }
             let _ = out.flush();

@@ -1,5 +1,5 @@
-//! Owns the shapes of the rows that reports pass on as the database writes them. They exist only for the JSON Schemas;
-//! no code creates one.
+//! Owns the shapes of the rows that reports pass on as the database writes them. They exist only for the JSON
+//! Schemas; no code creates one.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! Waits for the locks that a migration needs, in bounded time, and finds out who holds them.
 //!
-//! A statement that changes a table waits until nobody uses the table, and everybody who comes later waits behind it. A transaction
-//! that is left open would so stop all publishers. Each wait is therefore short, and between two tries the others go on.
+//! A statement that changes a table waits until nobody uses the table, and everybody who comes later waits
+//! behind it. A transaction that is left open would so stop all publishers. Each wait is therefore short, and
+//! between two tries the others go on.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -23,7 +24,8 @@ pub(super) const TRIES: u32 = 5;
 /// The pause between two tries, in which those go on who waited behind it.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// SQL that describes a session of `pg_stat_activity AS a`. What another login does is known to members of `pg_read_all_stats` alone.
+/// SQL that describes a session of `pg_stat_activity AS a`. What another login does is known to members of
+/// `pg_read_all_stats` alone.
 pub(super) const SESSION: &str = "format('pid %s, login %s, application %s', a.pid, coalesce(a.usename, 'unknown'), coalesce(nullif(a.application_name, ''), 'unnamed'))
     || CASE WHEN a.xact_start IS NULL THEN ''
             ELSE format(', %s, transaction open for %s', a.state, justify_hours(date_trunc('second', clock_timestamp() - a.xact_start))) END";
@@ -127,7 +129,8 @@ impl AsyncQuery<Vec<Migration>> for Patient<'_> {
 
 impl AsyncMigrate for Patient<'_> {}
 
-/// Limits the waits of this transaction, and returns the process that runs it. (Behind a pooler, every transaction may have another.)
+/// Limits the waits of this transaction, and returns the process that runs it. (Behind a pooler, every
+/// transaction may have another.)
 async fn limit_waits(transaction: &Transaction<'_>) -> Result<i32, tokio_postgres::Error> {
     let limit = format!("SET LOCAL lock_timeout = '{}ms'", LOCK_TIMEOUT.as_millis());
     transaction.batch_execute(&limit).await?;

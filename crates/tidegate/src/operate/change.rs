@@ -14,7 +14,8 @@ use crate::error::Error;
 /// The most events of a request with a digest.
 pub(crate) const DIGESTED: u32 = 10_000;
 
-/// A request to cancel live events: `ids`, or a filter with at least one of `kind`, `correlation_id` and `group`.
+/// A request to cancel live events: `ids`, or a filter with at least one of `kind`, `correlation_id` and
+/// `group`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
@@ -45,14 +46,14 @@ pub struct CancelRequest {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// The digest of a dry run with the same filter. Nothing is changed if the events have changed since; otherwise exactly
-    /// those events are changed.
+    /// The digest of a dry run with the same filter. Nothing is changed if the events have changed since;
+    /// otherwise exactly those events are changed.
     pub digest: Option<String>,
 }
 
-/// A request to reschedule waiting events. It selects events like a [`CancelRequest`]. At most one of `now`, `delay`
-/// and `available_at` and at most one of `expires_in`, `expires_at` and `no_deadline` may be set, and at least one of
-/// the six must be.
+/// A request to reschedule waiting events. It selects events like a [`CancelRequest`]. At most one of `now`,
+/// `delay` and `available_at` and at most one of `expires_in`, `expires_at` and `no_deadline` may be set, and
+/// at least one of the six must be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RescheduleRequest {
@@ -101,8 +102,8 @@ pub struct RescheduleRequest {
     /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// The digest of a dry run with the same filter. Nothing is changed if the events have changed since; otherwise exactly
-    /// those events are changed.
+    /// The digest of a dry run with the same filter. Nothing is changed if the events have changed since;
+    /// otherwise exactly those events are changed.
     pub digest: Option<String>,
 }
 
@@ -254,8 +255,8 @@ pub struct CancelReport {
     pub dry_run: bool,
     /// How many events ended as FAILED with the code `cancelled`.
     pub cancelled: u64,
-    /// How many of them a handler may have been working on. The handler is notified when its drain next renews its
-    /// leases. What it does to other tables and services is not undone.
+    /// How many of them a handler may have been working on. The handler is notified when its drain next
+    /// renews its leases. What it does to other tables and services is not undone.
     pub begun: u64,
     /// The first 100 ids.
     pub ids: Vec<i64>,

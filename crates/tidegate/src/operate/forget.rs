@@ -91,8 +91,8 @@ pub struct ForgetReport {
     pub forgotten: u64,
     /// How many of them were live, and ended as FAILED with the code `cancelled`.
     pub cancelled: u64,
-    /// How many of them a handler may have been working on. What it does to other tables and services is not undone.
-    /// Send the request again when the handler must have ended.
+    /// How many of them a handler may have been working on. What it does to other tables and services is not
+    /// undone. Send the request again when the handler must have ended.
     pub in_hand: u64,
     /// How many events had been forgotten before.
     pub before: u64,
@@ -103,7 +103,7 @@ pub struct ForgetReport {
     pub schedules: u64,
     /// Rows of the program's own tables that were removed, by table.
     pub tables: BTreeMap<String, u64>,
-    /// Whether new events appeared faster than they could be forgotten, as follow-ups or in the group. Send the request
-    /// again.
+    /// Whether new events appeared faster than they could be forgotten, as follow-ups or in the group. Send
+    /// the request again.
     pub incomplete: bool,
 }

@@ -10,8 +10,8 @@ use super::named;
 use crate::config::parse_duration;
 use crate::error::Error;
 
-/// A request to change the policy of a kind, field by field. Without any field, it changes nothing and returns the
-/// current policy.
+/// A request to change the policy of a kind, field by field. Without any field, it changes nothing and
+/// returns the current policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRequest {
@@ -35,8 +35,8 @@ pub struct PolicyRequest {
     /// The longest time that the first event of a batch waits for the others, at most 1 min.
     #[serde(default, deserialize_with = "batch_within")]
     pub batch_within: Option<Duration>,
-    /// The fields to set back to what the program declares: `attempts`, `handler_timeout`, `backoff`, `backoff_max`,
-    /// `concurrency`, `batch`, `batch_within`.
+    /// The fields to set back to what the program declares: `attempts`, `handler_timeout`, `backoff`,
+    /// `backoff_max`, `concurrency`, `batch`, `batch_within`.
     #[serde(default)]
     pub reset: Vec<String>,
     /// The reason, for the audit; not blank, at most 1,000 characters. Required for a change.
@@ -57,7 +57,8 @@ const FIELDS: [(&str, &str); 7] = [
 ];
 
 impl PolicyRequest {
-    /// Returns the change in the form in which it is stored. Null sets a field back to what the program declares.
+    /// Returns the change in the form in which it is stored. Null sets a field back to what the program
+    /// declares.
     ///
     /// # Errors
     /// [`Error::Invalid`] when `reset` names an unknown field, or a field that the request also sets.

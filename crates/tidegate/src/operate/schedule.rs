@@ -10,8 +10,8 @@ use super::named;
 use crate::config::parse_duration;
 use crate::periodic::{CatchUp, Periodic};
 
-/// A request to change a schedule. As JSON it has the command line's options: `name`, and `pause`, `resume`, `remove`,
-/// `run`, or `kind` with `cron` or `every`.
+/// A request to change a schedule. As JSON it has the command line's options: `name`, and `pause`, `resume`,
+/// `remove`, `run`, or `kind` with `cron` or `every`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "ScheduleOptions")]
 pub struct ScheduleRequest {

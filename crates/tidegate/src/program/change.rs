@@ -1,8 +1,8 @@
-//! Owns how a large number of live events is cancelled or rescheduled: in short transactions of a thousand events each,
-//! so that drains, producers and other operators can work in between. It knows no SQL.
+//! Owns how a large number of live events is cancelled or rescheduled: in short transactions of a thousand
+//! events each, so that drains, producers and other operators can work in between. It knows no SQL.
 //!
-//! An event that another transaction has locked at that moment is skipped, and tried again later by its id, so that the
-//! other events do not wait for it.
+//! An event that another transaction has locked at that moment is skipped, and tried again later by its id,
+//! so that the other events do not wait for it.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ const LISTED: usize = 100;
 /// Ends events as FAILED with the code `cancelled`.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was cancelled before
-/// the error stays cancelled.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was cancelled
+/// before the error stays cancelled.
 pub(crate) async fn cancel(
     database: &Database,
     request: &CancelRequest,
@@ -58,8 +58,8 @@ pub(crate) async fn cancel(
 /// Moves the start time or the deadline of waiting events.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was changed before the
-/// error stays changed.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was changed
+/// before the error stays changed.
 pub(crate) async fn reschedule(
     database: &Database,
     request: &RescheduleRequest,

@@ -1,5 +1,5 @@
-//! Shares the time of an invocation among several databases. Each holds a complete queue that knows nothing of the
-//! others.
+//! Shares the time of an invocation among several databases. Each holds a complete queue that knows nothing
+//! of the others.
 
 use std::time::Duration;
 
@@ -13,16 +13,17 @@ use crate::queue::{self, Backlog};
 /// A database that does not answer within this time is passed over, and worked on last.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// The shortest time for one database. None is begun with less time left, and none gets less while others wait.
+/// The shortest time for one database. None is begun with less time left, and none gets less while others
+/// wait.
 const LEAST: Duration = Duration::from_secs(2);
 
 /// How many databases are asked at once for their state.
 const LOOKS_AT_ONCE: usize = 32;
 
-/// Does `work` on each of these databases within `budget`, on `at_once` of them at a time. The one with the oldest
-/// event is first, and those that do not answer are last. While others wait, none gets more than its share of the
-/// remaining time, so a slow or unreachable database takes no time from the others. Returns the results by place in the
-/// list, or `None` where there was no time.
+/// Does `work` on each of these databases within `budget`, on `at_once` of them at a time. The one with the
+/// oldest event is first, and those that do not answer are last. While others wait, none gets more than its
+/// share of the remaining time, so a slow or unreachable database takes no time from the others. Returns the
+/// results by place in the list, or `None` where there was no time.
 pub(super) async fn one_after_the_other<T, F>(
     databases: Vec<&Database>,
     budget: Duration,
@@ -50,8 +51,8 @@ where
         .await
 }
 
-/// Returns the places in the list by urgency: first the oldest event, then databases without events, then those that do
-/// not answer.
+/// Returns the places in the list by urgency: first the oldest event, then databases without events, then
+/// those that do not answer.
 async fn by_urgency(databases: &[&Database]) -> Vec<usize> {
     let looks: Vec<_> = databases.iter().map(|database| look(database)).collect();
     let looks: Vec<_> = futures_util::stream::iter(looks)
@@ -67,7 +68,8 @@ async fn by_urgency(databases: &[&Database]) -> Vec<usize> {
     order
 }
 
-/// Returns one database's share of the remaining time, of `waiting` databases of which `at_once` are worked on at a time.
+/// Returns one database's share of the remaining time, of `waiting` databases of which `at_once` are worked
+/// on at a time.
 fn share(left: Duration, waiting: usize, at_once: usize) -> Option<Duration> {
     if left < LEAST {
         return None;

@@ -1,5 +1,6 @@
 //! Owns one deployment of a program for several databases, such as tenants'. It finds the database that a
-//! request is for, and takes them one after the other if the request is for all. The database's service does the work.
+//! request is for, and takes them one after the other if the request is for all. The database's service does
+//! the work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use crate::drain::Hooks;
 use crate::error::Error;
 use crate::invocation::Request;
 
-/// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id without a
-/// name, the id is the name; for an ARN without a name, the name of its secret is.
+/// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id
+/// without a name, the id is the name; for an ARN without a name, the name of its secret is.
 const IDS: &str = "DATABASE_SECRET_IDS";
 
 /// The variable that selects the one database of a program for one database.
@@ -37,8 +38,8 @@ pub struct Deployment {
 }
 
 impl Program {
-    /// Like [`Program::start`], but for all databases that `DATABASE_SECRET_IDS` names. If it is not set, for the one
-    /// that the other settings name.
+    /// Like [`Program::start`], but for all databases that `DATABASE_SECRET_IDS` names. If it is not set, for
+    /// the one that the other settings name.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -93,8 +94,8 @@ fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
     Ok(Some(databases))
 }
 
-/// Returns the name of a database whose entry is only an id. For an ARN it is the name of the secret, without the
-/// hyphen and the six characters with which Secrets Manager ends every ARN.
+/// Returns the name of a database whose entry is only an id. For an ARN it is the name of the secret, without
+/// the hyphen and the six characters with which Secrets Manager ends every ARN.
 fn name_of(id: &str) -> &str {
     let secret = match id.split_once(":secret:") {
         Some((service, secret)) if service.starts_with("arn:") => secret,
@@ -160,16 +161,16 @@ impl Deployment {
         }
     }
 
-    /// Answers the payload of an invocation, as [`Service::answer`] does. `hooks` returns the hooks for the database of
-    /// a name.
+    /// Answers the payload of an invocation, as [`Service::answer`] does. `hooks` returns the hooks for the
+    /// database of a name.
     ///
-    /// With several databases, the payload's `database` names one of them. Without it, `drain`, `cleanup`, `stats`,
-    /// `migrate` and `doctor` run on all of them, four at a time and the most urgent first. The answer's `databases`
-    /// then holds a report for each.
+    /// With several databases, the payload's `database` names one of them. Without it, `drain`, `cleanup`,
+    /// `stats`, `migrate` and `doctor` run on all of them, four at a time and the most urgent first. The
+    /// answer's `databases` then holds a report for each.
     ///
     /// # Errors
-    /// See [`Failure`]. On several databases, only when the request fails on every one; otherwise the answer says which
-    /// failed.
+    /// See [`Failure`]. On several databases, only when the request fails on every one; otherwise the answer
+    /// says which failed.
     pub async fn answer(
         &self,
         mut payload: Value,
@@ -226,7 +227,8 @@ impl Deployment {
         self.together(action, answers.await)
     }
 
-    /// Returns the name and the time limit of an action that runs on all databases when the request names none.
+    /// Returns the name and the time limit of an action that runs on all databases when the request names
+    /// none.
     fn for_all(
         &self,
         request: &Request,

@@ -21,14 +21,14 @@ const BLOCKED: u32 = 100;
 /// The most drains in an overview.
 const DRAINS: u32 = 8;
 
-/// Lets a search walk indexes even in a partition of the log that has not been analyzed yet, for which the planner
-/// expects to return a third of the rows.
+/// Lets a search walk indexes even in a partition of the log that has not been analyzed yet, for which the
+/// planner expects to return a third of the rows.
 const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
 
 impl Service {
-    /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that statement
-    /// timeout. It does not compile plans: for a log with many partitions, compiling a plan takes longer than running
-    /// it (0.2 s for 90).
+    /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that
+    /// statement timeout. It does not compile plans: for a log with many partitions, compiling a plan takes
+    /// longer than running it (0.2 s for 90).
     pub(super) async fn looking(&self) -> Result<Client, Error> {
         self.looking_with("").await
     }
@@ -58,7 +58,8 @@ impl Service {
         queue::rights(&self.looking().await?).await
     }
 
-    /// Returns how full the queue is and what needs attention. Counts at most [`COUNTED`] events; [`Service::stats`] counts all.
+    /// Returns how full the queue is and what needs attention. Counts at most [`COUNTED`] events;
+    /// [`Service::stats`] counts all.
     ///
     /// # Errors
     /// When the database fails.
@@ -81,7 +82,8 @@ impl Service {
         })
     }
 
-    /// Returns the finished events of a period step by step, for one kind or all. Steps without events are left out.
+    /// Returns the finished events of a period step by step, for one kind or all. Steps without events are
+    /// left out.
     ///
     /// # Errors
     /// When the database fails.
@@ -126,8 +128,9 @@ impl Service {
         queue::dead(&self.looking().await?, since, kind).await
     }
 
-    /// Returns a page of events, newest first, as [`Service::list`] does. But it looks at no more than [`SEARCHED`] live and
-    /// [`SEARCHED`] finished events, so it takes the same time for a queue and a log of any size.
+    /// Returns a page of events, newest first, as [`Service::list`] does. But it looks at no more than
+    /// [`SEARCHED`] live and [`SEARCHED`] finished events, so it takes the same time for a queue and a log of
+    /// any size.
     ///
     /// # Errors
     /// As [`Service::list`]. An unknown kind is only refused once all events have been searched.
@@ -161,7 +164,8 @@ impl Service {
     /// Returns one event, with its content if that is requested.
     ///
     /// # Errors
-    /// [`Error::UnknownEvent`]; if the database fails, for example because the login may not read the content.
+    /// [`Error::UnknownEvent`]; if the database fails, for example because the login may not read the
+    /// content.
     pub async fn dossier(&self, id: i64, with_content: bool) -> Result<Dossier, Error> {
         let client = self.looking().await?;
         let event = queue::event(&client, id).await?;

@@ -1,5 +1,5 @@
-//! What operators request of a program, with one function for each verb. The command line and the Lambda function for
-//! operators call these.
+//! What operators request of a program, with one function for each verb. The command line and the Lambda
+//! function for operators call these.
 
 use std::time::Duration;
 
@@ -63,8 +63,8 @@ impl Service {
         .await
     }
 
-    /// Wakes the function that `TIDEGATE_WAKE` names, if no drain is at work. Call it after the commit of a publish. A
-    /// failure is only logged, because the publish is not affected.
+    /// Wakes the function that `TIDEGATE_WAKE` names, if no drain is at work. Call it after the commit of a
+    /// publish. A failure is only logged, because the publish is not affected.
     pub async fn wake(&self) {
         if let Some(waker) = self.waker()
             && let Err(error) = waker.wake().await
@@ -91,19 +91,20 @@ impl Service {
         Ok(ShowReport { event, lineage })
     }
 
-    /// Returns a page of events, newest first. `"handled": false` marks an event whose kind this program does not have.
+    /// Returns a page of events, newest first. `"handled": false` marks an event whose kind this program does
+    /// not have.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the request, also for a kind that is not registered and has no events; when the
-    /// database fails.
+    /// [`Error::Invalid`] names what is wrong with the request, also for a kind that is not registered and
+    /// has no events; when the database fails.
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
         let client = self.looking().await?;
         self.page(&client, &asked.filter(status), limit, true).await
     }
 
-    /// Returns a page of events. `is_all` says whether the filter accepts events of any age, so that an empty page
-    /// means that there are none.
+    /// Returns a page of events. `is_all` says whether the filter accepts events of any age, so that an empty
+    /// page means that there are none.
     pub(super) async fn page(
         &self,
         client: &Client,
@@ -113,7 +114,8 @@ impl Service {
     ) -> Result<ListReport, Error> {
         let mut events = queue::list(client, filter, limit).await?;
         if let (true, true, Some(kind)) = (is_all, events.is_empty(), filter.kind) {
-            // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty page.
+            // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty
+            // page.
             refuse_unknown(client, kind).await?;
         }
         for event in &mut events {
@@ -157,11 +159,12 @@ impl Service {
         Ok(ServicesReport { services })
     }
 
-    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the event is
-    /// delayed. The event has the program's attempt limit, unless it sets its own.
+    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the
+    /// event is delayed. The event has the program's attempt limit, unless it sets its own.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database fails.
+    /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database
+    /// fails.
     pub async fn publish_by_hand(
         &self,
         event: NewEvent,
@@ -208,8 +211,8 @@ impl Service {
     /// Ends live events as FAILED with the code `cancelled`, even if a worker has leased them.
     ///
     /// # Errors
-    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent again to
-    /// continue.
+    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent
+    /// again to continue.
     pub async fn cancel(&self, asked: &CancelRequest) -> Result<CancelReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
@@ -219,8 +222,8 @@ impl Service {
     /// Moves the start time of waiting events, for instance to now, or their deadline.
     ///
     /// # Errors
-    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent again to
-    /// continue.
+    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent
+    /// again to continue.
     pub async fn reschedule(&self, asked: &RescheduleRequest) -> Result<RescheduleReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
@@ -248,8 +251,8 @@ impl Service {
     /// Retires a kind that this program does not handle, so it can no longer be published.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when this program handles the kind, when it is not registered, or when it has live events;
-    /// when the database fails.
+    /// [`Error::Invalid`] when this program handles the kind, when it is not registered, or when it has live
+    /// events; when the database fails.
     pub async fn retire(&self, asked: &KindRequest) -> Result<RetireReport, Error> {
         if self.program.kinds.contains(&asked.kind.as_str()) {
             let wanted = "must be one that this program does not handle";
@@ -293,12 +296,12 @@ impl Service {
         queue::unblock(&client, &UnblockRequest { actor, ..asked }).await
     }
 
-    /// Removes the data of the person in the request from the program's tables, the queue and its log. What happened,
-    /// when, and how it ended stays.
+    /// Removes the data of the person in the request from the program's tables, the queue and its log. What
+    /// happened, when, and how it ended stays.
     ///
     /// # Errors
-    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent again to
-    /// continue.
+    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent
+    /// again to continue.
     pub async fn forget(&self, asked: &ForgetRequest) -> Result<ForgetReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
@@ -318,7 +321,8 @@ impl Service {
         Ok(SchedulesReport { schedules })
     }
 
-    /// Creates or changes a schedule that operators keep, pauses, resumes or removes one, or publishes its event now.
+    /// Creates or changes a schedule that operators keep, pauses, resumes or removes one, or publishes its
+    /// event now.
     ///
     /// # Errors
     /// As [`Service::replay`]; [`Error::Config`] to set a schedule in a program that is built without them.
@@ -342,8 +346,8 @@ impl Service {
         })
     }
 
-    /// Returns how long finished events are kept, by kind, or changes it. A change runs within `time` if the caller has
-    /// a limit.
+    /// Returns how long finished events are kept, by kind, or changes it. A change runs within `time` if the
+    /// caller has a limit.
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
@@ -399,7 +403,8 @@ fn complete(status: &mut ScheduleStatus) {
 /// An error lists no more kinds than this.
 const MOST_NAMED: usize = 50;
 
-/// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most likely misspelled.
+/// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most
+/// likely misspelled.
 async fn refuse_unknown(client: &Client, kind: &str) -> Result<(), Error> {
     let kinds = queue::registered(client).await?;
     if kinds.iter().any(|known| known == kind) {

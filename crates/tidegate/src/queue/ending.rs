@@ -88,7 +88,8 @@ fn result(ends: &[HandlerEnd]) -> Option<Value> {
     (!results.is_empty()).then_some(Value::Object(results))
 }
 
-/// Returns the follow-ups of the handlers that succeeded. A rejection by one handler does not undo the others.
+/// Returns the follow-ups of the handlers that succeeded. A rejection by one handler does not undo the
+/// others.
 fn follow_ups(ends: &[HandlerEnd]) -> Vec<NewEvent> {
     ends.iter()
         .filter(|end| end.result.is_ok())

@@ -33,8 +33,9 @@ pub struct ErrorEntry {
 }
 
 impl ErrorEntry {
-    /// Creates an entry for a handler, or for the system when `handler` is `None`. NUL characters, which Postgres
-    /// cannot store, are dropped. The message is cut at 2,000 characters, and details of more than 16 KiB are left out.
+    /// Creates an entry for a handler, or for the system when `handler` is `None`. NUL characters, which
+    /// Postgres cannot store, are dropped. The message is cut at 2,000 characters, and details of more than
+    /// 16 KiB are left out.
     #[must_use]
     pub fn new(handler: Option<&str>, fault: &Fault, attempt: u32) -> Self {
         let Fault {
@@ -129,7 +130,8 @@ impl Retried {
 pub struct Flushed {
     /// Leases whose events this has moved to the log.
     pub ended: Vec<Lease>,
-    /// Events that are still held, because another transaction publishes to the group of one of their follow-ups.
+    /// Events that are still held, because another transaction publishes to the group of one of their
+    /// follow-ups.
     pub busy: Vec<i64>,
     /// How many follow-ups were published. Duplicates of live events do not count.
     pub published: u64,
@@ -146,7 +148,8 @@ pub struct Completion {
     pub done: Vec<i64>,
     /// Handlers of its events up to this id may start.
     pub start_to: Option<i64>,
-    /// Whether none of its events is in hand any more. It is then marked as ended, and the next lease removes it.
+    /// Whether none of its events is in hand any more. It is then marked as ended, and the next lease removes
+    /// it.
     pub over: bool,
 }
 
@@ -159,8 +162,8 @@ pub struct Completed {
     pub cuts: Option<i32>,
 }
 
-/// Returns JSON text for a column, or null for nothing. A value that cannot be written is an error, because as null it
-/// would be lost.
+/// Returns JSON text for a column, or null for nothing. A value that cannot be written is an error, because
+/// as null it would be lost.
 fn json<T: Serialize>(stage: &str, value: Option<&T>) -> Result<Option<String>, Error> {
     let text = value.map(serde_json::to_string).transpose();
     text.map_err(|error| Error::Invalid(format!("{stage}: {error}")))
@@ -181,7 +184,8 @@ fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
     (!errors.is_empty()).then_some(errors)
 }
 
-/// Moves completed events to the log, starts more of leases, and marks leases as ended, all with one statement.
+/// Moves completed events to the log, starts more of leases, and marks leases as ended, all with one
+/// statement.
 ///
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
@@ -245,8 +249,8 @@ pub enum Follow {
     Wait,
 }
 
-/// Moves events of one lease to the log and publishes their follow-ups. An event that the answer does not list was no
-/// longer held, and nothing of it was changed (I5). Busy events are not changed either.
+/// Moves events of one lease to the log and publishes their follow-ups. An event that the answer does not
+/// list was no longer held, and nothing of it was changed (I5). Busy events are not changed either.
 ///
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
@@ -311,8 +315,8 @@ pub async fn finalize_under(
     })
 }
 
-/// Ends an event whose payload the database cannot read as FAILED, with the code `unreadable`. The payload is lost.
-/// Returns whether the event was held.
+/// Ends an event whose payload the database cannot read as FAILED, with the code `unreadable`. The payload is
+/// lost. Returns whether the event was held.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -330,11 +334,12 @@ pub async fn end_unreadable(
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Ends an event that stores only its row, in the open transaction of its handler, and commits that transaction.
+/// Ends an event that stores only its row, in the open transaction of its handler, and commits that
+/// transaction.
 ///
 /// # Errors
-/// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error. Then
-/// nothing is committed, unless only the answer to the commit was lost.
+/// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error.
+/// Then nothing is committed, unless only the answer to the commit was lost.
 pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<(), Error> {
     let script = sql::live::complete_and_commit(lease);
     let answer = within_limit("complete_and_commit", client.batch_execute(&script)).await;
@@ -382,8 +387,8 @@ impl<'a> EventColumns<'a> {
     }
 }
 
-/// Returns a column of values, or an empty one if every value is null. The database fills a missing end with nulls
-/// (publishing 1,000 events takes a tenth less time).
+/// Returns a column of values, or an empty one if every value is null. The database fills a missing end with
+/// nulls (publishing 1,000 events takes a tenth less time).
 fn column<S, T>(
     rows: &(impl Iterator<Item = S> + Clone),
     value: impl Fn(S) -> Option<T>,
@@ -407,8 +412,8 @@ pub async fn finished_under(
     Ok(as_leases(&rows))
 }
 
-/// Puts events back for another attempt. Those of them that were held leave the worker, with the later events of their
-/// groups. Later events that are in `ran` were started, and have had an attempt.
+/// Puts events back for another attempt. Those of them that were held leave the worker, with the later events
+/// of their groups. Later events that are in `ran` were started, and have had an attempt.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.

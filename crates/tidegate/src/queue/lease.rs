@@ -14,7 +14,8 @@ use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
 use crate::policy::Policy;
 
-/// How far a walk along the queue has come, according to its last lease. The default is the start of the queue.
+/// How far a walk along the queue has come, according to its last lease. The default is the start of the
+/// queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Walk {
     /// Ids up to here have been examined.
@@ -50,7 +51,8 @@ pub struct LeaseRequest<'a> {
     pub first_window: u32,
     /// Groups that this walk has found blocked. Their events are skipped.
     pub passed_by: &'a [String],
-    /// A service that is open and due. One event of its kinds is leased instead, if no other worker is trying one.
+    /// A service that is open and due. One event of its kinds is leased instead, if no other worker is trying
+    /// one.
     pub probe: Option<&'a str>,
     /// Where to continue.
     pub walk: Walk,
@@ -65,7 +67,8 @@ pub struct LeasedBatch {
     pub unreadable: Vec<i64>,
     /// Handlers of events up to this id may start.
     pub started_to: i64,
-    /// Whether it is one event whose worker has disappeared before. It has not been started, and must run alone.
+    /// Whether it is one event whose worker has disappeared before. It has not been started, and must run
+    /// alone.
     pub suspect: bool,
     /// How many rows were examined. Fewer than the limit means that the end of the queue was reached.
     pub scanned: u32,
@@ -73,15 +76,16 @@ pub struct LeasedBatch {
     pub blocked: Vec<String>,
     /// How far the walk has come.
     pub walk: Walk,
-    /// Services that have recently not answered, or are limited. Their kinds are not leased while they must not be
-    /// called, or are limited.
+    /// Services that have recently not answered, or are limited. Their kinds are not leased while they must
+    /// not be called, or are limited.
     pub watched: Vec<Watched>,
     /// Kinds that have a policy of their own.
     pub(crate) policies: Vec<(String, Policy)>,
 }
 
-/// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and returns at once when
-/// nothing is ready (C6). Two statements travel in one round trip: the lease, and the reading of its events.
+/// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and returns at once
+/// when nothing is ready (C6). Two statements travel in one round trip: the lease, and the reading of its
+/// events.
 ///
 /// # Errors
 /// When the database fails or does not answer. The lease may still have been made.
@@ -142,8 +146,8 @@ pub async fn lease(
     Ok(batch)
 }
 
-/// Removes leases that are marked as ended. A worker that takes no further lease calls this; otherwise its next lease
-/// removes them.
+/// Removes leases that are marked as ended. A worker that takes no further lease calls this; otherwise its
+/// next lease removes them.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -183,8 +187,8 @@ fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), E
     Ok(())
 }
 
-/// Reads the events of a lease that contains an unreadable one. It reads fewer and fewer at once, until that one is
-/// alone.
+/// Reads the events of a lease that contains an unreadable one. It reads fewer and fewer at once, until that
+/// one is alone.
 async fn read_around(
     client: &(impl GenericClient + Sync),
     token: Uuid,
@@ -269,8 +273,8 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
     })
 }
 
-/// Returns what is to be done with an event. An unknown fate of a later schema is an error: all known fates but one end
-/// the event.
+/// Returns what is to be done with an event. An unknown fate of a later schema is an error: all known fates
+/// but one end the event.
 fn fate(id: i64, code: i32) -> Result<Fate, Error> {
     match code {
         0 => Ok(Fate::Run),
@@ -282,7 +286,8 @@ fn fate(id: i64, code: i32) -> Result<Fate, Error> {
     }
 }
 
-/// Parses progress. Text that does not parse counts as no progress: the handlers run again, which at-least-once allows.
+/// Parses progress. Text that does not parse counts as no progress: the handlers run again, which
+/// at-least-once allows.
 #[must_use]
 pub fn progress(text: &[u8]) -> Option<Progress> {
     serde_json::from_slice(text).ok()
@@ -345,8 +350,9 @@ pub struct Swept {
     pub low: Option<i64>,
 }
 
-/// Breaks the leases of workers that have disappeared: all leases of a worker or none. Also gives back leases in this
-/// worker's name that are not `held`, because the answers to them were lost. Called before a walk from the start.
+/// Breaks the leases of workers that have disappeared: all leases of a worker or none. Also gives back leases
+/// in this worker's name that are not `held`, because the answers to them were lost. Called before a walk
+/// from the start.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -363,7 +369,8 @@ pub async fn sweep(
     }))
 }
 
-/// Renews leases to `timeout` from now. Returns those that still exist, each with how often events were taken from it.
+/// Renews leases to `timeout` from now. Returns those that still exist, each with how often events were taken
+/// from it.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -378,8 +385,9 @@ pub async fn renew(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Lowers the marks up to which handlers of this worker's leases may have started: the token, the present mark, and the
-/// new one. The events in between must not have started. Returns the leases for which it was done.
+/// Lowers the marks up to which handlers of this worker's leases may have started: the token, the present
+/// mark, and the new one. The events in between must not have started. Returns the leases for which it was
+/// done.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -397,7 +405,8 @@ pub async fn take_back_starts(
     Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
 }
 
-/// What became of events that were to go back to the queue. Those that are in neither list were no longer held.
+/// What became of events that were to go back to the queue. Those that are in neither list were no longer
+/// held.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Returned {
     /// All events that left the worker's leases, including later events of the same groups.
@@ -415,8 +424,8 @@ impl Returned {
     }
 }
 
-/// Gives events back unstarted, with their attempt. Later events of their groups that this worker holds go back with
-/// them.
+/// Gives events back unstarted, with their attempt. Later events of their groups that this worker holds go
+/// back with them.
 ///
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied.

@@ -1,9 +1,9 @@
-//! Owns the calls of all SQL for the live queue and its log: publish, lease, renew, finalize, retry, release, and the
-//! operators' requests. Each is one set-based statement. It knows neither handlers nor Lambda.
+//! Owns the calls of all SQL for the live queue and its log: publish, lease, renew, finalize, retry, release,
+//! and the operators' requests. Each is one set-based statement. It knows neither handlers nor Lambda.
 //!
-//! No statement is prepared. Statements are sent with their parameter types in one round trip (`query_typed`), keep no
-//! state in the session, and so work through a pooler in transaction mode. Every call has a time limit. After
-//! [`Error::is_connection_lost`] the connection must be dropped.
+//! No statement is prepared. Statements are sent with their parameter types in one round trip
+//! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode. Every
+//! call has a time limit. After [`Error::is_connection_lost`] the connection must be dropped.
 
 #[cfg(feature = "admin")]
 mod admin;
@@ -56,7 +56,8 @@ pub use self::slot::{
 use self::sql::Statement;
 use crate::error::Error;
 
-/// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead network.
+/// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
+/// network.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].

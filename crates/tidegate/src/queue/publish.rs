@@ -27,8 +27,8 @@ pub struct Published {
 }
 
 impl Published {
-    /// Avoids `Row::get`, which panics: a pooler has been seen to send a publisher the answer to the lease of a drain
-    /// that had disappeared.
+    /// Avoids `Row::get`, which panics: a pooler has been seen to send a publisher the answer to the lease of
+    /// a drain that had disappeared.
     fn of(row: &Row) -> Result<Self, Error> {
         let read = || -> Result<Self, tokio_postgres::Error> {
             let attempts: i32 = row.try_get("attempts")?;
@@ -49,13 +49,14 @@ impl Published {
     }
 }
 
-/// Publishes one event on the given client or transaction. If the transaction rolls back, the event does not exist
-/// (B1).
+/// Publishes one event on the given client or transaction. If the transaction rolls back, the event does not
+/// exist (B1).
 ///
 /// Without a trace of its own, the event continues the trace of the caller's work ([`trace::within`]).
 ///
-/// With a group, the transaction holds the group's publish lock until it ends. Publish to several groups with one
-/// [`publish_batch`], or in the same order everywhere. Otherwise two transactions may wait for each other.
+/// With a group, the transaction holds the group's publish lock until it ends. Publish to several groups with
+/// one [`publish_batch`], or in the same order everywhere. Otherwise two transactions may wait for each
+/// other.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
@@ -158,8 +159,8 @@ pub async fn publish_batch(
     rows.iter().map(Published::of).collect()
 }
 
-/// Records a message from outside, in the transaction that does what it asks for. Returns false if it was taken in
-/// before. Waits for another transaction that takes in the same message.
+/// Records a message from outside, in the transaction that does what it asks for. Returns false if it was
+/// taken in before. Waits for another transaction that takes in the same message.
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.

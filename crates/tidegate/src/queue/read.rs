@@ -15,12 +15,12 @@ use crate::handler::Fault;
 use crate::policy::Policy;
 use crate::status::ExpiringKind;
 
-/// How far ahead to warn of events that will expire. That leaves time to react, and means that five drains at one a
-/// minute have not reached the event.
+/// How far ahead to warn of events that will expire. That leaves time to react, and means that five drains at
+/// one a minute have not reached the event.
 pub const EXPIRY_WINDOW: Duration = Duration::from_mins(5);
 
-/// The most events that [`expiring`] examines. A drain that ends also counts them, and a million of them must not delay
-/// it: this many take 0.05 s.
+/// The most events that [`expiring`] examines. A drain that ends also counts them, and a million of them must
+/// not delay it: this many take 0.05 s.
 pub const MOST_EXPIRING: u32 = 10_000;
 
 /// What is left in the queue.
@@ -67,9 +67,9 @@ pub async fn registered(client: &(impl GenericClient + Sync)) -> Result<Vec<Stri
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the events that will pass their deadline before they start, by kind, the soonest first (B13). Their deadline
-/// is within [`EXPIRY_WINDOW`], or it is later but comes before their turn at the rate of the last window. At most
-/// [`MOST_EXPIRING`] are examined.
+/// Returns the events that will pass their deadline before they start, by kind, the soonest first (B13).
+/// Their deadline is within [`EXPIRY_WINDOW`], or it is later but comes before their turn at the rate of the
+/// last window. At most [`MOST_EXPIRING`] are examined.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -95,8 +95,8 @@ pub struct Job {
     pub result: Option<Value>,
     /// All faults so far, the latest last.
     pub errors: Vec<Fault>,
-    /// When the job ended. While it is pending, when it is expected to end: the next time the drain is woken, counted
-    /// from the publish. RFC 3339, UTC.
+    /// When the job ended. While it is pending, when it is expected to end: the next time the drain is woken,
+    /// counted from the publish. RFC 3339, UTC.
     pub eta: String,
 }
 
@@ -114,7 +114,8 @@ pub enum JobStatus {
     FailedWithError,
 }
 
-/// Reads one event as a job; `None` when there is no such event. `wake_interval` is how often the drain is woken.
+/// Reads one event as a job; `None` when there is no such event. `wake_interval` is how often the drain is
+/// woken.
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
@@ -143,8 +144,8 @@ pub async fn register_kinds(
         .map(drop)
 }
 
-/// Declares how a program's kinds are handled, all of them. A kind without a policy in `policies` is handled with the
-/// defaults.
+/// Declares how a program's kinds are handled, all of them. A kind without a policy in `policies` is handled
+/// with the defaults.
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is out of range; otherwise the database's error.

@@ -1,5 +1,6 @@
-//! The steps of a cleanup, one short statement each, and the retention of kinds. Every step waits at most 200 ms for a
-//! lock. If it does not get the lock, [`Error::is_lock_timeout`] is true for the error, and nothing was changed.
+//! The steps of a cleanup, one short statement each, and the retention of kinds. Every step waits at most 200
+//! ms for a lock. If it does not get the lock, [`Error::is_lock_timeout`] is true for the error, and nothing
+//! was changed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -107,8 +108,8 @@ pub async fn clock(client: &(impl GenericClient + Sync)) -> Result<SystemTime, E
     Ok(rows.first().map_or_else(SystemTime::now, |row| row.get(0)))
 }
 
-/// Returns the days (`YYYY-MM-DD`, UTC) without a partition on which events expire that finish within a week from
-/// `now`.
+/// Returns the days (`YYYY-MM-DD`, UTC) without a partition on which events expire that finish within a week
+/// from `now`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -239,8 +240,8 @@ pub async fn end_dead(
     }))
 }
 
-/// Makes one step of counting a closed partition, so that dropping it later takes no time. Returns whether that was the
-/// last step, or `None` when the partition is not closed, or gone.
+/// Makes one step of counting a closed partition, so that dropping it later takes no time. Returns whether
+/// that was the last step, or `None` when the partition is not closed, or gone.
 ///
 /// # Errors
 /// When the database fails or does not answer, or when a lock is not available.
@@ -253,7 +254,8 @@ pub async fn seal(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Drops a sealed partition that is over, and returns its number of rows; `None` when it is not over, or already gone.
+/// Drops a sealed partition that is over, and returns its number of rows; `None` when it is not over, or
+/// already gone.
 ///
 /// # Errors
 /// When the database fails or does not answer, or when a lock is not available.
@@ -308,8 +310,8 @@ pub async fn forget_received(
         .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
-/// Combines figures of old minutes into hours and days, and forgets drains that ended a week ago: at most about `batch`
-/// rows of each. Returns the larger of the two numbers of rows.
+/// Combines figures of old minutes into hours and days, and forgets drains that ended a week ago: at most
+/// about `batch` rows of each. Returns the larger of the two numbers of rows.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -335,7 +337,8 @@ pub async fn retentions(
 /// Sets how long finished events of a kind are kept, from now on. `None` leaves it as it is.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered or a value is out of range; otherwise the database's error.
+/// [`Error::Invalid`] when the kind is not registered or a value is out of range; otherwise the database's
+/// error.
 pub async fn set_retention(
     client: &(impl GenericClient + Sync),
     kind: &str,
@@ -383,8 +386,8 @@ pub async fn missing_retention_days(
 /// Gives at most `batch` finished events of a kind in one partition a new expiry, from the place `since` on.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered or the reason is empty; otherwise the database's error. Also when
-/// a lock is not available.
+/// [`Error::Invalid`] when the kind is not registered or the reason is empty; otherwise the database's error.
+/// Also when a lock is not available.
 pub async fn apply_retention(
     client: &(impl GenericClient + Sync),
     kind: &str,

@@ -9,7 +9,8 @@ use super::{query, sql};
 use crate::error::Error;
 use crate::periodic::{CatchUp, parse_catch_up};
 
-/// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the database's clock.
+/// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the
+/// database's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueSchedule {
     /// The id by which it is fired.
@@ -71,8 +72,8 @@ pub struct Fired {
     pub refused: Option<String>,
 }
 
-/// Returns schedules of these kinds that need an action, after this id: at most `most`, ordered by id. `now` is for
-/// tests.
+/// Returns schedules of these kinds that need an action, after this id: at most `most`, ordered by id. `now`
+/// is for tests.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -105,8 +106,8 @@ fn due(row: &Row) -> DueSchedule {
     }
 }
 
-/// Publishes the events of slots and moves on to the next slots, each schedule by itself. Returns only schedules that
-/// no other drain fired first.
+/// Publishes the events of slots and moves on to the next slots, each schedule by itself. Returns only
+/// schedules that no other drain fired first.
 ///
 /// # Errors
 /// When the database fails or does not answer.

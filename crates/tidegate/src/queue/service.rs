@@ -1,4 +1,5 @@
-//! External services that do not answer: what drains report about them to each other, and what operators change.
+//! External services that do not answer: what drains report about them to each other, and what operators
+//! change.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -96,7 +97,8 @@ pub struct ServiceReport {
     pub uncalled: Option<String>,
 }
 
-/// Reports what was learnt of a service. The answer lists all services that have recently not answered, or are limited.
+/// Reports what was learnt of a service. The answer lists all services that have recently not answered, or
+/// are limited.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -183,7 +185,8 @@ enum Told {
     Kind { kind: String, policy: Policy },
 }
 
-/// Reads the services and the kinds with a policy from a column of a row. Both are empty when there is nothing to know.
+/// Reads the services and the kinds with a policy from a column of a row. Both are empty when there is
+/// nothing to know.
 pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds), Error> {
     let text: Option<String> = row.get(column);
     let Some(text) = text else {
@@ -201,7 +204,8 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
     Ok((services, policies))
 }
 
-/// Returns all services that a drain has reported or an operator has changed. Those that are not called come first.
+/// Returns all services that a drain has reported or an operator has changed. Those that are not called come
+/// first.
 ///
 /// # Errors
 /// When the database fails or does not answer.

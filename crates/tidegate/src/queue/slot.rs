@@ -46,8 +46,8 @@ pub enum Taken {
     Slot(Slot),
     /// All slots are taken.
     None,
-    /// All slots are taken, and the drain in one of them has announced that it closes. It may not see events that are
-    /// published after that.
+    /// All slots are taken, and the drain in one of them has announced that it closes. It may not see events
+    /// that are published after that.
     Soon,
     /// Another worker was started as the same hop of the chain.
     Repeated,
@@ -110,8 +110,8 @@ pub async fn keep_slot(
     })
 }
 
-/// Announces that the drain looks for events one last time before it ends, or that it goes on after all. Returns false
-/// if that could not be stored.
+/// Announces that the drain looks for events one last time before it ends, or that it goes on after all.
+/// Returns false if that could not be stored.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -125,8 +125,8 @@ pub async fn close_slot(
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Whether a producer should start a drain after its publish is committed: no drain at work will look again, and no
-/// other producer was recently told to start one. Runs in a transaction of its own.
+/// Whether a producer should start a drain after its publish is committed: no drain at work will look again,
+/// and no other producer was recently told to start one. Runs in a transaction of its own.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -172,8 +172,8 @@ pub async fn note_run(
         .map(drop)
 }
 
-/// Returns the events that a drain for these kinds could lease now, up to `most`, when more will be ready, and which
-/// drains are at work.
+/// Returns the events that a drain for these kinds could lease now, up to `most`, when more will be ready,
+/// and which drains are at work.
 ///
 /// # Errors
 /// When the database fails or does not answer.

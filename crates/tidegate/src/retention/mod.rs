@@ -1,6 +1,6 @@
-//! Owns the scheduled cleanup: how events leave the queue without a drain, and the log without an operator. A run is a
-//! sequence of stages, and a stage is a sequence of short steps. `queue::retention` implements the steps. This module
-//! knows no SQL and no handlers.
+//! Owns the scheduled cleanup: how events leave the queue without a drain, and the log without an operator. A
+//! run is a sequence of stages, and a stage is a sequence of short steps. `queue::retention` implements the
+//! steps. This module knows no SQL and no handlers.
 
 mod report;
 
@@ -70,7 +70,8 @@ impl CleanupOptions {
     }
 }
 
-/// What can stop a cleanup, what receives its counts while it runs, and the program's own data that it removes.
+/// What can stop a cleanup, what receives its counts while it runs, and the program's own data that it
+/// removes.
 #[derive(Default)]
 pub struct CleanupHooks {
     /// Turns true to end the run as if the budget were spent.
@@ -81,8 +82,8 @@ pub struct CleanupHooks {
     pub records: Option<Arc<dyn Records>>,
 }
 
-/// Creates partitions ahead, ends live events that no program will handle, and removes finished events whose retention
-/// is over (B14, B15, F4). For the whole run, "now" is the time at which the run began.
+/// Creates partitions ahead, ends live events that no program will handle, and removes finished events whose
+/// retention is over (B14, B15, F4). For the whole run, "now" is the time at which the run began.
 ///
 /// # Errors
 /// When options are out of range or the database fails. What was done before the error stays done.
@@ -150,8 +151,8 @@ pub struct Change {
     pub actor: Option<String>,
 }
 
-/// Sets a kind's retention for events that finish from now on. If requested, also gives events that have already
-/// finished a new expiry (B21).
+/// Sets a kind's retention for events that finish from now on. If requested, also gives events that have
+/// already finished a new expiry (B21).
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
@@ -330,8 +331,8 @@ impl Cleanup<'_> {
         }
     }
 
-    /// Counts the rows of partitions into which no event can finish any more, so that dropping them takes no time
-    /// (B23).
+    /// Counts the rows of partitions into which no event can finish any more, so that dropping them takes no
+    /// time (B23).
     async fn seal_closed(&mut self) -> Result<(), Halt> {
         for partition in steps::partitions(self.client, self.now).await? {
             if partition.counts == Counts::Final {
@@ -421,8 +422,8 @@ impl Cleanup<'_> {
         }
     }
 
-    /// Combines the figures of old minutes into hours and days. Nothing that matters to an operator is removed, so the
-    /// report does not mention it.
+    /// Combines the figures of old minutes into hours and days. Nothing that matters to an operator is
+    /// removed, so the report does not mention it.
     async fn fold_figures(&mut self) -> Result<(), Halt> {
         let (client, batch) = (self.client, self.options.batch);
         loop {

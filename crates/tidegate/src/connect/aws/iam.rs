@@ -1,5 +1,5 @@
-//! Owns IAM database authentication. The password is a token that is created here and is valid for 15 minutes, and no
-//! secret is stored anywhere. A token is a URL, signed like a request that is never sent
+//! Owns IAM database authentication. The password is a token that is created here and is valid for 15
+//! minutes, and no secret is stored anywhere. A token is a URL, signed like a request that is never sent
 //! (<https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/UsingWithRDS.IAMDBAuth.html>).
 
 use std::fmt::Write;

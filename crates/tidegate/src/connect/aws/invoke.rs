@@ -1,6 +1,6 @@
-//! Owns how a function on AWS Lambda invokes itself: with one request for each start, signed with the function's
-//! credentials, over the HTTP client that also reads secrets. The SDK's own crate for Lambda would be larger than all
-//! the rest of the SDK. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
+//! Owns how a function on AWS Lambda invokes itself: with one request for each start, signed with the
+//! function's credentials, over the HTTP client that also reads secrets. The SDK's own crate for Lambda would
+//! be larger than all the rest of the SDK. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
 
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::ProvideCredentials;

@@ -1,5 +1,6 @@
-//! Owns logins that AWS keeps: a secret of Secrets Manager, or a token as the password, signed with the function's
-//! credentials. Also owns the call with which a function starts itself again. Only with the feature `aws`.
+//! Owns logins that AWS keeps: a secret of Secrets Manager, or a token as the password, signed with the
+//! function's credentials. Also owns the call with which a function starts itself again. Only with the
+//! feature `aws`.
 
 mod iam;
 mod invoke;

@@ -1,9 +1,9 @@
-//! Owns the access to AWS: the SDK's settings, over the HTTP client and the TLS library that the program already has. A
-//! second stack, the SDK's own, would add 4 MB to the package and 30 to 50 ms to a cold start.
+//! Owns the access to AWS: the SDK's settings, over the HTTP client and the TLS library that the program
+//! already has. A second stack, the SDK's own, would add 4 MB to the package and 30 to 50 ms to a cold start.
 //!
 //! Region, credentials and endpoints are found as in every AWS tool: `AWS_REGION`, `AWS_ENDPOINT_URL`,
-//! `AWS_ENDPOINT_URL_SECRETS_MANAGER`, profiles, the function's role. `AWS_CA_BUNDLE` names the certificates to trust
-//! instead of the system's.
+//! `AWS_ENDPOINT_URL_SECRETS_MANAGER`, profiles, the function's role. `AWS_CA_BUNDLE` names the certificates
+//! to trust instead of the system's.
 
 use std::error::Error as StdError;
 use std::time::Duration;

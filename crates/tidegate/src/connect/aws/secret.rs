@@ -1,14 +1,14 @@
-//! Owns the secret: reads a version of it from Secrets Manager, and builds a login from its JSON and the environment.
-//! It has the form of an RDS secret, as RDS or a rotation function writes it:
+//! Owns the secret: reads a version of it from Secrets Manager, and builds a login from its JSON and the
+//! environment. It has the form of an RDS secret, as RDS or a rotation function writes it:
 //!
 //! ```json
 //! {"username": "…", "password": "…", "host": "…", "port": 5432, "dbname": "…"}
 //! ```
 //!
-//! Optional: `port` (5432), `sslmode`, `ca_pem`, `engine`. Unknown fields are ignored. The secret that RDS manages
-//! itself holds only `username` and `password`; `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` give the rest. If
-//! both give a value, the environment wins, because it is closer to the program: one secret can serve a function that
-//! goes through a proxy and one that does not.
+//! Optional: `port` (5432), `sslmode`, `ca_pem`, `engine`. Unknown fields are ignored. The secret that RDS
+//! manages itself holds only `username` and `password`; `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME`
+//! give the rest. If both give a value, the environment wins, because it is closer to the program: one secret
+//! can serve a function that goes through a proxy and one that does not.
 //!
 //! No message quotes the secret, not even a field that is no password.
 
@@ -31,7 +31,8 @@ use crate::connect::source::{Keeper, Version};
 use crate::connect::tls::Trust;
 use crate::error::Error;
 
-/// Longer than the SDK's own limit, whose error explains more. Loading the SDK's settings has no limit of its own.
+/// Longer than the SDK's own limit, whose error explains more. Loading the SDK's settings has no limit of its
+/// own.
 const READ_TIMEOUT: Duration = CALL_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 /// The text of a secret of any kind. Debug output shows only its id.
@@ -253,7 +254,8 @@ fn is_missing(error: &SdkError<GetSecretValueError>) -> bool {
 
 const NONSENSE: &str = "the service's answer makes no sense";
 
-/// Returns what the service said, or why it could not be called. Never the answer itself, which may be the secret.
+/// Returns what the service said, or why it could not be called. Never the answer itself, which may be the
+/// secret.
 fn reason(error: &SdkError<GetSecretValueError>) -> String {
     match error {
         SdkError::ServiceError(refused) => match (refused.err().code(), refused.err().message()) {

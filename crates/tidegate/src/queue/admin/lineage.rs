@@ -1,8 +1,8 @@
-//! Owns how related events become a tree: which event is below which, and in which order. It does not access the
-//! database.
+//! Owns how related events become a tree: which event is below which, and in which order. It does not access
+//! the database.
 //!
-//! An event is below the event that it replays or, if it is no replay, below the event whose handler emitted it. So
-//! each event has one place.
+//! An event is below the event that it replays or, if it is no replay, below the event whose handler emitted
+//! it. So each event has one place.
 
 use std::collections::{HashMap, HashSet};
 

@@ -54,8 +54,8 @@ pub async fn overview(client: &(impl GenericClient + Sync)) -> Result<Overview, 
     })
 }
 
-/// Returns groups whose first event waits for a retry or a planned time while others wait for it, as in the view
-/// `tidegate.blocked_groups`; the oldest first, at most `limit`.
+/// Returns groups whose first event waits for a retry or a planned time while others wait for it, as in the
+/// view `tidegate.blocked_groups`; the oldest first, at most `limit`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -68,7 +68,8 @@ pub async fn blocked_groups(
     parsed("tidegate.blocked_groups", &rows)
 }
 
-/// Returns which worker holds what and since when, as in the view `tidegate.leases`; the oldest first, at most `limit`.
+/// Returns which worker holds what and since when, as in the view `tidegate.leases`; the oldest first, at
+/// most `limit`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -78,8 +79,8 @@ pub async fn leases(client: &(impl GenericClient + Sync), limit: u32) -> Result<
     parsed("tidegate.leases", &rows)
 }
 
-/// Returns all columns of one event, with its table in `in`; `None` when there is no such event. A column that this program
-/// cannot read is null, and `unreadable` has the reason.
+/// Returns all columns of one event, with its table in `in`; `None` when there is no such event. A column
+/// that this program cannot read is null, and `unreadable` has the reason.
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
@@ -90,8 +91,8 @@ pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Optio
         .transpose()
 }
 
-/// Parses a row's columns one by one. A payload can be stored that no parser here reads: half of a surrogate pair, or
-/// thousands of levels.
+/// Parses a row's columns one by one. A payload can be stored that no parser here reads: half of a surrogate
+/// pair, or thousands of levels.
 fn columns(row: &str) -> Result<Value, serde_json::Error> {
     let columns: BTreeMap<String, &RawValue> = serde_json::from_str(row)?;
     let (mut event, mut unreadable) = (Map::new(), Map::new());
@@ -108,9 +109,9 @@ fn columns(row: &str) -> Result<Value, serde_json::Error> {
     Ok(event.into())
 }
 
-/// Returns where an event comes from and what followed from it: the events that it follows or replays up to the first,
-/// and all events that followed from these or replayed them. `None` when there is no such event. At most 500 events,
-/// the nearest ones.
+/// Returns where an event comes from and what followed from it: the events that it follows or replays up to
+/// the first, and all events that followed from these or replayed them. `None` when there is no such event.
+/// At most 500 events, the nearest ones.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -147,7 +148,8 @@ pub struct ListFilter<'a> {
 }
 
 impl ListFilter<'_> {
-    /// Whether live events are searched, and whether finished ones are, without an index that leads to those that match.
+    /// Whether live events are searched, and whether finished ones are, without an index that leads to those
+    /// that match.
     fn is_searched(&self) -> (bool, bool) {
         let is_any = self.kind.is_none()
             && self.status.is_none()
@@ -169,14 +171,15 @@ impl ListFilter<'_> {
     }
 }
 
-/// Where a bounded search ends: the first id that it does not reach, and when that event was created (RFC 3339).
+/// Where a bounded search ends: the first id that it does not reach, and when that event was created (RFC
+/// 3339).
 pub(crate) struct SearchFloor {
     pub id: i64,
     pub created_at: Option<String>,
 }
 
-/// Returns where a search with this filter ends if it looks at no more than `most` live and `most` finished events. `None`
-/// if it reaches all events, or finds by an index those that match.
+/// Returns where a search with this filter ends if it looks at no more than `most` live and `most` finished
+/// events. `None` if it reaches all events, or finds by an index those that match.
 ///
 /// # Errors
 /// When the database fails or does not answer.

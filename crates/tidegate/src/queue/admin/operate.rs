@@ -1,5 +1,5 @@
-//! The operators' requests: replay, requeue, pause, resume, retire, unblock. For each, one function of the database
-//! does the work and writes the audit row. This module calls these functions.
+//! The operators' requests: replay, requeue, pause, resume, retire, unblock. For each, one function of the
+//! database does the work and writes the audit row. This module calls these functions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,8 +57,8 @@ pub async fn replay(
     .await
 }
 
-/// Ends the leases of live events. The events run at the next drain, and their workers can no longer finalize anything
-/// (D14).
+/// Ends the leases of live events. The events run at the next drain, and their workers can no longer finalize
+/// anything (D14).
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
@@ -205,8 +205,8 @@ pub async fn resume(
     report(client, &sql::operate::RESUME, values).await
 }
 
-/// Stops calls of a service, so that events which need it wait. Or allows calls again, even of a service that does not
-/// answer. Or limits the calls.
+/// Stops calls of a service, so that events which need it wait. Or allows calls again, even of a service that
+/// does not answer. Or limits the calls.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
@@ -235,8 +235,8 @@ pub async fn change_service(
     }
 }
 
-/// Removes a kind without live events from the registered kinds, so it can no longer be published. A migration of a
-/// program that handles the kind registers it again.
+/// Removes a kind without live events from the registered kinds, so it can no longer be published. A
+/// migration of a program that handles the kind registers it again.
 ///
 /// # Errors
 /// [`Error::Invalid`] when the kind is not registered or has live events; otherwise the database's error.
@@ -276,8 +276,8 @@ pub async fn unblock(
     report(client, &sql::operate::UNBLOCK, values).await
 }
 
-/// Returns the events of any of these groups or with any of these correlation ids, from the queue or from a partition
-/// of the log.
+/// Returns the events of any of these groups or with any of these correlation ids, from the queue or from a
+/// partition of the log.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -305,8 +305,8 @@ pub async fn offspring(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Removes the content of these events, and cancels those that are live; at most 1,000. Their keys leave the audit, and
-/// so do `keys`.
+/// Removes the content of these events, and cancels those that are live; at most 1,000. Their keys leave the
+/// audit, and so do `keys`.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.

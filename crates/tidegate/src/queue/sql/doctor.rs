@@ -1,6 +1,6 @@
-//! Statements of the doctor: facts about the schema, the queue, its upkeep and the server. [`crate::doctor`] judges
-//! them and supplies the limits, in seconds. Times are compared with `statement_timestamp()`, because an index search
-//! can use it.
+//! Statements of the doctor: facts about the schema, the queue, its upkeep and the server. [`crate::doctor`]
+//! judges them and supplies the limits, in seconds. Times are compared with `statement_timestamp()`, because
+//! an index search can use it.
 
 use tokio_postgres::types::Type;
 
@@ -23,12 +23,13 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('Inter
        set_config('quote_all_identifiers', 'off', true)",
 };
 
-/// The schema as lines, one for each object that a migration creates, with the same wording in Postgres 15 to 18.
+/// The schema as lines, one for each object that a migration creates, with the same wording in Postgres 15 to
+/// 18.
 ///
-/// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and bodies in
-/// standard SQL. Second, what differs between databases: the log's partitions by day, the bodies of
-/// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, and the migrations' histories. Third, what a
-/// partition inherits from its parent.
+/// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and
+/// bodies in standard SQL. Second, what differs between databases: the log's partitions by day, the bodies of
+/// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, and the migrations' histories. Third,
+/// what a partition inherits from its parent.
 pub static CATALOG: Statement = Statement {
     name: "catalog",
     params: &[],
@@ -105,8 +106,8 @@ SELECT (SELECT last_value FROM tidegate.event_queue_id_seq),
        coalesce(greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)), 0)",
 };
 
-/// Days without a partition of the log on which events will soon expire, in the form of the partitions' names. For each
-/// retention, the days from now to `$1` days ahead.
+/// Days without a partition of the log on which events will soon expire, in the form of the partitions'
+/// names. For each retention, the days from now to `$1` days ahead.
 pub static MISSING_PARTITIONS: Statement = Statement {
     name: "missing_partitions",
     params: &[Type::INT4],
@@ -143,8 +144,8 @@ pub static STRAY_ROWS: Statement = Statement {
     text: "SELECT count(*) FROM (SELECT FROM tidegate.event_log_default LIMIT $1) AS stray",
 };
 
-/// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been worked on longest,
-/// and for how many seconds.
+/// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been worked on
+/// longest, and for how many seconds.
 pub static LEASES: Statement = Statement {
     name: "leases",
     params: &[Type::FLOAT8],
@@ -162,8 +163,8 @@ SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - 
               ORDER BY taken_at, id LIMIT 1) AS longest ON true",
 };
 
-/// Violations of the order (see `V0003__lease.sql`): events that are leased ahead of their group, and unmarked events
-/// with a group that a walk has passed. Up to `$1` of each.
+/// Violations of the order (see `V0003__lease.sql`): events that are leased ahead of their group, and
+/// unmarked events with a group that a walk has passed. Up to `$1` of each.
 pub static DISORDER: Statement = Statement {
     name: "disorder",
     params: &[Type::INT8],
@@ -173,8 +174,9 @@ UNION ALL
 SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m",
 };
 
-/// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the number of
-/// seconds, and whether any event has ended since. Delayed events count too, because a drain must bring them back.
+/// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the
+/// number of seconds, and whether any event has ended since. Delayed events count too, because a drain must
+/// bring them back.
 pub static UNTOUCHED: Statement = Statement {
     name: "untouched",
     params: &[Type::FLOAT8, Type::TEXT_ARRAY],
@@ -207,8 +209,8 @@ SELECT first.id, extract(epoch FROM statement_timestamp() - first.available_at):
  ORDER BY first.available_at LIMIT 1",
 };
 
-/// Groups whose first event holds back other events and is older than `$1` seconds: their number, and the oldest one's
-/// group.
+/// Groups whose first event holds back other events and is older than `$1` seconds: their number, and the
+/// oldest one's group.
 pub static LONG_BLOCKED: Statement = Statement {
     name: "long_blocked",
     params: &[Type::FLOAT8],
@@ -229,7 +231,8 @@ SELECT k.kind, count(*)
  GROUP BY k.kind ORDER BY k.kind",
 };
 
-/// Services that are not called: for how many seconds, how many events wait, and the code of the last failure.
+/// Services that are not called: for how many seconds, how many events wait, and the code of the last
+/// failure.
 pub static SERVICES_DOWN: Statement = Statement {
     name: "services_down",
     params: &[],
@@ -240,7 +243,8 @@ SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::floa
  ORDER BY s.since, s.service",
 };
 
-/// Kinds of live events that no program has registered, or that are not among `$1`, with the number of events.
+/// Kinds of live events that no program has registered, or that are not among `$1`, with the number of
+/// events.
 pub static STRANGE_KINDS: Statement = Statement {
     name: "strange_kinds",
     params: &[Type::TEXT_ARRAY],
@@ -252,8 +256,8 @@ SELECT live.kind, k.kind IS NOT NULL, live.events
  ORDER BY live.kind",
 };
 
-/// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of the last
-/// autovacuum.
+/// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of the
+/// last autovacuum.
 pub static BLOAT: Statement = Statement {
     name: "bloat",
     params: &[],
@@ -280,8 +284,8 @@ SELECT c.oid::regclass::text, told.option
  ORDER BY 1, 2",
 };
 
-/// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a replication slot, `$2`
-/// transactions: what each one is, and how to end it.
+/// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a replication
+/// slot, `$2` transactions: what each one is, and how to end it.
 pub static HOLDERS: Statement = Statement {
     name: "holders",
     params: &[Type::FLOAT8, Type::INT8],
@@ -326,8 +330,8 @@ SELECT s.name, s.setting, s.source, quote_ident(current_database()), quote_ident
  ORDER BY s.name",
 };
 
-/// Three numbers: the relations that a query of the whole log locks, the locks that the server has room for, and the
-/// sessions for which it reserves that room.
+/// Three numbers: the relations that a query of the whole log locks, the locks that the server has room for,
+/// and the sessions for which it reserves that room.
 pub static LOCKS: Statement = Statement {
     name: "locks",
     params: &[],

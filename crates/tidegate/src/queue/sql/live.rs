@@ -1,6 +1,6 @@
-//! Statements of producers and drains: publish, lease, renew, complete, finalize, retry, release. Nearly all of them
-//! call functions in the database (`sql/`). A session keeps the plans of these functions, although a drain prepares no
-//! statements.
+//! Statements of producers and drains: publish, lease, renew, complete, finalize, retry, release. Nearly all
+//! of them call functions in the database (`sql/`). A session keeps the plans of these functions, although a
+//! drain prepares no statements.
 
 use tokio_postgres::types::Type;
 
@@ -14,7 +14,8 @@ pub static RECEIVE: Statement = Statement {
     text: "SELECT tidegate.receive($1, $2)",
 };
 
-/// Leases ready events; see the function for how. It always returns one row, which says how far the scan came.
+/// Leases ready events; see the function for how. It always returns one row, which says how far the scan
+/// came.
 pub static LEASE: Statement = Statement {
     name: "lease",
     params: &[
@@ -84,15 +85,16 @@ pub static IN_HAND: Statement = Statement {
     text: "SELECT * FROM tidegate.in_hand($1)",
 };
 
-/// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the lowest id, from
-/// which the next scan must start.
+/// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the lowest
+/// id, from which the next scan must start.
 pub static PROMOTE: Statement = Statement {
     name: "promote",
     params: &[Type::INT8],
     text: "SELECT * FROM tidegate.promote($1)",
 };
 
-/// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among `$2`.
+/// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among
+/// `$2`.
 pub static SWEEP: Statement = Statement {
     name: "sweep",
     params: &[Type::UUID, Type::UUID_ARRAY],
@@ -106,7 +108,8 @@ pub static RENEW: Statement = Statement {
     text: "SELECT * FROM tidegate.renew($1, $2, $3)",
 };
 
-/// Lowers the marks up to which handlers of leases may have started, where they are still the ones that `$3` names.
+/// Lowers the marks up to which handlers of leases may have started, where they are still the ones that `$3`
+/// names.
 pub static TAKE_BACK_STARTS: Statement = Statement {
     name: "take_back_starts",
     params: &[
@@ -125,8 +128,8 @@ pub static HAND_BACK: Statement = Statement {
     text: "SELECT h.left_ids, h.busy_ids FROM tidegate.hand_back($1, $2, $3) AS h",
 };
 
-/// Moves completed events to the log if nothing else must be written for them, which is true of most events. The ranges
-/// are passed as text.
+/// Moves completed events to the log if nothing else must be written for them, which is true of most events.
+/// The ranges are passed as text.
 pub static COMPLETE: Statement = Statement {
     name: "complete",
     params: &[
@@ -141,8 +144,8 @@ pub static COMPLETE: Statement = Statement {
 /// The SQLSTATE of [`complete_and_commit`] if the lease is not held.
 pub(crate) const NOT_HELD: &str = "TG001";
 
-/// Ends one event in its handler's transaction and commits, in one round trip. The commit runs only if the lease was
-/// held.
+/// Ends one event in its handler's transaction and commits, in one round trip. The commit runs only if the
+/// lease was held.
 pub(crate) fn complete_and_commit(lease: Lease) -> String {
     format!(
         "SELECT tidegate.complete_held({}, '{}'); COMMIT",
@@ -150,8 +153,8 @@ pub(crate) fn complete_and_commit(lease: Lease) -> String {
     )
 }
 
-/// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not returned was no
-/// longer held by this drain, or is busy.
+/// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not returned
+/// was no longer held by this drain, or is busy.
 pub static FINALIZE: Statement = Statement {
     name: "finalize",
     params: &[

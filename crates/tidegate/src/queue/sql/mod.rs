@@ -1,5 +1,6 @@
-//! Every statement on the live queue and its log, by name. A test prepares each one against a migrated database. All
-//! times come from the database: `clock_timestamp()`, because `now()` does not advance within a transaction.
+//! Every statement on the live queue and its log, by name. A test prepares each one against a migrated
+//! database. All times come from the database: `clock_timestamp()`, because `now()` does not advance within a
+//! transaction.
 
 pub mod doctor;
 pub mod live;

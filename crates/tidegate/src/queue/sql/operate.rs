@@ -75,7 +75,8 @@ SELECT tidegate.cancel(ids => $1, kind => $2, dedup_key => $3, correlation_id =>
                        reason => $11, actor => $12, \"limit\" => $13, after => $14, dry_run => $15)::text",
 };
 
-/// Changes the start time of one page of waiting events. A time is either an instant or a number of seconds from now.
+/// Changes the start time of one page of waiting events. A time is either an instant or a number of seconds
+/// from now.
 pub static RESCHEDULE: Statement = Statement {
     name: "reschedule",
     params: &[

@@ -1,23 +1,23 @@
-//! Statements for Prometheus. Each reads a bounded number of rows of the queue, whatever its size, and none reads the
-//! log. `tidegate_read` may run all of them.
+//! Statements for Prometheus. Each reads a bounded number of rows of the queue, whatever its size, and none
+//! reads the log. `tidegate_read` may run all of them.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Runs before [`EVENTS`]. If a queue is only a little larger than the sample, the planner prefers to read and sort all
-/// of it. It may also not know yet how large the queue is.
+/// Runs before [`EVENTS`]. If a queue is only a little larger than the sample, the planner prefers to read
+/// and sort all of it. It may also not know yet how large the queue is.
 pub const WALK: &str = "SET LOCAL enable_seqscan = off";
 
 /// Runs after [`EVENTS`].
 pub const AS_USUAL: &str = "SET LOCAL enable_seqscan TO DEFAULT";
 
-/// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been ready. Reading
-/// by id costs little and includes the oldest events.
+/// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been
+/// ready. Reading by id costs little and includes the oldest events.
 ///
-/// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its kind is paused;
-/// `waiting_for_service` if its kind needs a service that is not called; `retrying` or `planned` if its time has not
-/// come, after an attempt or without one; otherwise `ready`.
+/// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its kind
+/// is paused; `waiting_for_service` if its kind needs a service that is not called; `retrying` or `planned`
+/// if its time has not come, after an attempt or without one; otherwise `ready`.
 pub static EVENTS: Statement = Statement {
     name: "prometheus_events",
     params: &[Type::INT8],
@@ -44,8 +44,8 @@ SELECT s.kind, s.state, count(*),
   FROM stated AS s GROUP BY s.kind, s.state",
 };
 
-/// All events that have ever ended, by kind, status and latency bucket. All kinds that no program has registered have
-/// the kind null.
+/// All events that have ever ended, by kind, status and latency bucket. All kinds that no program has
+/// registered have the kind null.
 pub static ENDED: Statement = Statement {
     name: "prometheus_ended",
     params: &[],

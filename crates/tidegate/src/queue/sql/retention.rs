@@ -33,7 +33,8 @@ pub static MAKE_PARTITION: Statement = Statement {
     text: "SELECT m.outcome, m.moved FROM tidegate.make_log_partition($1::date) AS m",
 };
 
-/// The log's partitions, soonest to expire first. `over`: all its rows have expired. `due`: it may hold expired rows.
+/// The log's partitions, soonest to expire first. `over`: all its rows have expired. `due`: it may hold
+/// expired rows.
 pub static PARTITIONS: Statement = Statement {
     name: "log_partitions",
     params: &[Type::TIMESTAMPTZ],

@@ -4,8 +4,9 @@ use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most `$3`. The time
-/// is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait like its events.
+/// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most `$3`.
+/// The time is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait like its
+/// events.
 pub static DUE_SCHEDULES: Statement = Statement {
     name: "due_schedules",
     params: &[Type::TEXT_ARRAY, Type::INT8, Type::INT4, Type::FLOAT8],
@@ -140,8 +141,8 @@ pub static FORGET_SCHEDULES: Statement = Statement {
     text: "SELECT tidegate.forget_schedules($1, $2, $3, $4)",
 };
 
-/// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the clock, or they have
-/// not fired for `$1` seconds after their slot.
+/// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the clock, or
+/// they have not fired for `$1` seconds after their slot.
 pub static TROUBLED_SCHEDULES: Statement = Statement {
     name: "troubled_schedules",
     params: &[Type::FLOAT8],

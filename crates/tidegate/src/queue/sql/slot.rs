@@ -46,8 +46,8 @@ pub static NOTE_RUN: Statement = Statement {
     text: "SELECT tidegate.note_run($1, $2::json)",
 };
 
-/// The number of events that a drain could lease now, counted up to `$2`, and the next time when there will be more. A
-/// time that is overdue counts as now.
+/// The number of events that a drain could lease now, counted up to `$2`, and the next time when there will
+/// be more. A time that is overdue counts as now.
 pub static LEFT_TO_DO: Statement = Statement {
     name: "left_to_do",
     params: &[Type::TEXT_ARRAY, Type::INT8],

@@ -1,5 +1,5 @@
-//! Views for people who watch a queue of any size. Each statement reads a bounded number of rows. Only [`CONTENT`]
-//! reads payloads.
+//! Views for people who watch a queue of any size. Each statement reads a bounded number of rows. Only
+//! [`CONTENT`] reads payloads.
 
 use tokio_postgres::types::Type;
 
@@ -35,8 +35,8 @@ SELECT jsonb_build_object('kind', coalesce(k.kind, '(unregistered)'), 'events', 
  GROUP BY k.kind ORDER BY k.kind",
 };
 
-/// Groups whose first event holds back other events, at most `$1`. Only the first `$2` delayed events of groups are
-/// checked. Waiting events are counted up to 1,000.
+/// Groups whose first event holds back other events, at most `$1`. Only the first `$2` delayed events of
+/// groups are checked. Waiting events are counted up to 1,000.
 pub static BLOCKED: Statement = Statement {
     name: "blocked",
     params: &[Type::INT8, Type::INT8],
@@ -69,7 +69,8 @@ SELECT to_jsonb(g)::text
          WHERE q.group_key = $1 ORDER BY q.id LIMIT $2) AS g",
 };
 
-/// Services without the number of waiting events, because counting these would read the queue once per service.
+/// Services without the number of waiting events, because counting these would read the queue once per
+/// service.
 pub static SERVICE_STATES: Statement = Statement {
     name: "service_states",
     params: &[],
@@ -82,7 +83,8 @@ SELECT jsonb_build_object('service', s.service, 'state', s.state, 'since', s.sin
   FROM tidegate.service AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000",
 };
 
-/// Dead letters of the last `$1` seconds by kind, status and error code, among the latest `$3`. `$2` selects a kind.
+/// Dead letters of the last `$1` seconds by kind, status and error code, among the latest `$3`. `$2` selects
+/// a kind.
 pub static DEAD: Statement = Statement {
     name: "dead",
     params: &[Type::FLOAT8, Type::TEXT, Type::INT8],
@@ -98,7 +100,8 @@ SELECT jsonb_build_object('kind', d.kind, 'status', d.status, 'code', d.code, 'e
  GROUP BY d.kind, d.status, d.code ORDER BY count(*) DESC, d.kind, d.code LIMIT 200",
 };
 
-/// One event without its content, live or finished. If a copied database used an id twice, the live event wins.
+/// One event without its content, live or finished. If a copied database used an id twice, the live event
+/// wins.
 pub static EVENT: Statement = Statement {
     name: "event",
     params: &[Type::INT8],
@@ -138,8 +141,8 @@ pub static WORK: Statement = Statement {
     text: "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1",
 };
 
-/// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most `$4`. An entry can name a hundred
-/// thousand events; the first ten are returned.
+/// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most `$4`. An
+/// entry can name a hundred thousand events; the first ten are returned.
 pub static AUDIT: Statement = Statement {
     name: "audit",
     params: &[Type::INT8, Type::TEXT, Type::TEXT, Type::INT8],
