@@ -1,5 +1,5 @@
 //! Owns the leased row: an event under a lease, and the right to end it. What the program itself sees of the
-//! event is in [`crate::event`] and [`crate::context`].
+//! event is in `event` and `context`.
 
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, SystemTime};
