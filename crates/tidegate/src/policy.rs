@@ -10,7 +10,7 @@ use crate::lease::LeasedEvent;
 use crate::outcome::RetryPolicy;
 
 /// How events of one kind are handled. A field that is not set has the default value of all kinds. Declare it
-/// with [`Program::policy`](crate::Program::policy); operators change it with `tidegate policy`.
+/// with `Program::policy`; operators change it with `tidegate policy`.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Statements of the doctor: facts about the schema, the queue, its upkeep and the server. [`crate::doctor`]
+//! Statements of the doctor: facts about the schema, the queue, its upkeep and the server. `doctor`
 //! judges them and supplies the limits, in seconds. Times are compared with `statement_timestamp()`, because
 //! an index search can use it.
 
