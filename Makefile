@@ -43,6 +43,7 @@ check: tools ## check formatting, module cycles, requirements, lints (warnings a
 	cargo clippy --locked --package tidegate -- -D warnings
 	cargo clippy --locked --package tidegate --features admin -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings
+	@cargo update --quiet --workspace --locked --manifest-path fuzz/Cargo.toml
 	@python3 scripts/cost.py
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 

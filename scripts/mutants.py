@@ -212,6 +212,8 @@ MUTANTS = [
            (HAND, "wanted.now >= since + SUSPECT_WAIT {", "false {", 1)),
     Mutant("drain: windows stay open", unit("drain::hand::tests::i10_windows_close_again_over_what_has_not_started"),
            (LEASES, "            held.started_to = begun;\n", "", 1)),
+    Mutant("drain: windows close for a busy moment", unit("drain::hand::tests::windows_close_when_they_stay_too_wide_and_not_for_a_busy_moment"),
+           (HAND, "wide && now >= *self.wide_since.get_or_insert(now) + WIDE_FOR", "wide", 1)),
     Mutant("drain: a deadline is over with its renewal", unit("drain::leases::tests::b13_a_deadline_counts_from_the_lease_and_is_that_of_what_is_to_run"),
            (LEASES, "Some(held.taken + left)", "Some(held.renewed + left)", 1)),
     Mutant("drain: a handler is told that its own end took its event", unit("context::tests::an_event_that_left_the_queue_by_its_own_end_was_not_taken_away"),

@@ -114,14 +114,10 @@ async fn deadline_passes(client: &Client) {
     }
 }
 
-#[tokio::test]
-async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
-    let db = probe_database().await;
-    let client = Arc::new(db.client().await);
-    let late = act("late").start_within(Duration::from_secs(2));
-    let ids = publish(&client, vec![act("slow"), late]).await;
+/// The event `slow` ends when the deadline has passed, all others at once.
+fn slow_beyond_the_deadline(client: &Arc<Client>) -> Arc<ProbeApp> {
     let clock = client.clone();
-    let app = ProbeApp::new(move |call, _| {
+    ProbeApp::new(move |call, _| {
         let clock = clock.clone();
         Box::pin(async move {
             if call.name == "slow" {
@@ -129,7 +125,16 @@ async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
             }
             Ok(Done::ok())
         })
-    });
+    })
+}
+
+#[tokio::test]
+async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    let late = act("late").start_within(Duration::from_secs(2));
+    let ids = publish(&client, vec![act("slow"), late]).await;
+    let app = slow_beyond_the_deadline(&client);
     let one = DrainOptions {
         concurrency: 1,
         ..options()
@@ -152,16 +157,7 @@ async fn b13_an_event_that_waits_for_its_group_behind_quick_ones_expires_there_t
     let late = act("late").start_within(Duration::from_secs(2));
     events.extend([act("slow").group("g"), late.group("g")]);
     let ids = publish(&client, events).await;
-    let clock = client.clone();
-    let app = ProbeApp::new(move |call, _| {
-        let clock = clock.clone();
-        Box::pin(async move {
-            if call.name == "slow" {
-                deadline_passes(&clock).await;
-            }
-            Ok(Done::ok())
-        })
-    });
+    let app = slow_beyond_the_deadline(&client);
     let report = drain(&db, &app, &options()).await;
     assert!(
         !app.ids().contains(&ids[51]),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use reqwest::Url;
+use tidegate::config::is_on;
 use tidegate::connect::Trust;
 use tidegate::{Error, Lookup};
 
@@ -158,15 +159,6 @@ fn ratio(lookup: Lookup<'_>) -> Result<f64, Error> {
                 "must be always_on, always_off or traceidratio, or one of them after parentbased_";
             Err(refused(name, &format!("{allowed}, got {sampler:?}")))
         }
-    }
-}
-
-/// Whether a switch is on. Without a value it is off.
-fn is_on(lookup: Lookup<'_>, name: &str) -> Result<bool, Error> {
-    match lookup(name).as_deref() {
-        None | Some("off") => Ok(false),
-        Some("on") => Ok(true),
-        Some(other) => Err(refused(name, &format!("must be off or on, got {other:?}"))),
     }
 }
 

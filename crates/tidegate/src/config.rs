@@ -58,6 +58,21 @@ pub(crate) fn duration(
     })
 }
 
+/// Whether a switch is on. Without a value it is off.
+///
+/// # Errors
+/// [`Error::Config`] names the variable.
+#[doc(hidden)]
+pub fn is_on(lookup: Lookup<'_>, name: &str) -> Result<bool, Error> {
+    match lookup(name).as_deref() {
+        None | Some("off") => Ok(false),
+        Some("on") => Ok(true),
+        Some(other) => Err(Error::Config(format!(
+            "{name}: must be off or on, got {other:?}"
+        ))),
+    }
+}
+
 pub(crate) fn number<T>(
     lookup: Lookup<'_>,
     name: &str,

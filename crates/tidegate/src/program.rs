@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Transaction};
 pub use self::deployment::Deployment;
 pub use self::verbs::Retention;
 use crate::chain::StartDrain;
-use crate::config::{Lookup, duration, number};
+use crate::config::{Lookup, duration, is_on, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
 use crate::doctor::refuse_foreign;
@@ -675,20 +675,6 @@ pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    }
-}
-
-/// Whether a switch is on. Without a value it is off.
-///
-/// # Errors
-/// [`Error::Config`] names the variable.
-fn is_on(lookup: Lookup<'_>, name: &str) -> Result<bool, Error> {
-    match lookup(name).as_deref() {
-        None | Some("off") => Ok(false),
-        Some("on") => Ok(true),
-        Some(other) => Err(Error::Config(format!(
-            "{name}: must be off or on, got {other:?}"
-        ))),
     }
 }
 
