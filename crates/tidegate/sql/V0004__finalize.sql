@@ -140,16 +140,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_new_cuts IS 'Rolls back the ends of events that an operator took while they were being ended.';
 
--- The transaction must not commit if the lease is lost. It sets no search_path, which would cost each event
--- as much as a look into an index, so every name in it is qualified.
+-- The transaction must not commit if the lease is lost.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
     IF (SELECT c.ended[1] FROM tidegate.complete(
-            ARRAY[complete_held.token],
-            ARRAY[pg_catalog.int8multirange(pg_catalog.int8range(complete_held.id, complete_held.id, '[]'))],
-            ARRAY[NULL::pg_catalog.int8], ARRAY[false]) AS c) OPERATOR(pg_catalog.=) 0 THEN
+            ARRAY[complete_held.token], ARRAY[int8multirange(int8range(complete_held.id, complete_held.id, '[]'))],
+            ARRAY[NULL::bigint], ARRAY[false]) AS c) = 0 THEN
         RAISE EXCEPTION 'event %: the lease was lost', complete_held.id USING ERRCODE = 'TG001';
     END IF;
 END $$;

@@ -48,22 +48,21 @@ COMMENT ON FUNCTION tidegate.latency_bounds IS
 -- A statistic never makes an end fail. Therefore absurd numbers are cut here, before any arithmetic can
 -- overflow, and sums stop growing at 10^17. Nothing else in this function can fail because of its arguments.
 -- An exception block would cost each end a subtransaction. Kinds that nobody has registered are counted under
--- one name: a publisher can make up any number of kinds. The planner's settings are those of its callers:
--- each setting of a function costs a call a microsecond or two.
+-- one name: a publisher can make up any number of kinds.
 CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[])
     RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+        SET enable_seqscan = off SET jit = off
     AS $$
 #variable_conflict use_column
 DECLARE
     now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
     bounds CONSTANT bigint[] := '{NULL,3600000,600000,120000,30000,5000,1000,250,50}';
-    added record;
 BEGIN
     IF kinds IS NULL THEN
         RETURN;
     END IF;
-    FOR added IN
+    WITH sums AS MATERIALIZED (
         SELECT coalesce(k.kind, '(unregistered)') AS kind, e.status, bounds[least(greatest(e.bucket, 0), 8) + 1] AS within_ms,
                -- Of a kind at most a million events in a call, with a thousand attempts and a hundred million
                -- seconds each.
@@ -75,20 +74,21 @@ BEGIN
           LEFT JOIN tidegate.event_kind AS k ON k.kind = e.kind
          WHERE e.status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
          GROUP BY 1, 2, 3
-    LOOP
+    ), placed AS MATERIALIZED (
+        SELECT s.*, row.id
+          FROM sums AS s
+          LEFT JOIN LATERAL (
+               SELECT m.id FROM tidegate.minute_stats AS m
+                WHERE m.minute = now AND m.kind = s.kind AND m.status = s.status AND m.within_ms IS NOT DISTINCT FROM s.within_ms
+                LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
+    ), added AS (
         UPDATE tidegate.minute_stats AS m
-           SET events = least(m.events, 100000000000000000) + added.events,
-               attempts = least(m.attempts, 100000000000000000) + added.attempts,
-               latency_ms = least(m.latency_ms, 100000000000000000) + added.latency_ms
-         WHERE m.id = (SELECT o.id FROM tidegate.minute_stats AS o
-                        WHERE o.minute = now AND o.kind = added.kind AND o.status = added.status
-                          AND o.within_ms IS NOT DISTINCT FROM added.within_ms
-                        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED);
-        IF NOT FOUND THEN
-            INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-            VALUES (now, added.kind, added.status, added.within_ms, added.events, added.attempts, added.latency_ms);
-        END IF;
-    END LOOP;
+           SET events = least(m.events, 100000000000000000) + p.events,
+               attempts = least(m.attempts, 100000000000000000) + p.attempts,
+               latency_ms = least(m.latency_ms, 100000000000000000) + p.latency_ms
+          FROM placed AS p WHERE m.id = p.id)
+    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
 END $$;
 COMMENT ON FUNCTION tidegate.add_figures IS 'Internal: adds sums of ended events to minute_stats.';
 
@@ -97,8 +97,7 @@ COMMENT ON FUNCTION tidegate.add_figures IS 'Internal: adds sums of ended events
 -- statement in a third of the time.
 CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamptz[], instant timestamptz)
     RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-        SET enable_seqscan = off SET jit = off
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$
 #variable_conflict use_column
 DECLARE
