@@ -334,7 +334,7 @@ MUTANTS = [
            (ENDS, "ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id\n",
             "ON l.worker = retry.worker AND l.ids @> o.id\n", 1)),
     Mutant("complete_held: commits without the lease", ("it", "drain::a_transaction_under_a_lost_lease_commits_nothing"),
-           (ENDS, "ARRAY[NULL::bigint], ARRAY[false]) AS c) = 0 THEN", "ARRAY[NULL::bigint], ARRAY[false]) AS c) < 0 THEN", 1)),
+           (ENDS, "IF gone.kind IS NULL OR EXISTS (", "IF gone.kind IS NULL AND EXISTS (", 1)),
     Mutant("end_unreadable: does not look at the lease", ("it", "payload::i5_only_who_holds_an_event_may_end_it_as_unreadable"),
            (ENDS, "    IF FOUND THEN\n        UPDATE tidegate.event_queue AS q SET payload = NULL",
             "    IF true THEN\n        UPDATE tidegate.event_queue AS q SET payload = NULL", 1)),

@@ -212,6 +212,7 @@ const TAKEN: Guard = (
     "PERFORM tidegate.refuse_new_cuts(tokens, done);",
     "",
 );
+const TAKEN_ALONE: Guard = ("complete_held", "c.id = complete_held.id)", "false)");
 
 #[tokio::test]
 async fn i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it() {
@@ -466,6 +467,33 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
         // It is to be tried again, and then ends nothing.
         let refused = waiting.await.unwrap();
         refused.is_err_and(|error| error.is_lock_timeout()) && live(&scene.client).await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i7_of_a_requeue_and_a_transaction_behind_it_one_wins() {
+    hangs_on(TAKEN_ALONE, async |scene| {
+        let [id] = scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let (mut operator, worker) = (scene.db.client().await, scene.db.client().await);
+        let requeue = operator.transaction().await.unwrap();
+        let wanted = RequeueRequest {
+            ids: vec![id],
+            reason: "its worker hangs".to_owned(),
+            actor: None,
+        };
+        queue::requeue(&requeue, &wanted).await.unwrap();
+        let patient = "ALTER FUNCTION tidegate.complete_held SET lock_timeout = 0";
+        worker.batch_execute(patient).await.unwrap();
+        let complete = format!("SELECT tidegate.complete_held({id}, '{}')", taken.token);
+        let waiting = tokio::spawn(async move { worker.batch_execute(&complete).await });
+        wait_for_a_lock(&scene.client).await;
+        requeue.commit().await.unwrap();
+        let lost = waiting.await.unwrap().err();
+        let code = lost.and_then(|error| error.code().cloned());
+        code.is_some_and(|code| code.code() == "TG001") && live(&scene.client).await == 1
     })
     .await;
 }

@@ -71,7 +71,7 @@ GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_dra
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
 -- Figures: the transaction that ends events counts them. A drain reads how fast events end.
-GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.add_figures, tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.count_completed, tidegate.add_figures, tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;
 GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run TO tidegate_read, tidegate_operate;
 GRANT SELECT (minute, kind, events) ON tidegate.minute_stats TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.fold_figures, tidegate.forget_runs TO tidegate_operate;
