@@ -536,7 +536,7 @@ MUTANTS = [
     Mutant("http: crowded connections are kept", ("it", "http::connections_that_are_kept_and_used_shut_nobody_out"),
            ("crates/tidegate-console/src/serve.rs", "free.available_permits() < bounds.connections / 2", "false", 1)),
     Mutant("letters: a key is everybody's", ("it", "callers::a_letter_with_another_clients_id_is_a_letter_of_its_own"),
-           ("src/app/forms/store.rs", "(&message.key.client, Type::UUID)", "(&None::<Uuid>, Type::UUID)", 1)),
+           ("src/app/forms/store.rs", "[sender, source, external_id, &subject", "[&None::<Uuid>, source, external_id, &subject", 1)),
     Mutant("text: commands reach the terminal", ("it", "look::what_a_publisher_wrote_commands_no_terminal"),
            ("crates/tidegate-cli/src/text.rs", "    one.is_control()\n", "    false\n", 1)),
     Mutant("migrate: waits for ever",

@@ -16,9 +16,8 @@
 //! # Layout
 //!
 //! This file contains the payload of the event. [`intake`] receives messages, and `handler` contains
-//! the four steps. `store` contains the SQL. `answer` and [`verb`] receive a message from outside.
+//! the four steps. `store` contains the SQL, and [`verb`] the verb of the command line.
 
-mod answer;
 pub(crate) mod handler;
 pub mod intake;
 mod store;
@@ -28,8 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use tidegate::{Error, NewEvent, dedup_key};
 
-pub use answer::{ReceiveIssuingReport, answer};
-pub use intake::{Filter, Received, receive};
+pub use intake::{Filter, ReceiveIssuingReport, answer, receive};
 
 tidegate::events! {
     /// What the checks system does.

@@ -7,14 +7,14 @@
 //! contains both the write and the end of the event.
 
 use super::events::{
-    CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
-    FormEvent, FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed,
-    GrantSaved,
+    Archived, CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived,
+    FormCancelled, FormEvent, FormSubmitted, GrantLetterArchived, GrantLetterReceived,
+    GrantLetterViewed, GrantSaved,
 };
 use super::intake::group_of;
 use super::model::{Form, FormStatus, Grant, Measure};
 use super::services::{
-    ARCHIVE, Archive, Archived, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Services,
+    ARCHIVE, Archive, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Part, Services,
 };
 use super::store;
 use tidegate::{
@@ -90,15 +90,10 @@ pub async fn archive_form(
     ctx: &Context,
 ) -> HandlerResult {
     let form = &event.form;
-    let Archived {
-        document_id,
-        journal_id,
-    } = archive.form(&ctx.idempotency_key("form"), form).await?;
-    let archived = FormArchived {
-        form_id: form.id.clone(),
-        document_id,
-        journal_id,
-    };
+    let reference = ("form", form.id.as_str());
+    let archived = archive.store(ctx, reference, "Application", form).await?;
+    let form_id = form.id.clone();
+    let archived = FormArchived { form_id, archived };
     follow_up(ctx, &form.id, &FormEvent::FormArchived(archived))?;
     Ok(Done::ok())
 }
@@ -108,24 +103,15 @@ pub async fn archive_form(
 pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> HandlerResult {
     let form_id = &event.form_id;
     let form = load(ctx, form_id).await?;
-    let opened = if let Some(case) = known_case(ctx, form_id).await? {
-        case
-    } else {
-        let key = ctx.idempotency_key("case");
-        cases
-            .open(&key, &form, &event.document_id, &event.journal_id)
-            .await?
+    let opened = match known_case(ctx, form_id).await? {
+        Some(case) => case,
+        None => cases.open(ctx, &form, &event.archived).await?,
     };
     let tx = ctx.transaction().await?;
-    let kept = store::keep_case(&*tx, form_id, &opened).await.retryable()?;
-    let Measure {
-        case_number,
-        measure_id,
-    } = kept.ok_or_else(|| missing(form_id))?;
+    let kept = store::keep_case(&tx, form_id, &opened).await.retryable()?;
     let opened = CaseOpened {
         form_id: form_id.clone(),
-        case_number,
-        measure_id,
+        case: kept.ok_or_else(|| missing(form_id))?,
     };
     follow_up(ctx, form_id, &FormEvent::CaseOpened(opened))?;
     tx.complete(Done::ok()).await
@@ -133,13 +119,9 @@ pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> Ha
 
 /// Adds a note to the archive that a case was opened.
 pub async fn archive_note(archive: &Archive, event: &CaseOpened, ctx: &Context) -> HandlerResult {
-    let case = Measure {
-        case_number: event.case_number.clone(),
-        measure_id: event.measure_id.clone(),
-    };
-    archive
-        .note(&ctx.idempotency_key("note"), &event.form_id, &case)
-        .await?;
+    let reference = ("note", event.form_id.as_str());
+    let stored = archive.store(ctx, reference, "Case opened", &event.case);
+    stored.await?;
     Ok(Done::ok())
 }
 
@@ -150,14 +132,9 @@ pub async fn notify_received(
     ctx: &Context,
 ) -> HandlerResult {
     let form = load(ctx, &event.form_id).await?;
-    let notice = form_notice(
-        &form,
-        format!("form/{}/received", form.id),
-        "We have received your application",
-    );
-    notifications
-        .case(&ctx.idempotency_key("case"), &notice)
-        .await?;
+    let reference = format!("form/{}/received", form.id);
+    let notice = form_notice(&form, reference, "We have received your application");
+    notifications.send(ctx, Part::Case, &notice).await?;
     Ok(Done::ok())
 }
 
@@ -167,44 +144,26 @@ pub async fn archive_letter(
     event: &GrantLetterReceived,
     ctx: &Context,
 ) -> HandlerResult {
-    let GrantLetterReceived {
-        form_id,
-        letter_id,
-        grant,
-    } = event;
-    let Archived {
-        document_id,
-        journal_id,
-    } = archive
-        .letter(&ctx.idempotency_key("letter"), letter_id, grant)
-        .await?;
     let archived = GrantLetterArchived {
-        form_id: form_id.clone(),
-        document_id,
-        journal_id,
-        grant: grant.clone(),
+        form_id: event.form_id.clone(),
+        archived: archived_letter(archive, &event.letter_id, &event.grant, ctx).await?,
+        grant: event.grant.clone(),
     };
-    follow_up(ctx, form_id, &FormEvent::GrantLetterArchived(archived))?;
+    let archived = FormEvent::GrantLetterArchived(archived);
+    follow_up(ctx, &event.form_id, &archived)?;
     Ok(Done::ok())
 }
 
 /// Stores the grant of a form.
 pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
-    let GrantLetterArchived {
-        form_id,
-        document_id,
-        journal_id,
-        grant,
-    } = event;
+    let form_id = &event.form_id;
     let tx = ctx.transaction().await?;
-    store::status_of(&*tx, form_id)
-        .await
-        .retryable()?
-        .ok_or_else(|| missing(form_id))?;
-    keep_grant(&tx, Some(form_id), grant, document_id, journal_id).await?;
+    let status = store::status_of(&tx, form_id).await.retryable()?;
+    status.ok_or_else(|| missing(form_id))?;
+    keep_grant(&tx, Some(form_id), &event.grant, &event.archived).await?;
     let saved = GrantSaved {
         form_id: form_id.clone(),
-        grant: grant.clone(),
+        grant: event.grant.clone(),
     };
     follow_up(ctx, form_id, &FormEvent::GrantSaved(saved))?;
     tx.complete(Done::ok()).await
@@ -214,33 +173,26 @@ pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerRe
 /// result says so.
 pub async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
-    if !store::approve(&*tx, &event.form_id).await.retryable()? {
+    if !store::approve(&tx, &event.form_id).await.retryable()? {
         repeated(&tx, &event.form_id, FormStatus::Approved).await?;
     }
     tx.complete(Done::ok()).await
 }
 
-/// Notifies the company of its grant with a message and a new status. Each is sent once, even if the
-/// other one fails.
+/// Notifies the company of its grant with a message and a new status.
 pub async fn notify_approved(
     notifications: &Notifications,
     event: &GrantSaved,
     ctx: &Context,
 ) -> HandlerResult {
     let form = load(ctx, &event.form_id).await?;
-    let number = &event.grant.grant_number;
-    let message = form_notice(
-        &form,
-        format!("grant/{number}/message"),
-        "Your application was approved",
-    );
-    let key = ctx.idempotency_key("message");
-    ctx.once("message", notifications.message(&key, &message))
-        .await?;
-    let status = form_notice(&form, format!("grant/{number}/status"), "Approved");
-    let key = ctx.idempotency_key("status");
-    ctx.once("status", notifications.status(&key, &status))
-        .await?;
+    for (part, text) in [
+        (Part::Message, "Your application was approved"),
+        (Part::Status, "Approved"),
+    ] {
+        let notice = form_notice(&form, of_grant(&event.grant, part), text);
+        notifications.send_once(ctx, part, &notice).await?;
+    }
     Ok(Done::ok())
 }
 
@@ -250,32 +202,18 @@ pub async fn archive_external_letter(
     event: &ExternalLetterReceived,
     ctx: &Context,
 ) -> HandlerResult {
-    let ExternalLetterReceived { letter_id, grant } = event;
-    let Archived {
-        document_id,
-        journal_id,
-    } = archive
-        .letter(&ctx.idempotency_key("letter"), letter_id, grant)
-        .await?;
-    ctx.emit(&FormEvent::ExternalLetterArchived(ExternalLetterArchived {
-        document_id,
-        journal_id,
-        grant: grant.clone(),
-    }))?;
+    let archived = ExternalLetterArchived {
+        archived: archived_letter(archive, &event.letter_id, &event.grant, ctx).await?,
+        grant: event.grant.clone(),
+    };
+    ctx.emit(&FormEvent::ExternalLetterArchived(archived))?;
     Ok(Done::ok())
 }
 
 /// Stores a grant for a case of another system.
 pub async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
-    keep_grant(
-        &tx,
-        None,
-        &event.grant,
-        &event.document_id,
-        &event.journal_id,
-    )
-    .await?;
+    keep_grant(&tx, None, &event.grant, &event.archived).await?;
     tx.complete(Done::ok()).await
 }
 
@@ -286,24 +224,20 @@ pub async fn notify_external(
     event: &ExternalLetterArchived,
     ctx: &Context,
 ) -> HandlerResult {
-    let notice = |part: &str, text| Notice {
-        reference: format!("grant/{}/{part}", event.grant.grant_number),
-        group: format!("case/{}", event.grant.measure.case_number),
-        company_number: &event.grant.company_number,
-        text,
-        contact: None,
-    };
-    let (key, entry) = (ctx.idempotency_key("case"), notice("case", "Expert help"));
-    ctx.once("case", notifications.case(&key, &entry)).await?;
-    let (key, message) = (
-        ctx.idempotency_key("message"),
-        notice("message", "You have a new grant letter"),
-    );
-    ctx.once("message", notifications.message(&key, &message))
-        .await?;
-    let (key, status) = (ctx.idempotency_key("status"), notice("status", "Approved"));
-    ctx.once("status", notifications.status(&key, &status))
-        .await?;
+    for (part, text) in [
+        (Part::Case, "Expert help"),
+        (Part::Message, "You have a new grant letter"),
+        (Part::Status, "Approved"),
+    ] {
+        let notice = Notice {
+            reference: of_grant(&event.grant, part),
+            group: format!("case/{}", event.grant.measure.case_number),
+            company_number: &event.grant.company_number,
+            text,
+            contact: None,
+        };
+        notifications.send_once(ctx, part, &notice).await?;
+    }
     Ok(Done::ok())
 }
 
@@ -315,16 +249,14 @@ pub async fn notify_cancelled(
 ) -> HandlerResult {
     let form = load(ctx, &event.form_id).await?;
     let notice = form_notice(&form, format!("form/{}/cancelled", form.id), "Cancelled");
-    notifications
-        .status(&ctx.idempotency_key("status"), &notice)
-        .await?;
+    notifications.send(ctx, Part::Status, &notice).await?;
     Ok(Done::ok())
 }
 
 /// Marks a form as cancelled.
 pub async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
-    if !store::cancel(&*tx, &event.form_id).await.retryable()? {
+    if !store::cancel(&tx, &event.form_id).await.retryable()? {
         repeated(&tx, &event.form_id, FormStatus::Cancelled).await?;
     }
     tx.complete(Done::ok()).await
@@ -345,7 +277,7 @@ fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), Hand
 /// follow.
 async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
     let connection = ctx.connection().await?;
-    store::load(&*connection, form_id)
+    store::load(&connection, form_id)
         .await
         .retryable()?
         .ok_or_else(|| missing(form_id))
@@ -354,20 +286,27 @@ async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
 /// Returns the case that an earlier run stored, if any.
 async fn known_case(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
     let connection = ctx.connection().await?;
-    store::case_of(&*connection, form_id).await.retryable()
+    store::case_of(&connection, form_id).await.retryable()
+}
+
+async fn archived_letter(
+    archive: &Archive,
+    letter_id: &str,
+    grant: &Grant,
+    ctx: &Context,
+) -> Result<Archived, HandlerError> {
+    let reference = ("letter", letter_id);
+    archive.store(ctx, reference, "Grant letter", grant).await
 }
 
 async fn keep_grant(
     tx: &Transaction<'_>,
     form_id: Option<&str>,
     grant: &Grant,
-    document_id: &str,
-    journal_id: &str,
+    archived: &Archived,
 ) -> Result<(), HandlerError> {
-    if store::save_grant(&**tx, form_id, grant, document_id, journal_id)
-        .await
-        .retryable()?
-    {
+    let kept = store::save_grant(tx, form_id, grant, archived).await;
+    if kept.retryable()? {
         return Ok(());
     }
     Err(HandlerError::reject(
@@ -382,7 +321,7 @@ async fn repeated(
     form_id: &str,
     wanted: FormStatus,
 ) -> Result<(), HandlerError> {
-    match store::status_of(&**tx, form_id).await.retryable()? {
+    match store::status_of(tx, form_id).await.retryable()? {
         None => Err(missing(form_id)),
         Some(status) if status == wanted => Ok(()),
         Some(status) => {
@@ -397,6 +336,11 @@ fn missing(form_id: &str) -> HandlerError {
         "form_not_found",
         format!("forms.form has no submitted form {form_id}"),
     )
+}
+
+/// Returns the reference of a notification about a grant.
+fn of_grant(grant: &Grant, part: Part) -> String {
+    format!("grant/{}/{}", grant.grant_number, part.names().0)
 }
 
 fn form_notice<'a>(form: &'a Form, reference: String, text: &'static str) -> Notice<'a> {

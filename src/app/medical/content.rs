@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::entity::{EntityKind, EntityStatus};
 
 /// A signed content of one shape.
-pub(super) trait Content: ToSchema {
+pub(crate) trait Content: ToSchema {
     /// The kind of the content's root.
     const ROOT: EntityKind;
     /// The field that holds the root. `None` if the whole content is the root.

@@ -11,18 +11,19 @@ use std::sync::LazyLock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use super::schema::{self, FieldError};
+use super::services;
 use super::value::{
     AccessLevel, CompletedWith, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus,
     Period, Resource, Visit,
 };
-use tidegate::{Error, NewEvent, dedup_key};
+use tidegate::{NewEvent, dedup_key};
 
 /// The fields that every job has, whatever its kind.
 #[derive(Debug, Clone, Copy)]
@@ -44,23 +45,15 @@ pub trait Job: Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static {
     /// The kind, as it appears in the queue and in the URL of the interface.
     const KIND: &'static str;
 
+    /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient
+    /// call two services and name the second one. A verified signature is not verified again.
+    const SERVICE: Option<&'static str>;
+
     /// Returns the fields that all kinds have.
     fn common(&self) -> Common<'_>;
 
     /// Returns the base64 of the signed content, if the payload has one.
     fn signed_data(&self) -> Option<&str>;
-}
-
-/// A payload that passed every check, ready for [`super::submit`].
-#[derive(Debug, Clone)]
-pub struct ValidJob {
-    /// Its kind.
-    pub kind: &'static str,
-    request_id: String,
-    patient_id: Uuid,
-    user_id: Uuid,
-    client_id: Uuid,
-    payload: Box<RawValue>,
 }
 
 /// The reason why no job was accepted.
@@ -79,8 +72,18 @@ macro_rules! signed_data {
     ($job:ident:) => { None };
 }
 
+/// The service of a kind, if it calls one.
+macro_rules! service {
+    () => {
+        None
+    };
+    ($service:ident) => {
+        Some(services::$service)
+    };
+}
+
 macro_rules! jobs {
-    ($($(#[$attr:meta])* $name:ident = $kind:literal {
+    ($($(#[$attr:meta])* $name:ident = $kind:literal $(calls $service:ident)? {
         $($(#[$field_attr:meta])* $field:ident: $type:ty),* $(,)?
     })+) => {
         /// The 21 kinds, in the order of the table of seed data.
@@ -112,6 +115,7 @@ macro_rules! jobs {
 
         impl Job for $name {
             const KIND: &'static str = $kind;
+            const SERVICE: Option<&'static str> = service!($($service)?);
 
             fn common(&self) -> Common<'_> {
                 Common {
@@ -134,11 +138,11 @@ macro_rules! jobs {
         }
         pub(super) use each_job;
 
-        /// Checks a payload from outside (E1). Returns all faults, not only the first.
+        /// Checks a payload from outside (E1), and returns the event of its job, or all faults.
         ///
         /// # Errors
         /// See [`Refusal`]. No message quotes the payload.
-        pub fn validate(kind: &str, payload: &Value) -> Result<ValidJob, Refusal> {
+        pub fn validate(kind: &str, payload: &Value) -> Result<NewEvent, Refusal> {
             match kind {
                 $($kind => validate_as::<$name>(payload),)+
                 _ => Err(Refusal::UnknownKind),
@@ -171,7 +175,7 @@ macro_rules! jobs {
 
 jobs! {
     /// Grants an employee access to some of the patient's data, once the patient agrees.
-    ApprovalCreateJob = "approval_create_job" {
+    ApprovalCreateJob = "approval_create_job" calls OTP {
         /// The id of the new approval.
         id: Uuid,
         /// The resources that access is granted to. Either this field or `service_request` is
@@ -189,19 +193,19 @@ jobs! {
         access_level: AccessLevel,
     }
     /// Sends the one-time password of a new approval again.
-    ApprovalResendJob = "approval_resend_job" {
+    ApprovalResendJob = "approval_resend_job" calls OTP {
         /// The approval.
         id: Uuid,
     }
     /// Marks parts of a diagnostic report package as entered in error.
-    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" {
+    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" calls SIGNATURE {
         /// Base64 of the signed package: equal to the stored one, except for the parts marked
         /// `entered_in_error`.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
     /// Stores a diagnostic report with its observations.
-    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" {
+    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" calls SIGNATURE {
         /// Base64 of the signed package: JSON with `diagnostic_report` and `observations`.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
@@ -250,14 +254,14 @@ jobs! {
         request_params: EpisodeChange,
     }
     /// Marks parts of an encounter package as entered in error.
-    PackageCancelJob = "package_cancel_job" {
+    PackageCancelJob = "package_cancel_job" calls SIGNATURE {
         /// Base64 of the signed package: equal to the stored one, except for the parts marked
         /// `entered_in_error`.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
     /// Stores an encounter and everything that was recorded during it.
-    PackageCreateJob = "package_create_job" {
+    PackageCreateJob = "package_create_job" calls SIGNATURE {
         /// The visit it was part of.
         visit: Visit,
         /// Base64 of the signed package: JSON with `encounter` and lists of the entities that
@@ -266,7 +270,7 @@ jobs! {
         signed_data: String,
     }
     /// Marks a procedure as entered in error.
-    ProcedureCancelJob = "procedure_cancel_job" {
+    ProcedureCancelJob = "procedure_cancel_job" calls SIGNATURE {
         /// The procedure.
         id: Uuid,
         /// Base64 of the signed procedure: equal to the stored one, except for the status and its
@@ -275,13 +279,13 @@ jobs! {
         signed_data: String,
     }
     /// Stores a procedure.
-    ProcedureCreateJob = "procedure_create_job" {
+    ProcedureCreateJob = "procedure_create_job" calls SIGNATURE {
         /// Base64 of the signed procedure, JSON.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
     /// Marks a service request as entered in error and notifies the patient.
-    ServiceRequestCancelJob = "service_request_cancel_job" {
+    ServiceRequestCancelJob = "service_request_cancel_job" calls SMS {
         /// The service request.
         service_request_id: Uuid,
         /// Base64 of the signed service request.
@@ -304,7 +308,7 @@ jobs! {
         status_reason: String,
     }
     /// Stores a service request.
-    ServiceRequestCreateJob = "service_request_create_job" {
+    ServiceRequestCreateJob = "service_request_create_job" calls SIGNATURE {
         /// Base64 of the signed service request, JSON.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
@@ -315,7 +319,7 @@ jobs! {
         service_request_id: Uuid,
     }
     /// Recalls a service request and notifies the patient.
-    ServiceRequestRecallJob = "service_request_recall_job" {
+    ServiceRequestRecallJob = "service_request_recall_job" calls SMS {
         /// The service request.
         service_request_id: Uuid,
         /// Base64 of the signed service request, as stored.
@@ -328,7 +332,7 @@ jobs! {
         service_request_id: Uuid,
     }
     /// Sends the patient the message about a service request again.
-    ServiceRequestResendJob = "service_request_resend_job" {
+    ServiceRequestResendJob = "service_request_resend_job" calls SMS {
         /// The service request.
         service_request_id: Uuid,
     }
@@ -362,12 +366,7 @@ impl Confirmation {
     /// # Errors
     /// [`Refusal::Fields`], which quotes nothing from the request.
     pub fn of(json: &Value) -> Result<Self, Refusal> {
-        let errors = check::<Self>(json);
-        if !errors.is_empty() {
-            return Err(Refusal::Fields(errors));
-        }
-        let undecodable = |_| FieldError::new("$", "schema", "does not decode");
-        Self::deserialize(json).map_err(|error| Refusal::Fields(vec![undecodable(error)]))
+        decode(json)
     }
 }
 
@@ -378,59 +377,45 @@ pub(super) fn check<T: ToSchema>(value: &Value) -> Vec<FieldError> {
     SCHEMAS.check(&T::name(), value)
 }
 
-fn validate_as<T: Job>(payload: &Value) -> Result<ValidJob, Refusal> {
-    let errors = check::<T>(payload);
+/// Checks a value against its schema, then decodes it.
+fn decode<T: ToSchema + DeserializeOwned>(json: &Value) -> Result<T, Refusal> {
+    let errors = check::<T>(json);
     if !errors.is_empty() {
         return Err(Refusal::Fields(errors));
     }
     // Serde accepts everything that the schema accepts. A test checks this.
-    let undecodable = || FieldError::new("$", "schema", "does not decode");
-    serde_json::from_value(payload.clone())
-        .ok()
-        .and_then(|job: T| ValidJob::of(&job).ok())
-        .ok_or_else(|| Refusal::Fields(vec![undecodable()]))
+    T::deserialize(json).map_err(|_| undecodable())
 }
 
-impl ValidJob {
-    /// Creates a job from within the program.
-    ///
-    /// # Errors
-    /// If the payload's `Serialize` fails.
-    pub fn of<T: Job>(job: &T) -> Result<Self, serde_json::Error> {
-        let Common {
-            request_id,
-            patient_id,
-            user_id,
-            client_id,
-        } = job.common();
-        Ok(Self {
-            kind: T::KIND,
-            request_id: request_id.to_owned(),
-            patient_id,
-            user_id,
-            client_id,
-            payload: to_raw_value(job)?,
-        })
-    }
+fn undecodable() -> Refusal {
+    Refusal::Fields(vec![FieldError::new("$", "schema", "does not decode")])
+}
 
-    /// Builds the event of the job. All jobs of a patient are in one group (E5). The request's id is the
-    /// correlation id.
-    pub(super) fn event(&self) -> Result<NewEvent, Error> {
-        let event = NewEvent::raw(self.kind, Some(self.payload.clone()))
-            .group(group(self.patient_id))
-            .correlation(self.request_id.clone());
-        if self.kind == ApprovalCreateJob::KIND {
-            return Ok(event);
-        }
-        let failed = |error| Error::Invalid(format!("payload: {error}"));
-        let mut parameters: Value = serde_json::from_str(self.payload.get()).map_err(failed)?;
-        if let Some(fields) = parameters.as_object_mut() {
-            fields.remove("request_id");
-        }
-        let who = [self.user_id, self.client_id, self.patient_id].map(|id| id.to_string());
-        let who = who.each_ref().map(String::as_str);
-        Ok(event.dedup(dedup_key(self.kind, &parameters, &who).map_err(failed)?))
+fn validate_as<T: Job>(payload: &Value) -> Result<NewEvent, Refusal> {
+    event_of(&decode::<T>(payload)?).map_err(|_| undecodable())
+}
+
+/// Builds the event of a job. All jobs of a patient are in one group (E5). The request's id is the correlation
+/// id.
+///
+/// If an equal job is pending, a publish returns the id of that job (E2, E3). Two jobs are equal if kind,
+/// parameters, user, client and patient are equal. The time and the request's id do not matter. Approvals are
+/// never considered equal.
+pub(super) fn event_of<T: Job>(job: &T) -> Result<NewEvent, serde_json::Error> {
+    let common = job.common();
+    let event = NewEvent::raw(T::KIND, Some(to_raw_value(job)?))
+        .group(group(common.patient_id))
+        .correlation(common.request_id);
+    if T::KIND == ApprovalCreateJob::KIND {
+        return Ok(event);
     }
+    let mut parameters = serde_json::to_value(job)?;
+    if let Some(fields) = parameters.as_object_mut() {
+        fields.remove("request_id");
+    }
+    let who = [common.user_id, common.client_id, common.patient_id].map(|id| id.to_string());
+    let who = who.each_ref().map(String::as_str);
+    Ok(event.dedup(dedup_key(T::KIND, &parameters, &who)?))
 }
 
 /// Returns the group of a patient's jobs. The jobs of a group are handled in order (E5).
@@ -503,9 +488,9 @@ pub(in crate::app) mod tests {
     fn e1_a_good_payload_is_stored_as_it_was_and_every_missing_field_is_told() {
         for kind in KINDS {
             let good = sample(kind);
-            let job = validate(kind, &good).unwrap_or_else(|refusal| panic!("{kind}: {refusal:?}"));
-            let stored: Value = serde_json::from_str(job.payload.get()).unwrap();
-            assert_eq!(stored, good, "{kind}");
+            let event = validate(kind, &good);
+            let event = event.unwrap_or_else(|refusal| panic!("{kind}: {refusal:?}"));
+            assert_eq!(json!(event)["payload"], good, "{kind}");
             for field in good.as_object().unwrap().keys() {
                 let mut bad = good.clone();
                 bad.as_object_mut().unwrap().remove(field);

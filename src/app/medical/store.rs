@@ -1,21 +1,21 @@
 //! Owns the SQL of the medical tables, which finds, locks, creates and changes entities. Every
 //! write adds its audit row in the same statement.
 
+use serde::Serialize;
 use serde_json::{Value, json};
-use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus, Record};
 use super::payload::Common;
-use crate::app::sql::query;
+use crate::app::sql::{Param, decode, query};
 use tidegate::Error;
 
 /// An entity as the jobs need it, as one JSON value.
 macro_rules! entity {
     () => {
         "jsonb_build_object('kind', kind, 'id', id, 'status', status, 'organization_id', organization_id, \
-         'content', content, 'facts', facts, 'expired', coalesce(expires_at <= clock_timestamp(), false))::text"
+         'content', content, 'facts', facts, 'expired', coalesce(expires_at <= clock_timestamp(), false))"
     };
 }
 
@@ -43,7 +43,7 @@ const FIND_CHILDREN: &str = concat!(
 
 /// Returns which of these ids are already taken, by any patient.
 const TAKEN: &str = "\
-SELECT e.kind, e.id
+SELECT to_jsonb(e.kind), e.id
   FROM medical.entity AS e
   JOIN jsonb_to_recordset($1::jsonb) AS g(kind text, id uuid) USING (kind, id)";
 
@@ -97,16 +97,19 @@ SELECT jsonb_strip_nulls(jsonb_build_object(
  WHERE patient_id = $1 AND kind = $2 AND id = $3";
 
 /// An entity to create.
+#[derive(Serialize)]
 pub(super) struct NewEntity {
     pub kind: EntityKind,
     pub id: Uuid,
     pub parent_id: Option<Uuid>,
     pub organization_id: Uuid,
+    pub status: EntityStatus,
     pub content: Value,
     pub facts: Value,
 }
 
 /// A change to an entity.
+#[derive(Serialize)]
 pub(super) struct Change {
     pub kind: EntityKind,
     pub id: Uuid,
@@ -131,10 +134,8 @@ pub(super) async fn find(
     patient_id: Uuid,
     wanted: &[(EntityKind, Uuid)],
 ) -> Result<Vec<Entity>, Error> {
-    let wanted = names(wanted);
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&patient_id, Type::UUID), (&wanted, Type::JSONB)];
-    decode(&query(client, "medical.find", FIND, &params).await?)
+    let params: [&dyn Param; 2] = [&patient_id, &names(wanted)];
+    entities(&query(client, "medical.find", FIND, &params).await?)
 }
 
 pub(super) async fn find_children(
@@ -142,9 +143,8 @@ pub(super) async fn find_children(
     patient_id: Uuid,
     parent_id: Uuid,
 ) -> Result<Vec<Entity>, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&patient_id, Type::UUID), (&parent_id, Type::UUID)];
-    decode(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
+    let params: [&dyn Param; 2] = [&patient_id, &parent_id];
+    entities(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
 }
 
 /// Reads a stored entity without a lock.
@@ -154,30 +154,30 @@ pub(super) async fn read(
     kind: EntityKind,
     id: Uuid,
 ) -> Result<Option<Record>, Error> {
-    let name = kind.as_str();
-    let params: [(&(dyn ToSql + Sync), Type); 3] = [
-        (&patient_id, Type::UUID),
-        (&name, Type::TEXT),
-        (&id, Type::UUID),
-    ];
+    let params: [&dyn Param; 3] = [&patient_id, &kind.to_string(), &id];
     let rows = query(client, "medical.read", READ, &params).await?;
-    let record = |row: &Row| serde_json::from_value(row.get(0)).map_err(|_| unreadable());
+    let record = |row: &Row| decode("medical.entity", row.get(0));
     rows.first().map(record).transpose()
 }
 
-/// Returns those of the wanted entities that already exist, as kind name and id.
+/// Returns those of the wanted entities that already exist.
 pub(super) async fn taken(
     client: &Client,
     wanted: &[(EntityKind, Uuid)],
-) -> Result<Vec<(String, Uuid)>, Error> {
-    let wanted = names(wanted);
-    let rows = query(client, "medical.taken", TAKEN, &[(&wanted, Type::JSONB)]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+) -> Result<Vec<(EntityKind, Uuid)>, Error> {
+    let rows = query(client, "medical.taken", TAKEN, &[&names(wanted)]).await?;
+    let entity = |row: &Row| Ok((decode("medical.entity", row.get(0))?, row.get(1)));
+    rows.iter().map(entity).collect()
 }
 
 pub(super) async fn knows_patient(client: &Client, patient_id: Uuid) -> Result<bool, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&patient_id, Type::UUID)];
-    let rows = query(client, "medical.knows_patient", KNOWS_PATIENT, &params).await?;
+    let rows = query(
+        client,
+        "medical.knows_patient",
+        KNOWS_PATIENT,
+        &[&patient_id],
+    )
+    .await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
@@ -186,12 +186,7 @@ pub(super) async fn create(
     author: &Author<'_>,
     entities: &[NewEntity],
 ) -> Result<(), Error> {
-    let rows = entities.iter().map(|entity| {
-        json!({"kind": entity.kind, "id": entity.id, "parent_id": entity.parent_id,
-            "organization_id": entity.organization_id, "status": entity.kind.initial(),
-            "content": entity.content, "facts": entity.facts})
-    });
-    write(client, "medical.create", CREATE, author, rows.collect()).await
+    write(client, "medical.create", CREATE, author, entities).await
 }
 
 pub(super) async fn change(
@@ -199,11 +194,7 @@ pub(super) async fn change(
     author: &Author<'_>,
     changes: &[Change],
 ) -> Result<(), Error> {
-    let rows = changes.iter().map(|change| {
-        json!({"kind": change.kind, "id": change.id, "status": change.status,
-            "content": change.content, "facts": change.facts})
-    });
-    write(client, "medical.change", CHANGE, author, rows.collect()).await
+    write(client, "medical.change", CHANGE, author, changes).await
 }
 
 /// Requires that every row is written. A missing row would mean a change that was not made.
@@ -212,22 +203,21 @@ async fn write(
     stage: &'static str,
     sql: &str,
     author: &Author<'_>,
-    rows: Vec<Value>,
+    rows: &[impl Serialize],
 ) -> Result<(), Error> {
     let asked = rows.len();
     if asked == 0 {
         return Ok(());
     }
-    let rows = Value::Array(rows);
     let common = &author.common;
-    let params: [(&(dyn ToSql + Sync), Type); 7] = [
-        (&common.patient_id, Type::UUID),
-        (&rows, Type::JSONB),
-        (&author.event_id, Type::INT8),
-        (&author.event_kind, Type::TEXT),
-        (&common.request_id, Type::TEXT),
-        (&common.user_id, Type::UUID),
-        (&common.client_id, Type::UUID),
+    let params: [&dyn Param; 7] = [
+        &common.patient_id,
+        &json!(rows),
+        &author.event_id,
+        &author.event_kind,
+        &common.request_id,
+        &common.user_id,
+        &common.client_id,
     ];
     let written = query(client, stage, &format!("{sql} RETURNING id"), &params).await?;
     if written.len() == asked {
@@ -246,12 +236,7 @@ fn names(wanted: &[(EntityKind, Uuid)]) -> Value {
         .collect()
 }
 
-fn decode(rows: &[Row]) -> Result<Vec<Entity>, Error> {
-    let entity = |row: &Row| serde_json::from_str(row.get(0)).map_err(|_| unreadable());
+fn entities(rows: &[Row]) -> Result<Vec<Entity>, Error> {
+    let entity = |row: &Row| decode("medical.entity", row.get(0));
     rows.iter().map(entity).collect()
-}
-
-/// Hides the decoder's own message, because it may quote the row.
-fn unreadable() -> Error {
-    Error::Unreadable("medical.entity: a row does not decode".to_owned())
 }
