@@ -7,6 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use serde_json::{Value, json};
 use tokio_postgres::Transaction;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::request_body::RequestBodyBuilder;
@@ -73,18 +74,12 @@ fn for_kind(
         .required(Some(Required::True));
     operation.request_body = Some(body.build().into());
     operation.operation_id = Some(kind.to_owned());
-    operation.summary = description(schema).or(operation.summary);
-    operation
-}
-
-/// Returns the description in a payload's schema, however the schema is composed.
-fn description(schema: &RefOr<Schema>) -> Option<String> {
-    match schema {
-        RefOr::T(Schema::Object(object)) => object.description.clone(),
-        RefOr::T(Schema::AllOf(parts)) => parts.description.clone(),
-        RefOr::T(Schema::OneOf(choices)) => choices.description.clone(),
-        _ => None,
+    // The description in a schema, however the schema is composed.
+    let description = json!(schema)["description"].take();
+    if let Value::String(description) = description {
+        operation.summary = Some(description);
     }
+    operation
 }
 
 /// Accepts a job of this kind. If an equal job is pending (equal except for `request_id`), the

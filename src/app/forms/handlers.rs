@@ -1,5 +1,5 @@
-//! Owns the handlers of the forms system. A handler receives the one service it calls as a
-//! parameter, so it cannot call another one (A18). If that service is down, no other service is
+//! Owns the handlers of the forms system. A handler is a method of the one service it calls, so it
+//! cannot call another one (A18). If that service is down, no other service is
 //! called again because of it (A19).
 //!
 //! Every handler may run again for the same event (D8). For calls to a service, the idempotency key
@@ -34,128 +34,179 @@ pub fn handlers<'a>(
     } = services;
     match event {
         FormEvent::FormSubmitted(event) => {
-            Handlers::one("archive_form", archive_form(archive, event, ctx)).calls(ARCHIVE)
+            Handlers::one("archive_form", archive.form(event, ctx)).calls(ARCHIVE)
         }
         FormEvent::FormArchived(event) => {
-            Handlers::one("open_case", open_case(cases, event, ctx)).calls(CASES)
+            Handlers::one("open_case", cases.open_case(event, ctx)).calls(CASES)
         }
-        FormEvent::CaseOpened(event) => {
-            Handlers::one("archive_note", archive_note(archive, event, ctx))
-                .calls(ARCHIVE)
-                .and(
-                    "notify_received",
-                    notify_received(notifications, event, ctx),
-                )
-                .calls(NOTIFICATIONS)
-        }
+        FormEvent::CaseOpened(event) => Handlers::one("archive_note", archive.note(event, ctx))
+            .calls(ARCHIVE)
+            .and("notify_received", notifications.received(event, ctx))
+            .calls(NOTIFICATIONS),
         FormEvent::GrantLetterReceived(event) => {
-            Handlers::one("archive_letter", archive_letter(archive, event, ctx)).calls(ARCHIVE)
+            Handlers::one("archive_letter", archive.letter(event, ctx)).calls(ARCHIVE)
         }
         FormEvent::GrantLetterArchived(event) => {
             Handlers::one("save_grant", save_grant(event, ctx))
                 .and("approve_form", approve_form(event, ctx))
         }
-        FormEvent::GrantSaved(event) => Handlers::one(
-            "notify_approved",
-            notify_approved(notifications, event, ctx),
-        )
-        .calls(NOTIFICATIONS),
-        FormEvent::ExternalLetterReceived(event) => Handlers::one(
-            "archive_letter",
-            archive_external_letter(archive, event, ctx),
-        )
-        .calls(ARCHIVE),
-        FormEvent::ExternalLetterArchived(event) => {
-            Handlers::one("save_external_grant", save_external_grant(event, ctx))
-                .and(
-                    "notify_external",
-                    notify_external(notifications, event, ctx),
-                )
+        FormEvent::GrantSaved(event) => {
+            Handlers::one("notify_approved", notifications.approved(event, ctx))
                 .calls(NOTIFICATIONS)
         }
-        FormEvent::FormCancelled(event) => Handlers::one(
-            "notify_cancelled",
-            notify_cancelled(notifications, event, ctx),
-        )
-        .calls(NOTIFICATIONS)
-        .and("cancel_form", cancel_form(event, ctx)),
+        FormEvent::ExternalLetterReceived(event) => {
+            Handlers::one("archive_letter", archive.external_letter(event, ctx)).calls(ARCHIVE)
+        }
+        FormEvent::ExternalLetterArchived(event) => {
+            Handlers::one("save_external_grant", save_external_grant(event, ctx))
+                .and("notify_external", notifications.external(event, ctx))
+                .calls(NOTIFICATIONS)
+        }
+        FormEvent::FormCancelled(event) => {
+            Handlers::one("notify_cancelled", notifications.cancelled(event, ctx))
+                .calls(NOTIFICATIONS)
+                .and("cancel_form", cancel_form(event, ctx))
+        }
         FormEvent::GrantLetterViewed(event) => Handlers::one("count_view", count_view(event)),
     }
 }
 
-/// Archives a submitted form.
-pub async fn archive_form(
-    archive: &Archive,
-    event: &FormSubmitted,
-    ctx: &Context,
-) -> HandlerResult {
-    let form = &event.form;
-    let reference = ("form", form.id.as_str());
-    let archived = archive.store(ctx, reference, "Application", form).await?;
-    let form_id = form.id.clone();
-    let archived = FormArchived { form_id, archived };
-    follow_up(ctx, &form.id, &FormEvent::FormArchived(archived))?;
-    Ok(Done::ok())
+impl Archive {
+    /// Archives a submitted form.
+    async fn form(&self, event: &FormSubmitted, ctx: &Context) -> HandlerResult {
+        let form = &event.form;
+        let reference = ("form", form.id.as_str());
+        let archived = self.store(ctx, reference, "Application", form).await?;
+        let form_id = form.id.clone();
+        let archived = FormArchived { form_id, archived };
+        follow_up(ctx, &form.id, &FormEvent::FormArchived(archived))?;
+        Ok(Done::ok())
+    }
+
+    /// Adds a note to the archive that a case was opened.
+    async fn note(&self, event: &CaseOpened, ctx: &Context) -> HandlerResult {
+        let reference = ("note", event.form_id.as_str());
+        let stored = self.store(ctx, reference, "Case opened", &event.case);
+        stored.await?;
+        Ok(Done::ok())
+    }
+
+    /// Archives the grant letter of a form.
+    async fn letter(&self, event: &GrantLetterReceived, ctx: &Context) -> HandlerResult {
+        let archived = GrantLetterArchived {
+            form_id: event.form_id.clone(),
+            archived: self
+                .archived_letter(&event.letter_id, &event.grant, ctx)
+                .await?,
+            grant: event.grant.clone(),
+        };
+        let archived = FormEvent::GrantLetterArchived(archived);
+        follow_up(ctx, &event.form_id, &archived)?;
+        Ok(Done::ok())
+    }
+
+    /// Archives the grant letter for a case of another system.
+    async fn external_letter(
+        &self,
+        event: &ExternalLetterReceived,
+        ctx: &Context,
+    ) -> HandlerResult {
+        let archived = ExternalLetterArchived {
+            archived: self
+                .archived_letter(&event.letter_id, &event.grant, ctx)
+                .await?,
+            grant: event.grant.clone(),
+        };
+        ctx.emit(&FormEvent::ExternalLetterArchived(archived))?;
+        Ok(Done::ok())
+    }
+
+    async fn archived_letter(
+        &self,
+        letter_id: &str,
+        grant: &Grant,
+        ctx: &Context,
+    ) -> Result<Archived, HandlerError> {
+        let reference = ("letter", letter_id);
+        self.store(ctx, reference, "Grant letter", grant).await
+    }
 }
 
-/// Opens a case for an archived form and stores its number. Later messages find the form by this
-/// number.
-pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> HandlerResult {
-    let form_id = &event.form_id;
-    let form = load(ctx, form_id).await?;
-    let opened = match known_case(ctx, form_id).await? {
-        Some(case) => case,
-        None => cases.open(ctx, &form, &event.archived).await?,
-    };
-    let tx = ctx.transaction().await?;
-    let kept = store::keep_case(&tx, form_id, &opened).await.retryable()?;
-    let opened = CaseOpened {
-        form_id: form_id.clone(),
-        case: kept.ok_or_else(|| missing(form_id))?,
-    };
-    follow_up(ctx, form_id, &FormEvent::CaseOpened(opened))?;
-    tx.complete(Done::ok()).await
+impl Cases {
+    /// Opens a case for an archived form and stores its number. Later messages find the form by this
+    /// number.
+    async fn open_case(&self, event: &FormArchived, ctx: &Context) -> HandlerResult {
+        let form_id = &event.form_id;
+        let form = load(ctx, form_id).await?;
+        let opened = match known_case(ctx, form_id).await? {
+            Some(case) => case,
+            None => self.open(ctx, &form, &event.archived).await?,
+        };
+        let tx = ctx.transaction().await?;
+        let kept = store::keep_case(&tx, form_id, &opened).await.retryable()?;
+        let opened = CaseOpened {
+            form_id: form_id.clone(),
+            case: kept.ok_or_else(|| missing(form_id))?,
+        };
+        follow_up(ctx, form_id, &FormEvent::CaseOpened(opened))?;
+        tx.complete(Done::ok()).await
+    }
 }
 
-/// Adds a note to the archive that a case was opened.
-pub async fn archive_note(archive: &Archive, event: &CaseOpened, ctx: &Context) -> HandlerResult {
-    let reference = ("note", event.form_id.as_str());
-    let stored = archive.store(ctx, reference, "Case opened", &event.case);
-    stored.await?;
-    Ok(Done::ok())
-}
+impl Notifications {
+    /// Notifies the company that its application was received.
+    async fn received(&self, event: &CaseOpened, ctx: &Context) -> HandlerResult {
+        let form = load(ctx, &event.form_id).await?;
+        let reference = format!("form/{}/received", form.id);
+        let notice = form_notice(&form, reference, "We have received your application");
+        self.send(ctx, Part::Case, &notice).await?;
+        Ok(Done::ok())
+    }
 
-/// Notifies the company that its application was received.
-pub async fn notify_received(
-    notifications: &Notifications,
-    event: &CaseOpened,
-    ctx: &Context,
-) -> HandlerResult {
-    let form = load(ctx, &event.form_id).await?;
-    let reference = format!("form/{}/received", form.id);
-    let notice = form_notice(&form, reference, "We have received your application");
-    notifications.send(ctx, Part::Case, &notice).await?;
-    Ok(Done::ok())
-}
+    /// Notifies the company of its grant with a message and a new status.
+    async fn approved(&self, event: &GrantSaved, ctx: &Context) -> HandlerResult {
+        let form = load(ctx, &event.form_id).await?;
+        for (part, text) in [
+            (Part::Message, "Your application was approved"),
+            (Part::Status, "Approved"),
+        ] {
+            let notice = form_notice(&form, of_grant(&event.grant, part), text);
+            self.send_once(ctx, part, &notice).await?;
+        }
+        Ok(Done::ok())
+    }
 
-/// Archives the grant letter of a form.
-pub async fn archive_letter(
-    archive: &Archive,
-    event: &GrantLetterReceived,
-    ctx: &Context,
-) -> HandlerResult {
-    let archived = GrantLetterArchived {
-        form_id: event.form_id.clone(),
-        archived: archived_letter(archive, &event.letter_id, &event.grant, ctx).await?,
-        grant: event.grant.clone(),
-    };
-    let archived = FormEvent::GrantLetterArchived(archived);
-    follow_up(ctx, &event.form_id, &archived)?;
-    Ok(Done::ok())
+    /// Notifies a company of a grant for a case of another system. The company's page has no entry for
+    /// that case yet, so there are three sub-steps: the entry, the message and the status.
+    async fn external(&self, event: &ExternalLetterArchived, ctx: &Context) -> HandlerResult {
+        for (part, text) in [
+            (Part::Case, "Expert help"),
+            (Part::Message, "You have a new grant letter"),
+            (Part::Status, "Approved"),
+        ] {
+            let notice = Notice {
+                reference: of_grant(&event.grant, part),
+                group: format!("case/{}", event.grant.measure.case_number),
+                company_number: &event.grant.company_number,
+                text,
+                contact: None,
+            };
+            self.send_once(ctx, part, &notice).await?;
+        }
+        Ok(Done::ok())
+    }
+
+    /// Notifies the company that its application was cancelled.
+    async fn cancelled(&self, event: &FormCancelled, ctx: &Context) -> HandlerResult {
+        let form = load(ctx, &event.form_id).await?;
+        let notice = form_notice(&form, format!("form/{}/cancelled", form.id), "Cancelled");
+        self.send(ctx, Part::Status, &notice).await?;
+        Ok(Done::ok())
+    }
 }
 
 /// Stores the grant of a form.
-pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
+async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
     let form_id = &event.form_id;
     let tx = ctx.transaction().await?;
     let status = store::status_of(&tx, form_id).await.retryable()?;
@@ -171,7 +222,7 @@ pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerRe
 
 /// Marks a form as approved. If the form was cancelled before, it stays cancelled, and the event's
 /// result says so.
-pub async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
+async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     if !store::approve(&tx, &event.form_id).await.retryable()? {
         repeated(&tx, &event.form_id, FormStatus::Approved).await?;
@@ -179,82 +230,15 @@ pub async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> Handler
     tx.complete(Done::ok()).await
 }
 
-/// Notifies the company of its grant with a message and a new status.
-pub async fn notify_approved(
-    notifications: &Notifications,
-    event: &GrantSaved,
-    ctx: &Context,
-) -> HandlerResult {
-    let form = load(ctx, &event.form_id).await?;
-    for (part, text) in [
-        (Part::Message, "Your application was approved"),
-        (Part::Status, "Approved"),
-    ] {
-        let notice = form_notice(&form, of_grant(&event.grant, part), text);
-        notifications.send_once(ctx, part, &notice).await?;
-    }
-    Ok(Done::ok())
-}
-
-/// Archives the grant letter for a case of another system.
-pub async fn archive_external_letter(
-    archive: &Archive,
-    event: &ExternalLetterReceived,
-    ctx: &Context,
-) -> HandlerResult {
-    let archived = ExternalLetterArchived {
-        archived: archived_letter(archive, &event.letter_id, &event.grant, ctx).await?,
-        grant: event.grant.clone(),
-    };
-    ctx.emit(&FormEvent::ExternalLetterArchived(archived))?;
-    Ok(Done::ok())
-}
-
 /// Stores a grant for a case of another system.
-pub async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) -> HandlerResult {
+async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     keep_grant(&tx, None, &event.grant, &event.archived).await?;
     tx.complete(Done::ok()).await
 }
 
-/// Notifies a company of a grant for a case of another system. The company's page has no entry for
-/// that case yet, so there are three sub-steps: the entry, the message and the status.
-pub async fn notify_external(
-    notifications: &Notifications,
-    event: &ExternalLetterArchived,
-    ctx: &Context,
-) -> HandlerResult {
-    for (part, text) in [
-        (Part::Case, "Expert help"),
-        (Part::Message, "You have a new grant letter"),
-        (Part::Status, "Approved"),
-    ] {
-        let notice = Notice {
-            reference: of_grant(&event.grant, part),
-            group: format!("case/{}", event.grant.measure.case_number),
-            company_number: &event.grant.company_number,
-            text,
-            contact: None,
-        };
-        notifications.send_once(ctx, part, &notice).await?;
-    }
-    Ok(Done::ok())
-}
-
-/// Notifies the company that its application was cancelled.
-pub async fn notify_cancelled(
-    notifications: &Notifications,
-    event: &FormCancelled,
-    ctx: &Context,
-) -> HandlerResult {
-    let form = load(ctx, &event.form_id).await?;
-    let notice = form_notice(&form, format!("form/{}/cancelled", form.id), "Cancelled");
-    notifications.send(ctx, Part::Status, &notice).await?;
-    Ok(Done::ok())
-}
-
 /// Marks a form as cancelled.
-pub async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult {
+async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     if !store::cancel(&tx, &event.form_id).await.retryable()? {
         repeated(&tx, &event.form_id, FormStatus::Cancelled).await?;
@@ -264,7 +248,7 @@ pub async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult 
 
 /// Does nothing. The queue's statistics count the view once its event is in the log.
 #[expect(clippy::unused_async, reason = "a handler is a future")]
-pub async fn count_view(_event: &GrantLetterViewed) -> HandlerResult {
+async fn count_view(_event: &GrantLetterViewed) -> HandlerResult {
     Ok(Done::ok())
 }
 
@@ -287,16 +271,6 @@ async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
 async fn known_case(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
     let connection = ctx.connection().await?;
     store::case_of(&connection, form_id).await.retryable()
-}
-
-async fn archived_letter(
-    archive: &Archive,
-    letter_id: &str,
-    grant: &Grant,
-    ctx: &Context,
-) -> Result<Archived, HandlerError> {
-    let reference = ("letter", letter_id);
-    archive.store(ctx, reference, "Grant letter", grant).await
 }
 
 async fn keep_grant(

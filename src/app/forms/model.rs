@@ -188,40 +188,34 @@ impl Form {
     /// [`Error::Invalid`] names the first invalid field and what is allowed. It never quotes the
     /// value.
     pub fn check(&self) -> Result<(), Error> {
+        let Self {
+            company,
+            employee,
+            expert,
+            need,
+            ..
+        } = self;
+        let contact = &company.contact;
         text("form.id", &self.id, 100)?;
-        digits("form.company.number", &self.company.number, 9)?;
-        text("form.company.name", &self.company.name, 200)?;
-        text(
-            "form.company.contact.name",
-            self.company.contact.name.expose(),
-            200,
-        )?;
-        email(
-            "form.company.contact.email",
-            self.company.contact.email.expose(),
-        )?;
-        phone(
-            "form.company.contact.phone",
-            self.company.contact.phone.expose(),
-        )?;
+        digits("form.company.number", &company.number, 9)?;
+        text("form.company.name", &company.name, 200)?;
+        text("form.company.contact.name", contact.name.expose(), 200)?;
+        email("form.company.contact.email", contact.email.expose())?;
+        phone("form.company.contact.phone", contact.phone.expose())?;
         digits(
             "form.employee.national_id",
-            self.employee.national_id.expose(),
+            employee.national_id.expose(),
             11,
         )?;
-        text("form.employee.name", self.employee.name.expose(), 200)?;
-        text("form.expert.name", self.expert.name.expose(), 200)?;
-        text("form.expert.company", &self.expert.company, 200)?;
-        text("form.expert.competence", &self.expert.competence, 1000)?;
-        text("form.need.reason", self.need.reason.expose(), 10_000)?;
-        text(
-            "form.need.requirement",
-            self.need.requirement.expose(),
-            10_000,
-        )?;
-        not_negative("form.need.estimated_cost", self.need.estimated_cost)?;
-        not_negative("form.need.hours", self.need.hours.into())?;
-        date("form.need.start_date", &self.need.start_date)
+        text("form.employee.name", employee.name.expose(), 200)?;
+        text("form.expert.name", expert.name.expose(), 200)?;
+        text("form.expert.company", &expert.company, 200)?;
+        text("form.expert.competence", &expert.competence, 1000)?;
+        text("form.need.reason", need.reason.expose(), 10_000)?;
+        text("form.need.requirement", need.requirement.expose(), 10_000)?;
+        not_negative("form.need.estimated_cost", need.estimated_cost)?;
+        not_negative("form.need.hours", need.hours.into())?;
+        date("form.need.start_date", &need.start_date)
     }
 }
 

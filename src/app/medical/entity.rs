@@ -144,15 +144,12 @@ impl Entity {
     /// # Errors
     /// 409 if the entity is in another state.
     pub(super) fn must_be(&self, allowed: &[EntityStatus]) -> Result<(), HandlerError> {
-        if allowed.contains(&self.status) {
-            return Ok(());
-        }
         let Self { kind, status, .. } = self;
-        let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-        let allowed = allowed.join(" or ");
-        Err(conflict(format!(
-            "the {kind} is {status}, needed is {allowed}"
-        )))
+        demand(allowed.contains(status), || {
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            let allowed = allowed.join(" or ");
+            conflict(format!("the {kind} is {status}, needed is {allowed}"))
+        })
     }
 
     /// Requires that the entity belongs to this legal entity.
@@ -160,13 +157,11 @@ impl Entity {
     /// # Errors
     /// 409 if it belongs to another legal entity than the user's client.
     pub(super) fn must_belong_to(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        if self.organization_id == client_id {
-            return Ok(());
-        }
+        let is_own = self.organization_id == client_id;
         let kind = self.kind;
-        Err(conflict(format!(
-            "the {kind} belongs to another legal entity"
-        )))
+        demand(is_own, || {
+            conflict(format!("the {kind} belongs to another legal entity"))
+        })
     }
 
     /// Requires that this legal entity requested it.
@@ -174,13 +169,11 @@ impl Entity {
     /// # Errors
     /// 403 if another legal entity requested it.
     pub(super) fn must_be_asked_for_by(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        if self.organization_id == client_id {
-            return Ok(());
-        }
+        let is_own = self.organization_id == client_id;
         let kind = self.kind;
-        Err(forbidden(format!(
-            "another legal entity has asked for the {kind}"
-        )))
+        demand(is_own, || {
+            forbidden(format!("another legal entity has asked for the {kind}"))
+        })
     }
 
     /// Requires that the entity has not expired.
@@ -188,10 +181,9 @@ impl Entity {
     /// # Errors
     /// 409 if it has expired.
     pub(super) fn must_not_be_expired(&self) -> Result<(), HandlerError> {
-        if self.expired {
-            return Err(conflict(format!("the {} has expired", self.kind)));
-        }
-        Ok(())
+        demand(!self.expired, || {
+            conflict(format!("the {} has expired", self.kind))
+        })
     }
 
     /// Requires that the content equals the stored one, except for the status and its reasons.
@@ -199,13 +191,10 @@ impl Entity {
     /// # Errors
     /// 409 if any other field differs.
     pub(super) fn must_equal(&self, content: &Value) -> Result<(), HandlerError> {
-        if same_but_status(&self.content, content) {
-            return Ok(());
-        }
         let kind = self.kind;
-        Err(conflict(format!(
-            "the content of the {kind} is not the stored one"
-        )))
+        demand(same_but_status(&self.content, content), || {
+            conflict(format!("the content of the {kind} is not the stored one"))
+        })
     }
 
     /// Reports whether a later job recorded this legal entity as the one that uses it.
@@ -250,6 +239,17 @@ fn same(one: &Value, other: &Value) -> bool {
         }
         _ => one == other,
     }
+}
+
+/// Requires a condition.
+///
+/// # Errors
+/// This one, if it does not hold.
+pub(super) fn demand(
+    holds: bool,
+    error: impl FnOnce() -> HandlerError,
+) -> Result<(), HandlerError> {
+    if holds { Ok(()) } else { Err(error()) }
 }
 
 /// Returns an expected error: the request conflicts with the stored data.

@@ -37,7 +37,7 @@ use super::content::{
 use super::entity::EntityStatus::{
     Active, Closed, Completed, EnteredInError, InProgress, New, Recalled,
 };
-use super::entity::{Entity, EntityKind, conflict, not_found};
+use super::entity::{Entity, EntityKind, conflict, demand, not_found};
 use super::payload::{
     ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
     DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,
@@ -221,9 +221,10 @@ impl Transition for EpisodeCancelJob {
         episode.must_be(&[Active, Closed])?;
         episode.must_belong_to(patient.common.client_id)?;
         let children = patient.children_of(self.id).await?;
-        if !children.iter().all(|child| child.is(EnteredInError)) {
-            return Err(conflict("an encounter of the episode is not cancelled"));
-        }
+        demand(
+            children.iter().all(|child| child.is(EnteredInError)),
+            || conflict("an encounter of the episode is not cancelled"),
+        )?;
         let facts = json!(self.request_params);
         Ok(linked(patient, &episode).change(&episode, EnteredInError, facts))
     }
@@ -295,9 +296,9 @@ impl Transition for ServiceRequestUseJob {
         let request = service_request(patient, self.service_request_id).await?;
         request.must_be(&[Active])?;
         request.must_not_be_expired()?;
-        if !request.facts["used_by_legal_entity"].is_null() {
-            return Err(conflict("the service_request is used already"));
-        }
+        demand(request.facts["used_by_legal_entity"].is_null(), || {
+            conflict("the service_request is used already")
+        })?;
         let facts = json!({"used_by_employee": self.used_by_employee,
             "used_by_legal_entity": self.used_by_legal_entity});
         Ok(linked(patient, &request).change(&request, Active, facts))
@@ -419,12 +420,9 @@ async fn signed_entity<T: Content>(
 }
 
 fn must_be_used_by_client(patient: &Patient<'_>, request: &Entity) -> Result<(), HandlerError> {
-    if request.is_used_by(patient.common.client_id) {
-        return Ok(());
-    }
-    Err(conflict(
-        "the service_request is not used by this legal entity",
-    ))
+    demand(request.is_used_by(patient.common.client_id), || {
+        conflict("the service_request is not used by this legal entity")
+    })
 }
 
 fn must_be_signed_by(
@@ -432,13 +430,10 @@ fn must_be_signed_by(
     root: &Part,
     employee: &str,
 ) -> Result<(), HandlerError> {
-    if root.uuid(employee)? == patient.common.user_id {
-        return Ok(());
-    }
     let kind = root.kind;
-    Err(conflict(format!(
-        "the signer is not the {employee} of the {kind}"
-    )))
+    demand(root.uuid(employee)? == patient.common.user_id, || {
+        conflict(format!("the signer is not the {employee} of the {kind}"))
+    })
 }
 
 /// Creates all entities of a signed content: the root below `parent_id`, the others below the root.
