@@ -223,11 +223,7 @@ async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult
 /// Marks a form as approved. If the form was cancelled before, it stays cancelled, and the event's
 /// result says so.
 async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
-    let tx = ctx.transaction().await?;
-    if !store::approve(&tx, &event.form_id).await.retryable()? {
-        repeated(&tx, &event.form_id, FormStatus::Approved).await?;
-    }
-    tx.complete(Done::ok()).await
+    advance(&event.form_id, FormStatus::Approved, ctx).await
 }
 
 /// Stores a grant for a case of another system.
@@ -239,11 +235,7 @@ async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) -> H
 
 /// Marks a form as cancelled.
 async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult {
-    let tx = ctx.transaction().await?;
-    if !store::cancel(&tx, &event.form_id).await.retryable()? {
-        repeated(&tx, &event.form_id, FormStatus::Cancelled).await?;
-    }
-    tx.complete(Done::ok()).await
+    advance(&event.form_id, FormStatus::Cancelled, ctx).await
 }
 
 /// Does nothing. The queue's statistics count the view once its event is in the log.
@@ -289,20 +281,18 @@ async fn keep_grant(
     ))
 }
 
-/// If the status was not changed, this is fine if it already has the desired value.
-async fn repeated(
-    tx: &Transaction<'_>,
-    form_id: &str,
-    wanted: FormStatus,
-) -> Result<(), HandlerError> {
-    match store::status_of(tx, form_id).await.retryable()? {
-        None => Err(missing(form_id)),
-        Some(status) if status == wanted => Ok(()),
-        Some(status) => {
+/// Changes the status of a form. That it already has this status is fine.
+async fn advance(form_id: &str, wanted: FormStatus, ctx: &Context) -> HandlerResult {
+    let tx = ctx.transaction().await?;
+    if !store::advance(&tx, form_id, wanted).await.retryable()? {
+        let status = store::status_of(&tx, form_id).await.retryable()?;
+        let status = status.ok_or_else(|| missing(form_id))?;
+        if status != wanted {
             let message = format!("form {form_id} is {status:?} and cannot become {wanted:?}");
-            Err(HandlerError::reject("form_status", message))
+            return Err(HandlerError::reject("form_status", message));
         }
     }
+    tx.complete(Done::ok()).await
 }
 
 fn missing(form_id: &str) -> HandlerError {

@@ -147,6 +147,13 @@ pub enum FormStatus {
     Cancelled,
 }
 
+/// The name that the database stores.
+impl fmt::Display for FormStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// A grant, as announced by its letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {

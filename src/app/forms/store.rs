@@ -51,15 +51,10 @@ const CASE_OF: &str = "SELECT case_number, measure_id FROM forms.form WHERE id =
 
 const FORM_OF: &str = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
-/// Approves a form. A status only moves forward: a cancelled form cannot become approved.
-const APPROVE: &str = "\
-UPDATE forms.form SET status = 'approved', updated_at = clock_timestamp()
- WHERE id = $1 AND status = 'submitted'
-RETURNING id";
-
-const CANCEL: &str = "\
-UPDATE forms.form SET status = 'cancelled', updated_at = clock_timestamp()
- WHERE id = $1 AND status IN ('submitted', 'approved')
+/// Changes the status of a form. It only moves forward: a cancelled form cannot become approved.
+const ADVANCE: &str = "\
+UPDATE forms.form SET status = $2, updated_at = clock_timestamp()
+ WHERE id = $1 AND (status = 'submitted' OR status = 'approved' AND $2 = 'cancelled')
 RETURNING id";
 
 const STATUS_OF: &str = "SELECT to_jsonb(status) FROM forms.form WHERE id = $1";
@@ -125,15 +120,14 @@ pub(super) async fn form_of(client: &Client, case: &Measure) -> Result<Option<St
     Ok(rows.first().map(|row| row.get(0)))
 }
 
-/// Returns whether the form changed from submitted to approved.
-pub(super) async fn approve(client: &Client, form_id: &str) -> Result<bool, Error> {
-    let rows = query(client, "forms.approve", APPROVE, &[&form_id]).await?;
-    Ok(!rows.is_empty())
-}
-
-/// Returns whether the form changed to cancelled.
-pub(super) async fn cancel(client: &Client, form_id: &str) -> Result<bool, Error> {
-    let rows = query(client, "forms.cancel", CANCEL, &[&form_id]).await?;
+/// Returns whether the form has this status only now.
+pub(super) async fn advance(
+    client: &Client,
+    form_id: &str,
+    status: FormStatus,
+) -> Result<bool, Error> {
+    let status = status.to_string();
+    let rows = query(client, "forms.advance", ADVANCE, &[&form_id, &status]).await?;
     Ok(!rows.is_empty())
 }
 

@@ -47,13 +47,15 @@ pub trait Job: Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static {
 
     /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient
     /// call two services and name the second one. A verified signature is not verified again.
-    const SERVICE: Option<&'static str>;
+    const SERVICE: Option<&'static str> = None;
 
     /// Returns the fields that all kinds have.
     fn common(&self) -> Common<'_>;
 
     /// Returns the base64 of the signed content, if the payload has one.
-    fn signed_data(&self) -> Option<&str>;
+    fn signed_data(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// The reason why no job was accepted.
@@ -65,25 +67,8 @@ pub enum Refusal {
     Fields(Vec<FieldError>),
 }
 
-/// Selects `signed_data` from all fields, if it is among them.
-macro_rules! signed_data {
-    ($job:ident: signed_data $($others:ident)*) => { Some(&$job.signed_data) };
-    ($job:ident: $other:ident $($others:ident)*) => { signed_data!($job: $($others)*) };
-    ($job:ident:) => { None };
-}
-
-/// The service of a kind, if it calls one.
-macro_rules! service {
-    () => {
-        None
-    };
-    ($service:ident) => {
-        Some(services::$service)
-    };
-}
-
 macro_rules! jobs {
-    ($($(#[$attr:meta])* $name:ident = $kind:literal $(calls $service:ident)? {
+    ($($(#[$attr:meta])* $name:ident = $kind:literal $(calls $service:ident)? $(signs $signed:literal)? {
         $($(#[$field_attr:meta])* $field:ident: $type:ty),* $(,)?
     })+) => {
         /// The 21 kinds, in the order of the table of seed data.
@@ -103,7 +88,12 @@ macro_rules! jobs {
             pub user_id: Uuid,
             /// The legal entity on whose behalf the user acts.
             pub client_id: Uuid,
-            $($(#[$field_attr])* pub $field: $type),*
+            $($(#[$field_attr])* pub $field: $type,)*
+            $(
+            #[doc = $signed]
+            #[schema(min_length = 1, max_length = 1_000_000)]
+            pub signed_data: String,
+            )?
         }
 
         /// Prints no field, because most fields are about a patient.
@@ -115,7 +105,7 @@ macro_rules! jobs {
 
         impl Job for $name {
             const KIND: &'static str = $kind;
-            const SERVICE: Option<&'static str> = service!($($service)?);
+            $(const SERVICE: Option<&'static str> = Some(services::$service);)?
 
             fn common(&self) -> Common<'_> {
                 Common {
@@ -126,9 +116,12 @@ macro_rules! jobs {
                 }
             }
 
+            $(
+            #[doc = $signed]
             fn signed_data(&self) -> Option<&str> {
-                signed_data!(self: $($field)*)
+                Some(&self.signed_data)
             }
+            )?
         }
         )+
 
@@ -198,18 +191,11 @@ jobs! {
         id: Uuid,
     }
     /// Marks parts of a diagnostic report package as entered in error.
-    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" calls SIGNATURE {
-        /// Base64 of the signed package: equal to the stored one, except for the parts marked
-        /// `entered_in_error`.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" calls SIGNATURE
+        signs "Base64 of the signed package: equal to the stored one, except for the parts marked `entered_in_error`." {}
     /// Stores a diagnostic report with its observations.
-    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" calls SIGNATURE {
-        /// Base64 of the signed package: JSON with `diagnostic_report` and `observations`.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" calls SIGNATURE
+        signs "Base64 of the signed package: JSON with `diagnostic_report` and `observations`." {}
     /// Marks an episode of care as entered in error.
     EpisodeCancelJob = "episode_cancel_job" {
         /// The episode.
@@ -254,43 +240,31 @@ jobs! {
         request_params: EpisodeChange,
     }
     /// Marks parts of an encounter package as entered in error.
-    PackageCancelJob = "package_cancel_job" calls SIGNATURE {
-        /// Base64 of the signed package: equal to the stored one, except for the parts marked
-        /// `entered_in_error`.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    PackageCancelJob = "package_cancel_job" calls SIGNATURE
+        signs "Base64 of the signed package: equal to the stored one, except for the parts marked `entered_in_error`." {}
     /// Stores an encounter and everything that was recorded during it.
-    PackageCreateJob = "package_create_job" calls SIGNATURE {
+    PackageCreateJob = "package_create_job" calls SIGNATURE
+        signs "Base64 of the signed package: JSON with `encounter` and lists of the entities that belong to it."
+    {
         /// The visit it was part of.
         visit: Visit,
-        /// Base64 of the signed package: JSON with `encounter` and lists of the entities that
-        /// belong to it.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Marks a procedure as entered in error.
-    ProcedureCancelJob = "procedure_cancel_job" calls SIGNATURE {
+    ProcedureCancelJob = "procedure_cancel_job" calls SIGNATURE
+        signs "Base64 of the signed procedure: equal to the stored one, except for the status and its reasons."
+    {
         /// The procedure.
         id: Uuid,
-        /// Base64 of the signed procedure: equal to the stored one, except for the status and its
-        /// reasons.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Stores a procedure.
-    ProcedureCreateJob = "procedure_create_job" calls SIGNATURE {
-        /// Base64 of the signed procedure, JSON.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    ProcedureCreateJob = "procedure_create_job" calls SIGNATURE
+        signs "Base64 of the signed procedure, JSON." {}
     /// Marks a service request as entered in error and notifies the patient.
-    ServiceRequestCancelJob = "service_request_cancel_job" calls SMS {
+    ServiceRequestCancelJob = "service_request_cancel_job" calls SMS
+        signs "Base64 of the signed service request."
+    {
         /// The service request.
         service_request_id: Uuid,
-        /// Base64 of the signed service request.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Completes a service request whose episode was closed.
     ServiceRequestCloseJob = "service_request_close_job" {
@@ -308,23 +282,19 @@ jobs! {
         status_reason: String,
     }
     /// Stores a service request.
-    ServiceRequestCreateJob = "service_request_create_job" calls SIGNATURE {
-        /// Base64 of the signed service request, JSON.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    ServiceRequestCreateJob = "service_request_create_job" calls SIGNATURE
+        signs "Base64 of the signed service request, JSON." {}
     /// Starts the requested service.
     ServiceRequestProcessJob = "service_request_process_job" {
         /// The service request.
         service_request_id: Uuid,
     }
     /// Recalls a service request and notifies the patient.
-    ServiceRequestRecallJob = "service_request_recall_job" calls SMS {
+    ServiceRequestRecallJob = "service_request_recall_job" calls SMS
+        signs "Base64 of the signed service request, as stored."
+    {
         /// The service request.
         service_request_id: Uuid,
-        /// Base64 of the signed service request, as stored.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Releases a service request, so that another legal entity can use it.
     ServiceRequestReleaseJob = "service_request_release_job" {

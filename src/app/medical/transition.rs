@@ -98,6 +98,7 @@ async fn prepare<'a, J: Transition>(
 }
 
 /// The changes that a job is going to make.
+#[derive(Default)]
 pub struct Plan {
     created: Vec<NewEntity>,
     changed: Vec<Change>,
@@ -110,11 +111,8 @@ impl Plan {
     /// A plan that changes nothing and only returns a result.
     pub(super) fn answer(result: Value) -> Self {
         Self {
-            created: Vec::new(),
-            changed: Vec::new(),
-            follow_ups: Vec::new(),
-            call: None,
             result,
+            ..Self::default()
         }
     }
 
