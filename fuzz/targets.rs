@@ -20,11 +20,12 @@ use tokio_postgres::types::{FromSql, Type};
 use tower::Service;
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::app::checks::intake::{Filter, Wanted};
 use crate::app::medical::content::{
     Content, DiagnosticReportPackage, EncounterPackage, Procedure, ServiceRequest,
 };
 use crate::app::medical::signed::open;
-use crate::app::{App, Event as AppEvent, checks, forms};
+use crate::app::{App, Event as AppEvent, forms};
 use tidegate::config;
 use tidegate::connect;
 use tidegate::invocation::{Actions, Request};
@@ -278,7 +279,7 @@ fn message(input: &[u8]) {
     let Ok(message) = serde_json::from_slice::<Value>(input) else {
         return;
     };
-    if let Err(error) = checks::intake::is_relevant(&message) {
+    if let Err(error) = Wanted::in_message(&Filter::default(), &message) {
         let error = error.to_string();
         let named = [
             "message",

@@ -62,7 +62,8 @@ pub(crate) async fn query(
     answer.map_err(|source| Error::Database { stage, source })
 }
 
-/// Decodes a column of JSON. The decoder's own message may quote the row, so the error names only `what` it is.
+/// Decodes a column of JSON. The decoder's own message may quote the row, so the error names only
+/// `what` it is.
 pub(crate) fn decode<T: DeserializeOwned>(what: &str, json: Value) -> Result<T, Error> {
     let unreadable = |_| Error::Unreadable(format!("{what}: a row does not decode"));
     serde_json::from_value(json).map_err(unreadable)

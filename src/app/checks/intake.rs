@@ -123,15 +123,9 @@ pub async fn answer(filter: Filter, database: Database, fields: Value) -> Result
     serde_json::to_value(report).map_err(refused)
 }
 
-/// Reports whether a message requests a check.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn is_relevant(message: &Value) -> Result<bool, Error> {
-    Wanted::in_message(&Filter::default(), message).map(|wanted| wanted.is_some())
-}
-
 /// The check that a relevant message requests.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+pub(crate) struct Wanted {
     check: IssuingCheck,
     due_at: Option<SystemTime>,
     start_before: Option<SystemTime>,
@@ -139,7 +133,7 @@ struct Wanted {
 
 impl Wanted {
     /// Returns `None` if the message is irrelevant.
-    fn in_message(filter: &Filter, message: &Value) -> Result<Option<Self>, Error> {
+    pub(crate) fn in_message(filter: &Filter, message: &Value) -> Result<Option<Self>, Error> {
         if !message.is_object() {
             return Err(Error::Invalid("message: must be a JSON object".to_owned()));
         }

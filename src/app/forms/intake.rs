@@ -14,8 +14,9 @@ use super::events::{
     ExternalLetterReceived, FormCancelled, FormEvent, FormSubmitted, GrantLetterReceived,
     GrantLetterViewed,
 };
-use super::model::{Form, FormStatus, Grant, Measure, text};
+use super::model::{Form, FormStatus, Grant, Measure};
 use super::store::{self, MessageKey};
+use crate::app::field::text;
 use tidegate::{Error, NewEvent, Published, publish};
 
 /// The result of a submission.

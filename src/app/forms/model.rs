@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
 
-use crate::app::day::is_day;
+use crate::app::field::{demand, is_day, text};
 use tidegate::Error;
 
 /// Text about a person. It serializes as plain text, because payloads and services need it. Its
@@ -258,19 +258,6 @@ impl Measure {
     }
 }
 
-fn demand(holds: bool, field: &str, what: &str) -> Result<(), Error> {
-    if holds {
-        Ok(())
-    } else {
-        Err(Error::Invalid(format!("{field}: must be {what}")))
-    }
-}
-
-/// Reports whether the interface's schema treats the character as blank: white space as in ECMA-262.
-fn is_blank(c: char) -> bool {
-    c == '\u{feff}' || c.is_whitespace() && c != '\u{85}'
-}
-
 /// Reads a whole number. In JSON Schema, `97.0` is also a whole number.
 fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<T, D::Error> {
     let number = Number::deserialize(deserializer)?;
@@ -281,17 +268,6 @@ fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<
     });
     let fitting = whole.and_then(|whole| T::try_from(whole).ok());
     fitting.ok_or_else(|| D::Error::custom("must be a whole number"))
-}
-
-/// Requires 1 to `limit` characters that are not all blank, and no NUL, which Postgres cannot store.
-pub(super) fn text(field: &str, value: &str, limit: usize) -> Result<(), Error> {
-    let holds =
-        !value.chars().all(is_blank) && value.chars().count() <= limit && !value.contains('\0');
-    demand(
-        holds,
-        field,
-        &format!("text of 1 to {limit} characters, not only blanks, without NUL"),
-    )
 }
 
 fn digits(field: &str, value: &str, count: usize) -> Result<(), Error> {

@@ -100,15 +100,10 @@ pub struct Notifications(HttpService);
 
 /// The answers of the service. Both count as success, because the company has been notified.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Told {
+#[serde(tag = "result", rename_all = "lowercase")]
+enum Notified {
     Created,
     Duplicate,
-}
-
-#[derive(Debug, Deserialize)]
-struct Notified {
-    result: Told,
 }
 
 /// What a notification does.
@@ -154,12 +149,8 @@ impl Notifications {
         notice: &Notice<'_>,
     ) -> Result<(), HandlerError> {
         let (name, path) = part.names();
-        let Notified {
-            result: Told::Created | Told::Duplicate,
-        } = self
-            .0
-            .post(path, &ctx.idempotency_key(name), notice)
-            .await?;
+        let key = ctx.idempotency_key(name);
+        let (Notified::Created | Notified::Duplicate) = self.0.post(path, &key, notice).await?;
         Ok(())
     }
 

@@ -14,8 +14,8 @@
 //!
 //! # How to add a kind
 //!
-//! Add a payload in [`payload`] and a `Transition` in `rules`. If the rules are missing, the program does not
-//! compile.
+//! Add a payload in [`payload`], with the service that it calls and what it signs, and a `Transition` in
+//! `rules`. If the rules are missing, the program does not compile.
 
 pub mod content;
 pub mod entity;

@@ -365,8 +365,8 @@ fn validate_as<T: Job>(payload: &Value) -> Result<NewEvent, Refusal> {
     event_of(&decode::<T>(payload)?).map_err(|_| undecodable())
 }
 
-/// Builds the event of a job. All jobs of a patient are in one group (E5). The request's id is the correlation
-/// id.
+/// Builds the event of a job. All jobs of a patient are in one group (E5). The request's id is the
+/// correlation id.
 ///
 /// If an equal job is pending, a publish returns the id of that job (E2, E3). Two jobs are equal if kind,
 /// parameters, user, client and patient are equal. The time and the request's id do not matter. Approvals are

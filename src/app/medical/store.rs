@@ -49,9 +49,14 @@ SELECT to_jsonb(e.kind), e.id
 
 const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
+/// A statement that writes rows, with its name.
+pub(super) struct Write(&'static str, &'static str);
+
 /// Creates entities. Service requests expire with the seventh day after the day of their creation.
 /// Days are in UTC, because the servers of one system may be in different time zones.
-const CREATE: &str = "\
+pub(super) const CREATE: Write = Write(
+    "medical.create",
+    "\
 WITH created AS (
     INSERT INTO medical.entity
            (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
@@ -65,10 +70,14 @@ WITH created AS (
     RETURNING kind, id, status)
 INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
-SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created";
+SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created
+RETURNING id",
+);
 
 /// Changes entities. A fact of null removes the stored fact.
-const CHANGE: &str = "\
+pub(super) const CHANGE: Write = Write(
+    "medical.change",
+    "\
 WITH given AS (
     SELECT g.kind, g.id, g.status, g.content, g.facts, e.status AS status_before
       FROM jsonb_to_recordset($2::jsonb)
@@ -84,7 +93,9 @@ WITH given AS (
 INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id,
         status_before, status_after)
-SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed";
+SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed
+RETURNING id",
+);
 
 /// Reads an entity as a [`Record`].
 const READ: &str = "\
@@ -181,27 +192,11 @@ pub(super) async fn knows_patient(client: &Client, patient_id: Uuid) -> Result<b
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-pub(super) async fn create(
+/// Creates or changes entities. Requires that every row is written. A missing row would mean a change that
+/// was not made.
+pub(super) async fn write(
     client: &Client,
-    author: &Author<'_>,
-    entities: &[NewEntity],
-) -> Result<(), Error> {
-    write(client, "medical.create", CREATE, author, entities).await
-}
-
-pub(super) async fn change(
-    client: &Client,
-    author: &Author<'_>,
-    changes: &[Change],
-) -> Result<(), Error> {
-    write(client, "medical.change", CHANGE, author, changes).await
-}
-
-/// Requires that every row is written. A missing row would mean a change that was not made.
-async fn write(
-    client: &Client,
-    stage: &'static str,
-    sql: &str,
+    Write(stage, sql): Write,
     author: &Author<'_>,
     rows: &[impl Serialize],
 ) -> Result<(), Error> {
@@ -219,7 +214,7 @@ async fn write(
         &common.user_id,
         &common.client_id,
     ];
-    let written = query(client, stage, &format!("{sql} RETURNING id"), &params).await?;
+    let written = query(client, stage, sql, &params).await?;
     if written.len() == asked {
         return Ok(());
     }

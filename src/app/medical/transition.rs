@@ -13,7 +13,7 @@ use super::entity::{Entity, EntityKind, EntityStatus, not_found};
 use super::payload::{Common, Job, event_of};
 use super::schema::FieldError;
 use super::services::{Call, SIGNATURE, Services};
-use super::store::{self, Author, Change, NewEntity};
+use super::store::{self, Author, CHANGE, CREATE, Change, NewEntity};
 use super::verdict::{self, fit, refuse};
 use crate::app::client::CREDENTIALS;
 use tidegate::{
@@ -59,12 +59,10 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         event_kind: J::KIND,
         common,
     };
-    store::create(&tx, &author, &plan.created)
-        .await
-        .retryable()?;
-    store::change(&tx, &author, &plan.changed)
-        .await
-        .retryable()?;
+    let created = store::write(&tx, CREATE, &author, &plan.created).await;
+    created.retryable()?;
+    let changed = store::write(&tx, CHANGE, &author, &plan.changed).await;
+    changed.retryable()?;
     for event in plan.follow_ups {
         ctx.emit_new(event)?;
     }
