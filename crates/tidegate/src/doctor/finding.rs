@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio_postgres::Row;
 
 use crate::error::Error;
 
@@ -80,6 +81,30 @@ impl Finding {
             text: format!("could not be checked: {error}"),
             remedy: None,
         }
+    }
+}
+
+/// What a check found at several places: a text and perhaps a remedy for each.
+pub(super) struct Places {
+    pub(super) texts: Vec<String>,
+    pub(super) remedies: Vec<String>,
+}
+
+impl Places {
+    /// Collects a text and a remedy for each row.
+    pub(super) fn of(rows: &[Row], place: impl Fn(&Row) -> (String, String)) -> Self {
+        let (texts, mut remedies): (_, Vec<String>) = rows.iter().map(place).unzip();
+        remedies.dedup();
+        Self { texts, remedies }
+    }
+
+    /// Lists the texts, unless there is none: then all is well.
+    pub(super) fn list(&self, separator: &str) -> Option<String> {
+        (!self.texts.is_empty()).then(|| self.texts.join(separator))
+    }
+
+    pub(super) fn remedy(&self) -> String {
+        self.remedies.join("\n")
     }
 }
 

@@ -3,11 +3,12 @@
 use tokio_postgres::Row;
 
 use super::catalog::{self, Drift, EXPECTED};
+use super::finding::Places;
 use super::{Finding, Probe};
 use crate::connect::Database;
 use crate::error::{Error, describe};
 use crate::migrate;
-use crate::queue::{self, query, sql};
+use crate::queue::{self, sql};
 
 /// Further differences are counted, not listed: an operator repairs the first ones and checks again.
 const MOST_DIFFERENCES: usize = 20;
@@ -45,31 +46,28 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
 /// Checks who may create functions in a schema where other logins look up names. Such a function can make
 /// other logins run it.
 pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let open = query(&probe.client, &sql::doctor::OPEN_SCHEMAS, &[]).await?;
-    let open: Vec<String> = open.iter().map(|row| row.get(0)).collect();
-    if open.is_empty() {
-        return Ok(Finding::ok("nobody makes things in a schema of others"));
-    }
-    let text = format!(
-        "every login may make functions in {}, which others then run as their own",
-        open.join(", ")
-    );
-    let remedies = open.iter();
-    let remedies = remedies.map(|schema| format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC;"));
-    Ok(Finding::warning(
-        text,
-        remedies.collect::<Vec<_>>().join("\n"),
-    ))
+    let open = probe.rows(&sql::doctor::OPEN_SCHEMAS, &[]).await?;
+    let open = Places::of(&open, |row| {
+        let schema: String = row.get(0);
+        let remedy = format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC;");
+        (schema, remedy)
+    });
+    Ok(match open.list(", ") {
+        None => Finding::ok("nobody makes things in a schema of others"),
+        Some(schemas) => Finding::warning(
+            format!(
+                "every login may make functions in {schemas}, which others then run as their own"
+            ),
+            open.remedy(),
+        ),
+    })
 }
 
 /// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
 /// sequence.
 pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::IDS, &[]).await?;
-    let Some((last, highest)) = rows.first().map(|row| (row.get(0), row.get(1))) else {
-        return Err(Error::Unreadable("ids: nothing".to_owned()));
-    };
-    let (last, highest): (i64, i64) = (last, highest);
+    let row = probe.row(&sql::doctor::IDS).await?;
+    let (last, highest): (i64, i64) = (row.get(0), row.get(1));
     if last < highest {
         let text = format!(
             "new events get ids that older events already have: {last} was drawn last, and {highest} is stored"
@@ -125,45 +123,36 @@ pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
         );
         return Ok(Finding::problem(text, "tidegate migrate"));
     }
-    let strange = query(&probe.client, &sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
-    let (foreign, nobodys): (Vec<&Row>, Vec<&Row>) = strange.iter().partition(|row| row.get(1));
-    if !nobodys.is_empty() {
-        let text = format!(
-            "the next drain fails events of kinds that nobody registered: {}",
-            listed(&nobodys)
-        );
-        return Ok(Finding::problem(text, registrations(&nobodys)));
-    }
-    if !foreign.is_empty() {
-        let text = format!(
-            "events of kinds that only another program handles: {}",
-            listed(&foreign)
-        );
-        let first: String = foreign[0].get(0);
-        return Ok(Finding::warning(
-            text,
-            format!("tidegate list --kind {first}"),
-        ));
-    }
-    Ok(Finding::ok(format!(
-        "{} kinds are registered, no event has another",
-        kinds.len()
-    )))
-}
-
-fn listed(rows: &[&Row]) -> String {
-    let counted = |row: &&Row| format!("{} ({})", row.get::<_, String>(0), row.get::<_, i64>(2));
-    rows.iter().map(counted).collect::<Vec<_>>().join(", ")
-}
-
-/// Describes the registrations. Events of a registered kind that this program does not know wait for the
-/// program that does.
-fn registrations(rows: &[&Row]) -> String {
-    let insert = |row: &&Row| {
-        let kind = row.get::<_, String>(0).replace('\'', "''");
+    let strange = probe.rows(&sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
+    let (foreign, nobodys): (Vec<Row>, Vec<Row>) = strange.into_iter().partition(|row| row.get(1));
+    // Events of a registered kind that this program does not know wait for the program that does.
+    let nobodys = counted(&nobodys, |kind| {
+        let kind = kind.replace('\'', "''");
         format!("INSERT INTO tidegate.event_kind (kind) VALUES ('{kind}');")
-    };
-    rows.iter().map(insert).collect::<Vec<_>>().join("\n")
+    });
+    if let Some(list) = nobodys.list(", ") {
+        let text = format!("the next drain fails events of kinds that nobody registered: {list}");
+        return Ok(Finding::problem(text, nobodys.remedy()));
+    }
+    let foreign = counted(&foreign, |kind| format!("tidegate list --kind {kind}"));
+    Ok(match foreign.list(", ") {
+        None => Finding::ok(format!(
+            "{} kinds are registered, no event has another",
+            kinds.len()
+        )),
+        Some(list) => Finding::warning(
+            format!("events of kinds that only another program handles: {list}"),
+            &*foreign.remedies[0],
+        ),
+    })
+}
+
+/// Returns the kinds with their number of events.
+fn counted(rows: &[Row], remedy: impl Fn(&str) -> String) -> Places {
+    Places::of(rows, |row| {
+        let (kind, events): (&str, i64) = (row.get(0), row.get(2));
+        (format!("{kind} ({events})"), remedy(kind))
+    })
 }
 
 /// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not
