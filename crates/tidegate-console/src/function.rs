@@ -47,7 +47,7 @@ pub fn run(program: Program) -> Result<(), Error> {
 
 fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
     let service: Service = program.start(lookup)?;
-    let mut settings = options(lookup).settings()?;
+    let mut settings = Options::of_function(lookup)?.settings(None, None)?;
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
     let routes = router(service, settings);
@@ -56,36 +56,6 @@ fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error
     } else {
         Router::new().nest(&base, routes)
     })
-}
-
-fn options(lookup: Lookup<'_>) -> Options {
-    let said =
-        |name: &str| lookup(&format!("TIDEGATE_CONSOLE_{name}")).filter(|value| !value.is_empty());
-    let list = |name: &str| {
-        let said = said(name).unwrap_or_default();
-        said.split(',')
-            .map(str::trim)
-            .filter(|one| !one.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
-    let is_set = |name: &str| said(name).is_some_and(|value| value == "true" || value == "1");
-    Options {
-        listen: None,
-        auth: said("AUTH").or_else(|| Some("iam".to_owned())),
-        users_file: said("USERS_FILE"),
-        proxy_header: said("PROXY_HEADER"),
-        proxy_secret_file: said("PROXY_SECRET_FILE"),
-        allow: said("ALLOW"),
-        actors: list("ACTORS"),
-        hosts: list("HOSTS"),
-        base_path: said("BASE_PATH"),
-        instance: said("INSTANCE"),
-        colour: said("COLOUR"),
-        behind_tls: is_set("BEHIND_TLS"),
-        without_content: is_set("WITHOUT_PAYLOADS"),
-        operator: None,
-    }
 }
 
 /// Answers a request, with the caller that AWS has verified and the host name that AWS has routed here.
@@ -167,28 +137,5 @@ mod tests {
         );
         assert_eq!(caller_of(request(&iam)).await, arn);
         assert_eq!(caller_of(request("")).await, "nobody");
-    }
-
-    #[test]
-    fn settings_come_from_the_environment_and_nobody_is_let_in_by_a_link() {
-        let options = |pairs: &[(&str, &str)]| {
-            let lookup = |name: &str| {
-                let found = pairs
-                    .iter()
-                    .find(|(known, _)| format!("TIDEGATE_CONSOLE_{known}") == name);
-                found.map(|(_, value)| (*value).to_owned())
-            };
-            options(&lookup)
-        };
-        let told = options(&[
-            ("ALLOW", "act"),
-            ("ACTORS", "ada, grace"),
-            ("HOSTS", "x"),
-            ("BEHIND_TLS", "true"),
-        ]);
-        assert_eq!(told.actors, ["ada", "grace"]);
-        assert!(told.behind_tls && told.settings().is_ok());
-        assert!(options(&[("AUTH", "token")]).settings().is_err());
-        assert!(options(&[("AUTH", "basic")]).settings().is_err());
     }
 }

@@ -30,57 +30,55 @@ impl State {
     }
 }
 
-/// What a check found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A check with what it found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[non_exhaustive]
 pub struct Finding {
+    /// What was checked.
+    pub name: &'static str,
     /// How bad it is.
     pub state: State,
     /// What was found.
-    pub text: String,
+    pub finding: String,
     /// What to run: commands or SQL, one on each line. `None` when all is well or nothing can be run.
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    pub(super) fn ok(text: impl Into<String>) -> Self {
+    fn new(state: State, finding: String, remedy: Option<String>) -> Self {
         Self {
-            state: State::Ok,
-            text: text.into(),
-            remedy: None,
+            name: "",
+            state,
+            finding,
+            remedy,
         }
+    }
+
+    pub(super) fn ok(text: impl Into<String>) -> Self {
+        Self::new(State::Ok, text.into(), None)
     }
 
     pub(super) fn warning(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            state: State::Warning,
-            text: text.into(),
-            remedy: Some(remedy.into()),
-        }
+        Self::new(State::Warning, text.into(), Some(remedy.into()))
     }
 
     pub(super) fn problem(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            state: State::Problem,
-            ..Self::warning(text, remedy)
-        }
+        Self::new(State::Problem, text.into(), Some(remedy.into()))
     }
 
     /// Creates a problem that no command repairs. The text says what to do.
     pub(super) fn beyond_us(text: impl Into<String>) -> Self {
-        Self {
-            state: State::Problem,
-            ..Self::ok(text)
-        }
+        Self::new(State::Problem, text.into(), None)
     }
 
     /// Creates the finding of a check that failed to run. It counts as a warning, because its result is
     /// unknown.
     pub(super) fn unchecked(error: &Error) -> Self {
-        Self {
-            state: State::Warning,
-            text: format!("could not be checked: {error}"),
-            remedy: None,
-        }
+        Self::new(
+            State::Warning,
+            format!("could not be checked: {error}"),
+            None,
+        )
     }
 }
 
@@ -108,31 +106,6 @@ impl Places {
     }
 }
 
-/// A check with its finding.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[non_exhaustive]
-pub struct CheckReport {
-    /// What was checked.
-    pub name: &'static str,
-    /// How bad it is.
-    pub state: State,
-    /// What was found.
-    pub finding: String,
-    /// What to run: commands or SQL, one on each line.
-    pub remedy: Option<String>,
-}
-
-impl CheckReport {
-    pub(super) fn new(name: &'static str, finding: Finding) -> Self {
-        Self {
-            name,
-            state: finding.state,
-            finding: finding.text,
-            remedy: finding.remedy,
-        }
-    }
-}
-
 /// What the doctor found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "action", rename = "doctor")]
@@ -141,14 +114,5 @@ pub struct DoctorReport {
     /// Whether every check is ok.
     pub ok: bool,
     /// All checks that were run.
-    pub checks: Vec<CheckReport>,
-}
-
-impl DoctorReport {
-    pub(super) fn new(checks: Vec<CheckReport>) -> Self {
-        Self {
-            ok: checks.iter().all(|check| check.state == State::Ok),
-            checks,
-        }
-    }
+    pub checks: Vec<Finding>,
 }

@@ -109,7 +109,11 @@ mod tests {
         // A table and six indexes for each of 366 days, and for their parent.
         let finding = judge_locks(2569, 64, 100);
         assert_eq!(finding.state, State::Warning);
-        assert!(finding.text.contains("room for 6400"), "{}", finding.text);
+        assert!(
+            finding.finding.contains("room for 6400"),
+            "{}",
+            finding.finding
+        );
         assert_eq!(judge_locks(2569, 257, 100).state, State::Ok);
         assert_eq!(judge_locks(7 * 99, 64, 100).state, State::Ok);
     }

@@ -18,7 +18,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 pub use self::catalog::{EXPECTED, catalog};
-pub use self::finding::{CheckReport, DoctorReport, Finding, State};
+pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::schema::refuse_foreign;
 use crate::connect::Database;
 use crate::drain::DrainOptions;
@@ -145,7 +145,13 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport, Error> {
             probe.client = target.database.connect().await?;
         }
         let finding = finding.unwrap_or_else(|error| Finding::unchecked(&error));
-        checks.push(CheckReport::new(check.name, finding));
+        checks.push(Finding {
+            name: check.name,
+            ..finding
+        });
     }
-    Ok(DoctorReport::new(checks))
+    Ok(DoctorReport {
+        ok: checks.iter().all(|check| check.state == State::Ok),
+        checks,
+    })
 }

@@ -6,7 +6,7 @@ use super::catalog::{self, Drift, EXPECTED};
 use super::finding::Places;
 use super::{Finding, Probe};
 use crate::connect::Database;
-use crate::error::{Error, describe};
+use crate::error::Error;
 use crate::migrate;
 use crate::queue::{self, sql};
 
@@ -19,15 +19,11 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
         let text = "the database has no queue: it was never migrated";
         return Ok(Finding::problem(text, "tidegate migrate"));
     }
-    let Some(other) = versions
-        .iter()
-        .find(|version| version.found != version.known)
-    else {
-        let known: Vec<String> = versions
+    let Some(other) = versions.iter().find(|version| version.differs()) else {
+        let known = versions
             .iter()
-            .map(|version| format!("{} {}", version.history, version.known))
-            .collect();
-        return Ok(Finding::ok(known.join(", ")));
+            .map(|one| format!("{} {}", one.history, one.known));
+        return Ok(Finding::ok(known.collect::<Vec<_>>().join(", ")));
     };
     let text = other.to_string();
     let registered = queue::registered(&probe.client).await?;
@@ -95,17 +91,14 @@ pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
     }
     let mut remedies: Vec<String> = drift.iter().filter_map(Drift::remedy).collect();
     remedies.truncate(MOST_DIFFERENCES);
-    let is_harmful = drift.iter().any(Drift::is_harmful);
     let (text, remedy) = (texts.join("; "), remedies.join("\n"));
-    let finding = if is_harmful {
+    let mut finding = if drift.iter().any(Drift::is_harmful) {
         Finding::problem(text, remedy)
     } else {
         Finding::warning(text, remedy)
     };
-    Ok(Finding {
-        remedy: finding.remedy.filter(|remedy| !remedy.is_empty()),
-        ..finding
-    })
+    finding.remedy = finding.remedy.filter(|remedy| !remedy.is_empty());
+    Ok(finding)
 }
 
 pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
@@ -159,11 +152,9 @@ fn counted(rows: &[Row], remedy: impl Fn(&str) -> String) -> Places {
 /// belong there.
 pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
     let client = database.connect().await?;
-    let found = client
-        .query_typed("SELECT to_regclass('tidegate.event_kind') IS NOT NULL", &[])
-        .await;
-    let found = found.map_err(|error| Error::Migrate(describe(&error)))?;
-    if !found.first().is_some_and(|row| row.get(0)) {
+    let sql = "SELECT to_regclass('tidegate.event_kind') IS NOT NULL";
+    let found = migrate::first_row(&client, sql, &[]).await?;
+    if !found.is_some_and(|row| row.get(0)) {
         return Ok(());
     }
     match foreign(&queue::registered(&client).await?, kinds) {

@@ -34,7 +34,7 @@ pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {
     let mut finding = judge_bloat(row.get(0), row.get(1), row.get(2));
     let last: Option<String> = row.get(3);
     let last = last.map_or_else(|| "never".to_owned(), |at| format!("{at} UTC"));
-    finding.text = format!("{}; last autovacuum: {last}", finding.text);
+    finding.finding = format!("{}; last autovacuum: {last}", finding.finding);
     Ok(finding)
 }
 

@@ -3,6 +3,7 @@
 //! (<https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/UsingWithRDS.IAMDBAuth.html>).
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
@@ -11,14 +12,13 @@ use aws_sigv4::http_request::{
     SignableBody, SignableRequest, SignatureLocation, SigningSettings, sign,
 };
 use aws_sigv4::sign::v4;
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::FutureExt;
 use tokio_postgres::config::Host;
 
 use super::encoded;
 use super::sdk::{Aws, CALL_TIMEOUT};
 use crate::connect::login::Login;
-use crate::connect::source::{Keeper, Version};
-use crate::connect::tls::Trust;
+use crate::connect::source::{Kept, Version};
 use crate::error::Error;
 
 /// The server accepts no older token for a new connection.
@@ -34,32 +34,6 @@ pub(in crate::connect) struct Iam {
     host: String,
     port: u16,
     aws: Aws,
-}
-
-impl Keeper for Iam {
-    fn read(&self, _: Version) -> BoxFuture<'_, Result<Option<Login>, Error>> {
-        self.login().map(|made| made.map(Some)).boxed()
-    }
-
-    fn versions(&self) -> &'static [Version] {
-        &[Version::Current]
-    }
-
-    fn reused(&self) -> Option<Duration> {
-        Some(REUSED)
-    }
-
-    fn trust(&self) -> Option<&Trust> {
-        None
-    }
-
-    fn name(&self) -> String {
-        "IAM".to_owned()
-    }
-
-    fn tried(&self) -> String {
-        "; with a new token too".to_owned()
-    }
 }
 
 impl Iam {
@@ -92,6 +66,21 @@ impl Iam {
             login,
             aws: Aws::default(),
         })
+    }
+
+    pub(super) fn kept(self) -> Kept {
+        let iam = Arc::new(self);
+        Kept {
+            versions: &[Version::Current],
+            reused: Some(REUSED),
+            trust: None,
+            name: "IAM".to_owned(),
+            tried: "; with a new token too".to_owned(),
+            read: Box::new(move |_| {
+                let iam = iam.clone();
+                async move { iam.login().await.map(Some) }.boxed()
+            }),
+        }
     }
 
     /// Returns the login with a new token.
