@@ -79,12 +79,12 @@ impl Options {
         let command = Self::augment_args(Command::new("console").no_binary_name(true));
         let flags = command.get_arguments().filter_map(|flag| {
             let (name, value) = (flag.get_long()?, lookup(flag.get_env()?.to_str()?)?);
-            match flag.get_action().takes_values() {
-                true => Some(format!("--{name}={value}")),
-                false => ["1", "true"]
-                    .contains(&&*value)
-                    .then(|| format!("--{name}")),
+            if flag.get_action().takes_values() {
+                return Some(format!("--{name}={value}"));
             }
+            ["1", "true"]
+                .contains(&&*value)
+                .then(|| format!("--{name}"))
         });
         let flags: Vec<String> = flags.collect();
         let command = command.mut_args(|flag| flag.env(None));

@@ -7,16 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
-use aws_credential_types::provider::ProvideCredentials;
-use aws_sigv4::http_request::{
-    SignableBody, SignableRequest, SignatureLocation, SigningSettings, sign,
-};
-use aws_sigv4::sign::v4;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SignatureLocation, SigningSettings};
 use futures_util::future::FutureExt;
 use tokio_postgres::config::Host;
 
 use super::encoded;
 use super::sdk::{Aws, CALL_TIMEOUT};
+use super::sign::{Failed, For};
 use crate::connect::login::Login;
 use crate::connect::source::{Kept, Version};
 use crate::error::Error;
@@ -105,10 +102,7 @@ impl Iam {
         let region = config
             .region()
             .ok_or_else(|| failed("AWS_REGION is not set"))?;
-        let provider = config
-            .credentials_provider()
-            .ok_or_else(|| failed("no source of credentials"))?;
-        let credentials = provider.provide_credentials().await.map_err(failed)?;
+        let credentials = self.aws.credentials().await.map_err(failed)?;
         let signed = self.signed(region.as_ref(), credentials, SystemTime::now());
         signed.map_err(|error| failed(format!("the token cannot be signed: {error}")))
     }
@@ -118,19 +112,10 @@ impl Iam {
         region: &str,
         credentials: Credentials,
         now: SystemTime,
-    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<String, Failed> {
         let mut settings = SigningSettings::default();
         settings.expires_in = Some(VALID);
         settings.signature_location = SignatureLocation::QueryParams;
-        let identity = credentials.into();
-        let params = v4::SigningParams::builder()
-            .identity(&identity)
-            .region(region)
-            .name("rds-db")
-            .time(now)
-            .settings(settings)
-            .build()?
-            .into();
         let mut url = format!(
             "https://{}:{}/?Action=connect&DBUser={}",
             self.host,
@@ -139,8 +124,13 @@ impl Iam {
         );
         let body = SignableBody::Bytes(&[]);
         let request = SignableRequest::new("GET", url.clone(), std::iter::empty(), body)?;
-        let (instructions, _) = sign(request, &params)?.into_parts();
-        let (_, pairs) = instructions.into_parts();
+        let to = For {
+            service: "rds-db",
+            region,
+            settings,
+            now,
+        };
+        let (_, pairs) = to.sign(credentials, request)?.into_parts();
         for (name, value) in pairs {
             write!(url, "&{name}={}", encoded(&value))?;
         }
