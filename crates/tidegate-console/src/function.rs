@@ -5,6 +5,8 @@
 //! separate function with a separate database login, never those of the drain.
 
 use axum::Router;
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Command, FromArgMatches};
 use lambda_http::Request;
 use lambda_http::request::RequestContext;
 use tidegate::config::environment;
@@ -47,7 +49,7 @@ pub fn run(program: Program) -> Result<(), Error> {
 
 fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
     let service: Service = program.start(lookup)?;
-    let mut settings = Options::of_function(lookup)?.settings(None, None)?;
+    let mut settings = options(lookup)?.settings(None, None)?;
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
     let routes = router(service, settings);
@@ -56,6 +58,30 @@ fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error
     } else {
         Router::new().nest(&base, routes)
     })
+}
+
+/// Reads the options of a function, whose callers AWS verifies unless a variable says otherwise.
+///
+/// # Errors
+/// [`tidegate::Error::Config`] names the option and what is allowed.
+fn options(lookup: Lookup<'_>) -> Result<Options, tidegate::Error> {
+    let command = Options::augment_args(Command::new("console").no_binary_name(true));
+    let flags = command.get_arguments().filter_map(|flag| {
+        let (name, value) = (flag.get_long()?, lookup(flag.get_env()?.to_str()?)?);
+        if flag.get_action().takes_values() {
+            return Some(format!("--{name}={value}"));
+        }
+        ["1", "true"]
+            .contains(&&*value)
+            .then(|| format!("--{name}"))
+    });
+    let flags: Vec<String> = flags.collect();
+    let command = command.mut_args(|flag| flag.env(None));
+    let any = NonEmptyStringValueParser::new();
+    let command = command.mut_arg("auth", |auth| auth.default_value("iam").value_parser(any));
+    let given = command.try_get_matches_from(flags);
+    let options = given.and_then(|given| Options::from_arg_matches(&given));
+    options.map_err(|error| tidegate::Error::Config(error.to_string()))
 }
 
 /// Answers a request, with the caller that AWS has verified and the host name that AWS has routed here.
@@ -137,5 +163,38 @@ mod tests {
         );
         assert_eq!(caller_of(request(&iam)).await, arn);
         assert_eq!(caller_of(request("")).await, "nobody");
+    }
+
+    #[test]
+    fn a_function_reads_the_environment_and_lets_nobody_in_by_a_link() {
+        let settings = |pairs: &[(&str, &str)]| {
+            let lookup = |name: &str| {
+                let found = pairs
+                    .iter()
+                    .find(|(known, _)| format!("TIDEGATE_CONSOLE_{known}") == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            options(&lookup)?.settings(None, None)
+        };
+        let told = settings(&[
+            ("ALLOW", "act"),
+            ("ACTORS", "ada, grace"),
+            ("HOSTS", "x"),
+            ("BEHIND_TLS", "true"),
+        ]);
+        let told = told.unwrap();
+        let two = ["ada", "grace"].map(str::to_owned);
+        assert_eq!(
+            told.acting,
+            crate::who::Acting::These(two.into_iter().collect())
+        );
+        assert!(
+            told.behind_tls
+                && settings(&[("WITHOUT_PAYLOADS", "false")])
+                    .unwrap()
+                    .shows_content
+        );
+        assert!(settings(&[("AUTH", "token")]).is_err());
+        assert!(settings(&[("AUTH", "basic")]).is_err());
     }
 }

@@ -3,10 +3,8 @@
 
 use std::net::SocketAddr;
 
-use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Command, FromArgMatches};
+use clap::Args;
 use tidegate::Error;
-use tidegate::config::Lookup;
 
 use crate::settings::Settings;
 use crate::who::{Acting, Auth};
@@ -70,31 +68,6 @@ fn config(name: &str, why: impl std::fmt::Display) -> Error {
 }
 
 impl Options {
-    /// Reads the options of a function, whose callers AWS verifies unless a variable says otherwise.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the option and what is allowed.
-    #[cfg(any(test, feature = "lambda"))]
-    pub(crate) fn of_function(lookup: Lookup<'_>) -> Result<Self, Error> {
-        let command = Self::augment_args(Command::new("console").no_binary_name(true));
-        let flags = command.get_arguments().filter_map(|flag| {
-            let (name, value) = (flag.get_long()?, lookup(flag.get_env()?.to_str()?)?);
-            if flag.get_action().takes_values() {
-                return Some(format!("--{name}={value}"));
-            }
-            ["1", "true"]
-                .contains(&&*value)
-                .then(|| format!("--{name}"))
-        });
-        let flags: Vec<String> = flags.collect();
-        let command = command.mut_args(|flag| flag.env(None));
-        let any = NonEmptyStringValueParser::new();
-        let command = command.mut_arg("auth", |auth| auth.default_value("iam").value_parser(any));
-        let given = command.try_get_matches_from(flags);
-        let options = given.and_then(|given| Self::from_arg_matches(&given));
-        options.map_err(|error| Error::Config(error.to_string()))
-    }
-
     /// Returns the settings for a console that listens here, `None` for a function. `operator` is the person who
     /// starts it, for `token`.
     ///
@@ -305,35 +278,5 @@ mod tests {
         };
         assert_eq!(acting(allowed), Acting::Everybody);
         assert_eq!(acting(options("token")), Acting::Nobody);
-    }
-
-    #[test]
-    fn a_function_reads_the_environment_and_lets_nobody_in_by_a_link() {
-        let settings = |pairs: &[(&str, &str)]| {
-            let lookup = |name: &str| {
-                let found = pairs
-                    .iter()
-                    .find(|(known, _)| format!("TIDEGATE_CONSOLE_{known}") == name);
-                found.map(|(_, value)| (*value).to_owned())
-            };
-            Options::of_function(&lookup)?.settings(None, None)
-        };
-        let told = settings(&[
-            ("ALLOW", "act"),
-            ("ACTORS", "ada, grace"),
-            ("HOSTS", "x"),
-            ("BEHIND_TLS", "true"),
-        ]);
-        let told = told.unwrap();
-        let two = ["ada", "grace"].map(str::to_owned);
-        assert_eq!(told.acting, Acting::These(two.into_iter().collect()));
-        assert!(
-            told.behind_tls
-                && settings(&[("WITHOUT_PAYLOADS", "false")])
-                    .unwrap()
-                    .shows_content
-        );
-        assert!(settings(&[("AUTH", "token")]).is_err());
-        assert!(settings(&[("AUTH", "basic")]).is_err());
     }
 }

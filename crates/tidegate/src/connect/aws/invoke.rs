@@ -168,15 +168,15 @@ mod tests {
             now: SystemTime::now(),
         };
         let headers = headers(Some("Root=1-2-3;Lineage=a:1"));
+        assert!(headers.contains(&("x-amzn-trace-id", "Root=1-2-3;Lineage=a:1")));
         let url = "https://lambda.eu-central-1.amazonaws.com/2015-03-31/functions/f/invocations";
         let signed = signature(to, url, &headers, b"{}", credentials).unwrap();
         let header = |name| signed.get(name).unwrap().to_str().unwrap();
         assert_eq!(header("x-amz-security-token"), "token");
         let signature = header("authorization");
-        let names = ["x-amz-invocation-type", "x-amzn-trace-id"];
         assert!(
             signature.contains("eu-central-1/lambda/aws4_request")
-                && names.iter().all(|name| signature.contains(name)),
+                && signature.contains("x-amz-invocation-type"),
             "{signature}"
         );
     }
