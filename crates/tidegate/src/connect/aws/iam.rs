@@ -11,9 +11,9 @@ use aws_sigv4::http_request::{SignableBody, SignableRequest, SignatureLocation, 
 use futures_util::future::FutureExt;
 use tokio_postgres::config::Host;
 
-use super::encoded;
 use super::sdk::{Aws, CALL_TIMEOUT};
-use super::sign::{Failed, For};
+use super::sign::For;
+use super::{Failed, encoded};
 use crate::connect::login::Login;
 use crate::connect::source::{Kept, Version};
 use crate::error::Error;

@@ -72,6 +72,9 @@ pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
     secret.login(text).map(|login| login.config().clone())
 }
 
+/// Why a request cannot be signed.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
 /// Percent-encodes everything but the unreserved characters of RFC 3986, as the signature requires.
 fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());

@@ -23,7 +23,7 @@ use aws_smithy_types::body::SdkBody;
 use reqwest::redirect;
 use tokio::sync::OnceCell;
 
-use super::sign::Failed;
+use super::Failed;
 use crate::config::{environment, read_file};
 use crate::connect::tls::Trust;
 use crate::error::Error;

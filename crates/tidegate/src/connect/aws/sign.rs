@@ -10,9 +10,8 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4;
 use http::HeaderMap;
 
+use super::Failed;
 use super::sdk::Aws;
-
-pub(super) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// How and for what a request is signed.
 pub(super) struct For<'a> {
