@@ -68,8 +68,8 @@ fn config(name: &str, why: impl std::fmt::Display) -> Error {
 }
 
 impl Options {
-    /// Returns the settings for a console that listens here, `None` for a function. `operator` is the person who
-    /// starts it, for `token`.
+    /// Returns the settings for a console that listens here, `None` for a function. `operator` is the person
+    /// who starts it, for `token`.
     ///
     /// # Errors
     /// [`Error::Config`] names the option and what is allowed.

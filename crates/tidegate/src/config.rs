@@ -2,8 +2,8 @@
 //! The shell parses command-line flags, which win over these settings. This module knows nothing of the queue
 //! or of AWS.
 //!
-//! A struct of settings is declared with `settings!`: for each setting its field, type, default, variable, limits
-//! and description. The environment's parser, the defaults, the check of ranges and the tables of
+//! A struct of settings is declared with `settings!`: for each setting its field, type, default, variable,
+//! limits and description. The environment's parser, the defaults, the check of ranges and the tables of
 //! `docs/reference/settings.md` come from this declaration.
 
 use std::ops::RangeInclusive;

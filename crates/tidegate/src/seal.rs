@@ -133,8 +133,8 @@ impl PayloadKeys {
     }
 }
 
-/// Encrypts a text and binds it to what it is about: a payload to its kind, a wrapped key to the name of the key
-/// that wraps it.
+/// Encrypts a text and binds it to what it is about: a payload to its kind, a wrapped key to the name of the
+/// key that wraps it.
 fn encrypt(
     cipher: &Aes256Gcm,
     nonce: [u8; NONCE_BYTES],

@@ -33,8 +33,8 @@ pub(super) struct Kept {
     pub versions: &'static [Version],
     /// How long a login is used for new connections; `None` means until it is refused.
     pub reused: Option<Duration>,
-    /// The certificates to trust, if they do not depend on the login. They can be prepared before the login is
-    /// read.
+    /// The certificates to trust, if they do not depend on the login. They can be prepared before the login
+    /// is read.
     pub trust: Option<Trust>,
     /// The name of the place, for a log.
     pub name: String,

@@ -8,23 +8,23 @@ use crate::error::Error;
 use crate::outcome::RetryPolicy;
 
 settings! {
-    /// How to drain. Every duration is measured by this machine's clock, except the lease's, which the database
-    /// measures.
+    /// How to drain. Every duration is measured by this machine's clock, except the lease's, which the
+    /// database measures.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct DrainOptions {
-        /// The time for the whole run, also of a cleanup. The invocation's own deadline limits it too. A tenth of
-        /// it, at most 2 s, is kept for storing the results.
+        /// The time for the whole run, also of a cleanup. The invocation's own deadline limits it too. A
+        /// tenth of it, at most 2 s, is kept for storing the results.
         budget: Duration = Duration::from_secs(50), "TIDEGATE_BUDGET";
-        /// The most handlers that run at once, 1 to 1,000. With 1 the whole queue is first in, first out (A2).
-        /// With more, and with several drains at once, an event without a group may start up to a second before
-        /// an older one.
+        /// The most handlers that run at once, 1 to 1,000. With 1 the whole queue is first in, first out
+        /// (A2). With more, and with several drains at once, an event without a group may start up to a
+        /// second before an older one.
         concurrency: usize = 8, "TIDEGATE_CONCURRENCY", within Self::CONCURRENCY;
         /// The most events in one lease, 1 to 10,000. Fewer are leased while handlers are slow.
         batch: u32 = 1000, "TIDEGATE_BATCH", within Self::BATCH;
         /// How long to keep polling an empty queue.
         linger: Duration = Duration::ZERO, "TIDEGATE_LINGER";
-        /// The most drains that work on the queue at once, 1 to 1,000. A drain that finds this many at work ends
-        /// at once, with `no_slot`. All programs that drain one queue should set the same number.
+        /// The most drains that work on the queue at once, 1 to 1,000. A drain that finds this many at work
+        /// ends at once, with `no_slot`. All programs that drain one queue should set the same number.
         max_drains: u16 = 8, "TIDEGATE_MAX_DRAINS", within Self::MAX_DRAINS;
         /// Whether the function invokes itself again when a drain's budget is spent, and while a drain is too
         /// slow.
@@ -32,12 +32,13 @@ settings! {
         /// How soon the queue should be empty. If drains can start other drains, as many are started as this
         /// needs, up to the most, and while more of them help.
         empty_within: Duration = Duration::from_secs(30), "TIDEGATE_EMPTY_WITHIN";
-        /// An event whose worker has sent no renewal for this long is abandoned, and goes to other workers (C12).
+        /// An event whose worker has sent no renewal for this long is abandoned, and goes to other workers
+        /// (C12).
         lease_timeout: Duration = Duration::from_mins(1), "TIDEGATE_LEASE_TIMEOUT";
         /// The time limit of each handler (B16), which must fit into nine tenths of a lease.
         handler_timeout: Duration = Duration::from_secs(30), "TIDEGATE_HANDLER_TIMEOUT";
-        /// The memory of the process in MiB, used for the `cost` in the report. Lambda sets it to the memory of
-        /// the function.
+        /// The memory of the process in MiB, used for the `cost` in the report. Lambda sets it to the memory
+        /// of the function.
         memory_mb: Option<u32> = None, "AWS_LAMBDA_FUNCTION_MEMORY_SIZE";
     }
     parts {

@@ -6,17 +6,17 @@ use crate::config::{Value, settings};
 use crate::event::NewEvent;
 
 settings! {
-    /// Settings that [`Migrate`](super::Migrate) stores in the database, for all producers and drains. What is
-    /// `None` stays as it is.
+    /// Settings that [`Migrate`](super::Migrate) stores in the database, for all producers and drains. What
+    /// is `None` stays as it is.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct StoredSettings {
-        /// The attempt limit of events that are published from now on, 1 to 1,000 (B6); 5 in a new database. At
-        /// `publish`: this event's.
+        /// The attempt limit of events that are published from now on, 1 to 1,000 (B6); 5 in a new database.
+        /// At `publish`: this event's.
         max_attempts: Option<u16> = None, "TIDEGATE_MAX_ATTEMPTS",
             within Some(*NewEvent::MAX_ATTEMPTS.start())..=Some(*NewEvent::MAX_ATTEMPTS.end());
-        /// How far ahead an event of a group may be planned, and how long one that nobody can read holds back its
-        /// group; `30days` in a new database. Until the planned time, the event holds up later events of its
-        /// group.
+        /// How far ahead an event of a group may be planned, and how long one that nobody can read holds back
+        /// its group; `30days` in a new database. Until the planned time, the event holds up later events of
+        /// its group.
         max_group_delay: Option<Duration> = None, "TIDEGATE_MAX_GROUP_DELAY";
         /// Which payloads may be published: `any`, as in a new database, or only `sealed` ones.
         payloads: Option<Payloads> = None, "TIDEGATE_PAYLOADS";
