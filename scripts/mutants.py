@@ -505,7 +505,7 @@ MUTANTS = [
     Mutant("seal: what begins like one passes for one", ("it", "seal::what_only_begins_like_a_seal_is_plaintext"),
            (PUBLISH, "AND substr(NEW.payload::text, 34) ~", "AND true OR NEW.payload::text ~", 1)),
     Mutant("seal: a publisher with keys does not seal what begins like one", ("it", "seal::what_only_begins_like_a_seal_is_plaintext"),
-           (SEAL, "    if is_sealed(payload.get().as_bytes()) {", "    if begins_sealed(payload.get().as_bytes()) {", 1)),
+           (SEAL, "if !is_sealed(payload.get().as_bytes())", "if !begins_sealed(payload.get().as_bytes())", 1)),
     Mutant("an event that nobody can read holds its group for ever",
            ("it", "versions::an_event_that_nobody_can_read_holds_its_group_no_longer_than_a_planned_one_may"),
            (RUNNING, "if event.is_overdue {", "if false {", 1)),

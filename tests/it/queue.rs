@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::lease::{Fate, Lease, LeasedEvent};
-use tidegate::migrate::Migrate;
+use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
 use tidegate::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried, sql,
@@ -346,7 +346,10 @@ async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
     assert!(planned("alone", 3000).await.is_ok());
     let database = db.database();
     let longer = Migrate::new(&database, crate::probe::Probe::KINDS);
-    let longer = longer.max_group_delay(Duration::from_hours(24 * 60));
+    let longer = longer.stored(StoredSettings {
+        max_group_delay: Some(Duration::from_hours(24 * 60)),
+        ..StoredSettings::default()
+    });
     longer.run().await.unwrap();
     assert!(planned("one", 59).await.is_ok());
     assert!(planned("one", 61).await.is_err());

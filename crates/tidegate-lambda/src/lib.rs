@@ -153,7 +153,7 @@ async fn serve(
         let starts = ready
             .iter()
             .flat_map(Deployment::services)
-            .all(|service| service.starts_drains);
+            .all(|service| service.options.starts_drains);
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
         let is_cold = !is_warm.swap(true, Ordering::Relaxed);

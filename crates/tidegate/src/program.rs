@@ -19,13 +19,13 @@ use tokio_postgres::{Client, Transaction};
 pub use self::deployment::Deployment;
 pub use self::verbs::Retention;
 use crate::chain::StartDrain;
-use crate::config::{Lookup, duration, is_on, number};
+use crate::config::Lookup;
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
 use crate::doctor::refuse_foreign;
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
 use crate::error::Error;
-use crate::event::{Event, NewEvent};
+use crate::event::Event;
 use crate::figures::Figures;
 use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
@@ -33,7 +33,7 @@ use crate::invocation::{
     ANSWER_LIMIT, Actions, CleanupRequest, DrainRequest, MigrateRequest, Request, StatsReport, fit,
 };
 use crate::metrics::Metrics;
-use crate::migrate::{Migrate, MigrateReport, Migrations};
+use crate::migrate::{Migrate, MigrateReport, Migrations, StoredSettings};
 use crate::policy::Policy;
 use crate::queue;
 use crate::queue::Declared;
@@ -261,12 +261,9 @@ impl Program {
         Ok(Service {
             database,
             options,
-            max_attempts: max_attempts(lookup)?,
-            max_group_delay: max_group_delay(lookup)?,
-            takes_plaintext: takes_plaintext(lookup)?,
+            stored: StoredSettings::from_settings(lookup)?,
             actor: actor(lookup),
             looks_within: None,
-            starts_drains: is_on(lookup, "TIDEGATE_START_DRAINS")?,
             wakes: wake::from_settings(lookup)?,
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
@@ -274,44 +271,6 @@ impl Program {
             handlers,
             program: self,
         })
-    }
-}
-
-/// Reads the global attempt limit from `TIDEGATE_MAX_ATTEMPTS`, if it is set (B6).
-///
-/// # Errors
-/// [`Error::Config`] when it is not 1 to 1000.
-fn max_attempts(lookup: Lookup<'_>) -> Result<Option<u16>, Error> {
-    match lookup("TIDEGATE_MAX_ATTEMPTS") {
-        None => Ok(None),
-        Some(_) => number(lookup, "TIDEGATE_MAX_ATTEMPTS", 5, &NewEvent::MAX_ATTEMPTS).map(Some),
-    }
-}
-
-/// Reads from `TIDEGATE_MAX_GROUP_DELAY`, if it is set, how far ahead an event of a group may be planned.
-///
-/// # Errors
-/// [`Error::Config`] when it is no duration.
-fn max_group_delay(lookup: Lookup<'_>) -> Result<Option<Duration>, Error> {
-    let name = "TIDEGATE_MAX_GROUP_DELAY";
-    let is_set = lookup(name).is_some();
-    is_set
-        .then(|| duration(lookup, name, Duration::ZERO))
-        .transpose()
-}
-
-/// Reads from `TIDEGATE_PAYLOADS`, if it is set, whether payloads may be stored without a seal.
-///
-/// # Errors
-/// [`Error::Config`] when it is neither `any` nor `sealed`.
-fn takes_plaintext(lookup: Lookup<'_>) -> Result<Option<bool>, Error> {
-    match lookup("TIDEGATE_PAYLOADS").as_deref() {
-        None => Ok(None),
-        Some("any") => Ok(Some(true)),
-        Some("sealed") => Ok(Some(false)),
-        Some(other) => Err(Error::Config(format!(
-            "TIDEGATE_PAYLOADS: must be any or sealed, got {other:?}"
-        ))),
     }
 }
 
@@ -327,18 +286,12 @@ pub struct Service {
     pub database: Database,
     /// The options of a drain, unless a request overrides them.
     pub options: DrainOptions,
-    /// The global attempt limit, if one is set.
-    pub max_attempts: Option<u16>,
-    /// How far ahead `migrate` lets an event of a group be planned.
-    pub max_group_delay: Option<Duration>,
-    /// Whether `migrate` lets payloads be stored without a seal.
-    pub takes_plaintext: Option<bool>,
+    /// What `migrate` stores in the database. A publish without an attempt limit takes it from here.
+    pub stored: StoredSettings,
     /// The operator's name for the audit, unless a request overrides it.
     pub actor: Option<String>,
     /// The longest time that the database may take for one statement of a view; `None` means the usual limit.
     pub looks_within: Option<Duration>,
-    /// Whether its drains may start further drains.
-    pub starts_drains: bool,
     /// What starts a drain after a publish.
     pub wakes: Option<Arc<dyn StartDrain>>,
     /// The metrics to emit for each drain, if they are configured.
@@ -532,16 +485,8 @@ impl Service {
         }
         let mut migrate = Migrate::new(&self.database, self.program.kinds)
             .tables(&self.program.tables)
-            .policies(&self.program.policies);
-        if let Some(attempts) = self.max_attempts {
-            migrate = migrate.max_attempts(attempts);
-        }
-        if let Some(delay) = self.max_group_delay {
-            migrate = migrate.max_group_delay(delay);
-        }
-        if let Some(takes) = self.takes_plaintext {
-            migrate = migrate.takes_plaintext(takes);
-        }
+            .policies(&self.program.policies)
+            .stored(self.stored);
         if asked.roles {
             migrate = migrate.with_roles();
         }
@@ -675,21 +620,5 @@ pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
-        let error = max_attempts(&|_| Some("-1".to_owned()))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("TIDEGATE_MAX_ATTEMPTS") && error.contains("1 to 1000"),
-            "{error}"
-        );
     }
 }

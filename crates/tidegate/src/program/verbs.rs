@@ -171,7 +171,7 @@ impl Service {
         reason: &str,
         actor: Option<&String>,
     ) -> Result<Published, Error> {
-        let event = match self.max_attempts {
+        let event = match self.stored.max_attempts {
             Some(attempts) if event.max_attempts.is_none() => event.max_attempts(attempts),
             _ => event,
         };
