@@ -21,10 +21,9 @@ use tower::Service;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::app::{App, Event as AppEvent, checks, forms, medical};
+use tidegate::admin::{Actions, Moment, Request, parse_moment};
 use tidegate::config;
 use tidegate::connect;
-use tidegate::invocation::{Actions, Request};
-use tidegate::operate::{Moment, parse_moment};
 use tidegate::outcome::Progress;
 use tidegate::trace::TraceContext;
 use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs, queue};
