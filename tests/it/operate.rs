@@ -1489,6 +1489,41 @@ async fn f5_the_command_line_refuses_a_replay_past_the_deadline() {
 }
 
 #[tokio::test]
+async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = ended(&db, &client, 1).await[0];
+    let cli = Cli::on(&db);
+    let note = |id: i64| format!("note {id} --text called --reason asked --actor ada");
+    let note = async |id: i64, further: &[&str]| {
+        let line = note(id);
+        let words: Vec<&str> = line.split(' ').chain(further.iter().copied()).collect();
+        cli.run(&words).await
+    };
+    assert_eq!(note(id, &["--dry-run"]).await.code, Some(0));
+    assert_eq!(audit(&client).await, [Value::Null; 0]);
+    assert_eq!(note(id, &[]).await.code, Some(0));
+    let refused = note(i64::MAX, &[]).await;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let shown = cli.json(&["show", &id.to_string()]).await;
+    let told = &shown["notes"][0];
+    assert_eq!(
+        (&told["text"], &told["actor"]),
+        (&json!("called"), &json!("ada"))
+    );
+    assert_eq!(shown["notes"].as_array().unwrap().len(), 1);
+    let rows = audit(&client).await;
+    let counts: Vec<_> = rows
+        .iter()
+        .map(|row| (&row["action"], &row["count"]))
+        .collect();
+    assert_eq!(
+        counts,
+        [(&json!("note"), &json!(1)), (&json!("note"), &json!(0))]
+    );
+}
+
+#[tokio::test]
 async fn the_command_line_pauses_resumes_and_unblocks_in_the_name_of_who_asks() {
     let db = probe_database().await;
     let client = db.client().await;

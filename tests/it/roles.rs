@@ -200,6 +200,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "service_states"
         | "dead"
         | "event"
+        | "notes"
         | "work"
         | "kinds"
         | "prometheus_services"

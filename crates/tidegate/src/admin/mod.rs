@@ -147,6 +147,7 @@ macro_rules! each_verb {
             retire: Retire(RetireRequest);
             policy: Policy(PolicyRequest);
             unblock: Unblock(UnblockRequest);
+            note: Note(NoteRequest);
             forget: Forget(ForgetRequest);
             schedules: Schedules(SchedulesRequest);
             schedule: Schedule(ScheduleRequest);
