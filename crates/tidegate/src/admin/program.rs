@@ -359,7 +359,7 @@ pub enum Failure {
 }
 
 impl Service {
-    /// Answers a request, within `time` if the caller has a limit. An answer longer than [`ANSWER_LIMIT`] is
+    /// Answers a request, within `time` if the caller has a limit. An answer longer than [`ANSWER_LIMIT`](super::ANSWER_LIMIT) is
     /// cut, and says so.
     ///
     /// # Errors
