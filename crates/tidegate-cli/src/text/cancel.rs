@@ -4,8 +4,8 @@ use tidegate::admin::CancelRequest;
 
 use super::{Text, events, rest, told};
 
-/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events could
-/// be cancelled.
+/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events
+/// could be cancelled.
 impl Text for CancelRequest {
     fn text(&self, report: &Self::Report) -> String {
         if let Some(refused) = &report.changed.refused {

@@ -4,8 +4,8 @@ use tidegate::admin::RescheduleRequest;
 
 use super::{Text, events, ids, rest, told};
 
-/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events could
-/// be rescheduled.
+/// Fails if the digest of a dry run does not match, or if the request names ids and none of these events
+/// could be rescheduled.
 impl Text for RescheduleRequest {
     fn text(&self, report: &Self::Report) -> String {
         if let Some(refused) = &report.changed.refused {

@@ -7,8 +7,8 @@ use super::{Changed, Selection};
 /// End live events, including those that a worker holds.
 ///
 /// The events end FAILED with code cancelled. Their follow-ups are not published, and their groups go on. A
-/// handler that is running is notified when its drain next renews its leases. Events are cancelled in steps of
-/// a thousand.
+/// handler that is running is notified when its drain next renews its leases. Events are cancelled in steps
+/// of a thousand.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(
     after_help = "Example:\n  tidegate cancel --kind order_placed --until 2h --reason 'sent twice' --dry-run\n  tidegate cancel --id 42 --reason 'the order was withdrawn'"

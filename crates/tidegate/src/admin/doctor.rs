@@ -5,7 +5,8 @@ use crate::doctor::{DoctorReport, examine};
 
 /// Check the database, the schema and the queue, and say how to fix each problem.
 ///
-/// The exit code is 0 if all checks pass, and 3 if a check gives a warning, finds a problem or cannot be made.
+/// The exit code is 0 if all checks pass, and 3 if a check gives a warning, finds a problem or cannot be
+/// made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(after_help = "Example:\n  tidegate doctor --json")]
 pub struct DoctorRequest {}

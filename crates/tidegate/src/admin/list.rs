@@ -100,8 +100,8 @@ impl Verb for ListRequest {
     }
 }
 
-/// Returns a page of events. `"handled": false` marks an event whose kind is not one of `kinds`. `is_all` says
-/// whether the filter accepts events of any age, so that an empty page means that there are none.
+/// Returns a page of events. `"handled": false` marks an event whose kind is not one of `kinds`. `is_all`
+/// says whether the filter accepts events of any age, so that an empty page means that there are none.
 pub(super) async fn page(
     kinds: &[&str],
     client: &Client,
