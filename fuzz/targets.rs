@@ -26,10 +26,9 @@ use crate::app::medical::content::{
 };
 use crate::app::medical::signed::open;
 use crate::app::{App, Event as AppEvent, forms};
+use tidegate::admin::{Actions, Moment, Request, parse_moment};
 use tidegate::config;
 use tidegate::connect;
-use tidegate::invocation::{Actions, Request};
-use tidegate::operate::{Moment, parse_moment};
 use tidegate::outcome::Progress;
 use tidegate::trace::TraceContext;
 use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs, queue};

@@ -538,7 +538,7 @@ MUTANTS = [
     Mutant("letters: a key is everybody's", ("it", "callers::a_letter_with_another_clients_id_is_a_letter_of_its_own"),
            ("src/app/forms/store.rs", "[sender, source, external_id, &subject", "[&None::<Uuid>, source, external_id, &subject", 1)),
     Mutant("text: commands reach the terminal", ("it", "look::what_a_publisher_wrote_commands_no_terminal"),
-           ("crates/tidegate-cli/src/text.rs", "    one.is_control()\n", "    false\n", 1)),
+           ("crates/tidegate-cli/src/text/mod.rs", "    one.is_control()\n", "    false\n", 1)),
     Mutant("migrate: waits for ever",
            ("it", "cli::a_migration_that_waits_for_an_open_transaction_names_it_gives_up_and_lets_publishers_through"),
            ("crates/tidegate/src/migrate/patience.rs", "LOCK_TIMEOUT.as_millis()", "0", 1)),

@@ -10,8 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tidegate::Error;
 use tidegate::config::parse_duration;
-use tidegate::forget::{Forgotten, Records};
-use tidegate::operate::{Subject, SubjectKeys};
+use tidegate::forget::{Forgotten, Records, Subject, SubjectKeys};
 use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 

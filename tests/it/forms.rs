@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::operate::{ForgetRequest, parse_subject};
+use tidegate::admin::{Audit, ForgetRequest, Whom, parse_subject};
 use tidegate::testing::handlers_of;
 use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published, RetryPolicy};
 use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
@@ -1090,13 +1090,15 @@ async fn of_a_person_who_is_forgotten_no_table_says_a_word_and_what_happened_sta
     let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
     let service = tidegate_job::app::program().start(&lookup).unwrap();
     let asked = |dry_run| ForgetRequest {
-        subject: Some(parse_subject(&format!("person={}", PRIVATE[0])).unwrap()),
-        reason: "request 17".to_owned(),
+        whom: Whom {
+            subject: Some(parse_subject(&format!("person={}", PRIVATE[0])).unwrap()),
+            ..Whom::default()
+        },
+        audit: Audit::of("request 17"),
         dry_run,
-        ..ForgetRequest::default()
     };
-    let preview = service.forget(&asked(true)).await.unwrap();
-    let report = service.forget(&asked(false)).await.unwrap();
+    let preview = service.run(&asked(true)).await.unwrap();
+    let report = service.run(&asked(false)).await.unwrap();
     assert_eq!(preview.tables, report.tables);
     assert_eq!(report.tables["forms.form"], 2, "{report:?}");
     assert_eq!((report.forgotten, report.cancelled), (4, 1), "{report:?}");

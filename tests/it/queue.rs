@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate::admin::STATEMENTS;
 use tidegate::lease::{Fate, Lease, LeasedEvent};
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
@@ -58,7 +59,8 @@ fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
 async fn every_statement_prepares_against_the_migrated_schema() {
     let db = probe_database().await;
     let client = db.client().await;
-    for statement in sql::ALL.iter().copied().flatten() {
+    let of_verbs = STATEMENTS.iter().map(|(_, own)| *own);
+    for statement in sql::ALL.iter().copied().chain(of_verbs).flatten() {
         let prepared = client.prepare_typed(statement.text, statement.params).await;
         let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));
         assert_eq!(prepared.params(), statement.params, "{}", statement.name);

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use tidegate::admin::{Audit, RequeueRequest};
 use tidegate::lease::Lease;
-use tidegate::operate::RequeueRequest;
 use tidegate::queue::{self, Completion, LeaseRequest, Retried, Walk};
 use tidegate::{Event, NewEvent};
 use tokio_postgres::{Client, GenericClient};
@@ -120,10 +120,9 @@ fn request(worker: Uuid, held: &[Uuid], walk: Walk) -> LeaseRequest<'_> {
 async fn requeue(client: &Client, id: i64) {
     let request = RequeueRequest {
         ids: vec![id],
-        reason: "its worker hangs".to_owned(),
-        actor: None,
+        audit: Audit::of("its worker hangs"),
     };
-    queue::requeue(client, &request).await.unwrap();
+    request.on(client).await.unwrap();
     client
         .query_one("SELECT tidegate.apply_cuts()", &[])
         .await
@@ -448,10 +447,9 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
         let requeue = operator.transaction().await.unwrap();
         let wanted = RequeueRequest {
             ids: vec![id],
-            reason: "its worker hangs".to_owned(),
-            actor: None,
+            audit: Audit::of("its worker hangs"),
         };
-        queue::requeue(&requeue, &wanted).await.unwrap();
+        wanted.on(&requeue).await.unwrap();
         let completion = Completion {
             token: taken.token,
             done: vec![id],

@@ -675,3 +675,34 @@ END $$;
 COMMENT ON FUNCTION tidegate.record_publish IS
     'Records in the audit that an operator has published the event id by hand, with a reason and the name of the actor. '
     'Call it in the transaction that publishes.';
+
+-- A remark is the argument of its audit row.
+CREATE FUNCTION tidegate.note(id bigint, "text" text, reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    found boolean;
+BEGIN
+    PERFORM tidegate.check_operator(note.reason, note.actor, true);
+    IF coalesce(char_length(btrim(note."text", E' \t\r\n')), 0) = 0 OR char_length(note."text") > 1000 THEN
+        RAISE EXCEPTION 'text: must have 1 to 1000 characters, got %', coalesce(char_length(btrim(note."text", E' \t\r\n'))::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    found := EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = note.id) OR EXISTS (SELECT FROM tidegate.logged(note.id));
+    IF NOT coalesce(note.dry_run, false) THEN
+        PERFORM tidegate.record_action('note', note.actor, jsonb_build_object('id', note.id, 'text', note."text"),
+                                       CASE WHEN found THEN ARRAY[note.id] END, note.reason);
+    END IF;
+    RETURN jsonb_build_object('action', 'note', 'dry_run', coalesce(note.dry_run, false), 'id', note.id, 'refused',
+                              CASE WHEN NOT found THEN format('id: there is no event %s', note.id) END);
+END $$;
+COMMENT ON FUNCTION tidegate.note IS
+    'Writes a remark on an event, live or finished. id: the event. text: the remark, 1 to 1000 characters. reason: the reason, '
+    'required. actor: the operator''s name. dry_run: only report. Returns a report as an object.';
+
+CREATE FUNCTION tidegate.notes(id bigint) RETURNS TABLE (at timestamptz, actor text, "text" text)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT a.at, a.actor, a.filter->>'text' FROM tidegate.audit AS a WHERE a.action = 'note' AND a.ids = ARRAY[notes.id] ORDER BY a.id
+$$;
+COMMENT ON FUNCTION tidegate.notes IS 'The remarks on an event, oldest first. id: the event.';

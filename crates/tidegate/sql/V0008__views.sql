@@ -116,7 +116,7 @@ BEGIN
             RETURN NULL;
         END IF;
     ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
-        -- As in reschedule().
+        -- As when an operator changes its start.
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM tidegate.held AS h WHERE h.ids @> OLD.id) THEN
             RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) together with available_at and expires_at, because a worker holds event %, got PROCESSING',

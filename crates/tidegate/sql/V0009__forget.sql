@@ -54,8 +54,8 @@ COMMENT ON FUNCTION tidegate.offspring IS
     'most: the most ids.';
 
 -- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of these
--- events, wherever an operator has named them to unblock, cancel, reschedule or publish. Each key is one
--- search in the index of such entries, however long the audit is.
+-- events, wherever an action of an operator has named them. Each key is one search in the index of such
+-- entries, however long the audit is.
 CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$

@@ -115,9 +115,10 @@ GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events
 GRANT DELETE ON tidegate.events TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.cancel, tidegate.reschedule, tidegate.pause, tidegate.resume, tidegate.retire,
                           tidegate.pause_service, tidegate.resume_service, tidegate.limit_service, tidegate.set_policy,
-                          tidegate.unblock, tidegate.record_publish, tidegate.forget, tidegate.find_subject, tidegate.offspring,
+                          tidegate.unblock, tidegate.note, tidegate.record_publish, tidegate.forget, tidegate.find_subject, tidegate.offspring,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
    TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.notes TO tidegate_operate, tidegate_drain, tidegate_read;
 -- Cleanup: its functions only remove expired rows, whichever login calls them.
 GRANT EXECUTE ON FUNCTION tidegate.log_partitions, tidegate.missing_log_days, tidegate.rows_in_default, tidegate.make_log_partition,
                           tidegate.seal_log_partition, tidegate.drop_log_partition, tidegate.delete_expired,

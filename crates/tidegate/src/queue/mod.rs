@@ -35,7 +35,11 @@ pub use self::lease::{
     promote, remove_ended, renew, sweep, take_back_starts,
 };
 pub(crate) use self::publish::ALONE;
+#[cfg(feature = "admin")]
+pub(crate) use self::publish::refused;
 pub use self::publish::{Published, publish, publish_batch, receive};
+#[cfg(feature = "admin")]
+pub(crate) use self::read::parsed;
 pub use self::read::{
     Backlog, EXPIRY_WINDOW, Job, JobStatus, MOST_EXPIRING, backlog, declare_policies, expiring,
     job, others, register_kinds, registered, unregistered,

@@ -199,20 +199,6 @@ pub static LINEAGE: Statement = Statement {
     text: "SELECT l::text FROM tidegate.lineage($1, $2) AS l",
 };
 
-/// Groups whose first event holds back other events, longest wait first.
-pub static BLOCKED_GROUPS: Statement = Statement {
-    name: "blocked_groups",
-    params: &[Type::INT8],
-    text: "SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1",
-};
-
-/// Leases and their workers, oldest first.
-pub static LEASES: Statement = Statement {
-    name: "leases",
-    params: &[Type::INT8],
-    text: "SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1",
-};
-
 /// Registers the kinds of a program. Operators' changes stay.
 pub static REGISTER_KINDS: Statement = Statement {
     name: "register_kinds",
@@ -256,8 +242,6 @@ pub static ALL: &[&Statement] = &[
     &LIST,
     &SEARCH_FLOOR,
     &LINEAGE,
-    &BLOCKED_GROUPS,
-    &LEASES,
     &REGISTER_KINDS,
     &DECLARE_POLICIES,
     &UNREGISTERED,

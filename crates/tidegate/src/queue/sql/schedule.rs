@@ -29,75 +29,6 @@ pub static FIRE_SCHEDULES: Statement = Statement {
     text: "SELECT f.id, f.published, f.refused FROM tidegate.fire_schedules($1::jsonb) AS f",
 };
 
-/// At most `$1` schedules: those that have stopped first, then the others by their next slot.
-pub static SCHEDULES: Statement = Statement {
-    name: "schedules",
-    params: &[Type::INT4],
-    text: "\
-SELECT jsonb_build_object(
-           'name', s.name, 'keeper', s.keeper, 'kind', s.kind, 'cron', s.cron,
-           'every_ms', (extract(epoch FROM s.every) * 1000)::int8, 'time_zone', s.time_zone, 'group_key', s.group_key,
-           'start_within_ms', (extract(epoch FROM s.start_within) * 1000)::int8, 'catch_up', s.catch_up, 'state',
-           CASE WHEN s.problem IS NOT NULL THEN 'stopped'
-                WHEN s.paused THEN 'paused'
-                WHEN k.kind IS NULL THEN 'unregistered_kind'
-                WHEN k.paused THEN 'paused_kind'
-                WHEN s.next_at <= clock_timestamp() AND isfinite(s.next_at) THEN 'due'
-                ELSE 'waiting' END,
-           'next_at', CASE WHEN isfinite(s.next_at) THEN s.next_at END, 'last_at', s.last_at,
-           'last_event_id', s.last_event_id, 'fired_at', s.fired_at, 'problem', s.problem,
-           'since_s', floor(extract(epoch FROM s.since))::int8)::text
-  FROM tidegate.schedule AS s LEFT JOIN tidegate.event_kind AS k USING (kind)
- ORDER BY s.problem IS NULL, s.next_at, s.name LIMIT $1",
-};
-
-/// Creates or changes a schedule that operators keep.
-pub static SET_SCHEDULE: Statement = Statement {
-    name: "set_schedule",
-    params: &[
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::FLOAT8,
-        Type::TEXT,
-        Type::TEXT,
-        Type::FLOAT8,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-    ],
-    text: "SELECT tidegate.set_schedule($1, $2, $3::json, $4, make_interval(secs => $5), $6, $7, make_interval(secs => $8), $9, $10, $11)::text",
-};
-
-/// Pauses a schedule.
-pub static PAUSE_SCHEDULE: Statement = Statement {
-    name: "pause_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.pause_schedule($1, $2, $3)::text",
-};
-
-/// Resumes a schedule.
-pub static RESUME_SCHEDULE: Statement = Statement {
-    name: "resume_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.resume_schedule($1, $2, $3)::text",
-};
-
-/// Removes a schedule that operators keep.
-pub static REMOVE_SCHEDULE: Statement = Statement {
-    name: "remove_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.remove_schedule($1, $2, $3)::text",
-};
-
-/// Publishes a schedule's event now.
-pub static RUN_SCHEDULE: Statement = Statement {
-    name: "run_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.run_schedule($1, $2, $3)::text",
-};
-
 /// The schedules that program `$1` declares, as stored.
 pub static DECLARED_SCHEDULES: Statement = Statement {
     name: "declared_schedules",
@@ -134,13 +65,6 @@ pub static DROP_SCHEDULE: Statement = Statement {
     text: "SELECT tidegate.drop_schedule($1, $2, $3, NULL)::text",
 };
 
-/// Removes operators' schedules of the groups `$1`.
-pub static FORGET_SCHEDULES: Statement = Statement {
-    name: "forget_schedules",
-    params: &[Type::TEXT_ARRAY, Type::TEXT, Type::TEXT, Type::BOOL],
-    text: "SELECT tidegate.forget_schedules($1, $2, $3, $4)",
-};
-
 /// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the clock, or
 /// they have not fired for `$1` seconds after their slot.
 pub static TROUBLED_SCHEDULES: Statement = Statement {
@@ -163,15 +87,8 @@ SELECT s.name, CASE WHEN s.problem IS NOT NULL THEN s.problem
 pub static ALL: &[&Statement] = &[
     &DUE_SCHEDULES,
     &FIRE_SCHEDULES,
-    &SCHEDULES,
-    &SET_SCHEDULE,
-    &PAUSE_SCHEDULE,
-    &RESUME_SCHEDULE,
-    &REMOVE_SCHEDULE,
-    &RUN_SCHEDULE,
     &DECLARED_SCHEDULES,
     &PUT_SCHEDULE,
     &DROP_SCHEDULE,
-    &FORGET_SCHEDULES,
     &TROUBLED_SCHEDULES,
 ];

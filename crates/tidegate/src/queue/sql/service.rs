@@ -35,27 +35,6 @@ pub static CLAIM_SERVICE: Statement = Statement {
     text: "SELECT c.places, c.starting, c.first_in, c.apart FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c",
 };
 
-/// Limits the calls of a service.
-pub static LIMIT_SERVICE: Statement = Statement {
-    name: "limit_service",
-    params: &[Type::TEXT, Type::INT4, Type::FLOAT8, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.limit_service($1, $2, $3, $4, $5)::text",
-};
-
-/// Pauses a service.
-pub static PAUSE_SERVICE: Statement = Statement {
-    name: "pause_service",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.pause_service($1, $2, $3)::text",
-};
-
-/// Resumes a service.
-pub static RESUME_SERVICE: Statement = Statement {
-    name: "resume_service",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.resume_service($1, $2, $3)::text",
-};
-
 /// All services about which anything was reported.
 pub static SERVICES: Statement = Statement {
     name: "services",
@@ -64,11 +43,4 @@ pub static SERVICES: Statement = Statement {
 };
 
 /// All statements of this file.
-pub static ALL: &[&Statement] = &[
-    &REPORT_SERVICE,
-    &CLAIM_SERVICE,
-    &PAUSE_SERVICE,
-    &RESUME_SERVICE,
-    &LIMIT_SERVICE,
-    &SERVICES,
-];
+pub static ALL: &[&Statement] = &[&REPORT_SERVICE, &CLAIM_SERVICE, &SERVICES];
