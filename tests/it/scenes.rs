@@ -767,7 +767,7 @@ const GROUP_FIRST: Guard = (
     "PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);",
     "",
 );
-const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.lock_replays();", "NULL;");
+const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.one_at_a_time();", "NULL;");
 
 #[tokio::test]
 async fn i10_an_event_on_its_last_attempt_is_not_started_with_its_lease() {

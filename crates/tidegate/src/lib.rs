@@ -85,7 +85,7 @@
 //! - Operating: `operate` (operators' requests and their reports), `look` (views for operators), `survey`
 //!   (views that read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests
 //!   and answers of Lambda and of the command line), `status` (what reports of drains share with these).
-//! - Storing: `partitions` (of the log, made ahead), `retention` (how finished events leave the log),
+//! - Storing: `retention` (how finished events leave the log) and `steps` (how a cleanup runs its steps),
 //!   `forget` (removes the data of a person), `sealing` and `seal` (encrypted payloads and the keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
 //!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
@@ -114,7 +114,6 @@ pub mod lease;
 pub mod migrate;
 #[doc(hidden)]
 pub mod outcome;
-mod partitions;
 mod periodic;
 mod policy;
 #[doc(hidden)]
@@ -124,6 +123,7 @@ pub mod schedule;
 #[doc(hidden)]
 pub mod sealing;
 mod status;
+mod steps;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;

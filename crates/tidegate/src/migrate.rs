@@ -14,7 +14,8 @@ use tokio_postgres::{Client, GenericClient, Transaction};
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::policy::Policy;
-use crate::{partitions, queue, schedule};
+use crate::steps::make_partitions;
+use crate::{queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
 
 /// The queue's own schema.
@@ -302,7 +303,7 @@ impl Migrate<'_> {
             self.declare_policies(transaction).await
         };
         client.within(declare).await?;
-        partitions::make_partitions(client.client()).await?;
+        make_partitions(client.client()).await?;
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
             client.batch(ROLES).await?;
