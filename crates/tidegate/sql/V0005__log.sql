@@ -38,10 +38,11 @@ COMMENT ON TABLE tidegate.stats_archive IS
     'Counts of events whose log rows a cleanup has removed. Read the view daily_stats instead.';
 COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
 COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
-COMMENT ON COLUMN tidegate.stats_archive.status IS 'Their status.';
+COMMENT ON COLUMN tidegate.stats_archive.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 COMMENT ON COLUMN tidegate.stats_archive.events IS 'How many there were.';
 COMMENT ON COLUMN tidegate.stats_archive.attempts IS 'How many attempts they had in all.';
-COMMENT ON COLUMN tidegate.stats_archive.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
+COMMENT ON COLUMN tidegate.stats_archive.latency_ms IS
+    'The sum of their times from publish to end, in milliseconds. Divide it by events for the mean.';
 
 -- Identified by name and not by oid, because oids change when a database is restored from a dump.
 CREATE TABLE tidegate.sealed_partition (
