@@ -7,7 +7,7 @@ use tidegate::lease::{Fate, Lease, LeasedEvent};
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
 use tidegate::queue::{
-    self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried, sql,
+    self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried,
 };
 use tidegate::{Error, Event as _, Fault, NewEvent, Published};
 use tokio_postgres::error::SqlState;
@@ -59,8 +59,8 @@ fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
 async fn every_statement_prepares_against_the_migrated_schema() {
     let db = probe_database().await;
     let client = db.client().await;
-    let of_verbs = STATEMENTS.iter().map(|(_, own)| *own);
-    for statement in sql::ALL.iter().copied().chain(of_verbs).flatten() {
+    let of_verbs = STATEMENTS.iter().flat_map(|(_, own)| own.iter().copied());
+    for statement in queue::statements().chain(of_verbs) {
         let prepared = client.prepare_typed(statement.text, statement.params).await;
         let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));
         assert_eq!(prepared.params(), statement.params, "{}", statement.name);

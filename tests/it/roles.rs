@@ -8,7 +8,7 @@ use futures_util::SinkExt;
 use serde_json::Value;
 use tidegate::admin::STATEMENTS;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
-use tidegate::queue::sql::{self, Statement};
+use tidegate::queue::{self, sql::Statement};
 use tidegate::{Database, Event};
 use tidegate_job::app;
 use tokio_postgres::error::SqlState;
@@ -216,21 +216,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         }
         "plain_wording" | "open_schemas" | "catalog" | "unvacuumed" | "holders" | "sight"
         | "settings" | "is_standby" | "clock" => &ROLES,
-        "declared_schedules"
-        | "missing_log_days"
-        | "rows_in_default"
-        | "make_log_partition"
-        | "log_partitions"
-        | "expired_rows"
-        | "sweep_events"
-        | "seal_log_partition"
-        | "drop_log_partition"
-        | "delete_expired"
-        | "forget_received"
-        | "fold_figures"
-        | "set_retention"
-        | "missing_retention_days"
-        | "apply_retention" => &[Operate],
+        "declared_schedules" | "log_partitions" | "cleanup_step" | "set_retention" => &[Operate],
         "register_kinds" | "declare_policies" | "put_schedule" | "drop_schedule" => &[],
         other => panic!("{other}: say who may run it"),
     }
@@ -239,8 +225,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
 #[tokio::test]
 async fn every_statement_of_the_program_runs_for_its_roles_and_for_nobody_else() {
     let mut world = World::new().await;
-    let others = sql::ALL.iter().copied().flatten();
-    let others = others.map(|statement| (*statement, may_run(statement)));
+    let others = queue::statements().map(|statement| (statement, may_run(statement)));
     let of_verbs = STATEMENTS.iter().flat_map(|(changes, own)| {
         own.iter().map(|statement| match changes {
             true => (*statement, &[Operate][..]),
@@ -408,7 +393,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ),
     ("SELECT * FROM tidegate.daily_stats", &[Operate, Read]),
     (
-        "SELECT tidegate.delete_expired('event_log_default')",
+        "SELECT tidegate.cleanup_step('{\"stages\": [\"delete\"]}')",
         &[Operate],
     ),
     ("DELETE FROM tidegate.stats_archive", &[]),
@@ -674,7 +659,7 @@ async fn objects_that_shadow_the_real_ones_do_not_deceive_an_operators_verb() {
     operator.batch_execute(SHADOWS).await.unwrap();
     let replay = "SELECT (tidegate.replay(ids => ARRAY[7001], reason => 'r')->>'replayed')::bigint";
     assert_eq!(number(operator, replay).await, 1);
-    let deleted = "SELECT deleted FROM tidegate.delete_expired('event_log_default')";
+    let deleted = "SELECT (tidegate.cleanup_step('{\"stages\": [\"delete\"], \"at\": \"event_log_de\"}')->'did'->>'rows_deleted')::bigint";
     assert_eq!(
         number(operator, deleted).await,
         1,
@@ -894,7 +879,7 @@ async fn a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step(
         (Drain, "SELECT tidegate.busy_groups('{g}')"),
         (
             Operate,
-            "SELECT tidegate.sweep_events(0); SELECT tidegate.replay(ids => '{1}', reason => 'test', actor => 'test')",
+            "SELECT tidegate.cleanup_step('{\"stages\": [\"sweep\"]}'); SELECT tidegate.replay(ids => '{1}', reason => 'test', actor => 'test')",
         ),
         (Drain, "SELECT checks.take_place('t', 'a', 2, 60)"),
     ] {

@@ -479,10 +479,9 @@ async fn i7_of_a_requeue_and_a_transaction_behind_it_one_wins() {
         let requeue = operator.transaction().await.unwrap();
         let wanted = RequeueRequest {
             ids: vec![id],
-            reason: "its worker hangs".to_owned(),
-            actor: None,
+            audit: Audit::of("its worker hangs"),
         };
-        queue::requeue(&requeue, &wanted).await.unwrap();
+        wanted.on(&requeue).await.unwrap();
         let patient = "ALTER FUNCTION tidegate.complete_held SET lock_timeout = 0";
         worker.batch_execute(patient).await.unwrap();
         let complete = format!("SELECT tidegate.complete_held({id}, '{}')", taken.token);
@@ -793,7 +792,7 @@ const GROUP_FIRST: Guard = (
     "PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);",
     "",
 );
-const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.lock_replays();", "NULL;");
+const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.one_at_a_time();", "NULL;");
 
 #[tokio::test]
 async fn i10_an_event_on_its_last_attempt_is_not_started_with_its_lease() {

@@ -149,7 +149,7 @@ COMMENT ON FUNCTION tidegate.count_completed IS 'Internal: adds one completed ev
 
 -- It never waits: a locked row is merged next time.
 CREATE FUNCTION tidegate.fold_figures(most integer) RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -174,10 +174,12 @@ BEGIN
         SELECT count(*) INTO folded FROM gone;
         total := total + folded;
     END LOOP;
-    RETURN total;
+    DELETE FROM tidegate.drain_run AS r
+     WHERE r.ctid = ANY (ARRAY(SELECT o.ctid FROM tidegate.drain_run AS o WHERE o.ended_at < instant - interval '7 days' LIMIT most));
+    GET DIAGNOSTICS folded = ROW_COUNT;
+    RETURN greatest(total, folded);
 END $$;
-COMMENT ON FUNCTION tidegate.fold_figures IS
-    'Merges up to most old rows of minute_stats into hours and days, and returns their number. A cleanup calls it.';
+COMMENT ON FUNCTION tidegate.fold_figures IS 'Merges old rows of minute_stats into hours and days, and forgets drains of more than a week ago.';
 
 CREATE TABLE tidegate.drain_run (
     worker      uuid        NOT NULL,
@@ -211,16 +213,3 @@ BEGIN
      WHERE report IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION tidegate.note_run IS 'Internal: adds a row to drain_run.';
-
-CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
-    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
-    WITH gone AS (
-        DELETE FROM tidegate.drain_run AS r
-         WHERE r.ctid = ANY (ARRAY(SELECT o.ctid FROM tidegate.drain_run AS o
-                                    WHERE o.ended_at < clock_timestamp() - interval '7 days' LIMIT most))
-        RETURNING 1)
-    SELECT count(*) FROM gone
-$$;
-COMMENT ON FUNCTION tidegate.forget_runs IS
-    'Deletes up to most rows of drain_run that are older than a week, and returns their number. A cleanup calls it.';

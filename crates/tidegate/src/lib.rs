@@ -86,7 +86,7 @@
 //!   of Lambda and of `--json`), `moment` (times as operators write them), `look` and `survey` (views that read
 //!   a bounded number of rows), `doctor` (checks of a database), `status` (what reports of drains share with
 //!   these).
-//! - Storing: `partitions` (of the log, made ahead), `retention` (how finished events leave the log),
+//! - Storing: `retention` (how finished events leave the log) and `steps` (how a cleanup runs its steps),
 //!   `forget` (the data about people in a program's own tables), `sealing` and `seal` (encrypted payloads and the keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
 //!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
@@ -115,7 +115,6 @@ pub mod lease;
 pub mod migrate;
 #[doc(hidden)]
 pub mod outcome;
-mod partitions;
 mod periodic;
 mod policy;
 #[doc(hidden)]
@@ -125,6 +124,7 @@ pub mod schedule;
 #[doc(hidden)]
 pub mod sealing;
 mod status;
+mod steps;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;

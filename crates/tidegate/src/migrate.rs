@@ -16,7 +16,8 @@ pub use self::stored::{Payloads, StoredSettings};
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::policy::Policy;
-use crate::{partitions, queue, schedule};
+use crate::steps::make_partitions;
+use crate::{queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
 
 /// The queue's own schema.
@@ -279,7 +280,7 @@ impl Migrate<'_> {
             self.declare_policies(transaction).await
         };
         client.within(declare).await?;
-        partitions::make_partitions(client.client()).await?;
+        make_partitions(client.client()).await?;
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
             client.batch(ROLES).await?;

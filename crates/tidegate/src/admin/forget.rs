@@ -6,7 +6,6 @@
 //! simply be started again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::SystemTime;
 
 use tokio_postgres::Client;
 
@@ -256,8 +255,8 @@ async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Err
     }
     // Searches the queue first: an event that ends in the meantime is found in the log.
     let mut found = find_subject(client, None, keys).await?;
-    for partition in partitions(client, SystemTime::now()).await? {
-        found.extend(find_subject(client, Some(&partition.name), keys).await?);
+    for partition in partitions(client).await? {
+        found.extend(find_subject(client, Some(&partition), keys).await?);
     }
     Ok(found)
 }

@@ -1,18 +1,19 @@
-//! Owns how partitions of the log are made ahead, and how the short steps of a cleanup are run. It knows no
-//! SQL.
+//! Owns how the short steps of a cleanup are run: within a budget, and again if they do not get their locks.
+//! It knows no SQL; `tidegate.cleanup_step` decides what the next step is.
 //!
 //! No step waits long. A step that does not get its locks within 200 ms is tried again; after that it is left
 //! to the next run, and counted. So producers and drains, which would queue up behind a waiting cleanup, come
 //! first.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
 use crate::error::Error;
-use crate::queue::retention::{self, Made};
+use crate::queue::retention::{Done, cleanup_step};
 
 /// Creates the partitions for events that finish within a week. Nothing fails without them: rows without a
 /// partition go to the default one.
@@ -20,9 +21,10 @@ use crate::queue::retention::{self, Made};
 /// # Errors
 /// When the database fails; not when a lock is not available.
 pub async fn make_partitions(client: &Client) -> Result<(), Error> {
-    let now = retention::clock(client).await?;
     let mut steps = Steps::new(Duration::from_secs(30), None);
-    let made = make_missing(client, now, &mut steps, |_| ()).await;
+    let made = steps
+        .walk(client, json!({"stages": ["make"]}), |_| ())
+        .await;
     if let Err(Halt::Failed(error)) = made {
         return Err(error);
     }
@@ -35,7 +37,7 @@ pub async fn make_partitions(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why the stages of a run stopped early.
+/// Why the steps of a run ended early.
 pub(crate) enum Halt {
     /// The time ran out, or a stop signal came.
     Spent,
@@ -107,20 +109,33 @@ impl Steps {
         self.skipped += 1;
         Ok(None)
     }
-}
 
-/// Creates every missing partition, and reports the result of each.
-pub(crate) async fn make_missing(
-    client: &Client,
-    now: SystemTime,
-    steps: &mut Steps,
-    mut on_made: impl FnMut(Made),
-) -> Result<(), Halt> {
-    for day in retention::missing_days(client, now).await? {
-        let made = steps.run(|| retention::make_partition(client, &day));
-        if let Some(made) = made.await? {
-            on_made(made);
+    /// Runs the steps of a cleanup from this state on, and reports what each did. A step that the database
+    /// refuses, for example because of a damaged page, does not stop the others; the first such error is
+    /// returned at the end.
+    pub(crate) async fn walk(
+        &mut self,
+        client: &Client,
+        state: Value,
+        mut on_done: impl FnMut(Done),
+    ) -> Result<(), Halt> {
+        let (mut state, mut refusal) = (Some(state), None);
+        while let Some(position) = state {
+            let step = match self.run(|| cleanup_step(client, &position, false)).await {
+                Ok(step) => step,
+                Err(Halt::Failed(error)) if error.is_refusal() => {
+                    refusal.get_or_insert(error);
+                    None
+                }
+                Err(halt) => return Err(halt),
+            };
+            let step = match step {
+                Some(step) => step,
+                None => cleanup_step(client, &position, true).await?,
+            };
+            on_done(step.done);
+            state = step.next;
         }
+        refusal.map_or(Ok(()), |error| Err(Halt::Failed(error)))
     }
-    Ok(())
 }
