@@ -166,7 +166,6 @@ async fn run(
 }
 
 /// Who may run a statement of the program's. Every statement must be named here.
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
