@@ -21,7 +21,7 @@ use crate::function::Function;
 use crate::http::Api;
 use crate::support::{self, publish_views};
 
-fn golden(name: &str, now: &str) {
+pub fn golden(name: &str, now: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let file = folder.join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -43,7 +43,7 @@ fn golden(name: &str, now: &str) {
 }
 
 /// Returns the lines, sorted, each once.
-fn text(lines: BTreeSet<String>) -> String {
+pub fn text(lines: BTreeSet<String>) -> String {
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
