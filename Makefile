@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
+.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -79,7 +79,7 @@ starter: tools ## create a project with `tidegate new`; test, run and invoke it,
 tutorial: tools ## run the commands of docs/tutorial.md, in a folder and with a Postgres of its own
 	@python3 scripts/starter.py tutorial
 
-docs: tools ## build the handbook with mdBook into target/book and check its links
+docs: tools ## build the handbook with mdBook into target/book
 	@python3 scripts/docs.py book
 
 completions: tools ## write the command line's completions and manual pages to target/completions
@@ -115,9 +115,6 @@ bench-peers: tools ## compare the queue with other Postgres queues; PEERS="pgmq 
 
 cost: tools ## compute what a million events cost, compared with SQS and Lambda and with a permanent worker
 	@python3 scripts/cost_model.py
-
-simulate: tools ## simulate one day of a thousand databases with failures; DATABASES=50 simulates fewer, SEED=7 another day
-	@python3 scripts/cost_model.py simulate $(if $(DATABASES),--databases $(DATABASES)) $(if $(SEED),--seed $(SEED))
 
 torture: tools ## inject faults and check every guarantee; DURATION=8h sets the length, SEED=7 repeats a run, POSTGRES=18 the version
 	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py

@@ -863,7 +863,7 @@ async fn d8_an_effect_whose_answer_was_lost_is_not_repeated() {
         };
         assert_eq!(
             without_times(world.forms_effects().await),
-            without_times(quiet.effects().await),
+            without_times(quiet.forms_effects().await),
             "{kind}"
         );
         let log = world.log().await;
