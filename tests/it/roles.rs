@@ -6,8 +6,9 @@ use std::io::Cursor;
 
 use futures_util::SinkExt;
 use serde_json::Value;
+use tidegate::admin::STATEMENTS;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
-use tidegate::queue::sql::{self, Statement};
+use tidegate::queue::{self, sql::Statement};
 use tidegate::{Database, Event};
 use tidegate_job::app;
 use tokio_postgres::error::SqlState;
@@ -239,7 +240,7 @@ const BY_HAND: &[&str] = &[
     "SELECT callers.rotate_link_key(true, 'why')",
     "SELECT tidegate.publish_children('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
     "SELECT * FROM tidegate.daily_stats",
-    "SELECT tidegate.delete_expired('event_log_default')",
+    "SELECT tidegate.cleanup_step('{\"stages\": [\"delete\"]}')",
     "DELETE FROM tidegate.stats_archive",
     "DELETE FROM tidegate.sealed_partition",
     "SELECT * FROM tidegate.blocked_groups",
@@ -287,7 +288,8 @@ const BY_HAND: &[&str] = &[
 async fn every_statement_works_for_its_roles_and_is_refused_to_others() {
     let mut world = World::new().await;
     let mut lines = BTreeSet::new();
-    for statement in sql::ALL.iter().copied().flatten() {
+    let of_verbs = STATEMENTS.iter().flat_map(|(_, own)| own.iter().copied());
+    for statement in queue::statements().chain(of_verbs) {
         let may = world.allowed(async |transaction| run(transaction, statement).await);
         lines.insert(format!("{}: {:?}", statement.name, may.await));
     }
@@ -487,7 +489,7 @@ async fn objects_that_shadow_the_real_ones_do_not_deceive_an_operators_verb() {
     operator.batch_execute(SHADOWS).await.unwrap();
     let replay = "SELECT (tidegate.replay(ids => ARRAY[7001], reason => 'r')->>'replayed')::bigint";
     assert_eq!(number(operator, replay).await, 1);
-    let deleted = "SELECT deleted FROM tidegate.delete_expired('event_log_default')";
+    let deleted = "SELECT (tidegate.cleanup_step('{\"stages\": [\"delete\"], \"at\": \"event_log_de\"}')->'did'->>'rows_deleted')::bigint";
     assert_eq!(
         number(operator, deleted).await,
         1,
@@ -707,7 +709,7 @@ async fn a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step(
         (Drain, "SELECT tidegate.busy_groups('{g}')"),
         (
             Operate,
-            "SELECT tidegate.sweep_events(0); SELECT tidegate.replay(ids => '{1}', reason => 'test', actor => 'test')",
+            "SELECT tidegate.cleanup_step('{\"stages\": [\"sweep\"]}'); SELECT tidegate.replay(ids => '{1}', reason => 'test', actor => 'test')",
         ),
         (Drain, "SELECT checks.take_place('t', 'a', 2, 60)"),
     ] {

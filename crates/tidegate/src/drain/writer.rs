@@ -450,23 +450,19 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns those ends that may be written, and notes those behind one of their group that cannot.
-    fn not_held<'a>(&mut self, ends: &[&'a End]) -> Vec<&'a End> {
-        let mut free = Vec::new();
-        for end in ends.iter().copied() {
-            if !self.is_open(end) {
-                continue;
-            }
-            let lease = end.finalization.lease;
-            let group = end.group.as_deref();
-            let first = group.and_then(|group| self.written.held_groups.get(group));
-            if first.is_some_and(|first| lease.id > *first) {
-                self.written.held.insert(lease);
-            } else {
-                free.push(end);
-            }
+    /// Whether an end may be written. Notes it if it is behind one of its group that cannot be.
+    fn is_free(&mut self, end: &End) -> bool {
+        if !self.is_open(end) {
+            return false;
         }
-        free
+        let lease = end.finalization.lease;
+        let group = end.group.as_deref();
+        let first = group.and_then(|group| self.written.held_groups.get(group));
+        let is_held = first.is_some_and(|first| lease.id > *first);
+        if is_held {
+            self.written.held.insert(lease);
+        }
+        !is_held
     }
 
     /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the
@@ -478,7 +474,8 @@ impl Writer<'_> {
         ends: &'a [&'a End],
     ) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let ends = self.not_held(ends);
+            let mut ends = ends.to_vec();
+            ends.retain(|end| self.is_free(end));
             if ends.is_empty() {
                 return Ok(());
             }
@@ -573,7 +570,7 @@ impl Writer<'_> {
         let mut leases = Vec::new();
         for end in &self.batch.ends {
             let lease = end.finalization.lease;
-            if !Self::is_special(end) && !self.not_held(&[end]).is_empty() {
+            if !Self::is_special(end) && self.is_free(end) {
                 leases.push(lease);
                 by_token.entry(lease.token).or_default().done.push(lease.id);
             }
