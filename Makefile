@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
+.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -28,8 +28,7 @@ STAGES := check deny unit newest check-schema lambda starter tutorial api consol
 # Tests are skipped if the machine lacks something they need. Skips are counted; TIDEGATE_EXPECTED="tls" turns some of them into errors.
 test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
 test: tools ## run everything that CI runs, stage by stage
-	@python3 scripts/skips.py forget
-	@python3 scripts/stages.py $(STAGES)
+	@python3 scripts/stages.py run $(STAGES)
 
 # The files of the verbs, which a list declares: `cargo fmt` does not find them.
 LISTED := $(wildcard crates/tidegate/src/admin/*.rs crates/tidegate-cli/src/text/*.rs)
@@ -41,18 +40,16 @@ fmt: ## format the code
 check: tools ## check formatting, module cycles, requirements, lints (warnings are errors), dependencies and public names, the handbook and docs
 	cargo fmt --all --check
 	@rustfmt --edition 2024 --check $(LISTED)
-	@python3 scripts/circles.py
-	@python3 scripts/requirements.py check
+	@python3 scripts/check.py
 	@python3 scripts/mutants.py --texts
 	@python3 scripts/docs.py check
-	@python3 scripts/reference.py
-	@python3 scripts/tutorial.py check
+	@python3 scripts/starter.py read
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package tidegate -- -D warnings
 	cargo clippy --locked --package tidegate --features admin -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings
 	@cargo update --quiet --workspace --locked --manifest-path fuzz/Cargo.toml
-	@python3 scripts/cost.py
+	@python3 scripts/check.py cost
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
 unit: tools ## run the tests; they start their own Postgres
@@ -68,29 +65,29 @@ FAULTS_ON_NEWEST := lease
 
 newest: tools ## run some tests on the newest Postgres, if it can be installed; for all tests: `make unit torture POSTGRES=18`
 	@newest=$$(TIDEGATE_PG_MAJOR=$(NEWEST) python3 scripts/postgres.py where) \
-		|| { echo "nothing was tried on Postgres $(NEWEST)"; python3 scripts/skips.py note postgres-$(NEWEST) "make newest"; exit 0; }; \
+		|| { echo "nothing was tried on Postgres $(NEWEST)"; python3 scripts/stages.py note postgres-$(NEWEST) "make newest"; exit 0; }; \
 	test "$$newest" != "$$(python3 scripts/postgres.py where)" \
 		|| { echo "all tests ran on Postgres $(NEWEST)"; exit 0; }; \
 	export TIDEGATE_PG_MAJOR=$(NEWEST); \
 	cargo test $(CARGO_FLAGS) --test it -- $(ON_NEWEST) && \
 	cargo test $(CARGO_FLAGS) --test torture -- $(FAULTS_ON_NEWEST)
 
-schema: tools ## regenerate catalog.txt from the migrations, and dump the schema to target/schema
+schema: tools ## regenerate catalog.txt and docs/sql.md from the migrations, and dump the schema to target/schema
 	@python3 scripts/schema.py write
 
-check-schema: tools ## check that catalog.txt matches the migrations
+check-schema: tools ## check that catalog.txt and the reference in docs/sql.md match the migrations
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
-	@python3 scripts/invoke.py
+	@python3 scripts/run.py lambda
 
 starter: tools ## create a project with `tidegate new`; test, run and invoke it, and check its template
 	@python3 scripts/starter.py
 
 tutorial: tools ## run the commands of docs/tutorial.md, in a folder and with a Postgres of its own
-	@python3 scripts/tutorial.py
+	@python3 scripts/starter.py tutorial
 
-docs: tools ## build the handbook with mdBook into target/book and check its links
+docs: tools ## build the handbook with mdBook into target/book
 	@python3 scripts/docs.py book
 
 completions: tools ## write the command line's completions and manual pages to target/completions
@@ -100,19 +97,19 @@ completions: tools ## write the command line's completions and manual pages to t
 	@target/release/tidegate man --dir target/completions/man
 
 api: tools ## test the HTTP interface with requests generated from its OpenAPI document
-	@python3 scripts/api.py
+	@python3 scripts/interop.py api
 
 console: tools ## test the web console in a real browser; SHOTS=1 writes the screenshots of docs/console.md
 	@python3 scripts/console.py $(if $(SHOTS),--shots)
 
-snippets: tools ## run what docs/sql.md shows, in every language that can be had, and compare its reference with the database
-	@python3 scripts/snippets.py check
+snippets: tools ## run what docs/sql.md shows, in every language that can be had
+	@python3 scripts/schema.py snippets
 
 collector: tools ## send traces to a published OpenTelemetry collector, and check what it understands
-	@python3 scripts/collector.py
+	@python3 scripts/interop.py collector
 
 metrics: tools ## check with promtool the metrics, the alert rules and when they fire
-	@python3 scripts/metrics.py
+	@python3 scripts/interop.py metrics
 
 bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" runs some, QUICK=1 runs a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)
@@ -127,35 +124,32 @@ bench-peers: tools ## compare the queue with other Postgres queues; PEERS="pgmq 
 cost: tools ## compute what a million events cost, compared with SQS and Lambda and with a permanent worker
 	@python3 scripts/cost_model.py
 
-simulate: tools ## simulate one day of a thousand databases with failures; DATABASES=50 simulates fewer, SEED=7 another day
-	@python3 scripts/simulate.py $(if $(DATABASES),--databases $(DATABASES)) $(if $(SEED),--seed $(SEED))
-
 torture: tools ## inject faults and check every guarantee; DURATION=8h sets the length, SEED=7 repeats a run, POSTGRES=18 the version
 	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py
 
-mutants: tools ## remove one guard at a time from a copy and check that a test fails; MUTANTS="finalize" runs some
-	@python3 scripts/mutants.py $(MUTANTS)
+mutants: tools ## remove one guard at a time from a copy and check that a test fails; MUTANTS="finalize" runs some, LAYERS=1 shows which layers notice each
+	@python3 scripts/mutants.py $(if $(LAYERS),--layers) $(MUTANTS)
 
 deny: tools ## check the licences, sources, duplicates and known vulnerabilities of the dependencies against deny.toml
-	@python3 scripts/supply.py deny
+	@python3 scripts/release.py deny
 
 sbom: tools ## write a CycloneDX bill of materials of the deployed programs to target/sbom/; ARCH=arm64 for the other architecture
-	@python3 scripts/supply.py sbom
+	@python3 scripts/release.py sbom
 
 fuzz: tools ## fuzz the decoders; TARGET=secret fuzzes one, SECONDS=600 runs longer than 60 s each
-	@TARGET=$(TARGET) SECONDS=$(SECONDS) KEEP=$(KEEP) python3 scripts/fuzz.py
+	@TARGET=$(TARGET) SECONDS=$(SECONDS) KEEP=$(KEEP) python3 scripts/torture.py fuzz
 
 db: tools ## run a temporary Postgres until Ctrl-C; DATA=folder keeps its data
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
 
-template: tools ## check the AWS template: lint it, transform it, and deploy it to a simulated AWS
+template: tools ## check the AWS template: lint it, transform it, and compare what it deploys with tests/golden/template.txt
 	@python3 scripts/template.py
 
 package: tools ## build the functions for deployment and check their size; ARCH=arm64 for the other architecture
 	@python3 scripts/package.py
 
 deploy: tools ## deploy to AWS with the settings in samconfig.toml; DRY_RUN=1 only shows what would change
-	@python3 scripts/deploy.py
+	@python3 scripts/package.py deploy
 
 # `sam build` calls one of these targets for each function in the template.
 build-JobsHttpFunction: tools

@@ -22,9 +22,8 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import local
-import npm
-import pypi
-from pypi import PROJECT, Unavailable
+import tools
+from tools import PROJECT, Unavailable
 
 RUNNERS = PROJECT / "benches" / "peers"
 BUILT = PROJECT / "target" / "peers"
@@ -76,14 +75,14 @@ def _executable(command, name):
 
 def javascript(name):
     def install():
-        node, npm_command = npm.programs(NODE_OLDEST)
+        node, npm_command = tools.node(NODE_OLDEST)
         folder = BUILT / "npm"
         for file in ("package.json", "package-lock.json", "common.js"):
             _copy(RUNNERS / file, folder / file)
         # Next to node_modules, where Node looks for packages.
         _copy(RUNNERS / name / "run.js", folder / name / "run.js")
         if not (folder / "node_modules" / name).is_dir():
-            npm.install(npm_command, folder)
+            tools.npm(npm_command, folder, "ci")
         return [*node, str(folder / name / "run.js")]
     return install
 
@@ -94,7 +93,7 @@ def _copy(source, target):
 
 
 def python():
-    pypi.install(PROCRASTINATE, dependencies=True)
+    tools.install(PROCRASTINATE, dependencies=True)
     return [sys.executable, str(RUNNERS / "procrastinate" / "run.py")]
 
 
@@ -298,10 +297,10 @@ def arguments():
 
 def main():
     given = arguments()
-    driver = pypi.install(DRIVER, dependencies=True)
+    driver = tools.install(DRIVER, dependencies=True)
     sys.path.insert(0, str(driver))
     usable, missing = installed(given.peers)
-    folders = [str(driver), str(pypi.TOOLS / PROCRASTINATE.replace("==", "-"))]
+    folders = [str(driver), str(tools.TOOLS / PROCRASTINATE.replace("==", "-"))]
     for peer, _ in usable:
         peer.environment["PYTHONPATH"] = os.pathsep.join(folders)
     with local.postgres() as started:

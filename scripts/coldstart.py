@@ -24,7 +24,7 @@ from pathlib import Path
 
 import local
 import package
-from pypi import PROJECT, Unavailable
+from tools import PROJECT, Unavailable
 
 STAGES = ["next", "secret", "database", "answer"]
 ANSWER_LIMIT_S = 30

@@ -3,17 +3,23 @@
 
 `check`, part of `make check`, reads text only. It refuses a link or anchor that does not exist, a page that is missing in the table of
 contents, a README that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine has.
+It compares the reference pages and the runbooks, in both directions, with the golden files of tests/golden/ (verbs, flags, actions,
+reports, metrics) and, for what has no golden file, with the sources.
 
-`book`, run by `make docs`, builds the handbook with mdBook into target/book and checks the links of the built pages.
+`book`, run by `make docs`, builds the handbook with mdBook into target/book.
 """
 
+import json
 import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import local
+import tools
+from check import code_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -28,6 +34,31 @@ LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^()\s>]*(?:\([^()
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *#* *$", re.MULTILINE)
 # Paths that exist on one machine only.
 MACHINE = re.compile(r"(?<![\w./~:-])/(?:home|root|work|Users)/[\w.-]+")
+GOLDEN = ROOT / "tests" / "golden"
+LIBRARY = ROOT / "crates" / "tidegate" / "src"
+SQL = ROOT / "crates" / "tidegate" / "sql"
+SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|NO_COLOR|TRACEPARENT'
+                     r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
+# Pages that may document settings. The first one links to the others.
+SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
+OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
+
+CODE_PATTERNS = [re.compile(pattern) for pattern in (
+    r'Fault::new\(\s*"([a-z_]+)"',
+    r'(?:HandlerError|Self)::(?:retry|reject|unavailable)\(\s*"([a-z_]+)"',
+    r'fault\.code = "([a-z_]+)"',
+    r'\.reject\("([a-z_]+)"\)',
+    r'\bkept\("([a-z_]+)"',
+    r'DecodeError::[^=;]*=>\s*"([a-z_]+)"',
+)]
+SQL_CODES = [re.compile(r"'code', '([a-z_]+)'"), re.compile(r"end_live\([^,]*\], '([a-z_]+)'")]
+ERRCODE = re.compile(r"ERRCODE = '(\w+)'")
+
+# A command in a page's code, up to a comment, a pipe or the next command.
+SHOWN = re.compile(r"(?<![\w./-])(?<!--package )tidegate ([a-z][a-z-]+)([^`\n#|;&]*)")
+FENCED = re.compile(r"^```(?:sh|crontab|ini)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`([^`\n]+)`")
+OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
 
 
 def main():
@@ -51,7 +82,7 @@ def check():
     files = pages()
     anchors = {file: anchors_of(file.read_text()) for file in files}
     wrong = [fault for file in files for fault in links(file, anchors) + folders(file)]
-    return wrong + contents() + length() + untried()
+    return wrong + contents() + length() + untried() + reference()
 
 
 def pages():
@@ -124,24 +155,172 @@ def folders(file):
             for number, line in enumerate(file.read_text().splitlines(), 1) for found in MACHINE.finditer(line)]
 
 
-def build():
-    import crates
-    import local
-    import pypi
+def reference():
+    looks = (settings, verbs, actions, codes, sqlstates, states, metrics, drain_report, alarms, checks, commands)
+    return [fault for look in looks for fault in look()]
 
+
+def settings():
+    read, page = settings_read(), page_of("reference/settings.md")
+    told = {name for other in SETTINGS for name in re.findall(r"`([A-Z][A-Z0-9_]+)[`=]", page_of(other))}
+    return missing("reference/settings.md", "setting", read - told) + made_up("reference/settings.md", "setting", set(OURS.findall(page)) - read)
+
+
+def settings_read():
+    """Returns the variables that the programs read."""
+    return {name for file in rust(ROOT / "src", ROOT / "crates") if "tests" not in file.parts for name in SETTING.findall(code_of(file))}
+
+
+def golden(name):
+    return (GOLDEN / name).read_text()
+
+
+def documented(pattern):
+    """Returns what stands at this place in the documents of all verbs."""
+    return set(re.findall(rf"^{pattern}", golden("documents.txt"), re.MULTILINE))
+
+
+def helped():
+    """Returns the flags of each verb, with those of its own verbs."""
+    found = {}
+    for verb, text in re.findall(r"^\$ tidegate ([a-z-]+)[^\n]* --help\n(.*?)(?=^\$ |\Z)", golden("help.txt"), re.DOTALL | re.MULTILINE):
+        found.setdefault(verb, set()).update(OPTION.findall(text))
+    return found
+
+
+def verbs():
+    page, there = page_of("reference/verbs.md"), helped().keys()
+    named = set(re.findall(r"`([a-z-]+)`", page))
+    return missing("reference/verbs.md", "verb", there - named) + \
+        made_up("reference/verbs.md", "verb", first_column(page) - there)
+
+
+def actions():
+    """events/ has an example of each."""
+    sent = [json.loads(file.read_text()) for file in (ROOT / "events").glob("*.json")]
+    there = {each["action"] for each in sent if "action" in each}
+    page = page_of("reference/actions.md")
+    return missing("reference/actions.md", "action", there - set(re.findall(r"`(\w+)`", page))) + \
+        made_up("reference/actions.md", "action", first_column(page) - there)
+
+
+def codes():
+    given, words = set(), set()
+    for file in rust(LIBRARY, ROOT / "src"):
+        text = code_of(file)
+        words.update(re.findall(r'"([a-z_]+)"', text))
+        if file.is_relative_to(LIBRARY):
+            given.update(code for pattern in CODE_PATTERNS for code in pattern.findall(text))
+    for file in SQL.glob("V*.sql"):
+        found = {code for pattern in SQL_CODES for code in pattern.findall(file.read_text())}
+        given |= found
+        words |= found
+    told = first_column(section(page_of("reference/errors.md"), "Codes of events"))
+    return missing("reference/errors.md", "code", given - told) + made_up("reference/errors.md", "code", told - words)
+
+
+def sqlstates():
+    raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
+    page = section(page_of("reference/errors.md"), "SQLSTATEs")
+    told = set(re.findall(r"`(\w+)`", page))
+    invented = {state for state in told if state.startswith("TG")} - raised
+    return missing("reference/errors.md", "SQLSTATE", raised - told) + made_up("reference/errors.md", "SQLSTATE", invented)
+
+
+def states():
+    page = page_of("reference/states.md")
+    shown = re.search(r"possible values: (PENDING[A-Z_, ]*)", golden("help.txt"))[1]
+    return compare("reference/states.md", "state", set(shown.split(", ")), set(re.findall(r"^\| `([A-Z_]+)` \| `event_", page, re.MULTILINE))) + \
+        compare("reference/states.md", "state of a service", documented(r'services\.services\[\]\.state: "(\w+)"'),
+                first_column(section(page, "States of a service"))) + \
+        compare("reference/states.md", "stop reason", documented(r'drain\.stop_reason: "(\w+)"'),
+                first_column(section(page, "Why a drain ended")))
+
+
+def metrics():
+    named = set(re.findall(r'^(?:emf "|prometheus )(\w+)', golden("metrics.txt"), re.MULTILINE))
+    pages = page_of("reference/metrics.md") + page_of("metrics.md")
+    return missing("reference/metrics.md", "metric", {name for name in named if f"`{name}`" not in pages})
+
+
+def drain_report():
+    """Compares the fields of a drain's report and of its `cost`."""
+    there, page = documented(r"drain\.(?:cost\.)?(\w+)\??:"), section(page_of("reference/metrics.md"), "The report")
+    return missing("reference/metrics.md", "field", there - set(re.findall(r"`([a-z_]+)`", page))) + \
+        made_up("reference/metrics.md", "field", first_column(page) - there)
+
+
+def alarms():
+    there = set(re.findall(r"AlarmName: !Sub \$\{AWS::StackName\}-([a-z-]+)", (ROOT / "template.yaml").read_text()))
+    told = set(re.findall(r"^### ([a-z-]+)$", section(page_of("guides/incident.md"), "Alarms"), re.MULTILINE))
+    return compare("guides/incident.md", "alarm", there, told)
+
+
+def checks():
+    there = set(re.findall(r'of_(?:server|queue)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
+    rows = re.findall(r"^\| ([a-z ]+) \|", section(page_of("guides/incident.md"), "Findings of the doctor"), re.MULTILINE)
+    return compare("guides/incident.md", "check of the doctor", there, set(rows) - {"check"})
+
+
+def commands():
+    """Checks the commands that pages show."""
+    known, wrong = helped(), []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]:
+        text = page.read_text()
+        for verb, rest in [found for code in FENCED.findall(text) + INLINE.findall(text) for found in SHOWN.findall(code)]:
+            place = f"{page.relative_to(ROOT)}: tidegate {verb}"
+            wrong += [] if verb in known or verb == "help" else [f"{place}: there is no such verb"]
+            wrong += [f"{place}: there is no flag --{flag}" for flag in OPTION.findall(rest) if flag not in known.get(verb, set()) | {"json"}]
+    return sorted(set(wrong))
+
+
+def rust(*folders):
+    return sorted(file for folder in folders for file in folder.rglob("*.rs"))
+
+
+def page_of(name):
+    return (DOCS / name).read_text()
+
+
+def section(page, heading):
+    """Returns the text below a heading, up to the next heading of its level."""
+    found = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
+
+
+def first_column(page):
+    """Returns the words in backticks in the first cell of every row."""
+    cells = re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE)
+    return {word for cell in cells for word in re.findall(r"`([a-z_-]+)`", cell)}
+
+
+def compare(page, what, there, told):
+    return missing(page, what, there - told) + made_up(page, what, told - there)
+
+
+def missing(page, what, names):
+    return [f"docs/{page}: the {what} {name} is missing" for name in sorted(names)]
+
+
+def made_up(page, what, names):
+    return [f"docs/{page}: there is no {what} {name}" for name in sorted(names)]
+
+
+def build():
     wrong = check()
     if wrong:
         return report(wrong, "")
     try:
-        [mdbook] = crates.install(MDBOOK)
-    except pypi.Unavailable as missing:
+        [mdbook] = tools.crates(MDBOOK)
+    except tools.Unavailable as missing:
         print(missing, file=sys.stderr)
         return 1
     staged = stage()
     shutil.rmtree(BOOK, ignore_errors=True)
     if subprocess.run([str(mdbook), "build", str(staged), "--dest-dir", str(BOOK)], env=local.environment()).returncode != 0:
         return 1
-    return report(dead(), f"{(BOOK / 'index.html').relative_to(ROOT)}, no broken link")
+    print((BOOK / "index.html").relative_to(ROOT))
+    return 0
 
 
 def stage():
@@ -166,40 +345,6 @@ def inside(page):
             words = text[link.start() + 1:link.start() + text[link.start():link.end()].index("](")]
             text = f"{text[:link.start()]}{words} (`{there.relative_to(ROOT)}`){text[link.end():]}"
     return text
-
-
-class Links(HTMLParser):
-    """Collects the links and the ids of an HTML page."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.links, self.ids = [], set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if attributes.get("id"):
-            self.ids.add(attributes["id"])
-        if tag in ("a", "img", "link", "script"):
-            self.links.extend(value for name in ("href", "src") if (value := attributes.get(name)))
-
-
-def dead():
-    """Returns the broken links of the built book."""
-    parsed = {file: Links(file.read_text()) for file in sorted(BOOK.rglob("*.html"))}
-    wrong = []
-    for file, page in parsed.items():
-        # print.html repeats all pages, and 404.html is served at any address.
-        if file.name in ("print.html", "404.html"):
-            continue
-        for link in page.links:
-            parts = urlsplit(link)
-            there = (file.parent / unquote(parts.path)).resolve() if parts.path else file
-            if parts.scheme or parts.netloc:
-                continue
-            if not there.exists() or (parts.fragment and there in parsed and unquote(parts.fragment) not in parsed[there].ids):
-                wrong.append(f"{file.relative_to(BOOK)}: {link} is broken")
-    return wrong
 
 
 if __name__ == "__main__":

@@ -1,22 +1,28 @@
 """Shared by the scripts behind the make targets: builds, a local Postgres, the stand-in services, and correct exit codes.
 
-Everything started here runs only while its standard input is open, so it ends with the script that started it. It has a
-session of its own, so that Ctrl-C for the script does not end it while the script is cleaning up.
+Everything started here runs only while its standard input is open, so it ends with the script that started it. It has its
+own session, so that Ctrl-C for the script does not end it while the script is cleaning up. `local.py COMMAND…` does this for a
+program that would serve until it is stopped: it runs the command, and ends it with its children when standard input closes.
 """
 
 import json
 import os
+import re
+import select
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from pypi import PROJECT, Unavailable
+from tools import PROJECT, Unavailable
 
 SCRIPTS = Path(__file__).resolve().parent
 STOP_LIMIT_S = 40
+LISTEN_LIMIT_S = 60
+GROUP_STOP_LIMIT_S = 5
 SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL", "OTP_URL", "SMS_URL",
             "SIGNATURE_URL")
 
@@ -104,6 +110,60 @@ class Companion:
         self.close()
 
 
+class Guarded:
+    """A program that serves until it is stopped, for the duration of the block. A caller that is killed with -9 could not stop it,
+    so it runs below this file."""
+
+    def __init__(self, command, environment=None, folder=None, output=None):
+        guarded = [sys.executable, SCRIPTS / "local.py", *command]
+        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, stdout=output, text=True,
+                                        env=environment, cwd=folder, start_new_session=True)
+
+    def wait_for(self, port):
+        """Waits until it listens on this port of the loopback address."""
+        deadline = time.monotonic() + LISTEN_LIMIT_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise Unavailable(f"{self.process.args[2]} did not start to listen; its reason stands above")
+
+    def says(self, pattern):
+        """Reads one line, and returns the first group of the pattern."""
+        line = self.process.stdout.readline()
+        found = re.match(pattern, line)
+        if not found:
+            raise Unavailable(f"{self.process.args[2]} did not start to listen: it said {line.strip()!r}, and its reason stands above")
+        return found[1]
+
+    def __enter__(self):
+        try:
+            self.ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def ready(self):
+        """Waits until it serves."""
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait(STOP_LIMIT_S)
+
+
+class Served(Guarded):
+    """`tidegate serve` or `tidegate console` on a free port of the loopback address."""
+
+    def __init__(self, tidegate, environment, *words):
+        super().__init__([tidegate, *words, "--listen", "127.0.0.1:0"], environment, output=subprocess.PIPE)
+
+    def ready(self):
+        self.url = self.says(r"listening on (\S+)")
+
+
 def postgres(*options):
     return Companion([sys.executable, SCRIPTS / "postgres.py", "serve", *options], ["DATABASE_URL"])
 
@@ -128,3 +188,37 @@ def _relative(part):
     """Shortens paths inside the project to relative ones."""
     text = str(part)
     return os.path.relpath(text) if text.startswith(f"{PROJECT}/") else text
+
+
+def guard(command):
+    """Runs a command until it ends or standard input closes. In its own session, this process survives a kill of the caller's whole
+    group, and can clean up."""
+    try:
+        os.setsid()
+    except OSError:
+        pass  # already the leader of a group
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while child.poll() is None:
+            readable, _, _ = select.select([0], [], [], 0.2)
+            if readable and not os.read(0, 4096):
+                return 0
+        return child.returncode
+    finally:
+        _stop_group(child)
+
+
+def _stop_group(child):
+    """Stops the whole group, because the command's children would otherwise continue."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+            child.wait(GROUP_STOP_LIMIT_S)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+if __name__ == "__main__":
+    sys.exit(guard(sys.argv[1:]))

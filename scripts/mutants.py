@@ -2,19 +2,20 @@
 """Removes one guard at a time from a copy of the project, and runs the test that must notice it.
 
 It is an error if no test notices a removed guard, or if the text of a mutant is no longer in the source. Before the first
-mutant, every named test runs on the unchanged copy and must pass.
+mutant, every named test runs on the unchanged copy and must pass. Each line says which layer of the tests has noticed the mutant;
+with --layers, the others run too, in the order of their cost, and the end says which mutants only one layer notices. The model of the
+protocol holds no code of ours and so no mutants: `cargo test --test model` takes guards away from the model itself, as
+tests/it/scenes.rs does from the functions of the database. What it takes away is not repeated here.
 """
 
 import argparse
-import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from local import Failed, cargo_flags, environment, run_script
-from pypi import PROJECT
+from tools import PROJECT
 
 TABLES = "crates/tidegate/sql/V0001__tables.sql"
 PUBLISH = "crates/tidegate/sql/V0002__publish.sql"
@@ -51,6 +52,8 @@ VIEWS = "crates/tidegate/sql/V0008__views.sql"
 BATCH = "crates/tidegate/src/batch.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
+# The layers that notice what they were not made for, by the cost of a run: seconds to a minute.
+LAYERS = {"unit": ("tidegate", ""), "interleavings": ("it", "interleave::"), "scenes": ("it", "scenes::"), "scripts": ("it", "script::")}
 
 # Experiments of the fault suite.
 KILLED = "torture", "events_of_killed_workers_are_handled_once_more_and_in_order"
@@ -111,6 +114,14 @@ class Mutant:
     def __init__(self, name, test, *replacements):
         self.name, self.test, self.replacements = name, test, replacements
 
+    @property
+    def layer(self):
+        """Returns the layer of its test: one of LAYERS, `it` for the other integration tests, or `torture`."""
+        target, name = self.test
+        if target in ("lib", "tidegate"):
+            return "unit"
+        return next((layer for layer, (_, part) in LAYERS.items() if part and name.startswith(part)), target)
+
 
 MUTANTS = [
     # Guards against leasing an event twice. The locks prevent it, and the constraint turns a failure of the locks into an
@@ -122,58 +133,26 @@ MUTANTS = [
             "    as_of      xid8           NOT NULL\n", 1)),
     Mutant("lease: no row locks", ("it", "interleave::i6_of_eight_sessions_that_lease_at_once_each_event_goes_to_one"),
            (LEASE, "               FOR NO KEY UPDATE SKIP LOCKED) AS s;", "               ) AS s;", 1)),
-    Mutant("lease: no second look at what was leased meanwhile",
-           scene("i6_what_was_leased_between_a_leases_two_looks_is_not_taken_again"),
-           (LEASE, "sets.live - sets.own,", "'{}'::int8multirange,", 1)),
     # Reasons for which a lease checks a group.
-    Mutant("lease: groups of young events are not asked for",
-           scene("i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it"),
-           (LEASE, "array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)", "NULL::text[]", 1)),
-    Mutant("lease: groups of what was passed are not asked for", scene("i4_what_a_lease_passes_bars_what_stands_behind_it"),
-           (LEASE, "p.keys, p.first,", "NULL::text[], p.first,", 1)),
-    Mutant("lease: a walk always counts as clear", scene("i4_what_an_earlier_lease_has_passed_bars_what_stands_behind_it"),
-           (LEASE, "WHEN start > clear_to THEN", "WHEN false THEN", 1)),
-    Mutant("lease: strays are not looked for", scene("i4_what_was_handed_back_behind_the_walk_bars_what_stands_behind_it"),
-           (LEASE, "WHERE q.stray AND q.group_key IS NOT NULL", "WHERE false", 1)),
     Mutant("delayed events of groups are no strays", scene("i4_b19_what_is_delayed_bars_what_stands_behind_it"),
            (TABLES, "    NEW.stray := NEW.stray OR NEW.delayed;\n", "", 1),
            (TABLES, "CHECK (NOT delayed OR group_key IS NULL OR stray)", "CHECK (true)", 1)),
-    Mutant("lease: groups in others' hands are not asked for", scene("i4_what_another_worker_holds_bars_what_stands_behind_it"),
-           (LEASE, "unnest(l.groups) AS h WHERE l.token NOT IN", "unnest(l.groups) AS h WHERE false AND l.token NOT IN", 1)),
-    Mutant("lease: what its answer was lost of counts as its own", scene("i4_a_lease_whose_answer_was_lost_is_not_ours"),
-           (LEASE, "WHERE l.token = ANY (held) AND", "WHERE", 1)),
-    Mutant("lease: own leases are not locked", scene("i4_while_our_leases_are_broken_nothing_is_leased_behind_them"),
-           (LEASE, "l.worker = lease.worker FOR KEY SHARE SKIP LOCKED", "l.worker = lease.worker", 1)),
     # Events that leave a lease.
     Mutant("hand_back: what stands behind stays",
            scene("i4_what_is_handed_back_takes_what_stands_behind_it_along_out_of_all_leases"),
            (LEASE, "AND b.id <@ own OFFSET 0", "AND false OFFSET 0", 1)),
-    Mutant("hand_back: a lease under way is not waited for",
-           scene("i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_behind_it"),
-           (LEASE, "WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;", "WHERE l.worker = hand_back.worker;", 1)),
-    Mutant("complete: does not lock the lease", scene("i7_of_a_requeue_and_a_completion_behind_it_one_wins"),
-           (ENDS, "WHERE l.token = tokens[n] FOR KEY SHARE;", "WHERE l.token = tokens[n];", 1)),
-    Mutant("complete: believes that a lease is over", scene("i4_a_lease_that_is_said_to_be_over_and_is_not_stays"),
-           (ENDS, "JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) THEN",
-            "JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND false) THEN", 1)),
-    Mutant("sweep: breaks a worker's leases one by one", scene("i4_of_a_workers_leases_all_are_broken_or_none"),
-           (LEASE, "OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)", "", 1)),
     Mutant("sweep: leases of the dead are not broken", DIES,
            (LEASE, "AS d WHERE d IS DISTINCT FROM sweep.worker LOOP", "AS d WHERE false LOOP", 1)),
     Mutant("drain: does not give back what its answer was lost of", LOST,
            ("crates/tidegate/src/drain/leaser.rs", "let sweeps = unsure || ", "let sweeps = false && unsure || ", 1),
            (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held)\n", "WHERE false\n", 1)),
     # Charges.
-    Mutant("sweep: charges what had not started", scene("a_lapse_charges_what_may_have_started_and_nothing_else"),
-           (LEASE, "e.id <= l.started_to AND", "", 1)),
     Mutant("sweep: charges nothing", DIES,
            (LEASE, "e.id <= l.started_to AND", "false AND", 1)),
     Mutant("drain: starts more than it tells", KILLED,
            (WRITER, "            of_lease.start_to = Some(start.upto);\n", "            let _ = (of_lease, start.upto);\n", 1)),
     Mutant("lease: spent attempts are run all the same", DIES,
            (LEASE, "WHEN q.attempts >= q.max_attempts THEN 2", "WHEN false THEN 2", 1)),
-    Mutant("lease: what lapsed comes with others", scene("what_lapsed_is_leased_alone_and_not_started"),
-           (LEASE, "kept := array_position(ids, first_suspect) - 1;", "NULL;", 1)),
     Mutant("lease: what lapsed is nothing special", POISON,
            (LEASE, "q.lapses > 0 AS suspect,", "false AS suspect,", 1)),
     Mutant("drain: what lapsed is started beside others", POISON,
@@ -181,29 +160,6 @@ MUTANTS = [
     # Guards of the lease protocol; the scenes take them out too.
     Mutant("sweep: a worker is dead when its first lease runs out", scene("i6_a_worker_lives_as_long_as_it_renews_one_of_its_leases"),
            (LEASE, "coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at))", "min(l.expires_at)", 1)),
-    Mutant("complete: ends what an operator has just taken", scene("i7_of_a_requeue_and_a_completion_behind_it_one_wins"),
-           (ENDS, "        PERFORM tidegate.refuse_new_cuts(tokens, done);\n", "        NULL;\n", 1)),
-    Mutant("lease: an event on its last attempt starts with its lease", scene("i10_an_event_on_its_last_attempt_is_not_started_with_its_lease"),
-           (LEASE, "least(first_last - 1,", "least(NULL,", 1)),
-    Mutant("sweep: charges what had expired", scene("what_had_expired_before_its_lease_is_not_charged_when_the_worker_dies"),
-           (LEASE, "\n                                AND (e.expires_at IS NULL OR e.expires_at > l.taken_at)\n", "\n", 1)),
-    Mutant("retry: once a suspect, always one", scene("what_lapsed_and_then_ended_an_attempt_is_leased_with_others_again"),
-           (ENDS, "CASE WHEN o.charged THEN 0 ELSE q.lapses END", "q.lapses", 1)),
-    Mutant("sweep: waits for an event that somebody has locked",
-           scene("an_event_that_somebody_has_locked_keeps_nothing_but_its_group_in_a_broken_lease"),
-           (LEASE, "WHERE q.id = ANY (event_ids) FOR NO KEY UPDATE SKIP LOCKED);", "WHERE q.id = ANY (event_ids) FOR NO KEY UPDATE);", 1)),
-    Mutant("sweep: what stands before a locked event leaves", scene("i4_what_stands_before_a_locked_event_stays_with_it_in_a_broken_lease"),
-           (LEASE, "RETURN busy || tidegate.earlier_of(event_ids, busy);", "RETURN busy;", 1)),
-    Mutant("promote: waits for whoever has a due event", scene("a_due_event_that_somebody_has_locked_keeps_no_other_waiting"),
-           (LEASE, "ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED", "ORDER BY available_at LIMIT most FOR NO KEY UPDATE", 1)),
-    Mutant("view events: looks for a lease without the row", scene("the_view_changes_nothing_of_an_event_that_is_being_leased"),
-           (VIEWS, "        PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;\n", "", 1)),
-    Mutant("services: anybody's report ends a try", scene("a_report_of_somebody_elses_try_says_nothing_about_the_one_under_way"),
-           (SERVICE_SQL, "known.prober = report_service.worker AND ", "", 1)),
-    Mutant("unblock: does not lock the group", scene("who_unblocks_a_group_sees_what_is_being_published_to_it"),
-           (OPERATE, "    PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);\n", "", 1)),
-    Mutant("forget: a replay goes on beside it", scene("who_forgets_an_event_is_told_of_the_replay_that_is_made_of_it_meanwhile"),
-           (FORGET, "        PERFORM tidegate.one_at_a_time();\n", "        NULL;\n", 1)),
     # Guards of the drain's loop.
     Mutant("drain: a suspect follows another event of its group", unit("drain::hand::tests::a_suspect_is_not_handed_over_behind_another_event"),
            (HAND, "(may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)", "may_start.then_some(next)", 1)),
@@ -555,6 +511,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="parts of names; without any, all mutants")
     parser.add_argument("--texts", action="store_true", help="only see that every text is there")
+    parser.add_argument("--layers", action="store_true", help="also run the layers that a mutant's own test is not in")
     arguments = parser.parse_args()
     parts = arguments.names
     chosen = [mutant for mutant in MUTANTS if not parts or any(part in mutant.name for part in parts)]
@@ -574,12 +531,16 @@ def main():
         if done.returncode != 0 or not re.search("[1-9][0-9]* passed", done.stdout):
             print(f"{done.stdout}\nwithout any mutant, {' '.join(test)} fails, or is not there", file=sys.stderr)
             return 1
-    survivors = [mutant.name for mutant in chosen if not is_killed(tree, mutant)]
+    noticed = {mutant.name: noticed_by(tree, mutant, arguments.layers) for mutant in chosen}
     shutil.rmtree(tree)
+    survivors = [name for name, layers in noticed.items() if not layers]
     if survivors:
         print("survived:", *survivors, sep="\n  ", file=sys.stderr)
         return 1
     print(f"all {len(chosen)} mutants were noticed")
+    for layer in [*LAYERS, "it", "torture"]:
+        alone = [name for name, layers in noticed.items() if layers == [layer]]
+        print(f"{layer}: {sum(layer in layers for layers in noticed.values())}, alone {len(alone)}")
     return 0
 
 
@@ -609,22 +570,31 @@ def mutated(tree, mutant):
     return texts
 
 
-def is_killed(tree, mutant):
+def noticed_by(tree, mutant, all_layers):
+    """Returns the layers that notice a mutant. The first is that of its own test; without this one, it has survived."""
     sound = {path: (tree / path).read_text() for path, *_ in mutant.replacements}
     try:
         for path, text in mutated(tree, mutant).items():
             (tree / path).write_text(text)
         build(tree, mutant.test)
         done = run(tree, mutant.test)
+        reason = failure(done)
+        if not reason:
+            print(f"SURVIVED  {mutant.name}\n{done.stdout}", flush=True)
+            return []
+        others = [layer for layer in LAYERS if all_layers and layer != mutant.layer]
+        layers = [mutant.layer, *(layer for layer in others if failure(run(tree, LAYERS[layer], exact=False)))]
     finally:
         for path, text in sound.items():
             (tree / path).write_text(text)
+    print(f"noticed by {', '.join(layers)}: {mutant.name}\n          {reason}", flush=True)
+    return layers
+
+
+def failure(done):
+    """Returns the line that says why a test failed, if one did, and not for want of a build."""
     found = re.search(r"^.*(violation of |panicked at ).*$", done.stdout, re.MULTILINE)
-    if done.returncode == 0 or not found:
-        print(f"SURVIVED  {mutant.name}\n{done.stdout}", flush=True)
-        return False
-    print(f"noticed   {mutant.name}\n          {found.group(0).strip()[:150]}", flush=True)
-    return True
+    return found.group(0).strip()[:150] if done.returncode != 0 and found else None
 
 
 def build(tree, test):
@@ -633,8 +603,8 @@ def build(tree, test):
         raise Failed(1)
 
 
-def run(tree, test):
-    return cargo(tree, RUN_LIMIT_S, test[0], "--", "--exact", test[1], capture=True)
+def run(tree, test, exact=True):
+    return cargo(tree, RUN_LIMIT_S, test[0], "--", *(["--exact"] if exact else []), test[1], capture=True)
 
 
 def cargo(tree, limit, target, *arguments, capture=False):

@@ -2,9 +2,13 @@
 """`make package`: builds the functions as they are deployed, zips them and checks their size.
 
 `into PROGRAM FOLDER` puts a program into a folder for SAM, whose build calls `make build-…`.
+
+`deploy`, `make deploy`, deploys the packages with SAM and the settings of samconfig.toml. With DRY_RUN=1 it changes nothing. It
+validates the template and, if there are credentials, asks AWS for the planned changes.
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,8 +16,8 @@ import zipfile
 from pathlib import Path
 
 import local
-import pypi
-from invoke import CARGO_LAMBDA
+import tools
+from run import cargo_lambda
 
 # A linker for Amazon Linux on any machine, and for the other architecture.
 ZIG = "ziglang==0.13.0.post1"
@@ -32,13 +36,17 @@ OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
 # figures and several databases; 15.6 and 6.2 before the function answered every operator's verb, took in messages of five sources,
 # sealed payloads and forgot.)
 BINARY_LIMIT, ZIP_LIMIT = 21_300_000, 8_600_000
+SETTINGS = Path("samconfig.toml")
+LOCK = Path(__file__).resolve().parent / "sam.txt"
 
 
 def main():
     if sys.argv[1:2] == ["into"] and len(sys.argv) == 4 and sys.argv[2] in PROGRAMS:
         return lay_out(sys.argv[2], Path(sys.argv[3]))
+    if sys.argv[1:] == ["deploy"]:
+        return deploy()
     if sys.argv[1:]:
-        print(f"usage: {sys.argv[0]} [into {'|'.join(PROGRAMS)} FOLDER]", file=sys.stderr)
+        print(f"usage: {sys.argv[0]} [deploy | into {'|'.join(PROGRAMS)} FOLDER]", file=sys.stderr)
         return 2
     build()
     return weigh()
@@ -54,8 +62,8 @@ def lay_out(program, folder):
 def build():
     """cargo-lambda does not rebuild a program that is as new as its sources."""
     target = _target()
-    cargo_lambda, zig = pypi.install(CARGO_LAMBDA), pypi.install(ZIG)
-    command = [cargo_lambda / "bin" / "cargo-lambda", "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
+    zig = tools.install(ZIG)
+    command = [cargo_lambda(), "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
     command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
     command += [word for program in PROGRAMS for word in ("--bin", program)]
     command += ["--include", keep_aws_certificates()]
@@ -70,10 +78,10 @@ def build():
 
 def keep_aws_certificates():
     """Extracts the certificates of AWS's own CAs from Mozilla's list."""
-    bundle = (pypi.install(CERTIFI) / "certifi" / "cacert.pem").read_text()
+    bundle = (tools.install(CERTIFI) / "certifi" / "cacert.pem").read_text()
     kept = [entry for entry in bundle.split("\n# Issuer:") if any(name in entry.split("\n")[0] for name in AUTHORITIES)]
     if len(kept) < len(AUTHORITIES):
-        raise pypi.Unavailable(f"{CERTIFI} has no certificates of {' and '.join(AUTHORITIES)}")
+        raise tools.Unavailable(f"{CERTIFI} has no certificates of {' and '.join(AUTHORITIES)}")
     AWS_CERTIFICATES.parent.mkdir(exist_ok=True)
     text = "".join(f"# Issuer:{entry}\n" for entry in kept)
     if not AWS_CERTIFICATES.exists() or AWS_CERTIFICATES.read_text() != text:
@@ -85,7 +93,7 @@ def asked_target():
     """Returns Rust's name for the architecture in ARCH."""
     asked = os.environ.get("ARCH") or "x86_64"
     if asked not in TARGETS:
-        raise pypi.Unavailable(f"ARCH: must be {' or '.join(TARGETS)}, got {asked!r}")
+        raise tools.Unavailable(f"ARCH: must be {' or '.join(TARGETS)}, got {asked!r}")
     return TARGETS[asked]
 
 
@@ -93,7 +101,7 @@ def _target():
     target = asked_target()
     libraries = subprocess.run(["rustc", "--print", "target-libdir", "--target", target], capture_output=True, text=True)
     if not Path(libraries.stdout.strip() or "/nowhere").is_dir():
-        raise pypi.Unavailable(f"Rust cannot build for this architecture yet: rustup target add {target}")
+        raise tools.Unavailable(f"Rust cannot build for this architecture yet: rustup target add {target}")
     return target
 
 
@@ -120,6 +128,77 @@ def binary(program):
 
 def _package(program):
     return PACKAGES / program / "bootstrap.zip"
+
+
+def deploy():
+    folder = sam()
+    environment = {**os.environ, "SAM_CLI_TELEMETRY": "0", "PYTHONPATH": str(folder)}
+    sys.path.insert(0, str(folder))
+    dry = os.environ.get("DRY_RUN", "") not in ("", "0")
+    missing = _missing()
+    if missing and not dry:
+        raise tools.Unavailable("\n".join(missing))
+    build()
+    if weigh() != 0:
+        raise local.Failed(1)
+    # Neither command contacts AWS, but both require a region.
+    offline = {**environment, "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "eu-central-1")}
+    _sam("The template", ["validate", "--lint"], offline)
+    _sam("The build", ["build"], offline)
+    # No template is named, so SAM uses the one that it built. With a named template, it would look for its settings there.
+    deployment = ["deploy", "--parameter-overrides", *_parameters()]
+    if missing:
+        print(f"\nWould deploy\n$ {_shown(deployment)}\nbut\n" + "\n".join(missing))
+        return 0
+    _sam("The deployment", [*deployment, *(["--no-execute-changeset"] if dry else [])], environment)
+    return 0
+
+
+def sam():
+    """Returns the folder with SAM. It runs with the credentials of who deploys, so all of it is pinned by hash."""
+    return tools.install_locked(LOCK)
+
+
+def _parameters():
+    """Returns the parameters in samconfig.toml, and those that depend on the package."""
+    found = {name: value for name, _, value in (pair.partition("=") for pair in _configured())}
+    found["Architecture"] = os.environ.get("ARCH") or "x86_64"
+    if CERTIFICATES.exists():
+        found["DatabaseCaFile"] = f"/var/task/{CERTIFICATES}"
+    # SAM splits values at spaces.
+    return [f'{name}="{value}"' if " " in value else f"{name}={value}" for name, value in found.items()]
+
+
+def _configured():
+    import tomlkit
+    settings = tomlkit.parse(SETTINGS.read_text()).unwrap()
+    given = settings["default"]["deploy"]["parameters"].get("parameter_overrides", [])
+    return shlex.split(given) if isinstance(given, str) else given
+
+
+def _missing():
+    """Returns one line for each missing requirement of a call to AWS."""
+    import boto3
+    session = boto3.Session()
+    found = []
+    if session.get_credentials() is None:
+        found.append("AWS credentials are missing: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if session.region_name is None:
+        found.append("the AWS region is missing: set AWS_REGION, such as eu-central-1")
+    if not any(pair.startswith(("DatabaseSecretArn=arn:", "DatabaseSecretArns=arn:")) for pair in _configured()):
+        found.append(f"the database secret is missing: set DatabaseSecretArn, or DatabaseSecretArns for several databases, in {SETTINGS}")
+    return found
+
+
+def _sam(heading, arguments, environment):
+    print(f"\n{heading}\n$ {_shown(arguments)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "samcli", *map(str, arguments)], env=environment)
+    if done.returncode != 0:
+        raise local.Failed(done.returncode)
+
+
+def _shown(arguments):
+    return shlex.join(["sam", *map(str, arguments)])
 
 
 if __name__ == "__main__":

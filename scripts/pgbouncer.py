@@ -12,9 +12,9 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-import debian
 import served
-from pypi import Unavailable
+import tools
+from tools import Unavailable
 
 PLACES = "/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/homebrew/bin"
 # Libraries that the package needs and a machine may lack.
@@ -75,7 +75,7 @@ def where():
 
 def installation():
     found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:{PLACES}")
-    return Installation(found) if found else _opened(debian.unpacked("pgbouncer", LIBRARIES))
+    return Installation(found) if found else _opened(tools.debian("pgbouncer", libraries=LIBRARIES))
 
 
 def _opened(root):

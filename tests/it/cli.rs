@@ -452,53 +452,6 @@ async fn a_duplicate_is_told_from_a_new_event() {
 // drain
 
 #[tokio::test]
-async fn f1_a_drain_reports_exactly_the_fields_of_its_contract() {
-    let db = support::database().await;
-    let client = db.client().await;
-    publish_views(&client, 3).await;
-    let cli = Cli::on(&db);
-    let report = cli.json(&["drain"]).await;
-    let fields: BTreeSet<&str> = report
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
-    let contract = BTreeSet::from([
-        "action",
-        "leased",
-        "completed",
-        "completed_with_errors",
-        "failed",
-        "retried",
-        "released",
-        "lease_lost",
-        "expired",
-        "abandoned",
-        "published",
-        "batches",
-        "elapsed_ms",
-        "budget_ms",
-        "stop_reason",
-        "slot",
-        "backlog",
-        "ready_left",
-        "oldest_age_ms",
-        "cost",
-    ]);
-    assert_eq!(fields, contract);
-    assert_eq!(
-        (&report["action"], &report["stop_reason"]),
-        (&json!("drain"), &json!("queue_empty"))
-    );
-    let report: DrainReport = serde_json::from_value(report).unwrap();
-    assert!(report.is_balanced(), "{report:?}");
-    assert_eq!((report.leased, report.completed, report.backlog), (3, 3, 0));
-    let told = cli.run(&["drain"]).await;
-    assert!(told.stdout.contains("the queue is empty"), "{told:?}");
-}
-
-#[tokio::test]
 async fn a_drain_goes_on_until_the_queue_is_empty_if_it_is_to() {
     let db = support::database().await;
     let services = Services::start().await;

@@ -199,11 +199,7 @@ fn signal(process: u32, signal: &str) {
 }
 
 fn through(db: &TestDb, proxy: &Proxy) -> String {
-    format!(
-        "postgres://postgres@127.0.0.1:{}/{}",
-        proxy.port(),
-        db.name()
-    )
+    proxy.url(db.name())
 }
 
 #[tokio::test]

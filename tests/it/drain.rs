@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tidegate::migrate::{Migrate, StoredSettings};
@@ -13,10 +13,10 @@ use tidegate::{
 use tokio::sync::{Notify, watch};
 
 use crate::probe::{
-    Act, Call, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database,
+    Act, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database,
     publish_acts,
 };
-use crate::support::{self, Harm, Proxy, wait_until};
+use crate::support::{self, Proxy, wait_until};
 
 /// One handler at a time.
 fn sequential() -> DrainOptions {
@@ -1060,11 +1060,7 @@ async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spi
     // Pauses of 5 to 200 ms: some twelve looks in two seconds, and a spin has thousands.
     for (linger, looks) in [(Duration::ZERO, 1..=2), (Duration::from_secs(2), 3..=30)] {
         let proxy = Proxy::before(&db.url).await;
-        let url = format!(
-            "postgres://postgres@127.0.0.1:{}/{}",
-            proxy.port(),
-            db.name()
-        );
+        let url = proxy.url(db.name());
         let database = Database::new(&url, 2).unwrap();
         let options = DrainOptions {
             linger,
@@ -1263,42 +1259,6 @@ async fn i4_what_an_operator_takes_from_behind_an_event_that_is_retried_does_not
     assert_eq!(names, ["0", "0", "1", "2"]);
 }
 
-#[tokio::test]
-async fn connections_that_break_in_the_middle_cost_no_event_and_no_count() {
-    let db = probe_database().await;
-    let client = Arc::new(db.client().await);
-    publish_acts(&client, 300).await;
-    let admin = client.clone();
-    let app = ProbeApp::new(move |call, _| {
-        let admin = admin.clone();
-        Box::pin(async move {
-            if call.name == "100" || call.name == "200" {
-                let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                             WHERE datname = current_database() AND application_name = 'tidegate'";
-                admin.query(kill, &[]).await.retryable()?;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            Ok(Done::ok())
-        })
-    });
-    let report = drain(
-        &db,
-        &app,
-        &DrainOptions {
-            batch: 20,
-            ..options()
-        },
-    )
-    .await;
-    assert_eq!(
-        (report.completed, report.lease_lost, report.backlog),
-        (300, 0, 0),
-        "{report:?}"
-    );
-    let once = "SELECT count(*) FROM tidegate.event_log WHERE attempts = 1";
-    assert_eq!(number(&client, once).await, 300, "no attempt was burnt");
-}
-
 /// The connection holds, the first of a write's statements is stored, and the second must be tried again.
 #[tokio::test]
 async fn ends_written_before_a_statement_that_failed_are_no_lost_leases() {
@@ -1382,53 +1342,6 @@ async fn a_result_that_cannot_be_stored_fails_its_event_alone() {
     assert_eq!(number(&client, failed).await, 1);
 }
 
-#[tokio::test]
-async fn c13_depth_attempts_latency_and_failure_rate_are_told_by_kind() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    for name in ["good", "good", "good", "bad"] {
-        queue::publish(&client, &act(name)).await.unwrap();
-    }
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if call.name == "bad" {
-                Err(HandlerError::reject("409", "no"))
-            } else {
-                Ok(Done::ok())
-            }
-        })
-    });
-    drain(&db, &app, &options()).await;
-    queue::publish(&client, &act("waiting")).await.unwrap();
-    queue::publish(&client, &act("later").delay(Duration::from_mins(1)))
-        .await
-        .unwrap();
-    let stats = queue::stats(&client).await.unwrap();
-    let figures = stats.iter().find(|kind| kind["kind"] == "act").unwrap();
-    assert_eq!(
-        (
-            &figures["pending"],
-            &figures["delayed"],
-            &figures["processing"]
-        ),
-        (&1.into(), &1.into(), &0.into())
-    );
-    assert_eq!(
-        (&figures["completed"], &figures["completed_with_errors"]),
-        (&3.into(), &1.into())
-    );
-    assert_eq!(figures["failure_rate"], 0.25);
-    assert_eq!(figures["attempts_per_event"], 1.0);
-    assert!(
-        figures["latency_p50_ms"]
-            .as_i64()
-            .is_some_and(|ms| ms < 10_000),
-        "{figures}"
-    );
-    let backlog = queue::backlog(&client).await.unwrap();
-    assert_eq!(backlog.events, 2);
-}
-
 #[test]
 fn a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running_them() {
     let listed = Handlers::one("a", async { panic!("listing must not run") })
@@ -1437,254 +1350,8 @@ fn a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running_the
     assert_eq!(listed.list(), [("a", Some("archive")), ("b", None)]);
 }
 
-/// Stands for a frozen process: what reads an event in the drain's own thread, which leases, starts and
-/// renews, waits.
-static FREEZE: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
-
-#[derive(serde::Serialize)]
-struct Freezing(String);
-
-impl<'de> serde::Deserialize<'de> for Freezing {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let Act { name } = Act::deserialize(from)?;
-        if name == FREEZES.to_string() {
-            let freeze = FREEZE.lock().unwrap().take();
-            if let Some(freeze) = freeze {
-                freeze();
-            }
-        }
-        Ok(Self(name))
-    }
-}
-
-tidegate::events! {
-    enum Frozen { Act(Freezing) = "act" }
-}
-
-struct FrozenApp(Arc<ProbeApp>);
-
-impl Dispatch for FrozenApp {
-    type Event = Frozen;
-
-    fn handlers<'a>(&'a self, event: &'a Frozen, ctx: &'a Context) -> Handlers<'a> {
-        let Frozen::Act(Freezing(name)) = event;
-        let call = Call {
-            id: ctx.event_id(),
-            attempt: ctx.attempt(),
-            handler: "act",
-            name: name.clone(),
-        };
-        self.0.calls.lock().unwrap().push(call.clone());
-        Handlers::one("act", self.0.behave(call, ctx))
-    }
-}
-
-/// The event that the drain is frozen at.
-const FREEZES: usize = 300;
-
-#[tokio::test]
-async fn i5_what_a_frozen_drain_had_in_line_is_not_started_after_another_has_taken_it_over() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let published = publish_acts(&client, FREEZES + 100).await;
-    let (database, frozen_at) = (db.database(), published[FREEZES]);
-    let (app, other) = (ProbeApp::succeeding(), ProbeApp::succeeding());
-    let before_the_thaw = Arc::new(AtomicUsize::new(0));
-    let (ours, theirs, thawed) = (app.clone(), other.clone(), before_the_thaw.clone());
-    *FREEZE.lock().unwrap() = Some(Box::new(move || {
-        let drains = std::thread::spawn(move || drain_until_it_has(frozen_at, &theirs, &database));
-        drains.join().unwrap();
-        thawed.store(ours.calls().len(), Ordering::SeqCst);
-    }));
-    let ours = FrozenApp(app.clone());
-    let report = tidegate::drain(&db.database(), Arc::new(ours), &with_short_leases()).await;
-    let report = report.unwrap();
-    assert!(report.is_balanced(), "{report:?}");
-    let theirs: HashSet<i64> = other.ids().into_iter().collect();
-    assert!(theirs.contains(&frozen_at));
-    let started_after = &app.ids()[before_the_thaw.load(Ordering::SeqCst)..];
-    let doubled: Vec<_> = started_after
-        .iter()
-        .filter(|id| theirs.contains(id))
-        .collect();
-    assert!(doubled.is_empty(), "{doubled:?}");
-    assert!(report.lease_lost > 1, "{report:?}");
-    let logged = "SELECT count(*) FROM tidegate.event_log";
-    let logged = number(&client, logged).await;
-    assert_eq!(usize::try_from(logged).unwrap(), published.len());
-    assert_eq!(live(&client).await, 0);
-}
-
-fn with_short_leases() -> DrainOptions {
-    DrainOptions {
-        lease_timeout: Duration::from_secs(1),
-        handler_timeout: Duration::from_millis(900),
-        ..options()
-    }
-}
-
-/// Another process: it looks on until what others have leased has come to it, too.
-fn drain_until_it_has(id: i64, app: &Arc<ProbeApp>, database: &Database) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.unwrap().block_on(async {
-        while !app.ids().contains(&id) {
-            tidegate::drain(database, app.clone(), &options())
-                .await
-                .unwrap();
-        }
-    });
-}
-
 // What one event, one producer or one write can do to the others. Options are the default ones: 1,000 events
 // a lease.
-
-/// What a hang alone exceeds.
-const HANG: Duration = Duration::from_mins(2);
-
-/// Handlers that keep their threads to themselves until it is opened.
-#[derive(Default)]
-struct Gate(Mutex<bool>, Condvar);
-
-impl Gate {
-    fn open(&self) {
-        *self.0.lock().unwrap() = true;
-        self.1.notify_all();
-    }
-
-    fn wait(&self) {
-        let closed = self.0.lock().unwrap();
-        drop(self.1.wait_while(closed, |open| !*open).unwrap());
-    }
-}
-
-#[tokio::test]
-async fn handlers_that_block_every_thread_stop_neither_renewals_nor_the_end() {
-    blocked_everywhere(8).await;
-}
-
-#[tokio::test]
-async fn one_handler_at_a_time_that_blocks_stops_neither_renewals_nor_the_end() {
-    blocked_everywhere(1).await;
-}
-
-/// Handlers have two threads and block both, if more than one may run.
-async fn blocked_everywhere(concurrency: usize) {
-    let db = probe_database().await;
-    let client = db.client().await;
-    publish_acts(&client, 300).await;
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
-    let gate = Arc::new(Gate::default());
-    let shut = gate.clone();
-    let app = ProbeApp::new(move |_, _| {
-        shut.wait();
-        Box::pin(async { Ok(Done::ok()) })
-    });
-    let options = DrainOptions {
-        concurrency,
-        lease_timeout: Duration::from_secs(9),
-        handler_timeout: Duration::from_secs(8),
-        ..DrainOptions::default()
-    };
-    let (stop, stopped) = watch::channel(false);
-    let hooks = Hooks {
-        stop: Some(stopped),
-        handlers: Some(threads.handle().clone()),
-        ..Hooks::default()
-    };
-    let database = db.database();
-    let draining = drain_with(&database, app.clone(), &options, hooks);
-    let looking = async {
-        let renewed = "SELECT count(*) FROM tidegate.lease WHERE renewed_at > taken_at";
-        wait_until("the leases are renewed", async || {
-            !app.calls().is_empty() && number(&client, renewed).await > 0
-        })
-        .await;
-        stop.send(true).unwrap();
-    };
-    let both = tokio::time::timeout(HANG, async { tokio::join!(draining, looking) }).await;
-    let report = both.expect("the drain ends though its handlers do not").0;
-    let report = report.expect("it ends within its time");
-    assert!(report.is_balanced(), "{report:?}");
-    assert_eq!((report.completed, report.lease_lost), (0, 0), "{report:?}");
-    let charged = "SELECT coalesce(sum(attempts), 0) FROM tidegate.event_queue";
-    let charged = number(&client, charged).await;
-    assert!(
-        charged >= 1 && charged <= i64::try_from(concurrency).unwrap(),
-        "{charged}: {report:?}"
-    );
-    let most = "SELECT max(attempts)::bigint FROM tidegate.event_queue";
-    assert_eq!(number(&client, most).await, 1);
-    let held = "SELECT count(*) FROM tidegate.lease";
-    assert_eq!((number(&client, held).await, live(&client).await), (0, 300));
-    gate.open();
-    threads.shutdown_background();
-}
-
-#[tokio::test]
-async fn a_producer_that_idles_with_a_groups_lock_keeps_only_events_waiting_that_publish_to_it() {
-    idle_producer("").await;
-}
-
-#[tokio::test]
-async fn time_limits_of_the_role_change_nothing_about_a_producer_that_idles() {
-    let limits = "ALTER DATABASE $1 SET lock_timeout = '100ms'; ALTER DATABASE $1 SET statement_timeout = '10s'";
-    idle_producer(limits).await;
-}
-
-async fn idle_producer(limits: &str) {
-    const WAITING: usize = 20;
-    let db = probe_database().await;
-    let (client, producer) = (db.client().await, db.client().await);
-    client
-        .batch_execute(&limits.replace("$1", db.name()))
-        .await
-        .unwrap();
-    publish_acts(&client, 300).await;
-    let idles = "BEGIN; SELECT count(*) FROM tidegate.publish('note', NULL, group_key => 'shared')";
-    producer.batch_execute(idles).await.unwrap();
-    let app = ProbeApp::new(|call, ctx| {
-        Box::pin(async move {
-            // Every fifteenth event has a follow-up in the producer's group.
-            if call.name.parse::<usize>().is_ok_and(|n| n % 15 == 7) {
-                ctx.emit_new(NewEvent::of(&Probe::Note(())).unwrap().group("shared"))?;
-            }
-            Ok(Done::ok())
-        })
-    });
-    let options = DrainOptions::default();
-    let report = drain(&db, &app, &options).await;
-    let others = u64::try_from(300 - WAITING).unwrap();
-    assert_eq!(
-        (report.completed, report.published),
-        (others, 0),
-        "{report:?}"
-    );
-    assert_eq!((report.failed, report.lease_lost), (0, 0), "{report:?}");
-    let waiting = "SELECT count(*) FROM tidegate.events WHERE attempts = 0 AND status = 'PENDING'
-                      AND last_error LIKE 'group_busy%'";
-    assert_eq!(
-        number(&client, waiting).await,
-        i64::try_from(WAITING).unwrap()
-    );
-    producer.batch_execute("COMMIT").await.unwrap();
-    let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
-    client.execute(due, &[]).await.unwrap();
-    let report = drain(&db, &app, &options).await;
-    let rest = u64::try_from(WAITING).unwrap();
-    assert_eq!(
-        (report.completed, report.published, report.backlog),
-        (rest * 2 + 1, rest, 0),
-        "{report:?}"
-    );
-    let at_once = "SELECT count(*) FROM tidegate.event_log WHERE attempts <> 1";
-    assert_eq!(number(&client, at_once).await, 0);
-}
 
 /// Raises for the row of event "7", whatever else a statement writes.
 const REFUSE: &str = "
@@ -1695,35 +1362,6 @@ const REFUSE: &str = "
         END IF;
         RETURN NEW;
     END $$;";
-
-#[tokio::test]
-async fn an_end_that_the_database_refuses_sends_one_event_back_and_no_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let ids = publish_acts(&client, 300).await;
-    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON tidegate.event_log FOR EACH ROW EXECUTE FUNCTION refuse()";
-    client
-        .batch_execute(&format!("{REFUSE}{refuse}"))
-        .await
-        .unwrap();
-    let (app, options) = (ProbeApp::succeeding(), DrainOptions::default());
-    let report = drain(&db, &app, &options).await;
-    assert!(report.retried >= 1, "{report:?}");
-    assert_eq!(
-        (report.completed, report.lease_lost, report.backlog),
-        (299, 0, 1),
-        "{report:?}"
-    );
-    let left = "SELECT id FROM tidegate.events WHERE status = 'PENDING' AND last_error LIKE 'unwritable%not this one%'";
-    assert_eq!(number(&client, left).await, ids[7]);
-    let mend = "DROP TRIGGER refuse ON tidegate.event_log;
-                UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
-    client.batch_execute(mend).await.unwrap();
-    let report = drain(&db, &app, &options).await;
-    assert_eq!((report.completed, report.backlog), (1, 0), "{report:?}");
-    let once = "SELECT count(*) FROM tidegate.event_log WHERE attempts = 1";
-    assert_eq!(number(&client, once).await, 299);
-}
 
 #[tokio::test]
 async fn a_retry_that_the_database_refuses_lets_one_event_lapse_and_no_other() {
@@ -1769,127 +1407,6 @@ async fn a_retry_that_the_database_refuses_lets_one_event_lapse_and_no_other() {
         lapsed,
         ("COMPLETED".to_owned(), 2, vec!["lapsed".to_owned()])
     );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_events_are_leased_by_their_bytes() {
-    const EVENTS: i64 = 600;
-    const LEASE: i64 = 8 << 20;
-    let db = probe_database().await;
-    let client = db.client().await;
-    let publish = "SELECT count(*) FROM generate_series(1, $1::bigint) AS n,
-                          tidegate.publish('act', jsonb_build_object('name', repeat('x', 1000000), 'n', n))";
-    client.query_one(publish, &[&EVENTS]).await.unwrap();
-    let database = db.database();
-    let app = ProbeApp::succeeding();
-    let drained = app.clone();
-    let draining =
-        tokio::spawn(
-            async move { tidegate::drain(&database, drained, &DrainOptions::default()).await },
-        );
-    let in_hand = "SELECT coalesce(sum(q.payload_bytes), 0)::bigint
-                     FROM tidegate.lease AS l, unnest(l.ids) AS r, tidegate.event_queue AS q
-                    WHERE q.id >= lower(r) AND q.id < upper(r)";
-    let (mut most, mut looks) = (0, 0);
-    while !draining.is_finished() {
-        most = most.max(number(&client, in_hand).await);
-        looks += 1;
-    }
-    let report = draining.await.unwrap().unwrap();
-    assert_eq!(report.completed, EVENTS.unsigned_abs(), "{report:?}");
-    assert!(most > 0 && looks > 10, "{most} bytes seen in {looks} looks");
-    assert!(most <= 2 * LEASE + (1 << 20), "{most} bytes in hand");
-}
-
-#[tokio::test]
-async fn a_lease_whose_answer_is_lost_is_given_back_by_the_next_sweep_and_charged_to_nobody() {
-    let mut lost = false;
-    // Whether the statement was through before the connection was cut is the server's luck.
-    for _ in 0..20 {
-        let db = probe_database().await;
-        let client = db.client().await;
-        let leases = "CREATE TABLE taken (token uuid);
-                      CREATE FUNCTION note_lease() RETURNS trigger LANGUAGE plpgsql AS $$
-                      BEGIN INSERT INTO public.taken VALUES (NEW.token); RETURN NEW; END $$;
-                      CREATE TRIGGER note_lease AFTER INSERT ON tidegate.lease
-                         FOR EACH ROW EXECUTE FUNCTION note_lease();";
-        client.batch_execute(leases).await.unwrap();
-        publish_acts(&client, 300).await;
-        let proxy = Proxy::before(&db.url).await;
-        proxy.harm_when_said("FROM tidegate.lease(", Harm::CutBeforeAnswer);
-        let url = format!(
-            "postgres://postgres@127.0.0.1:{}/{}",
-            proxy.port(),
-            db.name()
-        );
-        let (database, app) = (Database::new(&url, 8).unwrap(), ProbeApp::succeeding());
-        let drained = tidegate::drain(&database, app.clone(), &DrainOptions::default()).await;
-        let report = drained.unwrap();
-        assert!(proxy.has_harmed());
-        assert_eq!(
-            (report.leased, report.completed, report.backlog),
-            (300, 300, 0),
-            "{report:?}"
-        );
-        assert_eq!(app.calls().len(), 300);
-        let once = "SELECT count(*) FROM tidegate.event_log WHERE attempts = 1 AND errors = '[]'";
-        assert_eq!(number(&client, once).await, 300);
-        let held = "SELECT count(*) FROM tidegate.lease";
-        assert_eq!(number(&client, held).await, 0);
-        let taken = number(&client, "SELECT count(*) FROM taken").await;
-        lost = taken > i64::try_from(report.batches).unwrap();
-        if lost {
-            break;
-        }
-    }
-    assert!(lost, "no answer to a lease that was made was ever lost");
-}
-
-/// What a worker that went away may have died of runs while nothing else does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_suspect_runs_alone() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let events: Vec<NewEvent> = (0..300)
-        .map(|n| {
-            let event = act(&n.to_string());
-            if n % 4 == 0 {
-                event.group(format!("g{}", n % 5))
-            } else {
-                event
-            }
-        })
-        .collect();
-    queue::publish_batch(&client, &events).await.unwrap();
-    let suspects = "UPDATE tidegate.event_queue SET lapses = 1, attempts = 1 WHERE id % 30 < 2";
-    let suspects = client.execute(suspects, &[]).await.unwrap();
-    assert_eq!(suspects, 20);
-    let (running, starts) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let neighbours = Arc::new(Mutex::new(Vec::new()));
-    let found = neighbours.clone();
-    let app = ProbeApp::new(move |call, _| {
-        let (running, starts, found) = (running.clone(), starts.clone(), found.clone());
-        Box::pin(async move {
-            let started = starts.fetch_add(1, Ordering::SeqCst) + 1;
-            let others = running.fetch_add(1, Ordering::SeqCst);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            let since = starts.load(Ordering::SeqCst) - started;
-            if call.attempt > 1 && (others, since) != (0, 0) {
-                found.lock().unwrap().push((call.name, others, since));
-            }
-            running.fetch_sub(1, Ordering::SeqCst);
-            Ok(Done::ok())
-        })
-    });
-    let report = drain(&db, &app, &DrainOptions::default()).await;
-    assert_eq!((report.completed, report.backlog), (300, 0), "{report:?}");
-    let found = neighbours.lock().unwrap().clone();
-    assert!(
-        found.is_empty(),
-        "suspects with others beside them: {found:?}"
-    );
-    let again = app.calls().iter().filter(|call| call.attempt > 1).count();
-    assert_eq!(again, 20);
 }
 
 /// A payload that knows how many of its kind there are decoded, and how many there were at most.

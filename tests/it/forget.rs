@@ -7,35 +7,16 @@ use serde_json::{Value, json};
 use tidegate::admin::{
     Audit, ForgetReport, ForgetRequest, ReplayReport, ReplayRequest, Request, Whom,
 };
-use tidegate::program::Service;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::{
-    Context, Dispatch, Done, DrainOptions, Handlers, Hooks, NewEvent, Program, Published, queue,
-};
+use tidegate::{Done, DrainOptions, Hooks, NewEvent, Published, queue};
 use tokio::sync::Notify;
 use tokio_postgres::Client;
 
-use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe_database};
+use crate::probe::{ProbeApp, act, drain, live, number, options, probe_database, service};
 use crate::support::{TestDb, wait_until};
 
 /// What is in every payload, error, result and step of somebody.
 const CANARY: &str = "canary-of-somebody";
-
-struct Nothing;
-
-impl Dispatch for Nothing {
-    type Event = Probe;
-
-    fn handlers<'a>(&'a self, _: &'a Probe, _: &'a Context) -> Handlers<'a> {
-        Handlers::one("nothing", async { Ok(Done::ok()) })
-    }
-}
-
-fn service(db: &TestDb) -> Service {
-    let url = db.url.clone();
-    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
-    Program::new(|_| Ok(Nothing)).start(&lookup).unwrap()
-}
 
 fn group(name: &str) -> ForgetRequest {
     ForgetRequest {

@@ -8,14 +8,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::admin::{Audit, ForgetRequest, Whom, parse_subject};
 use tidegate::testing::handlers_of;
-use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published, RetryPolicy};
+use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent, Published};
 use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
 use tidegate_job::app::forms::{self, Form, Grant, Measure, MessageKey, SubmitReport};
 use tidegate_job::app::{App, Event};
-use tokio_postgres::Client;
 
 use crate::services::{self, Mode, Services};
-use crate::support;
+use crate::support::{self, World, retrying_in_an_hour};
 
 /// What a person would not want to find in a log.
 const PRIVATE: [&str; 8] = [
@@ -49,71 +48,13 @@ fn is_external(received: &SubmitReport) -> bool {
     received.id.is_some() && received.form_id.is_none()
 }
 
-/// A migrated database, the stand-in and the program between them.
-struct World {
-    database: Database,
-    client: Client,
-    services: Services,
-    app: Arc<App>,
-    db: support::TestDb,
-}
-
 impl World {
-    async fn new() -> Self {
-        let services = Services::start().await;
-        let app =
-            App::from_settings(|name| services.setting(name)).expect("the URLs are well formed");
-        Self::with(services, app).await
-    }
-
-    async fn with(services: Services, app: App) -> Self {
-        let db = support::database().await;
-        let database = db.database();
-        let client = db.client().await;
-        Self {
-            database,
-            client,
-            services,
-            app: Arc::new(app),
-            db,
-        }
-    }
-
-    async fn drain(&self) -> DrainReport {
-        self.drain_with(Duration::from_secs(20)).await
-    }
-
-    /// Drains once. A retry waits an hour: the test itself says when it may come, see `requeue`.
     async fn drain_with(&self, handler_timeout: Duration) -> DrainReport {
-        let hour = Duration::from_hours(1);
         let options = DrainOptions {
             handler_timeout,
-            retry: RetryPolicy {
-                base: hour,
-                max: hour,
-            },
-            ..DrainOptions::default()
+            ..retrying_in_an_hour()
         };
-        let report = tidegate::drain(&self.database, Arc::clone(&self.app), &options)
-            .await
-            .expect("the database answers");
-        assert!(report.is_balanced(), "{report:?}");
-        report
-    }
-
-    /// Lets events that wait for their retry run at the next drain.
-    async fn requeue(&self) {
-        self.client
-            .execute("UPDATE tidegate.events SET status = 'PENDING'", &[])
-            .await
-            .expect("the view is updatable");
-    }
-
-    /// The time until services are tried again, and until events that wait may run, has passed.
-    async fn time_passes(&self) {
-        let sql = "UPDATE tidegate.service SET retry_at = clock_timestamp() WHERE state IN ('open', 'probing');
-                   UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE available_at > clock_timestamp()";
-        self.client.batch_execute(sql).await.expect("rows");
+        support::drain(&self.database, &self.app, &options).await
     }
 
     /// `state` of the archive's circuit, and the code that it last met.
@@ -122,7 +63,7 @@ impl World {
         self.value(sql).await
     }
 
-    async fn submit(&mut self, form: &Form) -> Published {
+    async fn submit_form(&mut self, form: &Form) -> Published {
         let tx = self
             .client
             .transaction()
@@ -135,7 +76,7 @@ impl World {
 
     /// Stores a form with an open case, of which no event is left.
     async fn store_with_case(&mut self, form: &Form, case: &Measure) {
-        self.submit(form).await;
+        self.submit_form(form).await;
         let open = "WITH gone AS (DELETE FROM tidegate.event_queue WHERE correlation_id = $1)
                     UPDATE forms.form SET case_number = $2, measure_id = $3 WHERE id = $1";
         self.client
@@ -144,7 +85,7 @@ impl World {
             .expect("form and case are good");
     }
 
-    async fn receive(&mut self, external_id: &str, grant: &Grant) -> SubmitReport {
+    async fn receive_letter(&mut self, external_id: &str, grant: &Grant) -> SubmitReport {
         let tx = self
             .client
             .transaction()
@@ -180,18 +121,8 @@ impl World {
             .collect()
     }
 
-    async fn value(&self, sql: &str) -> Value {
-        let row = self
-            .client
-            .query_one(&format!("SELECT to_jsonb(({sql}))"), &[])
-            .await;
-        row.expect("the query is right")
-            .get::<_, Option<Value>>(0)
-            .unwrap_or(Value::Null)
-    }
-
     /// All effects of the handlers: what the services keep, what our tables say.
-    async fn effects(&self) -> Value {
+    async fn forms_effects(&self) -> Value {
         let forms = self
             .value("SELECT jsonb_agg(to_jsonb(f) - 'updated_at' ORDER BY id) FROM forms.form f")
             .await;
@@ -303,7 +234,7 @@ async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
     assert_eq!(world.value("SELECT count(*) FROM forms.form").await, 0);
     assert_eq!(world.drain().await.leased, 0);
 
-    assert!(world.submit(&form("f1")).await.created);
+    assert!(world.submit_form(&form("f1")).await.created);
     assert_eq!(
         world.value("SELECT status FROM forms.form").await,
         "submitted"
@@ -319,7 +250,7 @@ async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
 #[tokio::test]
 async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_told() {
     let mut world = World::new().await;
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     assert!(
         world.services.calls("archive").is_empty(),
         "A1: publishing runs no handler"
@@ -351,7 +282,7 @@ async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_told() {
 #[tokio::test]
 async fn a6_every_event_of_a_form_carries_its_id_and_its_group() {
     let mut world = World::new().await;
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     world.drain().await;
     let tied = "SELECT count(*) FROM tidegate.event_log WHERE correlation_id = 'f1' AND group_key = 'form:f1'";
     assert_eq!(world.value(tied).await, 3);
@@ -361,7 +292,7 @@ async fn a6_every_event_of_a_form_carries_its_id_and_its_group() {
 async fn a_grant_letter_for_our_case_is_archived_saved_and_told() {
     let mut world = World::new().await;
     world.store_with_case(&form("f1"), &case()).await;
-    let received = world.receive("1", &grant()).await;
+    let received = world.receive_letter("1", &grant()).await;
     assert_eq!(received.form_id.as_deref(), Some("f1"));
     assert!(received.id.is_some() && !received.repeated, "{received:?}");
 
@@ -394,7 +325,7 @@ async fn a_grant_letter_for_our_case_is_archived_saved_and_told() {
 #[tokio::test]
 async fn a_grant_letter_for_another_case_is_archived_saved_and_told_too() {
     let mut world = World::new().await;
-    let received = world.receive("1", &grant()).await;
+    let received = world.receive_letter("1", &grant()).await;
     assert!(is_external(&received), "{received:?}");
 
     world.drain().await;
@@ -447,7 +378,7 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
         ["statuses form/f1/cancelled"]
     );
 
-    world.receive("3", &grant()).await;
+    world.receive_letter("3", &grant()).await;
     world.drain().await;
     assert_eq!(
         world.value("SELECT status FROM forms.form").await,
@@ -479,7 +410,7 @@ async fn b23_views_of_a_letter_are_counted_by_the_statistics() {
 async fn a19_while_the_case_system_is_down_the_archive_is_not_called_again() {
     let mut world = World::new().await;
     world.services.set("cases", Mode::Down);
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     for attempt in 1..=3 {
         world.requeue().await;
         assert_eq!(world.drain().await.deferred, 1);
@@ -569,7 +500,7 @@ async fn a19_a_sub_step_that_is_done_is_not_repeated_for_another_that_is_not() {
 #[tokio::test]
 async fn what_is_archived_already_counts_as_success_and_its_ids_go_on() {
     let mut world = World::new().await;
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     let archive = world.services.setting("ARCHIVE_URL").unwrap();
     let earlier = reqwest::Client::new()
         .post(format!("{archive}/documents"))
@@ -639,7 +570,7 @@ async fn what_a_service_refuses_is_final_and_all_else_waits_and_costs_no_attempt
     ] {
         let mut world = World::new().await;
         world.services.set("archive", Mode::Refuse { status });
-        let id = world.submit(&form("f1")).await.id;
+        let id = world.submit_form(&form("f1")).await.id;
         world.drain().await;
         let found = format!(
             "SELECT jsonb_build_array(status, split_part(last_error, ':', 1), attempts) FROM tidegate.events WHERE id = {id}
@@ -655,7 +586,7 @@ async fn an_outage_of_the_archive_kills_no_event_and_spends_no_attempt() {
     let mut world = World::new().await;
     world.services.set("archive", Mode::Down);
     for number in 0..300 {
-        world.submit(&form(&format!("f{number}"))).await;
+        world.submit_form(&form(&format!("f{number}"))).await;
     }
     for _ in 0..10 {
         let report = world.drain().await;
@@ -681,12 +612,12 @@ async fn an_outage_of_the_archive_kills_no_event_and_spends_no_attempt() {
 async fn an_archive_that_refuses_our_credentials_is_not_called_again_at_once() {
     let mut world = World::new().await;
     world.services.set("archive", Mode::Refuse { status: 401 });
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     assert_eq!(world.drain().await.deferred, 1);
     assert_eq!(world.archive().await, json!(["open", "credentials"]));
     let hold = "UPDATE tidegate.service SET retry_at = clock_timestamp() + interval '1 h'";
     world.client.batch_execute(hold).await.unwrap();
-    world.submit(&form("f2")).await;
+    world.submit_form(&form("f2")).await;
     world.requeue().await;
     world.drain().await;
     assert_eq!(world.services.calls("archive").len(), 1);
@@ -707,12 +638,12 @@ async fn a_token_that_was_changed_is_read_again_and_costs_no_event_a_failure() {
     });
     services.want("archive", "Bearer canary-one");
     let mut world = World::with(services, app.unwrap()).await;
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     assert_eq!(world.drain().await.completed, 3);
 
     world.services.want("archive", "Bearer canary-two");
     std::fs::write(kept.path(), "canary-two").unwrap();
-    world.submit(&form("f2")).await;
+    world.submit_form(&form("f2")).await;
     let report = world.drain().await;
     assert_eq!((report.completed, report.deferred), (3, 0), "{report:?}");
     let others = ["cases", "notifications"].map(|name| world.services.calls(name));
@@ -723,7 +654,7 @@ async fn a_token_that_was_changed_is_read_again_and_costs_no_event_a_failure() {
     assert!(!shown, "the token is the archive's alone");
 
     world.services.want("archive", "Bearer canary-three");
-    world.submit(&form("f3")).await;
+    world.submit_form(&form("f3")).await;
     assert_eq!(world.drain().await.deferred, 1);
     assert_eq!(world.archive().await, json!(["open", "credentials"]));
     let told = world
@@ -736,7 +667,7 @@ async fn a_token_that_was_changed_is_read_again_and_costs_no_event_a_failure() {
 async fn an_archive_that_is_busy_says_when_its_event_comes_again() {
     let mut world = World::new().await;
     world.services.set("archive", Mode::Busy { seconds: 1800 });
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     assert_eq!(world.drain().await.deferred, 1);
     let wait = "SELECT available_at - clock_timestamp() BETWEEN '29 min' AND '30 min' FROM tidegate.event_queue";
     assert_eq!(world.value(wait).await, true);
@@ -746,7 +677,7 @@ async fn an_archive_that_is_busy_says_when_its_event_comes_again() {
 async fn a_conflict_is_a_success_for_the_archive_only() {
     let mut world = World::new().await;
     world.services.set("cases", Mode::Refuse { status: 409 });
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     assert_eq!(world.drain().await.completed_with_errors, 1);
 }
 
@@ -755,7 +686,7 @@ async fn an_unset_url_stops_its_own_handlers_only_and_names_the_variable() {
     let services = Services::start().await;
     let app = App::from_settings(|_| None).unwrap();
     let mut world = World::with(services, app).await;
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     world
         .publish("grant_letter_viewed", &json!({"grant_number": "G1"}))
         .await;
@@ -775,15 +706,15 @@ async fn an_unset_url_stops_its_own_handlers_only_and_names_the_variable() {
 #[tokio::test]
 async fn the_same_letter_again_stores_and_publishes_nothing() {
     let mut world = World::new().await;
-    assert!(is_external(&world.receive("1", &grant()).await));
-    assert_eq!(world.receive("1", &grant()).await, NOTHING_NEW);
+    assert!(is_external(&world.receive_letter("1", &grant()).await));
+    assert_eq!(world.receive_letter("1", &grant()).await, NOTHING_NEW);
     world.drain().await;
     assert_eq!(
-        world.receive("1", &grant()).await,
+        world.receive_letter("1", &grant()).await,
         NOTHING_NEW,
         "nor after its event has ended"
     );
-    assert!(is_external(&world.receive("2", &grant()).await));
+    assert!(is_external(&world.receive_letter("2", &grant()).await));
     assert_eq!(world.value("SELECT count(*) FROM forms.message").await, 2);
     assert_eq!(
         world
@@ -856,7 +787,7 @@ async fn a18_each_handler_calls_the_service_that_it_names_and_no_other() {
     let mut world = World::new().await;
     world.store_with_case(&form("f1"), &case()).await;
     // That one has a case; this one is to get its own.
-    world.submit(&form("f2")).await;
+    world.submit_form(&form("f2")).await;
     let mut named = BTreeSet::new();
     for (kind, payload) in samples() {
         world.publish(kind, &payload).await;
@@ -883,10 +814,10 @@ async fn d8_every_kind_handled_twice_has_the_effects_of_once() {
         world.store_with_case(&form("f1"), &case()).await;
         world.publish(kind, &payload).await;
         world.drain().await;
-        let once = world.effects().await;
+        let once = world.forms_effects().await;
         world.publish(kind, &payload).await;
         world.drain().await;
-        assert_eq!(world.effects().await, once, "{kind}");
+        assert_eq!(world.forms_effects().await, once, "{kind}");
         let log = world.log().await;
         assert!(
             log.iter().all(|(_, status)| status == "COMPLETED"),
@@ -928,8 +859,8 @@ async fn d8_an_effect_whose_answer_was_lost_is_not_repeated() {
             effects
         };
         assert_eq!(
-            without_times(world.effects().await),
-            without_times(quiet.effects().await),
+            without_times(world.forms_effects().await),
+            without_times(quiet.forms_effects().await),
             "{kind}"
         );
         let log = world.log().await;
@@ -946,7 +877,7 @@ async fn a_handler_that_is_cut_finds_its_work_done_at_the_next_attempt() {
     world
         .services
         .set("archive", Mode::Slow { delay_ms: 600_000 });
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     assert_eq!(world.drain_with(Duration::from_secs(5)).await.retried, 1);
 
     world.services.set("archive", Mode::Up);
@@ -963,9 +894,9 @@ async fn a_handler_that_is_cut_finds_its_work_done_at_the_next_attempt() {
 #[tokio::test]
 async fn every_call_has_a_key_of_its_own() {
     let mut world = World::new().await;
-    world.submit(&form("f1")).await;
-    world.submit(&form("f2")).await;
-    world.receive("1", &grant()).await;
+    world.submit_form(&form("f1")).await;
+    world.submit_form(&form("f2")).await;
+    world.receive_letter("1", &grant()).await;
     world.drain().await;
     let calls = services::SERVICES
         .iter()
@@ -1077,14 +1008,14 @@ async fn i9_a_refused_form_or_row_is_not_quoted() {
 #[tokio::test]
 async fn of_a_person_who_is_forgotten_no_table_says_a_word_and_what_happened_stays() {
     let mut world = World::new().await;
-    world.submit(&form("f1")).await;
+    world.submit_form(&form("f1")).await;
     world.drain().await;
     // Another one about the same person waits, and somebody else's is nobody's business.
-    world.submit(&form("f2")).await;
+    world.submit_form(&form("f2")).await;
     let mut other = serde_json::to_value(form("f3")).unwrap();
     other["employee"]["national_id"] = json!("11111111111");
     let other: Form = serde_json::from_value(other).unwrap();
-    world.submit(&other).await;
+    world.submit_form(&other).await;
 
     let url = world.db.url.clone();
     let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());

@@ -676,11 +676,7 @@ async fn an_action_without_a_budget_of_its_own_is_answered_before_the_deadline_t
 async fn f2_a_cleanup_whose_database_falls_silent_is_answered_before_the_deadline() {
     let db = support::database().await;
     let proxy = Proxy::before(&db.url).await;
-    let url = format!(
-        "postgres://postgres@127.0.0.1:{}/{}",
-        proxy.port(),
-        db.name()
-    );
+    let url = proxy.url(db.name());
     let function = Function::start(&[("DATABASE_URL", &url)]).await;
     proxy.harm_when_said("tidegate.cleanup_step", Harm::Silence);
     let brief = Deadline::In(Duration::from_secs(3));

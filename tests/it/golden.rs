@@ -22,7 +22,7 @@ use crate::function::Function;
 use crate::http::Api;
 use crate::support::{self, publish_views};
 
-fn golden(name: &str, now: &str) {
+pub fn golden(name: &str, now: &str) {
     compare(&format!("tests/golden/{name}"), now);
 }
 
@@ -46,7 +46,7 @@ fn compare(name: &str, now: &str) {
 }
 
 /// Returns the lines, sorted, each once.
-fn text(lines: BTreeSet<String>) -> String {
+pub fn text(lines: BTreeSet<String>) -> String {
     lines.into_iter().map(|line| line + "\n").collect()
 }
 

@@ -8,6 +8,11 @@
 #[path = "../support/clock.rs"]
 mod clock;
 mod probe;
+#[expect(dead_code, reason = "the fault suite does more with it")]
+#[path = "../support/proxy.rs"]
+mod proxy;
+#[path = "../support/served.rs"]
+mod served;
 #[path = "../support/services.rs"]
 mod services;
 #[path = "../support/skip.rs"]

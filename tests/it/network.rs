@@ -94,7 +94,7 @@ impl World {
     /// The database through this proxy.
     fn through(&self, proxy: &Proxy) -> Database {
         let name = self.db.name();
-        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        let url = proxy.url(name);
         Database::new(&url, 8).unwrap()
     }
 
@@ -192,7 +192,7 @@ async fn f2_a_drain_whose_statement_is_never_answered_ends_at_its_limit_and_says
         publish_acts(&db.client().await, 3).await;
         let proxy = Proxy::before(&db.url).await;
         let name = db.name();
-        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        let url = proxy.url(name);
         let database = Database::new(&url, 8).unwrap();
         proxy.harm_when_said(word, Harm::Silence);
         let budget = Duration::from_secs(3);
@@ -299,11 +299,7 @@ async fn i1_a_publish_over_a_slow_line_arrives_whole_or_is_given_up_in_time() {
     let db = probe_database().await;
     let observer = db.client().await;
     let proxy = Proxy::before(&db.url).await;
-    let url = format!(
-        "postgres://postgres@127.0.0.1:{}/{}",
-        proxy.port(),
-        db.name()
-    );
+    let url = proxy.url(db.name());
     let database = Database::new(&url, 1).unwrap();
     let client = database.connect().await.unwrap();
     proxy.throttle(20_000);
@@ -347,11 +343,7 @@ async fn i1_a_request_over_http_whose_database_is_on_a_slow_line_is_answered_in_
     let db = support::database().await;
     let observer = db.client().await;
     let proxy = Proxy::before(&db.url).await;
-    let url = format!(
-        "postgres://postgres@127.0.0.1:{}/{}",
-        proxy.port(),
-        db.name()
-    );
+    let url = proxy.url(db.name());
     let router = http::router(Database::new(&url, 2).unwrap(), http::Access::open());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let path = format!(

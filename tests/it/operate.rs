@@ -9,7 +9,7 @@ use tidegate::admin::{
     Audit, Moment, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
     ResumeRequest, RetireRequest, UnblockAction, UnblockReport, UnblockRequest,
 };
-use tidegate::{Done, DrainOptions, Error, HandlerError, Hooks, NewEvent, queue};
+use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -1583,57 +1583,4 @@ async fn f5_the_command_line_names_the_argument_that_is_wrong() {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         cli.run(&arguments).await.failed(2, &[says]);
     }
-}
-
-#[tokio::test]
-async fn f5_an_invocation_replays_and_requeues() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let ids = ended(&db, &client, 2).await;
-    let url = db.url.clone();
-    let lookup = move |name: &str| match name {
-        "DATABASE_URL" => Some(url.clone()),
-        "USER" => Some("lambda".to_owned()),
-        _ => None,
-    };
-    let service = tidegate_job::app::program().start(&lookup).unwrap();
-    let answer = async |payload: Value| {
-        let request = service.actions.request(payload)?;
-        service
-            .answer(&request, None, Hooks::default())
-            .await
-            .map_err(|failure| match failure {
-                tidegate::program::Failure::Other(error) => error,
-                other => panic!("{other}"),
-            })
-    };
-    let request = json!({
-        "action": "replay", "kind": "act", "status": "COMPLETED", "since": "2000-01-01T00:00:00+01:00", "until": "0s",
-        "reason": "why", "limit": 1, "again": true, "failed_handlers_only": false, "expires_in": "1h", "dry_run": false,
-    });
-    let report = answer(request).await.unwrap();
-    assert_eq!(
-        (&report["action"], &report["matched"], &report["replayed"]),
-        (&json!("replay"), &json!(2), &json!(1))
-    );
-    assert_eq!(report["events"][0]["replay_of"], ids[0]);
-    let request = json!({"action": "requeue", "ids": [report["events"][0]["id"]], "reason": "why", "actor": "eve"});
-    let report = answer(request).await.unwrap();
-    assert_eq!(
-        (&report["action"], &report["requeued"]),
-        (&json!("requeue"), &json!(1))
-    );
-    let refused = answer(json!({"action": "replay", "reason": "why"}))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(&refused, Error::Invalid(text) if text.starts_with("since: ")),
-        "{refused}"
-    );
-    let actors: Vec<Value> = audit(&client)
-        .await
-        .iter()
-        .map(|row| row["actor"].clone())
-        .collect();
-    assert_eq!(actors, ["lambda", "eve"]);
 }

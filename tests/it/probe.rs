@@ -7,10 +7,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tidegate::drain::OVERRUN;
+use tidegate::program::Service;
 use tidegate::queue::{self, LeaseRequest, Taken, Walk};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
-    HandlerResult, Handlers, NewEvent,
+    HandlerResult, Handlers, NewEvent, Program,
 };
 use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
@@ -267,4 +268,21 @@ pub async fn number(client: &Client, sql: &str) -> i64 {
 /// Rows in the live queue.
 pub async fn live(client: &Client) -> i64 {
     number(client, "SELECT count(*) FROM tidegate.event_queue").await
+}
+
+/// A program whose handlers do nothing.
+pub struct Nothing;
+
+impl Dispatch for Nothing {
+    type Event = Probe;
+
+    fn handlers<'a>(&'a self, _: &'a Probe, _: &'a Context) -> Handlers<'a> {
+        Handlers::one("nothing", async { Ok(Done::ok()) })
+    }
+}
+
+pub fn service(db: &TestDb) -> Service {
+    let url = db.url.clone();
+    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+    Program::new(|_| Ok(Nothing)).start(&lookup).unwrap()
 }

@@ -1042,50 +1042,6 @@ async fn a_drain_may_lease_on_behind_what_it_holds_itself_and_nobody_else_may() 
 }
 
 #[tokio::test]
-async fn a_group_keeps_commit_order_though_ids_are_drawn_in_one_order_and_committed_in_the_other() {
-    let db = probe_database().await;
-    let (mut one, mut two, reader) = (db.client().await, db.client().await, db.client().await);
-    let early = one.transaction().await.unwrap();
-    early.execute("SELECT 1", &[]).await.unwrap();
-    let late = two.transaction().await.unwrap();
-    let first = queue::publish(&late, &act("commits first").group("g"))
-        .await
-        .unwrap();
-    // The other publisher began earlier and would draw its id now, but must wait for the commit.
-    let mut waiting = std::pin::pin!(async {
-        let published = queue::publish(&early, &act("commits second").group("g"))
-            .await
-            .unwrap();
-        early.commit().await.unwrap();
-        published
-    });
-    let blocked = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
-    assert!(
-        blocked.is_err(),
-        "a second publisher of the group waits for the first one's commit"
-    );
-    assert!(lease(&reader, 10).await.is_empty());
-    let other = act("other").group("h");
-    let other_group =
-        tokio::time::timeout(crate::support::PATIENCE, queue::publish(&reader, &other));
-    other_group
-        .await
-        .expect("other groups do not wait")
-        .unwrap();
-    late.commit().await.unwrap();
-    let second = waiting.await;
-    assert!(second.id > first.id);
-    let leased: Vec<i64> = ids(&lease(&reader, 10).await);
-    assert_eq!(
-        leased
-            .iter()
-            .filter(|id| [first.id, second.id].contains(id))
-            .collect::<Vec<_>>(),
-        [&first.id, &second.id]
-    );
-}
-
-#[tokio::test]
 async fn two_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock() {
     let db = probe_database().await;
     let (one, two) = (db.client().await, db.client().await);

@@ -80,6 +80,17 @@ impl Scene {
     async fn lease(&self, request: LeaseRequest<'_>) -> Taken {
         lease(&self.client, request).await
     }
+
+    /// What a worker that holds nothing leases, with a walk that begins now.
+    async fn leased(&self, worker: Uuid) -> Taken {
+        let walk = self.walk().await;
+        self.lease(request(worker, &[], walk)).await
+    }
+
+    /// What the worker of this lease, which it holds, leases behind it.
+    async fn leased_behind(&self, taken: &Taken) -> Taken {
+        self.lease(request(ONE, &[taken.token], taken.walk)).await
+    }
 }
 
 /// What a lease brought.
@@ -225,7 +236,7 @@ async fn i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it(
         assert_eq!(first.ids, passed);
         let second = queue::publish(&late, &of_the_group).await.unwrap().id;
         late.commit().await.unwrap();
-        let next = scene.lease(request(ONE, &[first.token], first.walk)).await;
+        let next = scene.leased_behind(&first).await;
         !next.ids.contains(&second)
     })
     .await;
@@ -285,8 +296,7 @@ async fn i4_what_an_earlier_lease_has_passed_bars_what_stands_behind_it() {
 async fn i4_what_was_handed_back_behind_the_walk_bars_what_stands_behind_it() {
     order_hangs_on(STRAYS, async |scene| {
         let [first, _] = scene.publish(["g", ""]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         let [second, free] = scene.publish(["g", ""]).await;
         queue::hand_back(&scene.client, ONE, &[of(&taken, first)])
             .await
@@ -305,8 +315,7 @@ async fn i4_b19_what_is_delayed_bars_what_stands_behind_it() {
         scene.publish([""]).await;
         let delayed = act("x").group("g").delay(Duration::from_mins(1));
         queue::publish(&scene.client, &delayed).await.unwrap();
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         scene.publish(["g"]).await;
         let walk = scene.informed(taken.walk).await;
         let next = scene.lease(request(ONE, &[taken.token], walk)).await;
@@ -319,8 +328,7 @@ async fn i4_b19_what_is_delayed_bars_what_stands_behind_it() {
 async fn i4_what_another_worker_holds_bars_what_stands_behind_it() {
     order_hangs_on(BUSY, async |scene| {
         let [first] = scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        scene.lease(request(OTHER, &[], walk)).await;
+        scene.leased(OTHER).await;
         scene.publish(["g"]).await;
         let walk = Walk {
             after: first,
@@ -336,8 +344,7 @@ async fn i4_what_another_worker_holds_bars_what_stands_behind_it() {
 async fn i4_a_lease_whose_answer_was_lost_is_not_ours() {
     hangs_on(HELD, async |scene| {
         scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let lost = scene.lease(request(ONE, &[], walk)).await;
+        let lost = scene.leased(ONE).await;
         scene.publish(["g"]).await;
         let next = scene.lease(request(ONE, &[], lost.walk)).await;
         next.ids.is_empty()
@@ -350,10 +357,9 @@ async fn what_we_hold_ourselves_does_not_bar_what_stands_behind_it() {
     let no_own = ("lease", HELD.1, "WHERE false AND");
     hangs_on(no_own, async |scene| {
         scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         let second = scene.publish(["g"]).await;
-        let next = scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        let next = scene.leased_behind(&taken).await;
         next.ids == second
     })
     .await;
@@ -363,10 +369,9 @@ async fn what_we_hold_ourselves_does_not_bar_what_stands_behind_it() {
 async fn i4_what_is_handed_back_takes_what_stands_behind_it_along_out_of_all_leases() {
     order_hangs_on(FOLLOWERS, async |scene| {
         let [first] = scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         let [second] = scene.publish(["g"]).await;
-        scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        scene.leased_behind(&taken).await;
         let back = queue::hand_back(&scene.client, ONE, &[of(&taken, first)]).await;
         let mut back = back.unwrap().left;
         back.sort_unstable();
@@ -391,8 +396,7 @@ async fn wait_for_a_lock(client: &Client) {
 async fn i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_behind_it() {
     order_hangs_on(UNDER_WAY, async |scene| {
         let [first] = scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         scene.publish(["g"]).await;
         let (mut leasing, writing) = (scene.db.client().await, scene.db.client().await);
         let under_way = leasing.transaction().await.unwrap();
@@ -412,8 +416,7 @@ async fn i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_beh
 async fn i6_a_completion_behind_a_sweep_ends_nothing_of_a_broken_lease() {
     hangs_on(FENCE, async |scene| {
         let [id] = scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         expire_leases(&scene.client).await;
         let (mut sweeper, worker) = (scene.db.client().await, scene.db.client().await);
         let breaking = sweeper.transaction().await.unwrap();
@@ -441,8 +444,7 @@ async fn i6_a_completion_behind_a_sweep_ends_nothing_of_a_broken_lease() {
 async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
     hangs_on(TAKEN, async |scene| {
         let [id] = scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         let (mut operator, worker) = (scene.db.client().await, scene.db.client().await);
         let requeue = operator.transaction().await.unwrap();
         let wanted = RequeueRequest {
@@ -499,15 +501,14 @@ async fn i7_of_a_requeue_and_a_transaction_behind_it_one_wins() {
 async fn i4_while_our_leases_are_broken_nothing_is_leased_behind_them() {
     order_hangs_on(OWN_LOCK, async |scene| {
         scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         scene.publish(["g"]).await;
         expire_leases(&scene.client).await;
         let mut sweeper = scene.db.client().await;
         let breaking = sweeper.transaction().await.unwrap();
         let swept = queue::sweep(&breaking, OTHER, &[]).await.unwrap();
         assert_eq!(swept.broken, 1);
-        let next = scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        let next = scene.leased_behind(&taken).await;
         breaking.commit().await.unwrap();
         next.ids.is_empty()
     })
@@ -518,8 +519,7 @@ async fn i4_while_our_leases_are_broken_nothing_is_leased_behind_them() {
 async fn i4_of_a_workers_leases_all_are_broken_or_none() {
     order_hangs_on(ALL_OR_NONE, async |scene| {
         scene.publish(["g"]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         scene.publish(["g"]).await;
         let held = [taken.token];
         let next = scene.lease(request(ONE, &held, taken.walk)).await;
@@ -606,8 +606,7 @@ async fn a_lapse_charges_what_may_have_started_and_nothing_else() {
 async fn a_lease_whose_answer_was_lost_is_given_back_without_a_charge() {
     let scene = Scene::new(None).await;
     scene.publish(["", "g"]).await;
-    let walk = scene.walk().await;
-    let lost = scene.lease(request(ONE, &[], walk)).await;
+    let lost = scene.leased(ONE).await;
     assert_eq!(lost.ids.len(), 2);
     let swept = queue::sweep(&scene.client, ONE, &[lost.token])
         .await
@@ -683,10 +682,9 @@ async fn i6_what_was_leased_between_a_leases_two_looks_is_not_taken_again() {
 async fn i4_a_lease_that_is_said_to_be_over_and_is_not_stays() {
     order_hangs_on(OVER, async |scene| {
         let [_, done] = scene.publish(["g", ""]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         scene.publish([""]).await;
-        scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        scene.leased_behind(&taken).await;
         let completion = Completion {
             token: taken.token,
             done: vec![done],
@@ -707,11 +705,9 @@ async fn i5_what_goes_back_from_a_lease_that_was_lost_leaves_a_newer_one_of_the_
 {
     hangs_on(UNDER, async |scene| {
         let [event] = scene.publish([""]).await;
-        let walk = scene.walk().await;
-        let stale = scene.lease(request(ONE, &[], walk)).await;
+        let stale = scene.leased(ONE).await;
         requeue(&scene.client, event).await;
-        let walk = scene.walk().await;
-        let anew = scene.lease(request(ONE, &[], walk)).await;
+        let anew = scene.leased(ONE).await;
         assert_eq!(anew.ids, [event]);
         let back = queue::hand_back(&scene.client, ONE, &[of(&stale, event)]).await;
         back.unwrap().left.is_empty() && leases(&scene.client).await == 1
@@ -724,8 +720,7 @@ async fn i3_who_takes_an_event_away_charges_what_may_have_been_started_behind_it
  {
     hangs_on(STARTED_BEHIND, async |scene| {
         let [first, second] = scene.publish(["g", "g"]).await;
-        let walk = scene.walk().await;
-        scene.lease(request(ONE, &[], walk)).await;
+        scene.leased(ONE).await;
         requeue(&scene.client, first).await;
         let sql = "SELECT attempts, max_attempts FROM tidegate.event_queue WHERE id = $1";
         let row = scene.client.query_one(sql, &[&second]).await.unwrap();
@@ -820,8 +815,7 @@ async fn what_had_expired_before_its_lease_is_not_charged_when_the_worker_dies()
             number(&scene.client, passed).await == 1
         })
         .await;
-        let walk = scene.walk().await;
-        scene.lease(request(ONE, &[], walk)).await;
+        scene.leased(ONE).await;
         expire_leases(&scene.client).await;
         let swept = queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
         assert_eq!(swept.broken, 1);
@@ -836,8 +830,7 @@ async fn what_lapsed_and_then_ended_an_attempt_is_leased_with_others_again() {
         let [id] = scene.publish([""]).await;
         let lapse = "UPDATE tidegate.event_queue SET lapses = 1";
         scene.client.execute(lapse, &[]).await.unwrap();
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         let failed = Retried {
             lease: of(&taken, id),
             charged: true,
@@ -854,8 +847,7 @@ async fn what_lapsed_and_then_ended_an_attempt_is_leased_with_others_again() {
             .batch_execute("SELECT tidegate.promote(10)")
             .await
             .unwrap();
-        let walk = scene.walk().await;
-        scene.lease(request(ONE, &[], walk)).await.ids.len() == 2
+        scene.leased(ONE).await.ids.len() == 2
     })
     .await;
 }
@@ -991,8 +983,7 @@ async fn who_unblocks_a_group_sees_what_is_being_published_to_it() {
 async fn who_forgets_an_event_is_told_of_the_replay_that_is_made_of_it_meanwhile() {
     hangs_on(NO_REPLAY_BESIDE, async |scene| {
         let [id] = scene.publish([""]).await;
-        let walk = scene.walk().await;
-        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let taken = scene.leased(ONE).await;
         let completion = Completion {
             token: taken.token,
             done: vec![id],

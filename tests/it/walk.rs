@@ -2,12 +2,10 @@
 //! not know what stands ahead; here something does, far behind what it is about to lease. And drains share
 //! one walk.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Mutex;
@@ -295,76 +293,4 @@ async fn what_a_walk_knows_of_a_server_that_counts_anew_is_not_believed() {
     assert!(batch.events.is_empty());
     assert!(batch.walk.as_of < Some(1 << 60) && batch.walk.low < Some(1 << 60));
     assert_eq!(batch.walk.clear_to, Some(0));
-}
-
-/// Events of each publisher below.
-const EACH: usize = 40;
-
-/// Publishes to two groups in turn, two events in one transaction, with time for others in between.
-async fn publish_slowly(mut producer: Client, name: usize) {
-    for n in 0..EACH / 2 {
-        let transaction = producer.transaction().await.unwrap();
-        let event = act(&format!("{name}.{n}")).group(format!("hot {}", (name + n) % 2));
-        queue::publish(&transaction, &event).await.unwrap();
-        tokio::task::yield_now().await;
-        queue::publish(&transaction, &event).await.unwrap();
-        transaction.commit().await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn i4_b10_what_racing_publishers_add_to_a_group_is_run_in_order_by_drains_beside_each_other()
-{
-    let db = probe_database().await;
-    let client = db.client().await;
-    let mut producers = Vec::new();
-    for name in 0..4 {
-        producers.push(tokio::spawn(publish_slowly(db.client().await, name)));
-    }
-    let producing = tokio::spawn(join_all(producers));
-    let app = ProbeApp::succeeding();
-    let watcher = db.client().await;
-    let watching = tokio::spawn(async move {
-        loop {
-            assert_eq!(disorder(&watcher).await, [""; 0]);
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-    });
-    let quick = DrainOptions {
-        linger: Duration::from_millis(50),
-        ..walking()
-    };
-    loop {
-        let is_last = producing.is_finished();
-        tokio::join!(drain(&db, &app, &quick), drain(&db, &app, &quick));
-        if is_last {
-            break;
-        }
-    }
-    assert!(
-        !watching.is_finished(),
-        "it stops only when it finds disorder"
-    );
-    watching.abort();
-    for produced in producing.await.unwrap() {
-        produced.unwrap();
-    }
-    let sql = "SELECT id, group_key FROM tidegate.event_log";
-    let groups: BTreeMap<i64, String> = client
-        .query(sql, &[])
-        .await
-        .unwrap()
-        .iter()
-        .map(|row| (row.get(0), row.get(1)))
-        .collect();
-    assert_eq!((groups.len(), live(&client).await), (4 * EACH, 0));
-    for hot in ["hot 0", "hot 1"] {
-        let ran: Vec<i64> = app
-            .ids()
-            .into_iter()
-            .filter(|id| groups[id] == hot)
-            .collect();
-        assert_eq!(ran.len(), 2 * EACH);
-        assert!(ran.is_sorted(), "{hot}: {ran:?}");
-    }
 }

@@ -17,9 +17,7 @@ mod others;
 mod promise;
 mod protocol;
 mod scenario;
-mod schedule;
 mod state;
-mod wake;
 mod worker;
 
 use std::time::{Duration, Instant};

@@ -14,8 +14,11 @@ pub struct Clock {
 impl Clock {
     /// Returns `None` and prints the reason if libfaketime is not available.
     pub fn get() -> Option<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/faketime.py");
-        let found = Command::new("python3").arg(script).output().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/tools.py");
+        let found = Command::new("python3")
+            .args([script.as_os_str(), "libfaketime".as_ref()])
+            .output()
+            .unwrap();
         if !found.status.success() {
             skipped("libfaketime", String::from_utf8_lossy(&found.stderr).trim());
             return None;

@@ -8,7 +8,7 @@ use std::io::Write;
 /// The file for the records, if skips are counted.
 const COUNTED_IN: &str = "TIDEGATE_SKIPPED_TO";
 
-/// Records that a test is skipped, with the reason and the missing item as one word. `scripts/skips.py`
+/// Records that a test is skipped, with the reason and the missing item as one word. `scripts/stages.py`
 /// counts by this word.
 pub fn skipped(lacks: &str, why: &str) {
     let test = std::thread::current();

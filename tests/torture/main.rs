@@ -5,7 +5,8 @@
 //!
 //! - `experiments`: one idea per file: what is broken, and how it is repaired
 //! - `world`: a cluster that can crash, and the folder of evidence; `fleet`: the processes
-//! - `proxy`: a connection on which answers get lost
+//! - `proxy` and `served`, shared with the integration tests: a connection on which answers get lost, and what
+//!   `scripts/postgres.py` serves
 //! - `actor`: the processes, which are this program started again
 //! - `watch`: constantly checks for states that must never exist
 //! - `journal`: the records of the processes; `checker`: the verdict, and `leases` the part about leases;
@@ -30,7 +31,11 @@ mod figures;
 mod fleet;
 mod journal;
 mod leases;
+#[expect(dead_code, reason = "the integration tests do more with it")]
+#[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../support/served.rs"]
+mod served;
 #[path = "../support/skip.rs"]
 mod skip;
 mod soak;

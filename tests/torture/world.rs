@@ -5,9 +5,8 @@
 //! holds a pipe open.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -21,6 +20,7 @@ use crate::checker::{History, Violation, check};
 use crate::figures::Figures;
 use crate::fleet::Fleet;
 use crate::journal::{self, Journal, Record, Told};
+use crate::served::Served;
 use crate::watch::{Watch, breaches};
 
 /// Data that the checker needs but the product does not store: events that entered and left leases, charges,
@@ -38,13 +38,7 @@ pub struct World {
     pub patience: Duration,
     evidence: PathBuf,
     watch: Watch,
-    server: Server,
-}
-
-struct Server {
-    process: Child,
-    words: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+    server: Served,
 }
 
 impl World {
@@ -57,7 +51,8 @@ impl World {
         for folder in ["journals", "logs"] {
             std::fs::create_dir_all(evidence.join(folder)).unwrap();
         }
-        let (server, url) = serve(options);
+        let server = serve(options);
+        let url = server.url("postgres");
         prepare(&url).await;
         Self {
             watch: Watch::begin(url.clone()),
@@ -357,54 +352,11 @@ async fn table<T: DeserializeOwned>(client: &Client, name: &str) -> Vec<T> {
         .collect()
 }
 
-fn serve(options: &[String]) -> (Server, String) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/postgres.py");
-    let mut process = Command::new("python3")
-        .arg(script)
-        // A start after a crash need not sync every file of the folder.
-        .args([
-            "serve",
-            "--obey",
-            "--set",
-            "recovery_init_sync_method=syncfs",
-        ])
-        .args(options)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("Python 3 starts the server");
-    let words = process.stdin.take();
-    let answers = BufReader::new(process.stdout.take().unwrap());
-    let mut server = Server {
-        process,
-        words,
-        answers,
-    };
-    let line = server.answer();
-    let url = line.strip_prefix("DATABASE_URL=");
-    let url = url.expect("scripts/postgres.py said why above").to_owned();
-    (server, url)
-}
-
-impl Server {
-    fn obey(&mut self, word: &str) {
-        let words = self.words.as_mut().expect("it runs");
-        writeln!(words, "{word}").unwrap();
-        assert_eq!(self.answer(), word, "scripts/postgres.py said why above");
-    }
-
-    /// The script gives up by itself after a minute.
-    fn answer(&mut self) -> String {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The signal to stop. The pipe also closes if this never runs.
-        self.words = None;
-        let _ = self.process.wait();
-    }
+/// A start after a crash need not sync every file of the folder.
+fn serve(options: &[String]) -> Served {
+    let obeys = ["--obey", "--set", "recovery_init_sync_method=syncfs"];
+    let options = options.iter().map(String::as_str);
+    let arguments: Vec<&OsStr> = obeys.into_iter().chain(options).map(OsStr::new).collect();
+    let served = Served::start("scripts/postgres.py", &arguments);
+    served.unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
 }

@@ -456,19 +456,14 @@ fn episodes() -> Vec<Case> {
         json!([id(2)]),
     );
     let encounter = |status: &str| json!({"kind": "encounter", "id": id(7), "status": status, "parent_id": id(1)});
-    let job = |kind, name, own: &Value, seed| case(kind, name, own.clone(), seed);
+    let cancelling = |name, own: &Value, seed| case("episode_cancel_job", name, own.clone(), seed);
+    let closing = |name, own: &Value, seed| case("episode_close_job", name, own.clone(), seed);
+    let creating = |name, own: &Value, seed| case("episode_create_job", name, own.clone(), seed);
+    let updating = |name, own: &Value, seed| case("episode_update_job", name, own.clone(), seed);
     vec![
-        job("episode_create_job", "a new one", &new, vec![])
-            .done(&["episode active"], link.clone()),
-        job(
-            "episode_create_job",
-            "the id is taken",
-            &new,
-            vec![episode("closed")],
-        )
-        .fails(422, "$.id"),
-        job(
-            "episode_create_job",
+        creating("a new one", &new, vec![]).done(&["episode active"], link.clone()),
+        creating("the id is taken", &new, vec![episode("closed")]).fails(422, "$.id"),
+        creating(
             "the id is another patient's",
             &new,
             vec![with(
@@ -477,15 +472,9 @@ fn episodes() -> Vec<Case> {
             )],
         )
         .fails(422, "$.id"),
-        job(
-            "episode_create_job",
-            "with a referral",
-            &referring,
-            vec![request("active")],
-        )
-        .done(&["episode active", "service_request active"], link.clone()),
-        job(
-            "episode_create_job",
+        creating("with a referral", &referring, vec![request("active")])
+            .done(&["episode active", "service_request active"], link.clone()),
+        creating(
             "a referral is missing, one is another patient's and one is no service request",
             &with(
                 &new,
@@ -504,30 +493,17 @@ fn episodes() -> Vec<Case> {
             422,
             "$.referral_requests[1] $.referral_requests[2] $.referral_requests[3]",
         ),
-        job(
-            "episode_update_job",
-            "an active one",
-            &update,
-            vec![episode("active")],
-        )
-        .done(&["episode active"], link.clone()),
-        job(
-            "episode_update_job",
-            "it is closed",
-            &update,
-            vec![episode("closed")],
-        )
-        .fails(409, "is closed"),
-        job("episode_update_job", "it is missing", &update, vec![]).fails(404, "episode not found"),
-        job(
-            "episode_close_job",
+        updating("an active one", &update, vec![episode("active")])
+            .done(&["episode active"], link.clone()),
+        updating("it is closed", &update, vec![episode("closed")]).fails(409, "is closed"),
+        updating("it is missing", &update, vec![]).fails(404, "episode not found"),
+        closing(
             "on its first day",
             &close("2027-03-01"),
             vec![episode("active")],
         )
         .done(&["episode closed"], link.clone()),
-        job(
-            "episode_close_job",
+        closing(
             "with its referral",
             &close("2027-03-01"),
             vec![referred, request("active")],
@@ -536,36 +512,26 @@ fn episodes() -> Vec<Case> {
             &["episode closed", "service_request completed"],
             link.clone(),
         ),
-        job(
-            "episode_close_job",
+        closing(
             "it is closed",
             &close("2027-03-01"),
             vec![episode("closed")],
         )
         .fails(409, "is closed"),
-        job(
-            "episode_close_job",
+        closing(
             "it is another organization's",
             &close("2027-03-01"),
             vec![foreign.clone()],
         )
         .fails(409, "another legal entity"),
-        job(
-            "episode_close_job",
+        closing(
             "before it began",
             &close("2027-02-28"),
             vec![episode("active")],
         )
         .fails(422, "$.request_params.period.end"),
-        job(
-            "episode_close_job",
-            "it is missing",
-            &close("2027-03-01"),
-            vec![],
-        )
-        .fails(404, "episode not found"),
-        job(
-            "episode_cancel_job",
+        closing("it is missing", &close("2027-03-01"), vec![]).fails(404, "episode not found"),
+        cancelling(
             "a closed one, its encounter cancelled",
             &cancel,
             vec![episode("closed"), encounter("entered_in_error")],
@@ -574,35 +540,27 @@ fn episodes() -> Vec<Case> {
             &["encounter entered_in_error", "episode entered_in_error"],
             link.clone(),
         ),
-        job(
-            "episode_cancel_job",
+        cancelling(
             "an active one without encounters",
             &cancel,
             vec![episode("active")],
         )
         .done(&["episode entered_in_error"], link),
-        job(
-            "episode_cancel_job",
+        cancelling(
             "its encounter stands",
             &cancel,
             vec![episode("active"), encounter("finished")],
         )
         .fails(409, "not cancelled"),
-        job(
-            "episode_cancel_job",
+        cancelling(
             "it is cancelled",
             &cancel,
             vec![episode("entered_in_error")],
         )
         .fails(409, "is entered_in_error"),
-        job(
-            "episode_cancel_job",
-            "it is another organization's",
-            &cancel,
-            vec![foreign],
-        )
-        .fails(409, "another legal entity"),
-        job("episode_cancel_job", "it is missing", &cancel, vec![]).fails(404, "episode not found"),
+        cancelling("it is another organization's", &cancel, vec![foreign])
+            .fails(409, "another legal entity"),
+        cancelling("it is missing", &cancel, vec![]).fails(404, "episode not found"),
     ]
 }
 

@@ -1,19 +1,18 @@
 //! Owns a database, the stand-in and the program between them, and the made-up patients in it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tidegate::{Database, DrainOptions, DrainReport, Published, RetryPolicy};
+use tidegate::{Database, DrainOptions, DrainReport, Published};
 use tidegate_job::app::medical::services::{OTP, SIGNATURE, SMS};
 use tidegate_job::app::{App, medical};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::services::Services;
 use crate::support;
+pub use crate::support::World;
 
 pub const PATIENT: Uuid = Uuid::from_u128(0xA1);
 pub const OTHER_PATIENT: Uuid = Uuid::from_u128(0xA2);
@@ -49,54 +48,7 @@ pub fn with(value: &Value, more: &Value) -> Value {
     value
 }
 
-pub struct World {
-    pub database: Database,
-    pub client: Client,
-    pub services: Services,
-    pub app: Arc<App>,
-    pub db: support::TestDb,
-}
-
 impl World {
-    pub async fn new() -> Self {
-        let services = Services::start().await;
-        let app =
-            App::from_settings(|name| services.setting(name)).expect("the URLs are well formed");
-        let db = support::database().await;
-        Self {
-            database: db.database(),
-            client: db.client().await,
-            services,
-            app: Arc::new(app),
-            db,
-        }
-    }
-
-    /// Drains once. A retry waits an hour: the test itself says when it may come, see `requeue`.
-    pub async fn drain(&self) -> DrainReport {
-        drain(&self.database, &self.app, 8).await
-    }
-
-    /// A further connection.
-    pub async fn connect(&self) -> Client {
-        self.db.client().await
-    }
-
-    /// Lets jobs that wait for their retry run at the next drain.
-    pub async fn requeue(&self) {
-        self.execute("UPDATE tidegate.events SET status = 'PENDING'")
-            .await;
-    }
-
-    /// The time until services are tried again, and until jobs that wait may run, has passed.
-    pub async fn time_passes(&self) {
-        self.execute(
-            "UPDATE tidegate.service SET retry_at = clock_timestamp() WHERE state IN ('open', 'probing');
-             UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE available_at > clock_timestamp()",
-        )
-        .await;
-    }
-
     /// Makes the next attempt of every waiting job its last.
     pub async fn last_attempt(&self) {
         self.execute("UPDATE tidegate.event_queue SET max_attempts = attempts + 1")
@@ -121,13 +73,6 @@ impl World {
         .await
     }
 
-    pub async fn execute(&self, sql: &str) {
-        self.client
-            .batch_execute(sql)
-            .await
-            .expect("the statement is right");
-    }
-
     /// All that jobs have left behind: the patient's data and its audit, how each job ended, and how much was
     /// sent.
     pub async fn effects(&self) -> Value {
@@ -143,16 +88,6 @@ SELECT jsonb_build_object(
             left[service] = json!(self.services.kept(service).len());
         }
         left
-    }
-
-    pub async fn value(&self, sql: &str) -> Value {
-        let row = self
-            .client
-            .query_one(&format!("SELECT to_jsonb(({sql}))"), &[])
-            .await;
-        row.expect("the query is right")
-            .get::<_, Option<Value>>(0)
-            .unwrap_or(Value::Null)
     }
 
     /// Puts entities there, as if earlier jobs had. What a seed leaves out is usual.
@@ -194,20 +129,9 @@ async fn drain_with(
     app: &Arc<App>,
     change: impl FnOnce(&mut DrainOptions),
 ) -> DrainReport {
-    let hour = Duration::from_hours(1);
-    let mut options = DrainOptions {
-        retry: RetryPolicy {
-            base: hour,
-            max: hour,
-        },
-        ..DrainOptions::default()
-    };
+    let mut options = support::retrying_in_an_hour();
     change(&mut options);
-    let report = tidegate::drain(database, Arc::clone(app), &options)
-        .await
-        .expect("the database answers");
-    assert!(report.is_balanced(), "{report:?}");
-    report
+    support::drain(database, app, &options).await
 }
 
 pub async fn submit(client: &mut Client, kind: &str, payload: &Value) -> Published {

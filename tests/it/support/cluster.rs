@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 
-use super::served::Served;
+use crate::served::Served;
 use crate::skip::skipped;
 
 /// A running cluster.

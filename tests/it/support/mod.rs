@@ -2,6 +2,7 @@
 //!
 //! No test passes by not running: without Python or Postgres each of them fails and names the remedy.
 
+mod application;
 mod cluster;
 mod collector;
 mod database;
@@ -9,12 +10,11 @@ mod events;
 mod finalize;
 mod pooler;
 mod program;
-mod proxy;
 mod runtime_api;
 mod secrets;
-mod served;
 mod tls;
 
+pub use application::{World, drain, retrying_in_an_hour};
 pub use cluster::Cluster;
 pub use collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
 pub use database::{TestDb, connect, database, database_for, empty_database};
@@ -22,10 +22,11 @@ pub use events::{lease_away, publish_letters, publish_views};
 pub use finalize::{Finalized, finalize, finalize_one};
 pub use pooler::{Pooler, cannot_be_pooled};
 pub use program::{command, terminate};
-pub use proxy::{Harm, Proxy};
 pub use runtime_api::{Answer, Deadline, FUNCTION_ARN, RuntimeApi, TRACE};
 pub use secrets::{Secrets, Version, aws_variables};
 pub use tls::{Authority, Certified};
+
+pub use crate::proxy::{Harm, Proxy};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use super::cluster::cluster;
 use super::project_file;
-use super::served::Served;
+use crate::served::Served;
 use crate::skip::skipped;
 
 /// If this variable is `1`, all programs under test reach their database through a pooler.

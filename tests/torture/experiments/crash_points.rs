@@ -9,7 +9,7 @@ use crate::experiments::Size;
 use crate::figures::Figures;
 use crate::fleet::{Fleet, worker};
 use crate::journal::Record;
-use crate::proxy::Proxy;
+use crate::proxy::{Harm, Proxy};
 use crate::world::World;
 
 /// The expected state of an event after its fault.
@@ -139,12 +139,12 @@ enum Write {
 }
 
 impl Write {
-    fn marker(self) -> &'static [u8] {
+    fn marker(self) -> &'static str {
         match self {
-            Self::Complete => b"tidegate.complete(",
-            Self::Finalize => b"tidegate.finalize(",
-            Self::Commit => b"COMMIT",
-            Self::CompleteAndCommit => b"tidegate.complete_held(",
+            Self::Complete => "tidegate.complete(",
+            Self::Finalize => "tidegate.finalize(",
+            Self::Commit => "COMMIT",
+            Self::CompleteAndCommit => "tidegate.complete_held(",
         }
     }
 }
@@ -152,7 +152,8 @@ impl Write {
 /// The server writes the end, its answer is withheld, and the worker dies without receiving it.
 async fn unanswered(world: &World, round: u32, write: Write, expected: &mut Vec<Expected>) {
     let fate = "died before the answer to its end";
-    let mut proxy = Proxy::before(&world.url, write.marker()).await;
+    let proxy = Proxy::before(&world.url).await;
+    proxy.harm_when_said(write.marker(), Harm::Withhold);
     let work = Work {
         silent: matches!(write, Write::Complete | Write::CompleteAndCommit),
         ..Work::new(format!("{round} {write:?} {fate}"))
@@ -160,13 +161,13 @@ async fn unanswered(world: &World, round: u32, write: Write, expected: &mut Vec<
     let kept = matches!(write, Write::Commit | Write::CompleteAndCommit);
     let id = publish(world, work, kept).await;
     let through_proxy = Worker {
-        url: proxy.url.clone(),
+        url: proxy.url("postgres"),
         ..worker(world)
     };
     let mut fleet = Fleet::default();
     let place = fleet.start_worker(world, through_proxy);
     let limit = Duration::from_mins(1);
-    proxy.wait_for_marker().await;
+    proxy.wait_for_harm().await;
     let deadline = Instant::now() + limit;
     while !is_over(world, id).await {
         assert!(

@@ -9,7 +9,7 @@ use crate::checker::Violation;
 use crate::experiments::Size;
 use crate::figures::Figures;
 use crate::fleet::{Fleet, worker};
-use crate::proxy::Proxy;
+use crate::proxy::{Harm, Proxy};
 use crate::world::World;
 
 pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
@@ -46,7 +46,8 @@ pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
 
 /// The first event has one attempt, which the lost lease must not use up.
 async fn lose_a_lease(world: &World, round: u32) {
-    let mut proxy = Proxy::before(&world.url, b"FROM tidegate.lease(").await;
+    let proxy = Proxy::before(&world.url).await;
+    proxy.harm_when_said("FROM tidegate.lease(", Harm::Withhold);
     let event = |name: &str, group: Option<String>| {
         let work = Work {
             takes_ms: vec![100],
@@ -66,13 +67,13 @@ async fn lose_a_lease(world: &World, round: u32) {
     rest.push(event("behind", group));
     world.publish(&format!("{round} rest"), rest, 5).await;
     let through_proxy = Worker {
-        url: proxy.url.clone(),
+        url: proxy.url("postgres"),
         concurrency: 2,
         ..worker(world)
     };
     let mut fleet = Fleet::default();
     fleet.start_worker(world, through_proxy);
-    proxy.wait_for_marker().await;
+    proxy.wait_for_harm().await;
     let leased = "SELECT count(*) FROM tidegate.lease";
     for _ in 0..200 {
         if world.number(leased).await > 0 {
@@ -80,6 +81,6 @@ async fn lose_a_lease(world: &World, round: u32) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    proxy.cut();
+    proxy.cut_withheld();
     world.drain(&mut fleet).await;
 }

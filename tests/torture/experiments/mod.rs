@@ -1,5 +1,5 @@
 //! The experiments. Each one creates a world, breaks something in it, repairs it, lets all events end, and
-//! asks the checker. Each file names its row in docs/reliability.md.
+//! asks the checker.
 
 mod async_commit;
 mod blocked_threads;
@@ -13,18 +13,14 @@ mod duplicate_ticks;
 mod frozen_transaction;
 mod frozen_worker;
 mod held_group;
-mod held_rows;
-mod idle_leases;
 mod killed_server;
 mod killed_workers;
 mod large_payloads;
 mod lost_lease;
 mod outage;
-mod passed_deadline;
 mod poison;
 mod refused_writes;
 mod slower_pace;
-mod unreadable_payloads;
 
 use std::time::Duration;
 
@@ -92,20 +88,12 @@ pub static ALL: &[Experiment] = experiments![
     refused_writes::a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt,
     held_group::a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting,
     blocked_threads::handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end,
-    idle_leases::a_worker_that_leases_nothing_more_keeps_what_it_holds,
-    idle_leases::negative_control_one_lease_that_expires_ends_its_live_worker,
-    held_rows::an_operator_who_leaves_a_transaction_open_keeps_only_that_event_waiting,
-    held_rows::negative_control_a_sweep_that_waits_for_an_event_frees_none_of_its_lease,
     frozen_transaction::a_frozen_workers_transaction_keeps_only_its_own_event_waiting,
     slower_pace::a_worker_that_dies_when_its_events_have_turned_slow_charges_few_of_them,
     slower_pace::negative_control_starts_that_are_not_taken_back_charge_many,
     cut_handlers::handlers_that_are_cut_off_in_a_statement_spoil_no_connection,
-    passed_deadline::an_event_whose_deadline_passes_in_hand_does_not_start,
-    passed_deadline::negative_control_an_event_whose_deadline_is_not_told_starts_after_it,
     busy_end::an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end_waits,
     busy_end::negative_control_an_end_that_waits_alone_is_overtaken_in_its_group,
-    unreadable_payloads::payloads_that_cannot_be_read_keep_no_other_event_waiting,
-    unreadable_payloads::negative_control_an_end_that_reads_the_payload_never_ends_what_cannot_be_read,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
 ];

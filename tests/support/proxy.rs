@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -27,6 +27,7 @@ struct Shared {
     closed: AtomicUsize,
     said: Mutex<Vec<u8>>,
     harm: Mutex<Option<(&'static str, Harm)>>,
+    cut: Notify,
     up: Lane,
     down: Lane,
 }
@@ -49,6 +50,8 @@ pub enum Harm {
     CutBeforeAnswer,
     /// The server receives it. Then no data passes in either direction, while the connection stays open.
     Silence,
+    /// The server receives it, and all that follows. Its answers are discarded, until [`Proxy::cut_withheld`].
+    Withhold,
     /// The server receives it. The client receives garbage as the answer, and the connection stays open.
     Garbage,
 }
@@ -85,6 +88,11 @@ impl Proxy {
         self.address.port()
     }
 
+    /// Returns the URL of one of the server's databases, through the proxy.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@{}/{database}", self.address)
+    }
+
     /// Returns how many connections clients have opened so far.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::Relaxed)
@@ -116,6 +124,20 @@ impl Proxy {
     /// Whether the word was sent since, and the harm is done.
     pub fn has_harmed(&self) -> bool {
         self.shared.harm.lock().unwrap().is_none()
+    }
+
+    /// Waits until the word was sent.
+    pub async fn wait_for_harm(&self) {
+        let limit = Instant::now() + Duration::from_mins(1);
+        while !self.has_harmed() {
+            assert!(Instant::now() < limit, "nobody said the word");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Closes the connection whose answers are withheld.
+    pub fn cut_withheld(&self) {
+        self.shared.cut.notify_one();
     }
 
     /// Stops carrying data for all open connections. They stay open.
@@ -169,6 +191,15 @@ async fn carry(client: TcpStream, port: u16, shared: &Shared, mut losing: watch:
         // When the server answers, it has done its work.
         Some(Harm::CutBeforeAnswer) => {
             let _ = from_server.read(&mut [0; 1024]).await;
+            return;
+        }
+        Some(Harm::Withhold) => {
+            let discarded = &mut tokio::io::sink();
+            tokio::select! {
+                _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+                _ = tokio::io::copy(&mut from_server, discarded) => {}
+                () = shared.cut.notified() => {}
+            }
             return;
         }
         Some(Harm::Silence) => {}

@@ -1,23 +1,23 @@
-//! Owns a server that a project script starts for the tests. Nothing here stops the server. It runs as
-//! long as this process holds a pipe open, so it also stops if the tests are killed.
+//! Owns a server that a project script starts for the tests. It runs as long as this process holds a pipe
+//! open, so it also stops if the tests are killed.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
-
-use super::project_file;
 
 /// A running server.
 pub struct Served {
     url: String,
+    process: Child,
     conversation: Mutex<Conversation>,
 }
 
 /// The conversation with the script.
 struct Conversation {
     /// Open while the server is needed. Closing it tells the server to stop.
-    words: ChildStdin,
+    words: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
@@ -25,14 +25,14 @@ impl Served {
     /// Starts what this script serves, and waits until it is ready.
     pub fn start(script: &str, arguments: &[&OsStr]) -> Result<Self, String> {
         let mut process = Command::new("python3")
-            .arg(project_file(script))
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(script))
             .arg("serve")
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("install Python 3, which starts it: python3: {error}"))?;
-        let words = process.stdin.take().ok_or("its input is not a pipe")?;
+        let words = process.stdin.take();
         let output = process.stdout.take().ok_or("its output is not a pipe")?;
         let answers = BufReader::new(output);
         let mut conversation = Conversation { words, answers };
@@ -45,6 +45,7 @@ impl Served {
             })?;
         Ok(Self {
             url: url.to_owned(),
+            process,
             conversation: Mutex::new(conversation),
         })
     }
@@ -61,7 +62,8 @@ impl Served {
     /// Sends a command to a script that was started with `--obey`, and waits until it is done.
     pub fn obey(&self, word: &str) {
         let mut conversation = self.conversation.lock().unwrap();
-        writeln!(conversation.words, "{word}").unwrap();
+        let words = conversation.words.as_mut().expect("it runs");
+        writeln!(words, "{word}").unwrap();
         assert_eq!(conversation.answer().as_deref(), Ok(word));
     }
 }
@@ -73,5 +75,15 @@ impl Conversation {
         let read = self.answers.read_line(&mut line);
         read.map_err(|error| error.to_string())?;
         Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The signal to stop. The pipe also closes if this never runs.
+        if let Ok(conversation) = self.conversation.get_mut() {
+            conversation.words = None;
+        }
+        let _ = self.process.wait();
     }
 }

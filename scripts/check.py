@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Part of `make check`: what no compiler notices. `requirements write` puts the names of tests into docs/requirements.md.
+
+No circles: modules of a crate, and those of each folder in it, do not import each other in a cycle. Modules are the files and folders
+directly under a folder, including everything in them. Only `crate::` and `super::` paths count, except in tests. A crate's lib.rs or
+main.rs and a folder's mod.rs may name everything, because they are the entry points.
+
+Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. No id is made up, no page names a test
+that does not exist, and no comment cites a decision by number, because decisions have no numbers.
+
+`cost`: the library costs a program that uses it without features so many crates and public names at most. Raise a limit only on
+purpose.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import local
+from tools import PROJECT as ROOT
+
+# By convention, everything after `#[cfg(test)]` in a file is its tests.
+TESTS = re.compile(r"^#\[cfg\(.*\btest\b.*\)\]\s*\n(?:pub(?:\(crate\))? )?mod \w+ \{", re.MULTILINE)
+COMMENT = re.compile(r"//.*")
+# In these, `super::` is the file itself.
+INLINE = re.compile(r"^(?:pub(?:\([\w:]+\))? )?mod \w+ \{.*?^\}", re.MULTILINE | re.DOTALL)
+IMPORTED = r"(\{[^;]*?\}|\w+)"
+PAGE = ROOT / "docs" / "requirements.md"
+SOURCES = ["src", "crates", "tests"]
+ROW = re.compile(r"^\| ([A-F]\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
+TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
+IDS = re.compile(r"(?:[a-fi]\d+_)+")
+# The format of citations in comments: (B13), (E2, E3).
+CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
+# The pages that name tests, such as `roles::what_people_type_…`.
+NAMING = [ROOT / "docs" / name for name in ("threats.md", "reliability.md")]
+NAMED = re.compile(r"`(?:[a-z/_]+::)?([a-z0-9]+(?:_[a-z0-9]+){3,})`")
+DECISION = re.compile(r"\bdecisions? \d+")
+# Requirements that are proven by something else than a test with that name.
+OTHERWISE = {
+    "E6": "`compile_fail` in `dispatch.rs`",
+}
+MOST_TOLD = 3
+# One of the names is for shared calls: Batch. Two are for what a migration stores: StoredSettings, Payloads.
+DIRECT, TOTAL, NAMES = 17, 123, 52
+LISTED = re.compile(r'<li><a href="[^"]+">[^<]+</a></li>')
+
+
+def main():
+    match sys.argv[1:]:
+        case []:
+            wrong = circles() + requirements()
+        case ["requirements", "write"]:
+            tests, _ = proofs()
+            PAGE.write_text(ROW.sub(lambda row: f"| {row[1]} | {row[2]} | {proof(row[1], tests)} |", PAGE.read_text()))
+            return 0
+        case ["cost"]:
+            wrong = cost()
+        case _:
+            print(f"usage: {sys.argv[0]} [cost | requirements write]", file=sys.stderr)
+            return 2
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return int(bool(wrong))
+
+
+def code_of(file):
+    """Returns the source without tests and comments."""
+    text = file.read_text()
+    tests = TESTS.search(text)
+    return COMMENT.sub("", text[:tests.start()] if tests else text)
+
+
+def modules(folder):
+    """Returns the folder's modules, each with its files."""
+    found = {}
+    for file in sorted(folder.rglob("*.rs")):
+        first = file.relative_to(folder).parts[0].removesuffix(".rs")
+        if first not in ("lib", "main", "bin", "mod"):
+            found.setdefault(first, []).append(file)
+    return found
+
+
+def imports(files, names, folder, source):
+    """Returns the modules of the folder that these files name."""
+    found = set()
+    inner = "".join(f"{part}::" for part in folder.relative_to(source).parts)
+    for file in files:
+        ups = len(file.relative_to(folder).parts) - (file.name == "mod.rs")
+        path = re.compile(rf"(?:\bcrate::{inner}|(?<![\w:]){'super::' * ups}){IMPORTED}", re.DOTALL)
+        for match in path.finditer(INLINE.sub("", code_of(file))):
+            words = re.findall(r"(?:^\{|,)\s*(\w+)", match[1]) if match[1].startswith("{") else [match[1]]
+            found.update(word for word in words if word in names)
+    return found
+
+
+def circle(graph):
+    """Returns a cycle of modules that leads back to the first one, or nothing."""
+    done = set()
+
+    def walk(name, path):
+        if name in path:
+            return path[path.index(name):] + [name]
+        if name in done:
+            return None
+        for other in sorted(graph[name]):
+            if found := walk(other, path + [name]):
+                return found
+        done.add(name)
+        return None
+
+    for name in sorted(graph):
+        if found := walk(name, []):
+            return found
+    return None
+
+
+def circles():
+    wrong = []
+    for manifest in [ROOT / "Cargo.toml", *sorted(ROOT.glob("crates/*/Cargo.toml"))]:
+        source = manifest.parent / "src"
+        for folder in [source, *sorted(file.parent for file in source.rglob("mod.rs"))]:
+            found = modules(folder)
+            graph = {name: imports(files, found, folder, source) - {name} for name, files in found.items()}
+            if way := circle(graph):
+                wrong.append(f"{folder.relative_to(ROOT)}: modules import each other in a circle: {' -> '.join(way)}")
+    print(f"{len(wrong)} circles of modules")
+    return wrong
+
+
+def requirements():
+    tests, cited = proofs()
+    rows = {row[1]: row[3] for row in ROW.finditer(PAGE.read_text())}
+    wrong = [f"{name} is not in {PAGE.relative_to(ROOT)}" for name in sorted((set(tests) | cited) - set(rows))]
+    wrong += [f"{name}: no test proves it" for name in rows if not proof(name, tests)]
+    wrong += [f"{name}: `python3 scripts/check.py requirements write` names other tests" for name, told in rows.items()
+              if told != proof(name, tests)]
+    print(f"{len(rows)} requirements with their proofs")
+    return wrong + decisions() + named()
+
+
+def proofs():
+    """Returns the tests of each requirement, and the requirements that comments cite."""
+    tests, cited = {}, set()
+    for file in sorted(file for source in SOURCES for file in (ROOT / source).rglob("*.rs")):
+        text = file.read_text()
+        for test in TEST.findall(text):
+            for name in IDS.match(test)[0].strip("_").upper().split("_"):
+                if not name.startswith("I"):
+                    tests.setdefault(name, []).append(f"{place(file)}::{test}")
+        for names in CITED.findall(text):
+            cited.update(names.split(", "))
+    return tests, cited
+
+
+def decisions():
+    """Returns lines that cite a decision by its number."""
+    files = sorted(file for source in SOURCES for ending in ("rs", "sql") for file in (ROOT / source).rglob(f"*.{ending}"))
+    lines = [(file, n, line) for file in files for n, line in enumerate(file.read_text().splitlines(), 1)]
+    return [f"{file.relative_to(ROOT)}:{n}: a decision has no number: say what was decided" for file, n, line in lines
+            if DECISION.search(line)]
+
+
+def named():
+    """Returns tests that a page names but that do not exist."""
+    code = "\n".join(file.read_text() for source in SOURCES for file in (ROOT / source).rglob("*.rs"))
+    there = set(re.findall(r"\bfn (\w+)\(", code))
+    return [f"{page.relative_to(ROOT)}: there is no test {name}" for page in NAMING for name in NAMED.findall(page.read_text())
+            if name not in there]
+
+
+def place(file):
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return "/".join(part for part in parts if part not in ("src", "crates", "tests", "mod"))
+
+
+def proof(name, tests):
+    named = [f"`{test}`" for test in tests.get(name, [])]
+    more = [f"and {len(named) - MOST_TOLD} more"] if len(named) > MOST_TOLD else []
+    return "; ".join([OTHERWISE[name]] if name in OTHERWISE else named[:MOST_TOLD] + more)
+
+
+def cost():
+    counts = {
+        "direct crates": (len(crates("--depth", "1")), DIRECT),
+        "crates in all": (len(crates()), TOTAL),
+        "public names": (names(), NAMES),
+    }
+    for what, (count, most) in counts.items():
+        print(f"tidegate without features: {count} {what}, at most {most}")
+    return [f"too many {what}" for what, (count, most) in counts.items() if count > most]
+
+
+def crates(*options):
+    """Returns the crates that the library is linked with."""
+    command = ["cargo", "tree", "--locked", "--package", "tidegate", "--edges", "normal", "--prefix", "none", "--format", "{p}"]
+    told = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
+    if told.returncode != 0:
+        raise local.Failed(1)
+    return {tuple(line.split()[:2]) for line in told.stdout.splitlines() if line} - {("tidegate", "v0.1.0")}
+
+
+def names():
+    """Returns the names in the library's documentation."""
+    target = Path("target/cost")
+    command = ["cargo", "doc", "--locked", "--quiet", "--no-deps", "--package", "tidegate", "--target-dir", str(target)]
+    if subprocess.run(command, env={**os.environ, "RUSTDOCFLAGS": "-D warnings"}).returncode != 0:
+        raise local.Failed(1)
+    return len(LISTED.findall((target / "doc" / "tidegate" / "all.html").read_text()))
+
+
+if __name__ == "__main__":
+    local.run_script(main)
