@@ -22,7 +22,7 @@ LEASE = "crates/tidegate/sql/V0003__lease.sql"
 ENDS = "crates/tidegate/sql/V0004__finalize.sql"
 LOG = "crates/tidegate/sql/V0005__log.sql"
 DRAIN = "crates/tidegate/src/drain/mod.rs"
-WRITER = "crates/tidegate/src/drain/writer.rs"
+FLUSH = "crates/tidegate/src/drain/flush.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
 SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 OPERATE = "crates/tidegate/sql/V0006__operate.sql"
@@ -40,7 +40,7 @@ REPORT = "crates/tidegate/src/drain/report.rs"
 HANDLER = "crates/tidegate/src/handler.rs"
 SETTLE = "crates/tidegate/src/drain/settle.rs"
 RUNNING = "crates/tidegate/src/drain/running.rs"
-HAND = "crates/tidegate/src/drain/hand.rs"
+BUFFER = "crates/tidegate/src/drain/buffer.rs"
 LEASES = "crates/tidegate/src/drain/leases.rs"
 CONNECT = "crates/tidegate/src/connect/mod.rs"
 CONTEXT = "crates/tidegate/src/context.rs"
@@ -169,7 +169,7 @@ MUTANTS = [
     Mutant("sweep: charges nothing", DIES,
            (LEASE, "e.id <= l.started_to AND", "false AND", 1)),
     Mutant("drain: starts more than it tells", KILLED,
-           (WRITER, "            of_lease.start_to = Some(start.upto);\n", "            let _ = (of_lease, start.upto);\n", 1)),
+           (FLUSH, "            of_lease.start_to = Some(start.upto);\n", "            let _ = (of_lease, start.upto);\n", 1)),
     Mutant("lease: spent attempts are run all the same", DIES,
            (LEASE, "WHEN q.attempts >= q.max_attempts THEN 2", "WHEN false THEN 2", 1)),
     Mutant("lease: what lapsed comes with others", scene("what_lapsed_is_leased_alone_and_not_started"),
@@ -177,7 +177,7 @@ MUTANTS = [
     Mutant("lease: what lapsed is nothing special", POISON,
            (LEASE, "q.lapses > 0 AS suspect,", "false AS suspect,", 1)),
     Mutant("drain: what lapsed is started beside others", POISON,
-           (HAND, "if self.leases.open() == 0 && !wanted.brings_window ||", "if self.leases.open() < usize::MAX ||", 1)),
+           (BUFFER, "if self.leases.open() == 0 && !wanted.brings_window ||", "if self.leases.open() < usize::MAX ||", 1)),
     # Guards of the lease protocol; the scenes take them out too.
     Mutant("sweep: a worker is dead when its first lease runs out", scene("i6_a_worker_lives_as_long_as_it_renews_one_of_its_leases"),
            (LEASE, "coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at))", "min(l.expires_at)", 1)),
@@ -206,14 +206,14 @@ MUTANTS = [
            (FORGET, "        PERFORM tidegate.lock_replays();\n", "        NULL;\n", 1)),
     # Guards of the drain's loop.
     Mutant("drain: a suspect follows another event of its group", unit("drain::hand::tests::a_suspect_is_not_handed_over_behind_another_event"),
-           (HAND, "(may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)", "may_start.then_some(next)", 1)),
+           (BUFFER, "(may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)", "may_start.then_some(next)", 1)),
     Mutant("drain: all wait for a suspect as long as it takes",
            unit("drain::hand::tests::i10_nobody_waits_for_a_suspect_for_long_and_none_runs_beside_another"),
-           (HAND, "wanted.now >= since + SUSPECT_WAIT {", "false {", 1)),
+           (BUFFER, "wanted.now >= since + SUSPECT_WAIT {", "false {", 1)),
     Mutant("drain: windows stay open", unit("drain::hand::tests::i10_windows_close_again_over_what_has_not_started"),
            (LEASES, "            held.started_to = begun;\n", "", 1)),
     Mutant("drain: windows close for a busy moment", unit("drain::hand::tests::windows_close_when_they_stay_too_wide_and_not_for_a_busy_moment"),
-           (HAND, "wide && now >= *self.wide_since.get_or_insert(now) + WIDE_FOR", "wide", 1)),
+           (BUFFER, "wide && now >= *self.wide_since.get_or_insert(now) + WIDE_FOR", "wide", 1)),
     Mutant("drain: a deadline is over with its renewal", unit("drain::leases::tests::b13_a_deadline_counts_from_the_lease_and_is_that_of_what_is_to_run"),
            (LEASES, "Some(held.taken + left)", "Some(held.renewed + left)", 1)),
     Mutant("drain: a handler is told that its own end took its event", unit("context::tests::an_event_that_left_the_queue_by_its_own_end_was_not_taken_away"),
@@ -227,7 +227,7 @@ MUTANTS = [
            guard("b13_an_event_that_waits_for_its_group_behind_quick_ones_expires_there_too"),
            (RUNNING, "let start_by = self.start_by(&leased);", "let start_by = self.trusted_until(&leased);", 1)),
     Mutant("drain: does not miss a lease at its renewal", guard("whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers"),
-           ("crates/tidegate/src/drain/leasing.rs", "self.between.rereads |= self.hand.leases.left(*token) > 0;", "let _ = token;", 1)),
+           ("crates/tidegate/src/drain/leasing.rs", "self.between.rereads |= self.buffer.leases.left(*token) > 0;", "let _ = token;", 1)),
     Mutant("drain: learns from what it has stopped", guard("f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind"),
            (RUNNING, "        if !timed_out {\n            self.budget", "        if !timed_out || true {\n            self.budget", 1)),
     Mutant("pool: a connection comes back in the middle of a statement",
@@ -365,7 +365,7 @@ MUTANTS = [
            (LOG, "coalesce(g.id <= l.started_to, false) AS begun", "false AS begun", 1)),
     Mutant("drain: handlers are not told of what was taken away",
            ("it", "change::a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled"),
-           ("crates/tidegate/src/drain/writing.rs", "            self.tell_running(now);\n", "", 1)),
+           ("crates/tidegate/src/drain/writing.rs", "            self.notify_lost(now);\n", "", 1)),
     Mutant("reschedule: changes what is in hand", ("it", "change::what_is_in_a_workers_hands_is_told_and_left_as_it_is_by_the_view_too"),
            (CHANGE, "u.id <> ALL (held) AND", "", 1)),
     Mutant("reschedule: a group is held up for as long as anybody likes",
@@ -490,7 +490,7 @@ MUTANTS = [
     Mutant("a drain is started though those at work are enough", slot("a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on"),
            (SLOTS, "if wanted > u64::from(left.at_work) {", "{", 1)),
     Mutant("a drain does not wait for a slot that is about to be free", wake("a_drain_waits_for_the_slot_of_one_that_closes_and_for_no_other"),
-           (SLOTS, "Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {", "Ok(Taken::Soon) if false => {", 1)),
+           (SLOTS, "Ok(Taken::Soon) if requested_at.elapsed() < LONGEST_CLOSING => {", "Ok(Taken::Soon) if false => {", 1)),
     Mutant("figures: a row that is locked is waited for", ("it", "figures::who_keeps_the_figures_locked_keeps_nobody_waiting"),
            (FIGURES, "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row", "LIMIT 1 FOR NO KEY UPDATE) AS row", 1)),
     Mutant("figures: made-up kinds keep their names", ("it", "figures::kinds_that_a_publisher_makes_up_are_counted_under_one_name"),

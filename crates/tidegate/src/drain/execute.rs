@@ -9,9 +9,9 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
-use super::lanes::Run;
 use super::services::Services;
 use super::spans;
+use super::workers::Run;
 use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};

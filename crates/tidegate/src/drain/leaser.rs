@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::clocks::Reading;
 use super::limits::Turn;
+use super::scan::ScanStep;
 use super::scheduling::PAGE;
 use super::session::Session;
-use super::slots::{SlotAsk, SlotTold};
-use super::walk::Stretch;
+use super::slots::{SlotAnswer, SlotRequest};
 use crate::error::Error;
 use crate::queue::{
     self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Walk,
@@ -20,14 +20,14 @@ use crate::queue::{
 /// The most delayed events that become ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
 
-/// The most bytes of payload in one lease. As many may be in hand when the lease is requested. A function of
+/// The most bytes of payload in one lease. As many may be in the buffer when the lease is requested. A function of
 /// the smallest size can hold both beside the program.
 pub(super) const LEASE_BYTES: u64 = 8 << 20;
 
 /// What to request from the database.
-pub(super) struct LeaseOrder {
+pub(super) struct FetchRequest {
     pub worker: Uuid,
-    /// The tokens of all leases in hand.
+    /// The tokens of all leases in the buffer.
     pub held: Vec<Uuid>,
     /// Those of them after which more events of a group may be leased.
     pub trusted: Vec<Uuid>,
@@ -36,11 +36,11 @@ pub(super) struct LeaseOrder {
     pub timeout: Duration,
     /// Whether to renew the leases too.
     pub renews: bool,
-    pub ask: Ask,
+    pub ask: Target,
     /// The kinds of events to lease.
     pub kinds: Vec<&'static str>,
     /// What to request about slots.
-    pub slots: SlotAsk,
+    pub slots: SlotRequest,
     /// If it is time to look for due schedules: the schedule after which to look.
     pub look: Option<i64>,
     /// All kinds that this program handles.
@@ -51,23 +51,23 @@ pub(super) struct LeaseOrder {
 }
 
 /// What to request besides a renewal.
-pub(super) enum Ask {
+pub(super) enum Target {
     Nothing,
     /// More events.
-    Events(Stretch),
+    Events(ScanStep),
     /// One event to try this service with.
     Probe(String),
     /// Events that call a limited service.
-    Limited(Turn, Stretch),
+    Limited(Turn, ScanStep),
     /// Places and starts of a limited service.
     Claim(Claim),
     /// The firing of schedules.
     Fire(Vec<Firing>),
 }
 
-impl Ask {
+impl Target {
     /// Returns where to lease events, if this leases from a walk.
-    fn stretch(&self) -> Option<&Stretch> {
+    fn stretch(&self) -> Option<&ScanStep> {
         match self {
             Self::Events(stretch) | Self::Limited(_, stretch) => Some(stretch),
             Self::Nothing | Self::Probe(_) | Self::Claim(_) | Self::Fire(_) => None,
@@ -80,7 +80,7 @@ impl Ask {
     }
 }
 
-impl LeaseOrder {
+impl FetchRequest {
     /// Returns the request for a lease, if there is one. Over a new connection it keeps the place of the
     /// walk, and nothing of what the walk knew.
     fn request(&self, token: Uuid, begins_anew: bool) -> Option<LeaseRequest<'_>> {
@@ -98,7 +98,7 @@ impl LeaseOrder {
             probe: None,
             walk: Walk::default(),
         };
-        if let Ask::Probe(service) = &self.ask {
+        if let Target::Probe(service) = &self.ask {
             return Some(LeaseRequest {
                 probe: Some(service),
                 ..request
@@ -122,7 +122,7 @@ impl LeaseOrder {
 }
 
 /// What an order brought.
-pub(super) struct Brought {
+pub(super) struct FetchResult {
     /// The lowest id of the delayed events that became ready just before.
     pub promoted: Option<i64>,
     pub batch: LeasedBatch,
@@ -136,20 +136,20 @@ pub(super) struct Brought {
     /// The leases that still exist, each with how often events were taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
     /// The answers about slots.
-    pub slots: SlotTold,
+    pub slots: SlotAnswer,
 }
 
 /// The answer, with the session and the order handed back.
-pub(super) struct Arrival {
+pub(super) struct Fetched {
     pub session: Session,
     /// Whether a lease may have been taken whose answer was lost.
     pub unsure: bool,
-    pub order: LeaseOrder,
-    pub brought: Result<Brought, Error>,
+    pub order: FetchRequest,
+    pub brought: Result<FetchResult, Error>,
 }
 
 /// Renews leases, makes due events ready, and leases events, with bounded reconnects.
-pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
+pub(super) async fn lease(mut session: Session, order: FetchRequest) -> Fetched {
     let mut unsure = false;
     let brought = loop {
         match attempt(&mut session, &order, unsure).await {
@@ -167,7 +167,7 @@ pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
             }
         }
     };
-    Arrival {
+    Fetched {
         session,
         unsure,
         order,
@@ -178,13 +178,13 @@ pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
 /// Makes one attempt. All requests travel in one round trip and run in this order.
 async fn attempt(
     session: &mut Session,
-    order: &LeaseOrder,
+    order: &FetchRequest,
     unsure: bool,
-) -> Result<Brought, Error> {
+) -> Result<FetchResult, Error> {
     let begins_anew = session.begins_anew().await?;
     let client = session.client().await?;
     let token = Uuid::new_v4();
-    let sweeps = unsure || order.ask.stretch().is_some_and(Stretch::is_start);
+    let sweeps = unsure || order.ask.stretch().is_some_and(ScanStep::is_start);
     let renew = order
         .renews
         .then(|| queue::renew(client, order.worker, &order.held, order.timeout));
@@ -200,11 +200,11 @@ async fn attempt(
         .as_ref()
         .map(|request| queue::lease(client, request));
     let claimed = match &order.ask {
-        Ask::Claim(claim) => Some(queue::claim_service(client, order.worker, claim)),
+        Target::Claim(claim) => Some(queue::claim_service(client, order.worker, claim)),
         _ => None,
     };
     let fire = match &order.ask {
-        Ask::Fire(firings) => Some(queue::fire_schedules(client, firings)),
+        Target::Fire(firings) => Some(queue::fire_schedules(client, firings)),
         _ => None,
     };
     let look = order
@@ -227,7 +227,7 @@ async fn attempt(
     swept.transpose()?;
     over.transpose()?;
     let (fired, due) = (passes(fired)?, passes(due)?);
-    Ok(Brought {
+    Ok(FetchResult {
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
         batch: batch.transpose()?.unwrap_or_default(),

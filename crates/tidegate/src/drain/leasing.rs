@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::leaser::{Arrival, Ask, Brought, LEASE_BYTES, LeaseOrder, lease};
+use super::leaser::{FetchRequest, FetchResult, Fetched, LEASE_BYTES, Target, lease};
 use super::leases::Window;
-use super::walk::{ARRIVAL, Stretch, WORTH};
+use super::scan::{ARRIVAL, ScanStep, WORTH};
 use super::{Drain, Slot};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
@@ -30,7 +30,7 @@ pub(super) struct Empty {
     pub seen: bool,
     /// When the last lease that has arrived was requested.
     pub looked_at: Instant,
-    /// Since when there is no work in hand either.
+    /// Since when there is no work in the buffer either.
     pub since: Option<Instant>,
     /// Whether the last lease left out kinds for which there was no time.
     pub kinds_left_out: bool,
@@ -47,7 +47,7 @@ impl<D: Dispatch> Drain<D> {
         let now = Instant::now();
         let third = self.options.lease_timeout / 3;
         let renews = self
-            .hand
+            .buffer
             .leases
             .oldest_renewal()
             .is_some_and(|renewed| now >= renewed + third);
@@ -56,26 +56,26 @@ impl<D: Dispatch> Drain<D> {
         let leases = ask.leases();
         // Not together with a firing. The answer to the firing shows whether another worker holds the
         // schedules.
-        let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
+        let looks = !matches!(ask, Target::Fire(_)) && !self.is_spent();
         let look = looks.then(|| self.scheduling.look(now)).flatten();
-        let slots = self.ask_of_slots(now);
+        let slots = self.slot_request(now);
         let beside = look.is_some() || !slots.is_empty();
-        if matches!(ask, Ask::Nothing) && !renews && !beside {
+        if matches!(ask, Target::Nothing) && !renews && !beside {
             return;
         }
-        let first_window = if self.hand.leases.has_suspect() {
+        let first_window = if self.buffer.leases.has_suspect() {
             0
         } else {
             self.window()
         };
         self.between.brings_window = leases && first_window > 0;
         if let Some(session) = self.leasing.take() {
-            let order = LeaseOrder {
+            let order = FetchRequest {
                 worker: self.worker,
-                held: self.hand.leases.tokens(),
-                trusted: self.hand.leases.trusted(),
+                held: self.buffer.leases.tokens(),
+                trusted: self.buffer.leases.trusted(),
                 over: if leases || renews {
-                    self.hand.leases.take_ended()
+                    self.buffer.leases.take_ended()
                 } else {
                     Vec::new()
                 },
@@ -89,7 +89,7 @@ impl<D: Dispatch> Drain<D> {
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
                 sent: Reading::now(),
             };
-            if let Some(spans) = &mut self.watchers.spans {
+            if let Some(spans) = &mut self.observers.spans {
                 spans.leases();
             }
             self.leasing = Slot::Busy(lease(session, order).boxed());
@@ -98,15 +98,15 @@ impl<D: Dispatch> Drain<D> {
 
     /// Requests one thing at a time: an event to try a service with, something for a limited service, or
     /// other events.
-    fn what_to_ask(&mut self, may_lease: bool, now: Instant) -> (Ask, Vec<&'static str>) {
+    fn what_to_ask(&mut self, may_lease: bool, now: Instant) -> (Target, Vec<&'static str>) {
         let mut kinds = self.budget.kinds_with_time(D::Event::KINDS);
         let due = self.scheduling.take_due();
         if !due.is_empty() {
-            return (Ask::Fire(due), kinds);
+            return (Target::Fire(due), kinds);
         }
         if let Some(probe) = self.services.due(now).filter(|_| may_lease) {
-            self.services.note_asked(&probe, now);
-            return (Ask::Probe(probe), kinds);
+            self.services.note_requested(&probe, now);
+            return (Target::Probe(probe), kinds);
         }
         let wants_more = may_lease && self.wants_more(now);
         let rest_first = std::mem::take(&mut self.limits.had_turn) && wants_more;
@@ -115,13 +115,13 @@ impl<D: Dispatch> Drain<D> {
             return asked;
         }
         if !wants_more {
-            return (Ask::Nothing, kinds);
+            return (Target::Nothing, kinds);
         }
         self.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
         kinds.retain(|kind| !self.limits.has_kind(kind));
         let most = self.room_to_lease();
-        let stretch = self.walk.next(most, self.is_idle());
-        (Ask::Events(stretch), kinds)
+        let stretch = self.scan.next(most, self.is_idle());
+        (Target::Events(stretch), kinds)
     }
 
     pub(super) fn room_to_lease(&self) -> u64 {
@@ -132,9 +132,10 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn wants_more(&self, now: Instant) -> bool {
-        let waiting = self.hand.waiting() - self.waiting_for_limited();
-        let enough = waiting > self.walk.want() as usize || self.hand.bytes() as u64 > LEASE_BYTES;
-        !enough && now >= self.walk.poll_at()
+        let waiting = self.buffer.waiting() - self.waiting_for_limited();
+        let enough =
+            waiting > self.scan.want() as usize || self.buffer.bytes() as u64 > LEASE_BYTES;
+        !enough && now >= self.scan.poll_at()
     }
 
     fn may_lease(&self) -> bool {
@@ -145,14 +146,14 @@ impl<D: Dispatch> Drain<D> {
             && !self.is_spent()
     }
 
-    pub(super) fn lease_arrived(&mut self, arrival: Arrival) {
-        let Arrival {
+    pub(super) fn lease_arrived(&mut self, arrival: Fetched) {
+        let Fetched {
             session,
             unsure,
             order,
             brought,
         } = arrival;
-        self.hand.leases.has_unknown |= unsure;
+        self.buffer.leases.has_unknown |= unsure;
         self.leasing = Slot::Idle(Box::new(session));
         self.database_time += order.sent.steady.elapsed();
         self.between.brings_window = false;
@@ -165,38 +166,40 @@ impl<D: Dispatch> Drain<D> {
                     self.closed();
                 }
             }
-            // The events in hand are completed as far as possible, and the rest is given back.
+            // The events in the buffer are completed as far as possible, and the rest is given back.
             Err(error) => self.fail(error),
         }
     }
 
-    fn take_brought(&mut self, order: LeaseOrder, brought: Brought) {
+    fn take_brought(&mut self, order: FetchRequest, brought: FetchResult) {
         if let Some(renewed) = brought.renewed {
             self.take_renewed(&order.held, &renewed, order.sent);
         }
-        self.told_of_slots(&brought.slots, order.sent.steady);
+        self.on_slot_answer(&brought.slots, order.sent.steady);
         self.take_scheduled(brought.fired, brought.due);
         let mut batch = brought.batch;
         match order.ask {
-            Ask::Nothing | Ask::Fire(_) => return,
-            Ask::Claim(claim) => return self.take_grant(&claim, brought.grant, order.sent.steady),
-            Ask::Probe(service) => {
+            Target::Nothing | Target::Fire(_) => return,
+            Target::Claim(claim) => {
+                return self.take_grant(&claim, brought.grant, order.sent.steady);
+            }
+            Target::Probe(service) => {
                 self.learn(&mut batch);
                 self.empty.seen = false;
                 if let Some(event) = batch.events.first() {
                     self.services.begin_probe(event.lease, service);
                 }
             }
-            Ask::Limited(turn, stretch) => {
+            Target::Limited(turn, stretch) => {
                 self.limits
                     .arrived(&turn, stretch, brought.promoted, &mut batch);
                 self.note_promoted(brought.promoted);
                 self.learn(&mut batch);
             }
-            Ask::Events(stretch) => {
-                let pace = (self.hand.waiting(), self.pace(&stretch));
+            Target::Events(stretch) => {
+                let pace = (self.buffer.waiting(), self.pace(&stretch));
                 let empty = self
-                    .walk
+                    .scan
                     .arrived(stretch, brought.promoted, &mut batch, pace);
                 self.empty.seen = empty && self.is_idle();
                 self.empty.looked_at = order.sent.steady;
@@ -209,7 +212,7 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.batches += 1;
         let run = batch.events.iter().filter(|event| event.fate == Fate::Run);
-        if let Some(spans) = &mut self.watchers.spans {
+        if let Some(spans) = &mut self.observers.spans {
             spans.leased(batch.events.len());
         }
         self.report.leased += (run.count() + batch.unreadable.len()) as u64;
@@ -219,8 +222,8 @@ impl<D: Dispatch> Drain<D> {
         };
         let token = brought.token;
         let stale = self
-            .hand
-            .take_in(token, batch.events, &batch.unreadable, window, order.sent);
+            .buffer
+            .insert(token, batch.events, &batch.unreadable, window, order.sent);
         self.lose(stale);
         for id in batch.unreadable {
             self.outbox.note().unreadable.push(Lease { id, token });
@@ -237,7 +240,7 @@ impl<D: Dispatch> Drain<D> {
             let published = self.scheduling.fired(fired);
             self.report.scheduled += published;
             if published > 0 {
-                self.look_again();
+                self.rescan();
             }
         }
         if let Some(due) = due {
@@ -256,27 +259,27 @@ impl<D: Dispatch> Drain<D> {
     fn learn(&mut self, batch: &mut LeasedBatch) {
         self.policies.learn(std::mem::take(&mut batch.policies));
         if self.services.learn(&batch.watched) {
-            self.look_again();
+            self.rescan();
         }
     }
 
-    /// Moves the cursors back to delayed events that have become due.
+    /// Moves the scans back to delayed events that have become due.
     fn note_promoted(&mut self, lowest: Option<i64>) {
         if let Some(lowest) = lowest {
             self.back_to(lowest);
         }
     }
 
-    /// Moves the cursors back to an event that may be ready.
+    /// Moves the scans back to an event that may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
-        self.walk.back_to(id);
+        self.scan.back_to(id);
         self.limits.back_to(id);
     }
 
     /// Looks again from the start, for events that waited for a service that answers again.
-    pub(super) fn look_again(&mut self) {
+    pub(super) fn rescan(&mut self) {
         self.back_to(1);
-        self.walk.hurry();
+        self.scan.hurry();
         self.limits.hurry();
         self.empty.seen = false;
     }
@@ -284,19 +287,19 @@ impl<D: Dispatch> Drain<D> {
     /// Processes a renewal. Leases that are missing from it are gone; others may have been cut.
     fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Reading) {
         for (token, cuts) in renewed {
-            self.between.rereads |= self.hand.leases.is_cut(*token, Some(*cuts));
-            self.hand.leases.note_renewal(*token, sent);
+            self.between.rereads |= self.buffer.leases.is_cut(*token, Some(*cuts));
+            self.buffer.leases.note_renewal(*token, sent);
         }
         let found: HashSet<Uuid> = renewed.iter().map(|(token, _)| *token).collect();
         for token in asked.iter().filter(|token| !found.contains(token)) {
-            self.between.rereads |= self.hand.leases.left(*token) > 0;
+            self.between.rereads |= self.buffer.leases.left(*token) > 0;
         }
     }
 
     /// Returns how many events the handlers do in this time, at least as many as run at once. `None` before
     /// the first one has ended.
     fn handled_in(&self, time: Duration) -> Option<usize> {
-        let each = time.as_nanos() / self.lanes.typical()?.as_nanos().max(1);
+        let each = time.as_nanos() / self.workers.typical()?.as_nanos().max(1);
         let each = usize::try_from(each).unwrap_or(usize::MAX);
         Some(each.max(1).saturating_mul(self.options.concurrency))
     }
@@ -311,7 +314,7 @@ impl<D: Dispatch> Drain<D> {
     /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or while a lease
     /// like this one is under way. While that is not known, it returns a small number. Events that share a
     /// call take one handler's place together.
-    fn pace(&self, arrived: &Stretch) -> u32 {
+    fn pace(&self, arrived: &ScanStep) -> u32 {
         let known = self.handled_in(arrived.under_way().clamp(WORTH, ARRIVAL));
         let most = known.unwrap_or(2 * self.options.concurrency);
         let shared = most.saturating_mul(self.policies.most_shared());
@@ -351,7 +354,7 @@ impl<D: Dispatch> Drain<D> {
         if linger.is_zero() || self.empty.looked_at >= over {
             return true;
         }
-        self.walk.hurry();
+        self.scan.hurry();
         false
     }
 }

@@ -4,8 +4,8 @@
 use tokio::time::Instant;
 
 use super::Drain;
-use super::leaser::Ask;
-use super::limits::{InHand, Next};
+use super::leaser::Target;
+use super::limits::{Demand, Next};
 use crate::dispatch::Dispatch;
 use crate::event::Event;
 use crate::queue::{Claim, Grant};
@@ -16,13 +16,13 @@ impl<D: Dispatch> Drain<D> {
     pub(super) fn follow_limits(&mut self) {
         let kinds = self.limits.learn(&self.services);
         if !kinds.is_empty() {
-            self.take_back_waiting(|event| kinds.contains(&event.kind));
-            for event in self.hand.take_kinds(&kinds) {
-                self.give_back(event);
+            self.recall(|event| kinds.contains(&event.kind));
+            for event in self.buffer.take_kinds(&kinds) {
+                self.release(event);
             }
         }
-        if !self.limits.is_empty() || !self.hand.barred.is_empty() {
-            self.hand.barred = self.limits.barred(&self.services, Instant::now());
+        if !self.limits.is_empty() || !self.buffer.barred.is_empty() {
+            self.buffer.barred = self.limits.barred(&self.services, Instant::now());
         }
     }
 
@@ -32,32 +32,32 @@ impl<D: Dispatch> Drain<D> {
         may_lease: bool,
         kinds: &[&'static str],
         now: Instant,
-    ) -> Option<(Ask, Vec<&'static str>)> {
+    ) -> Option<(Target, Vec<&'static str>)> {
         if self.limits.is_empty() {
             return None;
         }
-        let hand = InHand {
+        let demand = Demand {
             services: &self.services,
-            waiting: &|kinds| self.hand.waiting_of(kinds),
+            waiting: &|kinds| self.buffer.waiting_of(kinds),
             pace: self.handled_in_a_second(),
             kinds: if may_lease { kinds } else { &[] },
         };
-        match self.limits.next(&hand, now)? {
-            Next::Claim(claim) => Some((Ask::Claim(claim), Vec::new())),
+        match self.limits.next(&demand, now)? {
+            Next::Claim(claim) => Some((Target::Claim(claim), Vec::new())),
             Next::Lease(turn, kinds, most) => {
                 let most = most.min(self.room_to_lease());
                 let stretch = self.limits.stretch(&turn, most)?;
-                Some((Ask::Limited(turn, stretch), kinds))
+                Some((Target::Limited(turn, stretch), kinds))
             }
         }
     }
 
-    /// Returns how many events in hand wait for their start. They do not keep other events from being leased.
+    /// Returns how many events in the buffer wait for their start. They do not keep other events from being leased.
     pub(super) fn waiting_for_limited(&self) -> usize {
         if self.limits.is_empty() {
             return 0;
         }
-        self.hand.waiting_of(&self.limits.kinds())
+        self.buffer.waiting_of(&self.limits.kinds())
     }
 
     /// Whether nothing is left to do for limited services, or other workers do it.
@@ -66,13 +66,13 @@ impl<D: Dispatch> Drain<D> {
         self.limits.is_empty() || self.limits.is_quiet(&kinds())
     }
 
-    /// Processes the answer to a claim. Events in hand that wait for places of other workers go back, so that
+    /// Processes the answer to a claim. Events in the buffer that wait for places of other workers go back, so that
     /// those can lease them.
     pub(super) fn take_grant(&mut self, claim: &Claim, grant: Grant, sent: Instant) {
         let kinds = self.limits.granted(&self.services, claim, grant, sent);
         if let Some(kinds) = kinds.cloned() {
-            for event in self.hand.take_kinds(&kinds) {
-                self.give_back(event);
+            for event in self.buffer.take_kinds(&kinds) {
+                self.release(event);
             }
         }
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::scan::{Scan, ScanStep};
 use super::services::Services;
-use super::walk::{Cursor, Stretch};
 use crate::lease::Lease;
 use crate::queue::{Claim, Grant, LeasedBatch, Limited};
 
@@ -49,7 +49,7 @@ struct Limit {
     renewed: Instant,
     /// The times at which events may start.
     starts: VecDeque<Instant>,
-    cursor: Cursor,
+    scan: Scan,
     /// Whether the last lease was full.
     more: bool,
     /// Whether the last walk found nothing.
@@ -71,12 +71,12 @@ pub(super) enum Next {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
     pub service: String,
-    /// Whether none of its events was in hand.
+    /// Whether none of its events was in the buffer.
     idle: bool,
 }
 
 /// The state of the run, as far as limits depend on it.
-pub(super) struct InHand<'a> {
+pub(super) struct Demand<'a> {
     pub services: &'a Services,
     /// Returns how many events of these kinds wait.
     pub waiting: &'a dyn Fn(&BTreeSet<String>) -> usize,
@@ -94,7 +94,7 @@ impl Limit {
             places: 0,
             renewed: now,
             starts: VecDeque::new(),
-            cursor: Cursor::new(concurrency, batch),
+            scan: Scan::new(concurrency, batch),
             more: false,
             empty: false,
             refused: false,
@@ -165,7 +165,7 @@ impl ServiceLimits {
     }
 
     /// Learns which services are limited. Returns the kinds that are limited now and were not before: their
-    /// events in hand were not leased to start soon.
+    /// events in the buffer were not leased to start soon.
     pub(super) fn learn(&mut self, services: &Services) -> BTreeSet<String> {
         let version = services.limits_version();
         if version == self.version {
@@ -217,25 +217,26 @@ impl ServiceLimits {
     }
 
     /// Returns what to request from the database. The services take turns.
-    pub(super) fn next(&mut self, hand: &InHand<'_>, now: Instant) -> Option<Next> {
+    pub(super) fn next(&mut self, demand: &Demand<'_>, now: Instant) -> Option<Next> {
         let after = self.services.keys().filter(|name| **name > self.last);
         let names: Vec<String> = after.chain(self.services.keys()).cloned().collect();
         let (name, next) = names.into_iter().find_map(|name| {
-            let next = self.next_of(&name, hand, now)?;
+            let next = self.next_of(&name, demand, now)?;
             Some((name, next))
         })?;
         self.last = name;
         Some(next)
     }
 
-    fn next_of(&mut self, name: &str, hand: &InHand<'_>, now: Instant) -> Option<Next> {
+    fn next_of(&mut self, name: &str, demand: &Demand<'_>, now: Instant) -> Option<Next> {
         let (concurrency, length) = (self.concurrency, self.length);
         let limit = self.services.get_mut(name)?;
-        let running = hand.services.running(name);
-        let waiting = (hand.waiting)(&limit.by.kinds);
-        if waiting == 0 && limit.cursor.poll_at() <= now {
+        let running = demand.services.running(name);
+        let waiting = (demand.waiting)(&limit.by.kinds);
+        if waiting == 0 && limit.scan.poll_at() <= now {
             let of_service = |kind: &&&str| limit.by.kinds.contains(**kind);
-            let kinds: Vec<&'static str> = hand.kinds.iter().filter(of_service).copied().collect();
+            let kinds: Vec<&'static str> =
+                demand.kinds.iter().filter(of_service).copied().collect();
             if !kinds.is_empty() {
                 let turn = Turn {
                     service: name.to_owned(),
@@ -244,12 +245,12 @@ impl ServiceLimits {
                 return Some(Next::Lease(turn, kinds, limit.most_to_lease(running)));
             }
         }
-        let lanes = concurrency.saturating_sub(running).max(1);
+        let workers = concurrency.saturating_sub(running).max(1);
         let (wanted, starts) = if waiting > limit.has(running) && now >= limit.ask_at {
-            let ahead = if limit.more { hand.pace } else { 0 };
+            let ahead = if limit.more { demand.pace } else { 0 };
             let wanted = waiting.max(ahead);
             let starts = wanted.saturating_sub(limit.starts.len());
-            (wanted.min(lanes), count(starts))
+            (wanted.min(workers), count(starts))
         } else if waiting == 0 && limit.has_something(running) {
             (0, -count(limit.take_starts()))
         } else if limit.places > 0 && now >= limit.renewed + length / 3 {
@@ -266,7 +267,7 @@ impl ServiceLimits {
         }))
     }
 
-    /// Processes the answer to a claim. Returns the kinds whose events need not wait in hand, because other
+    /// Processes the answer to a claim. Returns the kinds whose events need not wait in the buffer, because other
     /// workers have all places.
     pub(super) fn granted(
         &mut self,
@@ -298,38 +299,36 @@ impl ServiceLimits {
         limit.refused = wanted && limit.by.running && limit.places <= running;
         if limit.refused {
             limit.ask_at = limit.ask_at.max(now + REFUSED);
-            limit.cursor.rest(REFUSED);
+            limit.scan.rest(REFUSED);
         }
         (limit.refused && running == 0).then_some(&limit.by.kinds)
     }
 
     /// Returns where to lease.
-    pub(super) fn stretch(&mut self, turn: &Turn, most: u64) -> Option<Stretch> {
+    pub(super) fn stretch(&mut self, turn: &Turn, most: u64) -> Option<ScanStep> {
         let limit = self.services.get_mut(&turn.service)?;
-        let stretch = limit.cursor.next(most, turn.idle);
-        Some(Stretch { ..stretch })
+        let stretch = limit.scan.next(most, turn.idle);
+        Some(ScanStep { ..stretch })
     }
 
     /// Learns from a lease that has arrived.
     pub(super) fn arrived(
         &mut self,
         turn: &Turn,
-        stretch: Stretch,
+        stretch: ScanStep,
         promoted: Option<i64>,
         batch: &mut LeasedBatch,
     ) {
         if let Some(limit) = self.services.get_mut(&turn.service) {
             limit.more = batch.events.len() >= stretch.limit as usize;
-            limit.empty = limit
-                .cursor
-                .arrived(stretch, promoted, batch, (0, u32::MAX));
+            limit.empty = limit.scan.arrived(stretch, promoted, batch, (0, u32::MAX));
         }
     }
 
-    /// Moves the cursors back to an event that may be ready.
+    /// Moves the scans back to an event that may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
         for limit in self.services.values_mut() {
-            limit.cursor.back_to(id);
+            limit.scan.back_to(id);
             limit.empty = false;
         }
     }
@@ -337,7 +336,7 @@ impl ServiceLimits {
     /// Looks again at once.
     pub(super) fn hurry(&mut self) {
         for limit in self.services.values_mut() {
-            limit.cursor.hurry();
+            limit.scan.hurry();
         }
     }
 
@@ -355,7 +354,7 @@ impl ServiceLimits {
         let limits = self.services.values();
         let moments = limits.flat_map(|limit| {
             let start = limit.starts.front().copied();
-            let look = (!limit.empty).then(|| limit.cursor.poll_at());
+            let look = (!limit.empty).then(|| limit.scan.poll_at());
             [start, look, Some(limit.ask_at)]
         });
         let now = Instant::now();
@@ -363,7 +362,7 @@ impl ServiceLimits {
     }
 
     /// Gives back all places and starts at the end of the run.
-    pub(super) fn give_back(&mut self) -> Vec<Claim> {
+    pub(super) fn release(&mut self) -> Vec<Claim> {
         let length = self.length;
         let services = self.services.iter_mut();
         let has = services.filter(|(_, limit)| limit.has_something(0));

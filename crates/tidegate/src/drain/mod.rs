@@ -4,38 +4,38 @@
 //!
 //! All decisions of the loop are made in one task, on its own thread with its two connections. Therefore a
 //! handler that blocks its thread stops neither lease renewals nor the deadline. Handlers run in tasks of the
-//! caller's runtime, the `lanes`. Leases and writes go over two connections, so the loop leases the next
+//! caller's runtime, the `workers`. Leases and writes go over two connections, so the loop leases the next
 //! batch while it writes the last one (99,000 events/s against 73,000 on one connection).
 //!
 //! Two rules keep the order inside a group despite this overlap. First, a drain may lease further events of a
-//! group that it holds, because in `hand` those events line up behind the earlier ones. Second, no lease is
-//! under way while an event goes back to the queue, so both sides always agree on which events are in hand.
+//! group that it holds, because in `buffer` those events line up behind the earlier ones. Second, no lease is
+//! under way while an event goes back to the queue, so both sides always agree on which events are in the buffer.
 //!
 //! This file holds the loop and its state. The work is in `leasing`, `limiting`, `running` and `writing`.
 
+mod buffer;
 mod clocks;
 pub(crate) mod execute;
-mod hand;
-mod lanes;
+mod flush;
 mod leaser;
 mod leases;
 mod leasing;
 mod limiting;
 mod limits;
 pub mod lines;
+mod observers;
 mod options;
 mod outbox;
 mod report;
 mod running;
+mod scan;
 mod scheduling;
 pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
 mod slots;
 mod spans;
-mod walk;
-mod watchers;
-mod writer;
+mod workers;
 mod writing;
 
 use std::collections::BTreeMap;
@@ -48,24 +48,24 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use uuid::Uuid;
 
+use self::buffer::Buffer;
 use self::execute::EventRun;
-use self::hand::Hand;
-use self::lanes::Lanes;
-use self::leaser::Arrival;
+use self::flush::FlushResult;
+use self::leaser::Fetched;
 use self::leasing::Empty;
 use self::limits::ServiceLimits;
 use self::lines::EventLines;
+use self::observers::Observers;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
 pub use self::report::{Cost, DrainReport, StopReason};
+use self::scan::Scan;
 use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
 use self::slots::Slots;
 use self::spans::Spans;
-use self::walk::Cursor;
-use self::watchers::Watchers;
-use self::writer::Round;
+use self::workers::Pool;
 use crate::budget::{Budget, millis};
 use crate::chain::{Chain, StartDrain};
 use crate::connect::Database;
@@ -83,7 +83,7 @@ use crate::sealing;
 #[derive(Debug, thiserror::Error)]
 #[error("{source}; until then: {} leased, {} completed, {} failed, {} retried", .report.leased, .report.completed, .report.failed, .report.retried)]
 pub struct DrainError {
-    /// Counts so far, without the events in hand. Their leases run out.
+    /// Counts so far, without the events in the buffer. Their leases run out.
     pub report: Box<DrainReport>,
     /// The error that ended it.
     pub source: Error,
@@ -110,7 +110,7 @@ pub struct Hooks {
 /// Drains the queue with `app`'s handlers.
 ///
 /// # Errors
-/// If options are out of range or the database stays unavailable. Events in hand become available again when
+/// If options are out of range or the database stays unavailable. Events in the buffer become available again when
 /// their leases run out.
 pub async fn drain<D: Dispatch>(
     database: &Database,
@@ -150,11 +150,11 @@ pub(crate) async fn drain_measured<D: Dispatch>(
     let database = database.with_own_pool().map_err(refused)?;
     let mut hooks = hooks;
     let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);
-    let lanes = Lanes::new(options.concurrency, handlers);
-    let watchers = Watchers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
+    let workers = Pool::new(options.concurrency, handlers);
+    let observers = Observers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
     let (options, span) = (options.clone(), tracing::Span::current());
     let run = move || {
-        Drain::new(database, app, options, (hooks, watchers), lanes)
+        Drain::new(database, app, options, (hooks, observers), workers)
             .run_to_end()
             .instrument(span)
     };
@@ -211,26 +211,26 @@ struct Drain<D: Dispatch> {
     options: DrainOptions,
     /// Turns true to end the run as if the budget were spent.
     stop: Option<watch::Receiver<bool>>,
-    watchers: Watchers,
+    observers: Observers,
     budget: Budget,
     report: DrainReport,
     lines: EventLines,
     /// The name of this run in its leases.
     worker: Uuid,
     slots: Slots,
-    walk: Cursor,
-    hand: Hand,
-    /// Events that were handed to the lanes and have not ended.
+    scan: Scan,
+    buffer: Buffer,
+    /// Events that were handed to the workers and have not ended.
     running: BTreeMap<Lease, Arc<Context>>,
-    lanes: Lanes<EventRun<D>>,
+    workers: Pool<EventRun<D>>,
     services: Arc<Services>,
     limits: ServiceLimits,
     policies: Policies,
     scheduling: Scheduling,
     outbox: Outbox,
     /// Either the idle session or the work that it does.
-    leasing: Slot<Arrival>,
-    writing: Slot<Round>,
+    leasing: Slot<Fetched>,
+    writing: Slot<FlushResult>,
     /// When the current write was sent.
     write_sent: Instant,
     /// The total time spent waiting for the sessions so far.
@@ -248,7 +248,7 @@ struct Between {
     writes_back: bool,
     /// The current lease brings events that may start at once.
     brings_window: bool,
-    /// Events were taken from this drain. No handler starts until the events in hand have been read again.
+    /// Events were taken from this drain. No handler starts until the events in the buffer have been read again.
     rereads: bool,
 }
 
@@ -257,8 +257,8 @@ impl<D: Dispatch> Drain<D> {
         database: Database,
         app: Arc<D>,
         options: DrainOptions,
-        (hooks, watchers): (Hooks, Watchers),
-        lanes: Lanes<EventRun<D>>,
+        (hooks, observers): (Hooks, Observers),
+        workers: Pool<EventRun<D>>,
     ) -> Self {
         Self {
             app,
@@ -269,13 +269,13 @@ impl<D: Dispatch> Drain<D> {
             },
             lines: EventLines::default(),
             stop: hooks.stop,
-            watchers,
+            observers,
             worker: Uuid::new_v4(),
-            slots: Slots::new(hooks.chain, hooks.starter, lanes.runtime()),
-            walk: Cursor::new(options.concurrency, options.batch),
-            hand: Hand::default(),
+            slots: Slots::new(hooks.chain, hooks.starter, workers.runtime()),
+            scan: Scan::new(options.concurrency, options.batch),
+            buffer: Buffer::default(),
             running: BTreeMap::new(),
-            lanes,
+            workers,
             services: Arc::default(),
             limits: ServiceLimits::new(options.concurrency, options.batch, options.lease_timeout),
             policies: Policies::default(),
@@ -301,7 +301,7 @@ impl<D: Dispatch> Drain<D> {
     /// Runs the whole loop and returns the report.
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
         let ended = self.run_in_time().await;
-        self.close_lanes().await;
+        self.close_workers().await;
         self.start_next().await;
         let elapsed = self.budget.elapsed();
         self.report.elapsed_ms = millis(elapsed);
@@ -309,7 +309,7 @@ impl<D: Dispatch> Drain<D> {
         let ended_events = self.report.ended();
         let memory = self.options.memory_mb;
         self.report.cost.charged(elapsed, memory, ended_events);
-        self.watchers.ended(&self.report, ended.as_ref().err());
+        self.observers.ended(&self.report, ended.as_ref().err());
         self.note_run().await;
         match ended {
             Ok(()) => Ok(self.report),
@@ -341,8 +341,8 @@ impl<D: Dispatch> Drain<D> {
 
     /// Ends all handlers with the run, except those that block their threads. The report counts these:
     /// whatever they do from now on happens after the answer.
-    async fn close_lanes(&mut self) {
-        let still_running = self.lanes.close().await;
+    async fn close_workers(&mut self) {
+        let still_running = self.workers.close().await;
         if still_running > 0 {
             tracing::warn!(
                 still_running,
@@ -376,7 +376,7 @@ impl<D: Dispatch> Drain<D> {
         loop {
             self.cut_overdue();
             self.start_handlers();
-            self.give_back_rest();
+            self.release_rest();
             self.stop_scheduling();
             self.send_write();
             if let Some(reason) = self.stop_reason() {
@@ -390,7 +390,7 @@ impl<D: Dispatch> Drain<D> {
             let wake = self.next_wake();
             tokio::select! {
                 biased;
-                ended = self.lanes.ended() => self.handlers_ended(ended),
+                ended = self.workers.ended() => self.handlers_ended(ended),
                 round = self.writing.done() => self.written(round)?,
                 arrival = self.leasing.done() => self.lease_arrived(arrival),
                 () = stop_signal(&mut self.stop) => self.budget.stop(),
@@ -406,11 +406,11 @@ impl<D: Dispatch> Drain<D> {
         self.failed.get_or_insert(error);
     }
 
-    /// Whether no event is in hand and nothing is waiting to be written.
+    /// Whether no event is in the buffer and nothing is waiting to be written.
     fn is_idle(&self) -> bool {
         self.running.is_empty()
-            && self.hand.waiting() == 0
-            && !self.hand.leases.has_over()
+            && self.buffer.waiting() == 0
+            && !self.buffer.leases.has_over()
             && self.outbox.is_empty()
             && !self.between.rereads
             && !self.services.has_reports()
@@ -464,20 +464,20 @@ impl<D: Dispatch> Drain<D> {
         let now = Instant::now();
         let mut wake = now + Duration::from_millis(250);
         if self.writing.is_idle()
-            && (self.outbox.next.outcomes() > 0 || self.hand.leases.has_over())
+            && (self.outbox.next.outcomes() > 0 || self.buffer.leases.has_over())
         {
             wake = wake.min(self.outbox.due());
         }
         if let Some(busy_until) = self.outbox.busy_until() {
             wake = wake.min(busy_until);
         }
-        if self.leasing.is_idle() && self.hand.waiting() == 0 {
-            wake = wake.min(self.walk.poll_at());
+        if self.leasing.is_idle() && self.buffer.waiting() == 0 {
+            wake = wake.min(self.scan.poll_at());
         }
         if let Some(limits) = self.limits.wake() {
             wake = wake.min(limits);
         }
-        if let Some(open_at) = self.lanes.open_at() {
+        if let Some(open_at) = self.workers.open_at() {
             wake = wake.min(open_at);
         }
         // Prevents a busy loop: work that is due but blocked waits for an answer, not for time.
@@ -486,7 +486,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Asks the database for the backlog, in the last query, and releases the last leases.
     async fn count_backlog(&mut self) -> Result<(), Error> {
-        let ended = self.hand.leases.take_ended();
+        let ended = self.buffer.leases.take_ended();
         let Some(session) = self.leasing.idle() else {
             return Ok(());
         };
@@ -496,11 +496,11 @@ impl<D: Dispatch> Drain<D> {
                 .await;
         removed?;
         let backlog = backlog?;
-        if self.hand.leases.has_unknown {
+        if self.buffer.leases.has_unknown {
             // What nobody has started goes back uncharged.
-            queue::sweep(client, self.worker, &self.hand.leases.tokens()).await?;
+            queue::sweep(client, self.worker, &self.buffer.leases.tokens()).await?;
         }
-        for claim in self.limits.give_back() {
+        for claim in self.limits.release() {
             queue::claim_service(client, self.worker, &claim).await?;
         }
         if self.services.has_shut() {
@@ -596,10 +596,10 @@ mod tests {
                     ..DrainOptions::default()
                 };
                 let database = Database::new(&url, 1).unwrap();
-                let lanes = Lanes::new(options.concurrency, Handle::current());
+                let workers = Pool::new(options.concurrency, Handle::current());
                 let limit = options.budget + OVERRUN;
                 let began = Instant::now();
-                let drain = Drain::new(database, Arc::new(Idle), options, <_>::default(), lanes);
+                let drain = Drain::new(database, Arc::new(Idle), options, <_>::default(), workers);
                 let ended = drain.run_to_end().await;
                 assert!(ended.is_err());
                 assert!(began.elapsed() <= limit, "{lets_in}, {:?}", began.elapsed());

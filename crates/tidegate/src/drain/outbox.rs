@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::writer::{Back, End, Release, WriteBatch};
+use super::flush::{End, Flush, Release, Retry};
 use crate::context::Completions;
 use crate::error::Error;
 use crate::lease::Lease;
@@ -24,14 +24,14 @@ const REWRITES: (Duration, u32) = (Duration::from_millis(500), 3);
 /// The outcomes that wait to be written.
 pub(super) struct Outbox {
     /// The content of the next write.
-    pub next: WriteBatch,
+    pub next: Flush,
     /// Since when it has content.
     since: Instant,
     /// Ends that wait for a lock of another session, and ends of the same groups behind them. They are tried
     /// again at `busy_until`.
     pub busy: Vec<End>,
     /// The same for events that go back to the queue.
-    pub busy_retries: Vec<Back>,
+    pub busy_retries: Vec<Retry>,
     pub busy_releases: Vec<Release>,
     busy_until: Instant,
     /// How many outcomes were noted so far. This is also the number of the last one.
@@ -48,7 +48,7 @@ impl Outbox {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self {
-            next: WriteBatch::default(),
+            next: Flush::default(),
             since: now,
             busy: Vec::new(),
             busy_retries: Vec::new(),
@@ -85,7 +85,7 @@ impl Outbox {
 
     /// Returns the content of the next write, for a caller that is about to add one outcome. This call
     /// numbers that outcome.
-    pub(super) fn note(&mut self) -> &mut WriteBatch {
+    pub(super) fn note(&mut self) -> &mut Flush {
         if self.next.outcomes() == 0 {
             self.since = Instant::now();
         }

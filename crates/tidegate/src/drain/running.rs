@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Drain;
+use super::buffer::Pick;
 use super::clocks::Reading;
 use super::execute::{EventRun, Limits};
-use super::hand::Pick;
-use super::lanes::{Came, Ended, PLACE, Work};
+use super::flush::{Class, End, Release, Retry};
 use super::settle::{Settled, count, settle};
 use super::spans;
-use super::writer::{Back, Class, End, Release};
+use super::workers::{PERMIT, Ran, Work, WorkEnd};
 use crate::context::{Context, Flushed};
 use crate::dispatch::Dispatch;
 use crate::event::{DecodeError, Event};
@@ -36,31 +36,31 @@ const MOST_CHAINED: usize = 31;
 
 /// An event may wait for a program that has its key or knows its version. This is the shortest and the
 /// longest delay before the next try.
-const PUT_OFF: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+const DEFER: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
 
 impl<D: Dispatch> Drain<D> {
-    /// Starts handlers while there are events, free places and time, and while the events in hand are
+    /// Starts handlers while there are events, free permits and time, and while the events in the buffer are
     /// certain.
     pub(super) fn start_handlers(&mut self) {
         if self.between.rereads {
-            return self.take_back_waiting(|_| true);
+            return self.recall(|_| true);
         }
         self.follow_limits();
         // Events chained behind others take no place of their own.
-        let taken = self.running.len().saturating_sub(self.lanes.chained());
-        let taken = (taken * PLACE).saturating_sub(self.spared());
-        let mut places = (self.lanes.room() * PLACE).saturating_sub(taken);
-        let mut for_large = (self.lanes.room_for_large() * PLACE).saturating_sub(taken);
+        let taken = self.running.len().saturating_sub(self.workers.chained());
+        let taken = (taken * PERMIT).saturating_sub(self.spared());
+        let mut permits = (self.workers.room() * PERMIT).saturating_sub(taken);
+        let mut for_large = (self.workers.room_for_large() * PERMIT).saturating_sub(taken);
         let most_unwritten = self.most_unwritten();
         let in_order = self.options.concurrency == 1;
         let (now, spent) = (Instant::now(), self.is_spent());
-        while places > 0 && !spent && self.outbox.unwritten() < most_unwritten {
+        while permits > 0 && !spent && self.outbox.unwritten() < most_unwritten {
             let before = self.running.len();
             let pick = Pick {
                 in_order,
                 large: for_large > 0,
             };
-            match self.hand.pop(pick) {
+            match self.buffer.pop(pick) {
                 Some(event) if self.is_late(&event, now) => {
                     let fate = Fate::Expired;
                     // What is only swept does not count as leased.
@@ -68,18 +68,18 @@ impl<D: Dispatch> Drain<D> {
                     self.start(LeasedEvent { fate, ..event }, now);
                 }
                 Some(event) if self.may_start(&event, now) => {
-                    let part = PLACE / self.sharing(&event).most;
+                    let part = PERMIT / self.sharing(&event).most;
                     self.start(event, now);
                     if self.running.len() > before {
-                        places = places.saturating_sub(part);
+                        permits = permits.saturating_sub(part);
                         for_large = for_large.saturating_sub(part);
                     }
                 }
-                Some(event) => self.give_back(event),
+                Some(event) => self.release(event),
                 None => break,
             }
         }
-        self.lanes.open();
+        self.workers.open();
     }
 
     /// Whether there is time for the event and its lease is certainly still valid. If this process was frozen
@@ -91,7 +91,7 @@ impl<D: Dispatch> Drain<D> {
     /// Whether the event's deadline has passed while it waited here (B13). It ends unless its lease may be
     /// lost.
     fn is_late(&self, event: &LeasedEvent, now: Instant) -> bool {
-        let deadline = self.hand.leases.deadline(event);
+        let deadline = self.buffer.leases.deadline(event);
         event.fate == Fate::Run
             && deadline.is_some_and(|deadline| deadline.is_over(now))
             && !self.trusted_until(event).is_over(now)
@@ -100,7 +100,7 @@ impl<D: Dispatch> Drain<D> {
     /// Returns the time until which an event's lease can be trusted.
     fn trusted_until(&self, event: &LeasedEvent) -> Reading {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
-        let renewed = self.hand.leases.renewed(event.lease.token);
+        let renewed = self.buffer.leases.renewed(event.lease.token);
         renewed.map_or_else(Reading::now, |renewed| renewed + trusted)
     }
 
@@ -108,26 +108,26 @@ impl<D: Dispatch> Drain<D> {
     /// deadline has not passed.
     fn start_by(&self, event: &LeasedEvent) -> Reading {
         let trusted = self.trusted_until(event);
-        let deadline = self.hand.leases.deadline(event);
+        let deadline = self.buffer.leases.deadline(event);
         deadline.map_or(trusted, |deadline| deadline.earlier(trusted))
     }
 
     /// Releases an event that has not started, with its attempt restored.
-    pub(super) fn give_back(&mut self, event: LeasedEvent) {
+    pub(super) fn release(&mut self, event: LeasedEvent) {
         self.services.note_left(event.lease, None);
         if let Some(group) = &event.group_key {
-            self.hand.close_group(group);
+            self.buffer.close_group(group);
         }
         self.outbox.note().releases.push(Release::of(event));
     }
 
     /// Releases the selected events that were handed over and have not started.
-    pub(super) fn take_back_waiting(&mut self, asked: impl Fn(&LeasedEvent) -> bool) {
+    pub(super) fn recall(&mut self, selected: impl Fn(&LeasedEvent) -> bool) {
         let running = &self.running;
-        let waiting = |lease| running.get(&lease).is_some_and(|ctx| asked(ctx.event()));
-        for lease in self.lanes.take_waiting(waiting) {
+        let waiting = |lease| running.get(&lease).is_some_and(|ctx| selected(ctx.event()));
+        for lease in self.workers.take_waiting(waiting) {
             if let Some(ctx) = self.running.remove(&lease) {
-                self.give_back(ctx.event().clone());
+                self.release(ctx.event().clone());
             }
         }
     }
@@ -150,7 +150,7 @@ impl<D: Dispatch> Drain<D> {
         }
         let payload = match sealing::opened(&leased.kind, leased.payload.as_deref()) {
             Ok(payload) => payload,
-            Err(Unhandled::Later(error)) => return self.put_off(&leased, error),
+            Err(Unhandled::Later(error)) => return self.defer(&leased, error),
             Err(Unhandled::Never(fault)) => {
                 return self.give_up(&leased, &fault, Class::Handled(Status::Failed));
             }
@@ -162,19 +162,20 @@ impl<D: Dispatch> Drain<D> {
                 if limited {
                     self.limits
                         .start(&self.services, &leased.kind, leased.lease);
-                    self.hand.barred = self.limits.barred(&self.services, now);
+                    self.buffer.barred = self.limits.barred(&self.services, now);
                 }
                 let mut work = self.prepare(event, leased, None, now);
-                let shares = work.part < PLACE;
-                if let Some(group) = group.filter(|_| self.lanes.chains() && !limited && !shares) {
+                let shares = work.part < PERMIT;
+                if let Some(group) = group.filter(|_| self.workers.chains() && !limited && !shares)
+                {
                     self.chain(&mut work, &group, now);
                 }
-                self.lanes.push(work);
+                self.workers.push(work);
             }
             // It belongs to another program, like an event of an unknown kind.
             Err(error) if error.is_newer() => {
                 let waits = HandlerError::retry("newer_version", error).blameless();
-                self.put_off(&leased, waits);
+                self.defer(&leased, waits);
             }
             Err(error) => {
                 let code = match error {
@@ -195,7 +196,7 @@ impl<D: Dispatch> Drain<D> {
         self.services.note_left(event.lease, None);
         let settled = Settled::Finish(ending::given_up(event, fault));
         self.lines.ended(event, &settled, Duration::ZERO);
-        if let Some(spans) = &self.watchers.spans {
+        if let Some(spans) = &self.observers.spans {
             spans.given_up(event, &fault.code);
         }
         if let Settled::Finish(end) = settled {
@@ -206,14 +207,14 @@ impl<D: Dispatch> Drain<D> {
     /// Puts back an event that no handler here can take. The delay grows with the age of the event, like the
     /// backoff of its own attempts. Otherwise many such events, which nothing ends, would keep drains busy
     /// for ever. An event that has held back its group for too long ends.
-    fn put_off(&mut self, event: &LeasedEvent, error: HandlerError) {
+    fn defer(&mut self, event: &LeasedEvent, error: HandlerError) {
         if event.is_overdue {
             let why = "held back its group for longer than TIDEGATE_MAX_GROUP_DELAY";
             let fault = Fault::new("held_too_long", why);
             return self.give_up(event, &fault, Class::Handled(Status::Failed));
         }
         let age = event.created_at.elapsed().unwrap_or_default();
-        let error = error.after((age / 4).clamp(PUT_OFF.0, PUT_OFF.1));
+        let error = error.after((age / 4).clamp(DEFER.0, DEFER.1));
         self.services.note_left(event.lease, None);
         let end = HandlerEnd {
             handler: "read",
@@ -230,9 +231,9 @@ impl<D: Dispatch> Drain<D> {
 
     fn note_retry(&mut self, event: &LeasedEvent, retried: Retried) {
         if let Some(group) = &event.group_key {
-            self.hand.close_group(group);
+            self.buffer.close_group(group);
         }
-        self.outbox.note().retries.push(Back {
+        self.outbox.note().retries.push(Retry {
             retried,
             group: event.group_key.clone(),
             leased: true,
@@ -246,7 +247,7 @@ impl<D: Dispatch> Drain<D> {
         let mut ahead = self.running.get(&work.lease).cloned();
         while work.then.len() < MOST_CHAINED {
             let Some(next) = self
-                .hand
+                .buffer
                 .behind(group)
                 .filter(|next| self.may_start(next, now) && !self.limits.has_kind(&next.kind))
                 .filter(|next| self.sharing(next).most == 1)
@@ -260,7 +261,7 @@ impl<D: Dispatch> Drain<D> {
             let Ok(event) = D::Event::decode(&next.kind, payload.as_deref()) else {
                 return;
             };
-            let Some(next) = self.hand.pop_behind(group) else {
+            let Some(next) = self.buffer.pop_behind(group) else {
                 return;
             };
             let lease = next.lease;
@@ -297,7 +298,7 @@ impl<D: Dispatch> Drain<D> {
         let limit = self.policies.handler_timeout(&leased.kind, usual, most);
         let sharing = self.sharing(&leased);
         let mut ctx = Context::new(leased, Some(self.database.clone()), flushed, now + limit);
-        if let Some(spans) = &self.watchers.spans {
+        if let Some(spans) = &self.observers.spans {
             spans.place(&mut ctx);
         }
         ctx.share_calls(sharing, self.worker);
@@ -314,7 +315,7 @@ impl<D: Dispatch> Drain<D> {
             span_id = ctx.trace().map(TraceContext::span_id),
             parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
         );
-        if self.watchers.spans.is_some() {
+        if self.observers.spans.is_some() {
             // Within the log's span, so that the lines of handlers stay within it, too.
             ctx.record_on(span.in_scope(spans::of_attempt));
         }
@@ -331,7 +332,7 @@ impl<D: Dispatch> Drain<D> {
         Work {
             lease,
             start_by,
-            part: PLACE / sharing.most,
+            part: PERMIT / sharing.most,
             handlers,
             then: VecDeque::new(),
         }
@@ -345,28 +346,28 @@ impl<D: Dispatch> Drain<D> {
         self.policies.sharing_of(event)
     }
 
-    /// Returns the number of places that running events leave free because they share them.
+    /// Returns the number of permits that running events leave free because they share them.
     fn spared(&self) -> usize {
         if self.policies.most_shared() == 1 {
             return 0;
         }
         let sharing = self.running.values().map(|ctx| ctx.sharing().most);
-        sharing.map(|most| PLACE - PLACE / most).sum()
+        sharing.map(|most| PERMIT - PERMIT / most).sum()
     }
 
     /// Collects the events whose handlers have ended.
-    pub(super) fn handlers_ended(&mut self, ended: Vec<Ended>) {
-        for Ended { lease, came } in ended {
+    pub(super) fn handlers_ended(&mut self, ended: Vec<WorkEnd>) {
+        for WorkEnd { lease, how } in ended {
             let Some(ctx) = self.running.remove(&lease) else {
                 continue;
             };
-            match came {
-                Came::Ran(took) => {
+            match how {
+                Ran::For(took) => {
                     let (ends, published) = ctx.take_ends();
                     self.settle(&ctx, ends, published, took);
                 }
-                Came::Late => self.give_back(ctx.event().clone()),
-                Came::NotReached => self.hand.put_back(ctx.event().clone()),
+                Ran::Late => self.release(ctx.event().clone()),
+                Ran::NotReached => self.buffer.reinsert(ctx.event().clone()),
             }
         }
     }
@@ -383,12 +384,12 @@ impl<D: Dispatch> Drain<D> {
         let ended = settled.status().map(|_| event.kind.as_str());
         self.services.note_left(event.lease, ended);
         self.lines.ended(event, &settled, took);
-        self.watchers.attempted(ctx, &settled, &ends, took);
+        self.observers.attempted(ctx, &settled, &ends, took);
         match settled {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;
                 count(&mut self.report, Class::Handled(status));
-                self.hand.let_go(event.lease);
+                self.buffer.note_gone(event.lease);
                 self.open_group(event);
             }
             Settled::Finish(end) => {
@@ -433,18 +434,18 @@ impl<D: Dispatch> Drain<D> {
 
     fn open_group(&mut self, event: &LeasedEvent) {
         if let Some(group) = &event.group_key {
-            self.hand.open_group(group, event.lease);
+            self.buffer.open_group(group, event.lease);
         }
     }
 
     /// Releases all events that have not started, with their attempts restored, when no handler may start any
     /// more (F2).
-    pub(super) fn give_back_rest(&mut self) {
+    pub(super) fn release_rest(&mut self) {
         if self.is_idle() || !self.is_spent() {
             return;
         }
-        self.take_back_waiting(|_| true);
-        let rest = self.hand.take_all();
+        self.recall(|_| true);
+        let rest = self.buffer.take_all();
         if !rest.is_empty() {
             let rest = rest.into_iter().map(Release::of);
             self.outbox.note().releases.extend(rest);
@@ -455,10 +456,10 @@ impl<D: Dispatch> Drain<D> {
     pub(super) fn cut_overdue(&mut self) {
         let now = Instant::now();
         let cut = self.budget.cut();
-        for (lease, started) in self.lanes.running() {
+        for (lease, started) in self.workers.running() {
             let deadline = self.running.get(&lease).map(|ctx| ctx.deadline().min(cut));
             if deadline.is_none_or(|deadline| now < deadline.max(started) + OVERDUE)
-                || !self.lanes.cut(lease)
+                || !self.workers.cut(lease)
             {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! The part of the loop that writes ends, returns to the queue and starts, one round trip at a time.
 //!
-//! No lease is under way while an event goes back to the queue, or while the events in hand are read again
+//! No lease is under way while an event goes back to the queue, or while the events in the buffer are read again
 //! because some were taken away.
 
 use std::collections::{HashMap, HashSet};
@@ -10,9 +10,9 @@ use futures_util::future::FutureExt;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::hand::Wanted;
+use super::buffer::Wanted;
+use super::flush::{Class, End, Flush, FlushResult, FlushState, Release, Retry, write};
 use super::settle::count;
-use super::writer::{Back, Class, End, Release, Round, WriteBatch, Written, write};
 use super::{Drain, Slot};
 use crate::budget::millis;
 use crate::dispatch::Dispatch;
@@ -54,7 +54,7 @@ impl<D: Dispatch> Drain<D> {
         if let Some(session) = self.writing.take() {
             self.between.writes_back = batch.is_exclusive();
             self.write_sent = Instant::now();
-            if let Some(spans) = &mut self.watchers.spans {
+            if let Some(spans) = &mut self.observers.spans {
                 spans.writes();
             }
             self.writing =
@@ -66,8 +66,8 @@ impl<D: Dispatch> Drain<D> {
         let outcomes = self.outbox.next.outcomes();
         let enough = outcomes >= (self.options.batch / 2).max(1) as usize;
         let aged = self.outbox.has_aged();
-        let quiet = self.running.is_empty() && !self.hand.has_startable();
-        let waits = outcomes > 0 || self.hand.leases.has_over();
+        let quiet = self.running.is_empty() && !self.buffer.has_startable();
+        let waits = outcomes > 0 || self.buffer.leases.has_over();
         let goes_back =
             (self.outbox.next.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
         let tells = self.services.has_reports();
@@ -79,14 +79,14 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Returns the content of the next write. Returns to the queue stay here while a lease is under way.
-    fn next_batch(&mut self) -> WriteBatch {
+    fn next_batch(&mut self) -> Flush {
         let mut batch = std::mem::take(&mut self.outbox.next);
         batch.reports = self.services.take_reports();
         if self.leasing.is_idle() {
             if self.between.rereads {
-                batch.reread = Some(self.hand.leases.tokens());
+                batch.reread = Some(self.buffer.leases.tokens());
             }
-            self.take_along(&mut batch);
+            self.retry_followers(&mut batch);
             batch.ran = self.started_behind(&batch);
         } else {
             self.outbox.next.retries = std::mem::take(&mut batch.retries);
@@ -97,17 +97,17 @@ impl<D: Dispatch> Drain<D> {
         for lease in batch.ends.iter().map(|end| end.finalization.lease) {
             *ends.entry(lease.token).or_default() += 1;
         }
-        let over = self.hand.leases.take_over().into_iter();
+        let over = self.buffer.leases.take_over().into_iter();
         let last = ends
             .iter()
-            .filter(|(token, count)| self.hand.leases.left(**token) == **count);
+            .filter(|(token, count)| self.buffer.leases.left(**token) == **count);
         batch.over = over.chain(last.map(|(token, _)| *token)).collect();
         batch
     }
 
     /// Takes along the ends of events that follow an event that goes back. They go back with it, and keep the
     /// work that is done.
-    fn take_along(&mut self, batch: &mut WriteBatch) {
+    fn retry_followers(&mut self, batch: &mut Flush) {
         let mut heads: HashMap<String, i64> = HashMap::new();
         for back in &batch.retries {
             if let Some(group) = &back.group {
@@ -139,7 +139,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Returns events that were started after one that goes back. That one had ended, and its end could not
     /// be written.
-    fn started_behind(&self, batch: &WriteBatch) -> Vec<i64> {
+    fn started_behind(&self, batch: &Flush) -> Vec<i64> {
         let groups: HashSet<&str> = batch
             .retries
             .iter()
@@ -190,18 +190,18 @@ impl<D: Dispatch> Drain<D> {
                 self.policies.sharing_of(event).most
             },
         };
-        if let Some(start) = self.hand.start_more(&wanted) {
+        if let Some(start) = self.buffer.start_more(&wanted) {
             self.outbox.next.starts.push(start);
         }
     }
 
     /// Returns since when the oldest running suspect has been running.
     fn suspect_runs(&self) -> Option<Instant> {
-        if !self.hand.leases.runs_suspect() {
+        if !self.buffer.leases.runs_suspect() {
             return None;
         }
-        let running = self.lanes.running().into_iter();
-        let suspects = running.filter(|(lease, _)| self.hand.leases.is_suspect(lease.token));
+        let running = self.workers.running().into_iter();
+        let suspects = running.filter(|(lease, _)| self.buffer.leases.is_suspect(lease.token));
         suspects.map(|(_, since)| since).min()
     }
 
@@ -209,17 +209,17 @@ impl<D: Dispatch> Drain<D> {
     /// have not started would be charged if this worker died. Returns whether it did.
     fn close_windows(&mut self, shared: usize) -> bool {
         let unstarted = self
-            .hand
+            .buffer
             .leases
             .open()
             .saturating_sub(self.running.len() + self.outbox.unwritten());
         let fits = WINDOWS_OPEN * self.window().max(self.options.concurrency) * shared;
-        let wide = unstarted + self.lanes.waiting() > fits;
-        if !self.hand.stays_wide(wide, Instant::now()) {
+        let wide = unstarted + self.workers.waiting() > fits;
+        if !self.buffer.stays_wide(wide, Instant::now()) {
             return false;
         }
         let handed_over = self.running.len();
-        self.take_back_waiting(|_| true);
+        self.recall(|_| true);
         let started = self.running.keys().copied();
         let ended = self.outbox.unwritten_leases();
         let mut begun: HashMap<Uuid, i64> = HashMap::new();
@@ -227,12 +227,12 @@ impl<D: Dispatch> Drain<D> {
             let last = begun.entry(lease.token).or_insert(lease.id);
             *last = lease.id.max(*last);
         }
-        self.outbox.next.lowered = self.hand.close_windows(&begun);
+        self.outbox.next.lowered = self.buffer.close_windows(&begun);
         self.running.len() < handed_over || !self.outbox.next.lowered.is_empty()
     }
 
-    pub(super) fn written(&mut self, round: Round) -> Result<(), Error> {
-        let Round {
+    pub(super) fn written(&mut self, round: FlushResult) -> Result<(), Error> {
+        let FlushResult {
             session,
             batch,
             written,
@@ -240,7 +240,7 @@ impl<D: Dispatch> Drain<D> {
         } = round;
         self.writing = Slot::Idle(Box::new(session));
         self.database_time += self.write_sent.elapsed();
-        if let Some(spans) = &mut self.watchers.spans {
+        if let Some(spans) = &mut self.observers.spans {
             spans.written(batch.outcomes());
         }
         self.between.writes_back = false;
@@ -255,7 +255,7 @@ impl<D: Dispatch> Drain<D> {
         self.take_gone(&batch, &written);
         if whole {
             for start in &batch.starts {
-                self.hand.leases.started(start.token, start.upto);
+                self.buffer.leases.started(start.token, start.upto);
             }
         }
         for (token, _, mark) in batch
@@ -263,7 +263,7 @@ impl<D: Dispatch> Drain<D> {
             .iter()
             .filter(|(token, ..)| written.lowered.contains(token))
         {
-            self.hand.leases.note_lowered(*token, *mark);
+            self.buffer.leases.note_lowered(*token, *mark);
         }
         let up_to = batch.up_to;
         self.take_ends(batch.ends, &written, whole);
@@ -271,24 +271,24 @@ impl<D: Dispatch> Drain<D> {
         self.take_backs(batch.retries, &written);
         self.take_releases(batch.releases, &written);
         for token in &batch.over {
-            self.hand.leases.note_over(*token, whole);
+            self.buffer.leases.note_over(*token, whole);
         }
         self.notice_cuts(&written);
         if whole {
             self.outbox.written(up_to);
         }
         if written.service_opened {
-            self.look_again();
+            self.rescan();
         }
         self.report.published += written.published;
-        self.walk.hurry();
-        self.watchers
+        self.scan.hurry();
+        self.observers
             .progress(&self.report, millis(self.budget.elapsed()));
         Ok(())
     }
 
     /// Removes waiting events that have left our hands.
-    fn take_gone(&mut self, batch: &WriteBatch, written: &Written) {
+    fn take_gone(&mut self, batch: &Flush, written: &FlushState) {
         let Some(left) = &written.left else { return };
         let named: HashSet<i64> = batch
             .retries
@@ -299,8 +299,8 @@ impl<D: Dispatch> Drain<D> {
         if let Some(lowest) = left.iter().filter(|id| !named.contains(id)).min() {
             self.back_to(*lowest);
         }
-        for event in self.hand.remove(|lease| left.contains(&lease.id)) {
-            self.hand.let_go(event.lease);
+        for event in self.buffer.remove(|lease| left.contains(&lease.id)) {
+            self.buffer.note_gone(event.lease);
             self.report.released +=
                 u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
         }
@@ -312,7 +312,7 @@ impl<D: Dispatch> Drain<D> {
         self.take_releases(gone, written);
     }
 
-    fn take_ends(&mut self, ends: Vec<End>, written: &Written, whole: bool) {
+    fn take_ends(&mut self, ends: Vec<End>, written: &FlushState, whole: bool) {
         for mut end in ends {
             let lease = end.finalization.lease;
             if written.has_ended(&end.finalization) {
@@ -322,7 +322,7 @@ impl<D: Dispatch> Drain<D> {
                     end.class
                 };
                 count(&mut self.report, class);
-                self.hand.let_go(lease);
+                self.buffer.note_gone(lease);
                 self.outbox.settled(end.number);
                 self.open_held(&end);
                 self.reopen_held(&end);
@@ -357,7 +357,7 @@ impl<D: Dispatch> Drain<D> {
     /// commits.
     fn hold(&mut self, end: End) {
         if let Some(group) = &end.group {
-            self.hand.close_group(group);
+            self.buffer.close_group(group);
         }
         self.outbox.hold(end);
     }
@@ -367,7 +367,7 @@ impl<D: Dispatch> Drain<D> {
         if let Some(group) = end.group.as_deref().filter(|_| end.was_held)
             && !self.outbox.holds(group)
         {
-            self.hand.reopen_group(group, end.finalization.lease);
+            self.buffer.reopen_group(group, end.finalization.lease);
         }
     }
 
@@ -377,7 +377,7 @@ impl<D: Dispatch> Drain<D> {
         if let Class::Handled(_) = end.class {
             self.count_lost(end.finalization.lease);
         }
-        self.hand.let_go(end.finalization.lease);
+        self.buffer.note_gone(end.finalization.lease);
         self.outbox.settled(end.number);
         self.open_held(end);
         self.reopen_held(end);
@@ -386,7 +386,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn open_held(&mut self, end: &End) {
         if let (Some(group), true) = (&end.group, end.holds_group) {
-            self.hand.open_group(group, end.finalization.lease);
+            self.buffer.open_group(group, end.finalization.lease);
         }
     }
 
@@ -402,24 +402,24 @@ impl<D: Dispatch> Drain<D> {
         self.lines.unwritable(end.finalization.lease, &fault.code);
         if let Some(group) = &end.group {
             // Later events of the group that have not started need not be charged.
-            self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
-            self.hand.close_group(group);
+            self.recall(|event| event.group_key.as_ref() == Some(group));
+            self.buffer.close_group(group);
         }
         self.outbox.keep_open(end.number);
         let back = end.back(fault, charged, delay);
         self.outbox.note().retries.push(back);
     }
 
-    fn take_unreadable(&mut self, leases: &[Lease], written: &Written, whole: bool) {
+    fn take_unreadable(&mut self, leases: &[Lease], written: &FlushState, whole: bool) {
         for lease in leases {
             if written.has_ended_unreadable(lease) {
                 self.report.failed += 1;
-                self.hand.let_go(*lease);
+                self.buffer.note_gone(*lease);
             } else if written.busy.contains(&lease.id) {
-                self.leave_to_lapse(*lease, None, true);
+                self.abandon(*lease, None, true);
             } else if whole {
                 self.count_lost(*lease);
-                self.hand.let_go(*lease);
+                self.buffer.note_gone(*lease);
                 self.between.rereads = true;
             } else {
                 self.outbox.next.unreadable.push(*lease);
@@ -427,7 +427,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    fn take_backs(&mut self, backs: Vec<Back>, written: &Written) {
+    fn take_backs(&mut self, backs: Vec<Retry>, written: &FlushState) {
         let Some(left) = &written.left else {
             return self.outbox.next.retries.extend(backs);
         };
@@ -435,17 +435,17 @@ impl<D: Dispatch> Drain<D> {
             let lease = back.retried.lease;
             if written.returns_busy.contains(&lease.id) && self.waits(back.busy_since) {
                 let busy_since = back.busy_since.or(Some(Instant::now()));
-                self.outbox.busy_retries.push(Back { busy_since, ..back });
+                self.outbox.busy_retries.push(Retry { busy_since, ..back });
                 continue;
             }
             if let Some(number) = back.number {
                 self.outbox.settled(number);
             }
             if written.stuck.contains(&lease.id) || written.returns_busy.contains(&lease.id) {
-                self.leave_to_lapse(lease, back.group.as_deref(), back.leased);
+                self.abandon(lease, back.group.as_deref(), back.leased);
                 continue;
             }
-            self.hand.let_go(lease);
+            self.buffer.note_gone(lease);
             if left.contains(&lease.id) {
                 let counted = if back.retried.is_snoozed() {
                     &mut self.report.snoozed
@@ -476,20 +476,20 @@ impl<D: Dispatch> Drain<D> {
 
     /// Leaves an event in its lease, because the database refuses its return. If it were free, it would run
     /// again at once.
-    fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>, leased: bool) {
+    fn abandon(&mut self, lease: Lease, group: Option<&str>, leased: bool) {
         if leased {
             self.count_lost(lease);
         }
-        let behind = self.hand.leave_to_lapse(lease, group);
+        let behind = self.buffer.abandon(lease, group);
         if let Some(group) = group.filter(|_| behind.is_empty()) {
-            self.hand.reopen_group(group, lease);
+            self.buffer.reopen_group(group, lease);
         }
         for event in behind {
-            self.give_back(event);
+            self.release(event);
         }
     }
 
-    fn take_releases(&mut self, events: Vec<Release>, written: &Written) {
+    fn take_releases(&mut self, events: Vec<Release>, written: &FlushState) {
         let Some(left) = &written.left else {
             return self.outbox.next.releases.extend(events);
         };
@@ -502,11 +502,11 @@ impl<D: Dispatch> Drain<D> {
                         .busy_releases
                         .push(Release { event, busy_since });
                 } else {
-                    self.leave_to_lapse(event.lease, event.group_key.as_deref(), leased);
+                    self.abandon(event.lease, event.group_key.as_deref(), leased);
                 }
                 continue;
             }
-            self.hand.let_go(event.lease);
+            self.buffer.note_gone(event.lease);
             if left.contains(&event.lease.id) {
                 self.report.released += u64::from(leased);
             } else {
@@ -525,26 +525,26 @@ impl<D: Dispatch> Drain<D> {
     /// wait here were taken from us before or since.
     fn reopen_group(&mut self, group: Option<&str>, back: Lease) {
         if let Some(group) = group {
-            self.between.rereads |= self.hand.has_waiting(group);
-            self.hand.reopen_group(group, back);
+            self.between.rereads |= self.buffer.has_waiting(group);
+            self.buffer.reopen_group(group, back);
         }
     }
 
-    /// Reacts to cut or lost leases: the events in hand are read again before anything starts.
-    fn notice_cuts(&mut self, written: &Written) {
+    /// Reacts to cut or lost leases: the events in the buffer are read again before anything starts.
+    fn notice_cuts(&mut self, written: &FlushState) {
         for (token, cuts) in &written.cuts {
-            self.between.rereads |= self.hand.leases.is_cut(*token, *cuts);
+            self.between.rereads |= self.buffer.leases.is_cut(*token, *cuts);
         }
         if let Some(now) = &written.in_hand {
             self.between.rereads = false;
-            let gone = self.hand.keep_only(now);
+            let gone = self.buffer.keep_only(now);
             self.lose(gone);
-            self.tell_running(now);
+            self.notify_lost(now);
         }
     }
 
     /// Notifies handlers whose event is no longer ours.
-    fn tell_running(&self, now: &[InHand]) {
+    fn notify_lost(&self, now: &[InHand]) {
         let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
         for (lease, ctx) in &self.running {
             if !held.contains(&(lease.token, lease.id)) {
@@ -557,7 +557,7 @@ impl<D: Dispatch> Drain<D> {
     pub(super) fn lose(&mut self, events: Vec<LeasedEvent>) {
         for event in events {
             self.services.note_left(event.lease, None);
-            self.hand.let_go(event.lease);
+            self.buffer.note_gone(event.lease);
             if event.fate == Fate::Run {
                 self.count_lost(event.lease);
             }

@@ -1,9 +1,9 @@
-//! Owns the tasks in which handlers run. There is a limited number of lanes. Each lane takes its next event
-//! itself when one has ended, and reports several ends to the loop at once. The lanes decide neither what
+//! Owns the tasks in which handlers run. There is a limited number of workers. Each worker takes its next event
+//! itself when one has ended, and reports several ends to the loop at once. The workers decide neither what
 //! starts nor what becomes of an event.
 //!
 //! With quick handlers, a task for each event and a wake-up of the loop for each end took a third of the
-//! client's time. So while handlers are quick, a few more events are handed over than there are lanes. An
+//! client's time. So while handlers are quick, a few more events are handed over than there are workers. An
 //! event that waits here has not started and can be taken back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,27 +24,27 @@ use crate::lease::Lease;
 /// them.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// The minimum and the maximum number of events in hand for each lane while handlers are quick, including the
+/// The minimum and the maximum number of events in the buffer for each worker while handlers are quick, including the
 /// running one. The number above the minimum is limited to the work of [`SHORT`]. The loop is notified of
 /// ends when half as many have accumulated.
-const IN_HAND: (usize, usize) = (4, 32);
+const QUEUED: (usize, usize) = (4, 32);
 
-/// A line with less work than this is left to the lane that runs. With a lane for each event, two threads
+/// A line with less work than this is left to the worker that runs. With a worker for each event, two threads
 /// passed the processor to each other for every second event of a drain of quick handlers (14 % slower; six
 /// turns, four won).
 const SHORT: Duration = Duration::from_micros(200);
 
-/// The size of one place among the handlers that run at once. Events that share a call share a place, so a
-/// place has parts.
-pub(super) const PLACE: usize = 1_000_000;
+/// The size of one permit among the handlers that run at once. Events that share a call share a permit, so a
+/// permit has parts.
+pub(super) const PERMIT: usize = 1_000_000;
 
 /// How long to wait for handlers that were cut. Those that were waiting for something are gone by then.
 const LEAVING: Duration = Duration::from_millis(50);
 
-/// What a lane runs for an event.
+/// What a worker runs for an event.
 pub(super) trait Run: Send + 'static {
-    /// Runs the event's handlers, and returns whether the event that follows it may start at once. The lane
-    /// creates the future itself. A future is large: moving it to the lane, and freeing it on another thread,
+    /// Runs the event's handlers, and returns whether the event that follows it may start at once. The worker
+    /// creates the future itself. A future is large: moving it to the worker, and freeing it on another thread,
     /// took a tenth of the client's time.
     fn run(self) -> impl Future<Output = bool> + Send;
 }
@@ -55,10 +55,10 @@ pub(super) struct Work<H> {
     /// From this time on the event must not start, because its lease may have run out, for instance while the
     /// process was frozen.
     pub start_by: Reading,
-    /// How much of a [`PLACE`] the event takes.
+    /// How much of a [`PERMIT`] the event takes.
     pub part: usize,
     pub handlers: H,
-    /// The events that follow it in its group. The lane continues with them as long as all goes well.
+    /// The events that follow it in its group. The worker continues with them as long as all goes well.
     pub then: VecDeque<Work<H>>,
 }
 
@@ -70,52 +70,52 @@ impl<H> Work<H> {
 
 /// An event that was handed over and is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ended {
+pub(super) struct WorkEnd {
     pub lease: Lease,
-    pub came: Came,
+    pub how: Ran,
 }
 
 /// What happened to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum Ran {
     /// Its handlers ended after this time.
-    Ran(Duration),
+    For(Duration),
     /// It was too late to start them.
     Late,
     /// A preceding event of its group did not end well.
     NotReached,
 }
 
-/// The lanes of one drain.
-pub(super) struct Lanes<H> {
+/// The workers of one drain.
+pub(super) struct Pool<H> {
     shared: Arc<Shared<H>>,
 }
 
 struct Shared<H> {
-    /// The runtime in which the lanes' tasks run.
+    /// The runtime in which the workers' tasks run.
     runtime: Handle,
-    /// The most lanes at once.
+    /// The most workers at once.
     most: usize,
-    line: Mutex<Line<H>>,
+    state: Mutex<State<H>>,
     ended_signal: Notify,
 }
 
-struct Line<H> {
+struct State<H> {
     waiting: VecDeque<Work<H>>,
-    ended: Vec<Ended>,
-    /// The event that each lane runs, by the lane's number. A lane that does not find its number here was
+    ended: Vec<WorkEnd>,
+    /// The event that each worker runs, by the worker's number. A worker that does not find its number here was
     /// cut, and ends.
-    lanes: BTreeMap<u64, Lane<H>>,
-    /// The parts of places that the lanes take.
+    workers: BTreeMap<u64, Worker<H>>,
+    /// The parts of permits that the workers take.
     taken: usize,
-    /// The lanes that were cut and have not noticed yet, because their handlers block their threads.
+    /// The workers that were cut and have not noticed yet, because their handlers block their threads.
     cut: BTreeSet<u64>,
     made: u64,
     /// The typical time of a handler, weighted towards recent ones. `None` before the first end.
     typical: Option<Duration>,
 }
 
-struct Lane<H> {
+struct Worker<H> {
     lease: Lease,
     part: usize,
     started: Instant,
@@ -127,37 +127,37 @@ struct Lane<H> {
 }
 
 impl<H> Shared<H> {
-    fn line(&self) -> MutexGuard<'_, Line<H>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State<H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<H: Run> Shared<H> {
-    /// Opens as many lanes as the line needs.
+    /// Opens as many workers as the line needs.
     fn open(self: &Arc<Self>) {
         loop {
-            let begun = self.line().begin(self.most);
+            let begun = self.state().begin(self.most);
             let Some((number, work)) = begun else { return };
-            let task = InLane {
+            let task = Task {
                 shared: self.clone(),
                 number,
             };
             let task = self.runtime.spawn(run(task, work));
-            // The lane may have ended by now.
-            if let Some(lane) = self.line().lanes.get_mut(&number) {
-                lane.abort = Some(task.abort_handle());
+            // The worker may have ended by now.
+            if let Some(worker) = self.state().workers.get_mut(&number) {
+                worker.abort = Some(task.abort_handle());
             }
         }
     }
 }
 
-impl<H: Run> Lanes<H> {
-    /// Creates lanes, at most `most` of which run at once.
+impl<H: Run> Pool<H> {
+    /// Creates workers, at most `most` of which run at once.
     pub(super) fn new(most: usize, runtime: Handle) -> Self {
         let shared = Shared {
             runtime,
             most,
-            line: Mutex::new(Line::new()),
+            state: Mutex::new(State::new()),
             ended_signal: Notify::new(),
         };
         Self {
@@ -170,21 +170,21 @@ impl<H: Run> Lanes<H> {
         self.shared.runtime.clone()
     }
 
-    /// Returns how many events may be handed over and not ended. A single lane receives one event at a time,
+    /// Returns how many events may be handed over and not ended. A single worker receives one event at a time,
     /// so that the whole queue is handled in order (A2). The next event of a group can only be handed over
     /// when the preceding one has ended.
     pub(super) fn room(&self) -> usize {
-        self.shared.line().room(self.shared.most)
+        self.shared.state().room(self.shared.most)
     }
 
     /// Returns the lower limit that holds while the next event is large. A decoded payload may take a
     /// multiple of its size, and all handed-over events are decoded.
     pub(super) fn room_for_large(&self) -> usize {
-        self.room().min(self.shared.most * IN_HAND.0)
+        self.room().min(self.shared.most * QUEUED.0)
     }
 
     /// Whether the later events of a group are handed over together with its first one. With quick handlers
-    /// they would wait longer for the loop than they take. Not with a single lane, which keeps the order of
+    /// they would wait longer for the loop than they take. Not with a single worker, which keeps the order of
     /// all events.
     pub(super) fn chains(&self) -> bool {
         self.room() > self.shared.most
@@ -192,46 +192,46 @@ impl<H: Run> Lanes<H> {
 
     /// Returns how many events were handed over to follow others, and still wait for them.
     pub(super) fn chained(&self) -> usize {
-        let line = self.shared.line();
-        let waiting = line.waiting.iter().map(|work| work.then.len());
-        let running = line.lanes.values().map(|lane| lane.then.len());
+        let state = self.shared.state();
+        let waiting = state.waiting.iter().map(|work| work.then.len());
+        let running = state.workers.values().map(|worker| worker.then.len());
         waiting.chain(running).sum()
     }
 
-    /// Returns the recent typical time of a handler, or `None` before the first has ended. If all places are
+    /// Returns the recent typical time of a handler, or `None` before the first has ended. If all permits are
     /// taken by handlers that have been running for longer, that time counts: quick events may have turned
     /// slow.
     pub(super) fn typical(&self) -> Option<Duration> {
-        self.shared.line().pace(self.shared.most, Instant::now())
+        self.shared.state().pace(self.shared.most, Instant::now())
     }
 
-    /// Returns how many events were handed over and wait for a place.
+    /// Returns how many events were handed over and wait for a permit.
     pub(super) fn waiting(&self) -> usize {
-        self.shared.line().waiting.len()
+        self.shared.state().waiting.len()
     }
 
-    /// Puts the work in line. [`Lanes::open`] makes it run.
+    /// Puts the work in state. [`Pool::open`] makes it run.
     pub(super) fn push(&self, work: Work<H>) {
-        self.shared.line().waiting.push_back(work);
+        self.shared.state().waiting.push_back(work);
     }
 
-    /// Opens lanes for the events in line.
+    /// Opens workers for the events in state.
     pub(super) fn open(&self) {
         self.shared.open();
     }
 
-    /// Returns when to call [`Lanes::open`] again, if a handler that blocks its thread may hold up others in
-    /// line.
+    /// Returns when to call [`Pool::open`] again, if a handler that blocks its thread may hold up others in
+    /// state.
     pub(super) fn open_at(&self) -> Option<Instant> {
-        let line = self.shared.line();
-        let held_up = !line.waiting.is_empty() && line.has_place(self.shared.most);
+        let state = self.shared.state();
+        let held_up = !state.waiting.is_empty() && state.has_place(self.shared.most);
         held_up.then(|| Instant::now() + QUICK)
     }
 
     /// Waits until events have ended, and takes them.
-    pub(super) async fn ended(&self) -> Vec<Ended> {
+    pub(super) async fn ended(&self) -> Vec<WorkEnd> {
         loop {
-            let ended = std::mem::take(&mut self.shared.line().ended);
+            let ended = std::mem::take(&mut self.shared.state().ended);
             if !ended.is_empty() {
                 return ended;
             }
@@ -239,20 +239,20 @@ impl<H: Run> Lanes<H> {
         }
     }
 
-    /// Takes back the events that have not started and that `asked` selects.
-    pub(super) fn take_waiting(&self, asked: impl Fn(Lease) -> bool) -> Vec<Lease> {
-        let mut line = self.shared.line();
+    /// Takes back the events that have not started and that `selected` selects.
+    pub(super) fn take_waiting(&self, selected: impl Fn(Lease) -> bool) -> Vec<Lease> {
+        let mut state = self.shared.state();
         let mut taken = Vec::new();
-        line.waiting.retain(|work| {
-            let goes = asked(work.lease);
+        state.waiting.retain(|work| {
+            let goes = selected(work.lease);
             if goes {
                 taken.extend(work.leases());
             }
             !goes
         });
-        for lane in line.lanes.values_mut() {
-            if lane.then.front().is_some_and(|work| asked(work.lease)) {
-                taken.extend(lane.then.drain(..).map(|work| work.lease));
+        for worker in state.workers.values_mut() {
+            if worker.then.front().is_some_and(|work| selected(work.lease)) {
+                taken.extend(worker.then.drain(..).map(|work| work.lease));
             }
         }
         taken
@@ -260,107 +260,110 @@ impl<H: Run> Lanes<H> {
 
     /// Returns the events that run, and since when.
     pub(super) fn running(&self) -> Vec<(Lease, Instant)> {
-        let line = self.shared.line();
-        line.lanes
+        let state = self.shared.state();
+        state
+            .workers
             .values()
-            .map(|lane| (lane.lease, lane.started))
+            .map(|worker| (worker.lease, worker.started))
             .collect()
     }
 
-    /// Ends the lane that runs this event. If the event has ended in the meantime, nothing happens.
+    /// Ends the worker that runs this event. If the event has ended in the meantime, nothing happens.
     pub(super) fn cut(&self, lease: Lease) -> bool {
-        let mut line = self.shared.line();
-        let mut lanes = line.lanes.iter();
-        let found = lanes.find(|(_, lane)| lane.lease == lease);
+        let mut state = self.shared.state();
+        let mut workers = state.workers.iter();
+        let found = workers.find(|(_, worker)| worker.lease == lease);
         let Some(number) = found.map(|(number, _)| *number) else {
             return false;
         };
-        let Some(removed) = line.remove(number) else {
+        let Some(removed) = state.remove(number) else {
             return false;
         };
-        line.cut.insert(number);
-        line.leave(removed.then);
-        drop(line);
+        state.cut.insert(number);
+        state.leave(removed.then);
+        drop(state);
         // Not under the lock: a runtime that has shut down drops the task here.
         if let Some(abort) = removed.abort {
             abort.abort();
         }
-        // Other events may wait for the lane's place.
+        // Other events may wait for the worker's permit.
         self.shared.open();
         true
     }
 }
 
-impl<H> Lanes<H> {
-    /// Ends all lanes. Returns how many handlers still run: a handler that waits for nothing cannot be ended,
+impl<H> Pool<H> {
+    /// Ends all workers. Returns how many handlers still run: a handler that waits for nothing cannot be ended,
     /// and blocks its thread for as long as it likes.
     pub(super) async fn close(&self) -> usize {
         self.shared.cut_all();
         let all_gone = async {
-            while !self.shared.line().cut.is_empty() {
+            while !self.shared.state().cut.is_empty() {
                 self.shared.ended_signal.notified().await;
             }
         };
         let _ = tokio::time::timeout(LEAVING, all_gone).await;
-        self.shared.line().cut.len()
+        self.shared.state().cut.len()
     }
 }
 
 impl<H> Shared<H> {
     fn cut_all(&self) {
-        let mut line = self.line();
-        line.waiting.clear();
-        let lanes = std::mem::take(&mut line.lanes);
-        line.taken = 0;
-        line.cut.extend(lanes.keys());
-        drop(line);
-        for abort in lanes.into_values().filter_map(|lane| lane.abort) {
+        let mut state = self.state();
+        state.waiting.clear();
+        let workers = std::mem::take(&mut state.workers);
+        state.taken = 0;
+        state.cut.extend(workers.keys());
+        drop(state);
+        for abort in workers.into_values().filter_map(|worker| worker.abort) {
             abort.abort();
         }
     }
 }
 
 /// When the drain is gone, nothing starts or continues except handlers that block their thread.
-impl<H> Drop for Lanes<H> {
+impl<H> Drop for Pool<H> {
     fn drop(&mut self) {
         self.shared.cut_all();
     }
 }
 
-/// A lane's task, from before its first step until it is dropped.
-struct InLane<H> {
+/// A worker's task, from before its first step until it is dropped.
+struct Task<H> {
     shared: Arc<Shared<H>>,
     number: u64,
 }
 
-impl<H> Drop for InLane<H> {
+impl<H> Drop for Task<H> {
     fn drop(&mut self) {
-        if self.shared.line().cut.remove(&self.number) {
+        if self.shared.state().cut.remove(&self.number) {
             self.shared.ended_signal.notify_one();
         }
     }
 }
 
-/// Runs one lane: one event after the other until none waits.
-async fn run<H: Run>(lane: InLane<H>, first: Work<H>) {
-    let (shared, number) = (&lane.shared, lane.number);
+/// Runs one worker: one event after the other until none waits.
+async fn run<H: Run>(worker: Task<H>, first: Work<H>) {
+    let (shared, number) = (&worker.shared, worker.number);
     let (mut next, mut now) = (Some(first), Instant::now());
     while let Some(work) = next {
         let (lease, started) = (work.lease, now);
-        let (came, goes_on) = if work.start_by.is_over(started) {
-            (Came::Late, false)
+        let (how, goes_on) = if work.start_by.is_over(started) {
+            (Ran::Late, false)
         } else {
             let goes_on = run_one(shared, number, work.handlers).await;
             now = Instant::now();
-            (Came::Ran(now - started), goes_on)
+            (Ran::For(now - started), goes_on)
         };
-        let ended = Ended { lease, came };
-        next = shared.line().advance(shared, (number, now), ended, goes_on);
+        let ended = WorkEnd { lease, how };
+        next = shared
+            .state()
+            .advance(shared, (number, now), ended, goes_on);
     }
 }
 
 /// Runs the handlers of one event. As soon as they wait for something, the loop is notified of earlier ends,
-/// and other lanes take the events that are in line.
+/// and other workers take the events that are in state.
 async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> bool {
     let mut handlers = pin!(handlers.run());
     let mut waits = false;
@@ -368,7 +371,7 @@ async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> b
         let polled = handlers.as_mut().poll(context);
         if polled.is_pending() && !waits {
             waits = true;
-            if shared.line().note_waiting(number) {
+            if shared.state().note_waiting(number) {
                 shared.ended_signal.notify_one();
             }
             shared.open();
@@ -378,12 +381,12 @@ async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> b
     .await
 }
 
-impl<H> Line<H> {
+impl<H> State<H> {
     fn new() -> Self {
         Self {
             waiting: VecDeque::new(),
             ended: Vec::new(),
-            lanes: BTreeMap::new(),
+            workers: BTreeMap::new(),
             taken: 0,
             cut: BTreeSet::new(),
             made: 0,
@@ -393,10 +396,14 @@ impl<H> Line<H> {
 
     fn pace(&self, most: usize, now: Instant) -> Option<Duration> {
         let typical = self.typical?;
-        if self.taken + PLACE <= most * PLACE {
+        if self.taken + PERMIT <= most * PERMIT {
             return Some(typical);
         }
-        let running = self.lanes.values().map(|lane| now - lane.started).min();
+        let running = self
+            .workers
+            .values()
+            .map(|worker| now - worker.started)
+            .min();
         Some(typical.max(running.unwrap_or_default()))
     }
 
@@ -406,7 +413,7 @@ impl<H> Line<H> {
             Some(typical) if typical < QUICK && most > 1 => {
                 let short = SHORT.as_nanos() / typical.as_nanos().max(1);
                 let short = usize::try_from(short).unwrap_or(usize::MAX);
-                short.clamp(most * IN_HAND.0, most * IN_HAND.1)
+                short.clamp(most * QUEUED.0, most * QUEUED.1)
             }
             _ => most,
         }
@@ -414,18 +421,18 @@ impl<H> Line<H> {
 
     /// Returns how many ends accumulate before the loop is notified.
     fn notify_at(&self, most: usize) -> usize {
-        (self.room(most) / 2).max(most * IN_HAND.0 / 2)
+        (self.room(most) / 2).max(most * QUEUED.0 / 2)
     }
 
-    /// Returns the next lane's number and first work, if another lane is needed.
+    /// Returns the next worker's number and first work, if another worker is needed.
     fn begin(&mut self, most: usize) -> Option<(u64, Work<H>)> {
-        if !self.has_place(most) || self.is_looked_after(Instant::now()) {
+        if !self.has_place(most) || self.has_runner_soon(Instant::now()) {
             return None;
         }
         let mut work = self.waiting.pop_front()?;
         self.made += 1;
         self.taken += work.part;
-        let lane = Lane {
+        let worker = Worker {
             lease: work.lease,
             part: work.part,
             started: Instant::now(),
@@ -433,54 +440,54 @@ impl<H> Line<H> {
             abort: None,
             then: std::mem::take(&mut work.then),
         };
-        self.lanes.insert(self.made, lane);
+        self.workers.insert(self.made, worker);
         Some((self.made, work))
     }
 
-    /// Whether the first event in line may have a lane.
+    /// Whether the first event waiting may have a worker.
     fn has_place(&self, most: usize) -> bool {
-        let part = self.waiting.front().map_or(PLACE, |work| work.part);
-        self.taken + part <= most * PLACE
+        let part = self.waiting.front().map_or(PERMIT, |work| work.part);
+        self.taken + part <= most * PERMIT
     }
 
-    /// Removes a lane, because it ends.
-    fn remove(&mut self, number: u64) -> Option<Lane<H>> {
-        let removed = self.lanes.remove(&number)?;
+    /// Removes a worker, because it ends.
+    fn remove(&mut self, number: u64) -> Option<Worker<H>> {
+        let removed = self.workers.remove(&number)?;
         self.taken -= removed.part;
         Some(removed)
     }
 
-    /// Whether the line is short and a running lane will soon come to it.
-    fn is_looked_after(&self, now: Instant) -> bool {
+    /// Whether the line is short and a running worker will soon come to it.
+    fn has_runner_soon(&self, now: Instant) -> bool {
         let little = u32::try_from(self.waiting.len())
             .is_ok_and(|count| self.typical.is_some_and(|typical| typical * count < SHORT));
-        let mut lanes = self.lanes.values();
-        little && lanes.any(|lane| !lane.waits && now < lane.started + QUICK)
+        let mut workers = self.workers.values();
+        little && workers.any(|worker| !worker.waits && now < worker.started + QUICK)
     }
 
-    /// Notes that a lane's handler waits. Returns whether there are ends for the loop.
+    /// Notes that a worker's handler waits. Returns whether there are ends for the loop.
     fn note_waiting(&mut self, number: u64) -> bool {
-        if let Some(lane) = self.lanes.get_mut(&number) {
-            lane.waits = true;
+        if let Some(worker) = self.workers.get_mut(&number) {
+            worker.waits = true;
         }
         !self.ended.is_empty()
     }
 
-    /// Notes an end. Returns what the lane runs next, or `None` if the lane ends.
+    /// Notes an end. Returns what the worker runs next, or `None` if the worker ends.
     fn advance(
         &mut self,
         shared: &Shared<H>,
         (number, now): (u64, Instant),
-        ended: Ended,
+        ended: WorkEnd,
         goes_on: bool,
     ) -> Option<Work<H>> {
-        // Without an entry, the lane was cut: the loop has settled the event itself, and another lane has
-        // this one's place.
-        let lane = self.lanes.get_mut(&number)?;
-        let mut then = std::mem::take(&mut lane.then);
-        self.taken -= std::mem::take(&mut lane.part);
+        // Without an entry, the worker was cut: the loop has settled the event itself, and another worker has
+        // this one's permit.
+        let worker = self.workers.get_mut(&number)?;
+        let mut then = std::mem::take(&mut worker.then);
+        self.taken -= std::mem::take(&mut worker.part);
         self.ended.push(ended);
-        if let Came::Ran(took) = ended.came {
+        if let Ran::For(took) = ended.how {
             self.typical = Some(
                 self.typical
                     .map_or(took, |typical| (typical * 7 + took) / 8),
@@ -496,12 +503,12 @@ impl<H> Line<H> {
                 .as_mut()
                 .map_or_else(VecDeque::new, |work| std::mem::take(&mut work.then));
         }
-        if let (Some(work), Some(lane)) = (&next, self.lanes.get_mut(&number)) {
-            (lane.lease, lane.part, lane.then) = (work.lease, work.part, then);
-            (lane.started, lane.waits) = (now, false);
-            self.taken += lane.part;
+        if let (Some(work), Some(worker)) = (&next, self.workers.get_mut(&number)) {
+            (worker.lease, worker.part, worker.then) = (work.lease, work.part, then);
+            (worker.started, worker.waits) = (now, false);
+            self.taken += worker.part;
         } else {
-            self.lanes.remove(&number);
+            self.workers.remove(&number);
         }
         if next.is_none() || self.ended.len() >= self.notify_at(shared.most) {
             shared.ended_signal.notify_one();
@@ -511,9 +518,9 @@ impl<H> Line<H> {
 
     /// Reports events that will not start because of a preceding event of their group.
     fn leave(&mut self, then: VecDeque<Work<H>>) {
-        let left = then.into_iter().map(|work| Ended {
+        let left = then.into_iter().map(|work| WorkEnd {
             lease: work.lease,
-            came: Came::NotReached,
+            how: Ran::NotReached,
         });
         self.ended.extend(left);
     }
@@ -558,7 +565,7 @@ mod tests {
         Work {
             lease: lease(id),
             start_by: Reading::now() + Duration::from_mins(1),
-            part: PLACE,
+            part: PERMIT,
             handlers: Box::pin(handlers.map(move |()| well)),
             then: VecDeque::new(),
         }
@@ -570,12 +577,12 @@ mod tests {
         head
     }
 
-    fn start(lanes: &Lanes<Boxed>, work: Work<Boxed>) {
-        lanes.push(work);
-        lanes.open();
+    fn start(workers: &Pool<Boxed>, work: Work<Boxed>) {
+        workers.push(work);
+        workers.open();
     }
 
-    fn ids(ended: &[Ended]) -> Vec<i64> {
+    fn ids(ended: &[WorkEnd]) -> Vec<i64> {
         ended.iter().map(|ended| ended.lease.id).collect()
     }
 
@@ -586,36 +593,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_run_at_once_than_there_are_lanes_and_the_rest_follows_in_order() {
-        let lanes = Lanes::new(2, Handle::current());
+    async fn no_more_run_at_once_than_there_are_workers_and_the_rest_follows_in_order() {
+        let workers = Pool::new(2, Handle::current());
         let (first, one) = waiting();
         let (second, two) = waiting();
-        start(&lanes, work(1, one));
-        start(&lanes, work(2, two));
-        start(&lanes, work(3, async {}));
-        start(&lanes, work(4, std::future::pending()));
+        start(&workers, work(1, one));
+        start(&workers, work(2, two));
+        start(&workers, work(3, async {}));
+        start(&workers, work(4, std::future::pending()));
         tokio::task::yield_now().await;
-        let running = |lanes: &Lanes<Boxed>| -> Vec<i64> {
-            lanes.running().iter().map(|(lease, _)| lease.id).collect()
+        let running = |workers: &Pool<Boxed>| -> Vec<i64> {
+            workers
+                .running()
+                .iter()
+                .map(|(lease, _)| lease.id)
+                .collect()
         };
-        assert_eq!(running(&lanes), [1, 2]);
+        assert_eq!(running(&workers), [1, 2]);
         second.send(()).unwrap();
-        assert_eq!(ids(&lanes.ended().await), [2, 3]);
-        assert_eq!(running(&lanes), [1, 4]);
+        assert_eq!(ids(&workers.ended().await), [2, 3]);
+        assert_eq!(running(&workers), [1, 4]);
         first.send(()).unwrap();
-        assert_eq!(ids(&lanes.ended().await), [1]);
-        assert_eq!(running(&lanes), [4]);
+        assert_eq!(ids(&workers.ended().await), [1]);
+        assert_eq!(running(&workers), [4]);
     }
 
     #[tokio::test]
     async fn what_shares_a_place_runs_at_once_and_what_has_one_of_its_own_waits_for_a_whole_one() {
-        let lanes = Lanes::new(2, Handle::current());
+        let workers = Pool::new(2, Handle::current());
         let (told, mut ends) = (Vec::from([1, 2, 3, 4].map(|_| waiting())), Vec::new());
         for (id, (tell, handlers)) in (1..).zip(told) {
             ends.push(tell);
-            let part = PLACE / 4;
+            let part = PERMIT / 4;
             start(
-                &lanes,
+                &workers,
                 Work {
                     part,
                     ..work(id, handlers)
@@ -623,105 +634,109 @@ mod tests {
             );
         }
         for id in [5, 6] {
-            start(&lanes, work(id, std::future::pending()));
+            start(&workers, work(id, std::future::pending()));
         }
         tokio::task::yield_now().await;
-        let running = |lanes: &Lanes<Boxed>| -> Vec<i64> {
-            lanes.running().iter().map(|(lease, _)| lease.id).collect()
+        let running = |workers: &Pool<Boxed>| -> Vec<i64> {
+            workers
+                .running()
+                .iter()
+                .map(|(lease, _)| lease.id)
+                .collect()
         };
-        assert_eq!(running(&lanes), [1, 2, 3, 4, 5]);
-        // A quarter of a place is too little for it.
+        assert_eq!(running(&workers), [1, 2, 3, 4, 5]);
+        // A quarter of a permit is too little for it.
         for (left, tell) in ends.into_iter().enumerate() {
             tell.send(()).unwrap();
-            lanes.ended().await;
-            lanes.open();
-            assert_eq!(running(&lanes).contains(&6), left == 3);
+            workers.ended().await;
+            workers.open();
+            assert_eq!(running(&workers).contains(&6), left == 3);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn more_are_taken_on_only_while_handlers_are_quick() {
-        let lanes = Lanes::new(3, Handle::current());
-        assert_eq!(lanes.room(), 3, "nothing is known yet");
-        start(&lanes, work(1, async {}));
-        lanes.ended().await;
-        assert_eq!(lanes.room(), 3 * IN_HAND.1, "it took no time");
-        for (typical, room) in [(5, 40), (50, 3 * IN_HAND.0)] {
-            lanes.shared.line().typical = Some(Duration::from_micros(typical));
-            assert_eq!(lanes.room(), room, "{typical} us each");
+        let workers = Pool::new(3, Handle::current());
+        assert_eq!(workers.room(), 3, "nothing is known yet");
+        start(&workers, work(1, async {}));
+        workers.ended().await;
+        assert_eq!(workers.room(), 3 * QUEUED.1, "it took no time");
+        for (typical, room) in [(5, 40), (50, 3 * QUEUED.0)] {
+            workers.shared.state().typical = Some(Duration::from_micros(typical));
+            assert_eq!(workers.room(), room, "{typical} us each");
         }
-        start(&lanes, work(2, tokio::time::sleep(QUICK * 20)));
-        lanes.ended().await;
-        assert_eq!(lanes.room(), 3);
+        start(&workers, work(2, tokio::time::sleep(QUICK * 20)));
+        workers.ended().await;
+        assert_eq!(workers.room(), 3);
     }
 
-    /// Creates lanes that have learnt that handlers are quick.
-    async fn quick_lanes(most: usize) -> Lanes<Boxed> {
-        let lanes = Lanes::new(most, Handle::current());
-        start(&lanes, work(0, async {}));
-        assert_eq!(ids(&lanes.ended().await), [0]);
-        lanes.shared.line().typical = Some(Duration::from_micros(2));
-        lanes
+    /// Creates workers that have learnt that handlers are quick.
+    async fn quick_workers(most: usize) -> Pool<Boxed> {
+        let workers = Pool::new(most, Handle::current());
+        start(&workers, work(0, async {}));
+        assert_eq!(ids(&workers.ended().await), [0]);
+        workers.shared.state().typical = Some(Duration::from_micros(2));
+        workers
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_lane_runs_a_line_of_quick_handlers_and_many_run_a_long_one() {
-        let lanes = quick_lanes(4).await;
+        let workers = quick_workers(4).await;
         for id in 1..=8 {
-            start(&lanes, work(id, async {}));
+            start(&workers, work(id, async {}));
         }
-        assert_eq!(lanes.running().len(), 1);
-        lanes.shared.line().typical = Some(SHORT);
-        lanes.open();
-        assert_eq!(lanes.running().len(), 4);
-        assert_eq!(lanes.open_at(), None, "there is no lane left to open");
+        assert_eq!(workers.running().len(), 1);
+        workers.shared.state().typical = Some(SHORT);
+        workers.open();
+        assert_eq!(workers.running().len(), 4);
+        assert_eq!(workers.open_at(), None, "there is no worker left to open");
         tokio::task::yield_now().await;
-        assert_eq!(ids(&lanes.ended().await), [1, 5, 6, 7, 8, 2, 3, 4]);
+        assert_eq!(ids(&workers.ended().await), [1, 5, 6, 7, 8, 2, 3, 4]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_handler_that_waits_lets_others_pass_though_most_are_quick() {
-        let lanes = quick_lanes(2).await;
+        let workers = quick_workers(2).await;
         let (tell, one) = waiting();
-        start(&lanes, work(1, one));
-        start(&lanes, work(2, async {}));
-        assert_eq!(ids(&lanes.ended().await), [2]);
-        start(&lanes, work(3, async {}));
-        assert_eq!(ids(&lanes.ended().await), [3]);
+        start(&workers, work(1, one));
+        start(&workers, work(2, async {}));
+        assert_eq!(ids(&workers.ended().await), [2]);
+        start(&workers, work(3, async {}));
+        assert_eq!(ids(&workers.ended().await), [3]);
         tell.send(()).unwrap();
-        assert_eq!(ids(&lanes.ended().await), [1]);
+        assert_eq!(ids(&workers.ended().await), [1]);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_handler_that_keeps_its_thread_to_itself_lets_others_pass_though_most_are_quick() {
-        let lanes = quick_lanes(2).await;
+        let workers = quick_workers(2).await;
         let (tell, told) = std::sync::mpsc::channel::<()>();
-        start(&lanes, work(1, async move { told.recv().unwrap() }));
-        start(&lanes, work(2, async {}));
-        while let Some(at) = lanes.open_at() {
+        start(&workers, work(1, async move { told.recv().unwrap() }));
+        start(&workers, work(2, async {}));
+        while let Some(at) = workers.open_at() {
             tokio::time::sleep_until(at).await;
-            lanes.open();
+            workers.open();
         }
-        assert_eq!(ids(&lanes.ended().await), [2]);
+        assert_eq!(ids(&workers.ended().await), [2]);
         tell.send(()).unwrap();
-        assert_eq!(ids(&lanes.ended().await), [1]);
+        assert_eq!(ids(&workers.ended().await), [1]);
     }
 
     #[tokio::test]
     async fn a2_a_single_lane_takes_one_event_at_a_time_however_quick() {
-        let lanes = Lanes::new(1, Handle::current());
-        start(&lanes, work(1, async {}));
-        lanes.ended().await;
-        assert_eq!(lanes.room(), 1);
+        let workers = Pool::new(1, Handle::current());
+        start(&workers, work(1, async {}));
+        workers.ended().await;
+        assert_eq!(workers.room(), 1);
     }
 
     #[tokio::test]
     async fn a_lane_goes_on_with_what_stands_behind_as_long_as_all_goes_well() {
-        let lanes = Lanes::new(2, Handle::current());
+        let workers = Pool::new(2, Handle::current());
         let (tell, two) = waiting();
         let never = || work(4, async { unreachable!() });
         start(
-            &lanes,
+            &workers,
             chain(
                 work(1, async {}),
                 vec![
@@ -732,113 +747,119 @@ mod tests {
             ),
         );
         tokio::task::yield_now().await;
-        assert_eq!((ids(&lanes.ended().await), lanes.chained()), (vec![1], 2));
+        assert_eq!(
+            (ids(&workers.ended().await), workers.chained()),
+            (vec![1], 2)
+        );
         tell.send(()).unwrap();
-        let ended = lanes.ended().await;
+        let ended = workers.ended().await;
         assert_eq!(ids(&ended), [2, 3, 4]);
         let ran: Vec<bool> = ended
             .iter()
-            .map(|ended| matches!(ended.came, Came::Ran(_)))
+            .map(|ended| matches!(ended.how, Ran::For(_)))
             .collect();
         assert_eq!(ran, [true, false, false]);
-        assert_eq!((lanes.chained(), lanes.running().len()), (0, 0));
+        assert_eq!((workers.chained(), workers.running().len()), (0, 0));
     }
 
     #[tokio::test]
     async fn what_stands_behind_is_taken_back_or_left_with_what_is_ahead() {
-        let lanes = Lanes::new(1, Handle::current());
+        let workers = Pool::new(1, Handle::current());
         let behind = |ids: [i64; 2]| ids.map(|id| work(id, async { unreachable!() })).into();
         start(
-            &lanes,
+            &workers,
             chain(work(1, std::future::pending()), behind([2, 3])),
         );
         start(
-            &lanes,
+            &workers,
             chain(work(4, std::future::pending()), behind([5, 6])),
         );
         tokio::task::yield_now().await;
         assert_eq!(
-            lanes.take_waiting(|lease| lease.id == 4),
+            workers.take_waiting(|lease| lease.id == 4),
             [4, 5, 6].map(lease)
         );
-        assert!(lanes.cut(lease(1)));
-        assert_eq!(ids(&lanes.ended().await), [2, 3]);
-        assert!(lanes.running().is_empty());
+        assert!(workers.cut(lease(1)));
+        assert_eq!(ids(&workers.ended().await), [2, 3]);
+        assert!(workers.running().is_empty());
     }
 
     #[tokio::test]
     async fn what_was_cut_is_not_told_of_and_leaves_its_place_to_the_next() {
-        let lanes = Lanes::new(1, Handle::current());
-        start(&lanes, work(1, std::future::pending()));
-        start(&lanes, work(2, async {}));
+        let workers = Pool::new(1, Handle::current());
+        start(&workers, work(1, std::future::pending()));
+        start(&workers, work(2, async {}));
         tokio::task::yield_now().await;
-        assert!(lanes.cut(lease(1)));
-        assert!(!lanes.cut(lease(1)));
-        assert_eq!(ids(&lanes.ended().await), [2]);
-        assert!(lanes.running().is_empty());
+        assert!(workers.cut(lease(1)));
+        assert!(!workers.cut(lease(1)));
+        assert_eq!(ids(&workers.ended().await), [2]);
+        assert!(workers.running().is_empty());
     }
 
     #[tokio::test]
     async fn what_waits_can_be_taken_back_and_does_not_outlive_the_drain() {
-        let lanes = Lanes::new(1, Handle::current());
+        let workers = Pool::new(1, Handle::current());
         let (tell, one) = waiting();
-        start(&lanes, work(1, one));
+        start(&workers, work(1, one));
         for id in [2, 3, 4] {
-            start(&lanes, work(id, async {}));
+            start(&workers, work(id, async {}));
         }
-        assert_eq!(lanes.take_waiting(|_| true), [lease(2), lease(3), lease(4)]);
+        assert_eq!(
+            workers.take_waiting(|_| true),
+            [lease(2), lease(3), lease(4)]
+        );
         let (outlived, told) = oneshot::channel::<()>();
-        start(&lanes, work(5, async move { outlived.send(()).unwrap() }));
-        drop(lanes);
+        start(&workers, work(5, async move { outlived.send(()).unwrap() }));
+        drop(workers);
         let _ = tell.send(());
         assert!(told.await.is_err(), "event 5 was dropped unstarted");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_waits_ends_with_the_drain_and_what_keeps_its_thread_is_told() {
-        let lanes = Lanes::new(4, Handle::current());
+        let workers = Pool::new(4, Handle::current());
         let (release, released) = std::sync::mpsc::channel::<()>();
         let (here, blocks) = oneshot::channel();
         let (held, dropped) = oneshot::channel::<()>();
         start(
-            &lanes,
+            &workers,
             work(1, async move {
                 here.send(()).unwrap();
                 let _ = released.recv();
             }),
         );
         start(
-            &lanes,
+            &workers,
             work(2, async move {
                 std::future::pending::<()>().await;
                 drop(held);
             }),
         );
         blocks.await.unwrap();
-        assert_eq!(lanes.close().await, 1, "event 1 blocks");
+        assert_eq!(workers.close().await, 1, "event 1 blocks");
         assert!(dropped.await.is_err(), "event 2 was ended");
         drop(release);
-        while lanes.close().await > 0 {}
+        while workers.close().await > 0 {}
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_too_late_is_not_started() {
-        let lanes = Lanes::new(1, Handle::current());
+        let workers = Pool::new(1, Handle::current());
         let mut late = work(1, async { unreachable!() });
         late.start_by = Reading::now();
-        start(&lanes, late);
+        start(&workers, late);
         // The machine was suspended, so only the wall clock has gone on.
         let mut thawed = work(2, async { unreachable!() });
         thawed.start_by.wall = SystemTime::now();
-        start(&lanes, thawed);
-        let mut ended = lanes.ended().await;
+        start(&workers, thawed);
+        let mut ended = workers.ended().await;
         while ended.len() < 2 {
-            ended.extend(lanes.ended().await);
+            ended.extend(workers.ended().await);
         }
-        let came = [1, 2].map(|id| (lease(id), Came::Late));
+        let how = [1, 2].map(|id| (lease(id), Ran::Late));
         assert_eq!(
-            ended.iter().map(|e| (e.lease, e.came)).collect::<Vec<_>>(),
-            came
+            ended.iter().map(|e| (e.lease, e.how)).collect::<Vec<_>>(),
+            how
         );
     }
 }

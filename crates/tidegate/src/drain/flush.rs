@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::hand::Start;
+use super::buffer::Start;
 use super::services::Services;
 use super::session::Session;
 use crate::error::Error;
@@ -62,8 +62,8 @@ pub(super) struct End {
 
 impl End {
     /// Converts the end into a return of the event to the queue, with the work that is done.
-    pub(super) fn back(self, fault: &Fault, charged: bool, delay: Duration) -> Back {
-        Back {
+    pub(super) fn back(self, fault: &Fault, charged: bool, delay: Duration) -> Retry {
+        Retry {
             retried: Retried {
                 lease: self.finalization.lease,
                 charged,
@@ -81,7 +81,7 @@ impl End {
 }
 
 /// An event's return to the queue.
-pub(super) struct Back {
+pub(super) struct Retry {
     pub retried: Retried,
     pub group: Option<String>,
     /// Whether the report has counted it as leased.
@@ -110,9 +110,9 @@ impl Release {
 
 /// The content of one round of writing.
 #[derive(Default)]
-pub(super) struct WriteBatch {
+pub(super) struct Flush {
     pub ends: Vec<End>,
-    pub retries: Vec<Back>,
+    pub retries: Vec<Retry>,
     /// Events to be given back unchanged.
     pub releases: Vec<Release>,
     /// Events that were started after an event that goes back.
@@ -125,13 +125,13 @@ pub(super) struct WriteBatch {
     pub reports: Vec<ServiceReport>,
     /// Leases that have no events left once this is written.
     pub over: HashSet<Uuid>,
-    /// The tokens of all leases, when the events in hand are to be read again.
+    /// The tokens of all leases, when the events in the buffer are to be read again.
     pub reread: Option<Vec<Uuid>>,
     /// Completions up to this number are in this batch or an earlier one.
     pub up_to: u64,
 }
 
-impl WriteBatch {
+impl Flush {
     /// Whether an event leaves our hands without an end, or may have. Then no lease may be under way, because
     /// that lease would count the returned event as ours.
     pub(super) fn is_exclusive(&self) -> bool {
@@ -156,7 +156,7 @@ impl WriteBatch {
 
 /// What a batch has changed so far.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct FlushState {
     /// Leases whose plain ends in this batch are all in the log. This is nearly always every lease.
     whole: HashSet<Uuid>,
     /// Other ends that are in the log.
@@ -192,7 +192,7 @@ pub(super) struct Written {
     refusals: u32,
 }
 
-impl Written {
+impl FlushState {
     /// Whether this end is in the log.
     pub(super) fn has_ended(&self, end: &Finalization) -> bool {
         let with_all = end.is_plain() && self.whole.contains(&end.lease.token);
@@ -206,10 +206,10 @@ impl Written {
 }
 
 /// The answer, with the session and the batch handed back.
-pub(super) struct Round {
+pub(super) struct FlushResult {
     pub session: Session,
-    pub batch: WriteBatch,
-    pub written: Written,
+    pub batch: Flush,
+    pub written: FlushState,
     /// Why not everything was written.
     pub failed: Option<Error>,
 }
@@ -217,19 +217,19 @@ pub(super) struct Round {
 /// Writes a batch, with bounded reconnects.
 pub(super) async fn write(
     mut session: Session,
-    mut batch: WriteBatch,
+    mut batch: Flush,
     worker: Uuid,
     services: Arc<Services>,
-) -> Round {
+) -> FlushResult {
     // The database locks rows in the order of the arguments, and every statement locks them by id.
     batch
         .ends
         .sort_unstable_by_key(|end| end.finalization.lease);
-    let mut writer = Writer {
+    let mut writer = Flusher {
         worker,
         services: &services,
         batch: &batch,
-        written: Written::default(),
+        written: FlushState::default(),
     };
     let failed = loop {
         let tried = match session.client().await {
@@ -245,7 +245,7 @@ pub(super) async fn write(
         }
     };
     let written = writer.written;
-    Round {
+    FlushResult {
         session,
         batch,
         written,
@@ -254,20 +254,20 @@ pub(super) async fn write(
 }
 
 /// One batch that is being written, in as many tries as it takes.
-struct Writer<'a> {
+struct Flusher<'a> {
     worker: Uuid,
     services: &'a Services,
-    batch: &'a WriteBatch,
-    written: Written,
+    batch: &'a Flush,
+    written: FlushState,
 }
 
-impl Writer<'_> {
+impl Flusher<'_> {
     /// Writes the parts that are not written yet. Returns to the queue go first, because the locks of a
     /// completion are weaker.
     async fn write(&mut self, client: &Client) -> Result<(), Error> {
         self.report(client).await?;
         if self.written.left.is_none() {
-            let mut left = self.give_back(client).await?;
+            let mut left = self.release(client).await?;
             left.extend(self.retry(client).await?);
             self.written.left = Some(left);
         }
@@ -330,7 +330,7 @@ impl Writer<'_> {
         retried
     }
 
-    async fn give_back(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
+    async fn release(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
         if self.batch.releases.is_empty() {
             return Ok(HashSet::new());
         }

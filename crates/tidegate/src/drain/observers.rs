@@ -14,7 +14,7 @@ use crate::figures::Figures;
 use crate::outcome::HandlerEnd;
 
 #[derive(Default)]
-pub(super) struct Watchers {
+pub(super) struct Observers {
     progress: Option<watch::Sender<DrainReport>>,
     asked: Option<oneshot::Sender<Figures>>,
     /// Kept only if a receiver wants them.
@@ -22,7 +22,7 @@ pub(super) struct Watchers {
     pub(super) spans: Option<Spans>,
 }
 
-impl Watchers {
+impl Observers {
     pub(super) fn new(
         progress: Option<watch::Sender<DrainReport>>,
         asked: Option<oneshot::Sender<Figures>>,
