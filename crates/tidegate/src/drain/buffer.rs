@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::leases::{Leases, Window};
+use super::flush::{Change, EventFate, Flushed};
+use super::leases::{Leases, Start, Window};
 use crate::lease::{Fate, Lease, LeasedEvent};
 
 /// A group with an event that is ready or running, and the events that wait after it.
@@ -41,7 +42,7 @@ fn is_small(event: &LeasedEvent) -> bool {
 /// All events in the buffer.
 #[derive(Default)]
 pub(super) struct Buffer {
-    pub leases: Leases,
+    leases: Leases,
     /// The events that are first in line: those without a group, and the first of each group that is not
     /// running.
     ready: BTreeMap<i64, LeasedEvent>,
@@ -53,11 +54,13 @@ pub(super) struct Buffer {
     /// The sizes of the large payloads.
     large: HashMap<i64, usize>,
     /// Kinds whose handlers may not start at present.
-    pub barred: BTreeSet<String>,
+    barred: BTreeSet<String>,
     /// Since when a suspect is the next to start.
     suspect_since: Option<Instant>,
     /// Since when the windows are too wide.
     wide_since: Option<Instant>,
+    /// Events were taken from this drain. No handler starts until the held events have been read again.
+    is_uncertain: bool,
 }
 
 /// How long other events wait for a suspect: before it starts, for those that run to end, and after its
@@ -79,13 +82,13 @@ pub(super) struct Pick {
 }
 
 /// How much of a lease to start next.
-pub(super) struct Wanted<'a> {
+pub(super) struct Needed<'a> {
     /// Start more when fewer events than this can start.
     pub few: usize,
     /// The size of a window in events. Events that share calls count as one.
     pub window: usize,
     /// How many handlers could start at once. As many events on their last attempt may start.
-    pub places: usize,
+    pub permits: usize,
     pub now: Instant,
     /// Whether a lease is under way that brings events which may start at once.
     pub brings_window: bool,
@@ -95,23 +98,128 @@ pub(super) struct Wanted<'a> {
     pub sharing: &'a dyn Fn(&LeasedEvent) -> usize,
 }
 
-/// A request to start more of a lease, up to an id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Start {
-    pub token: Uuid,
-    pub upto: i64,
-}
+impl Buffer {
+    pub(super) fn leases(&self) -> &Leases {
+        &self.leases
+    }
 
-impl Start {
-    fn of(event: Lease) -> Self {
-        Self {
-            token: event.token,
-            upto: event.id,
+    /// Whether events were taken from this drain, so that the held events must be read again.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.is_uncertain
+    }
+
+    /// Sets the kinds whose handlers may not start at present.
+    pub(super) fn bar(&mut self, kinds: BTreeSet<String>) {
+        self.barred = kinds;
+    }
+
+    pub(super) fn has_barred(&self) -> bool {
+        !self.barred.is_empty()
+    }
+
+    /// Processes a renewal. Leases that are missing from it are gone; others may have been cut.
+    pub(super) fn on_renewed(
+        &mut self,
+        requested: &[Uuid],
+        renewed: &[(Uuid, i32)],
+        sent: Reading,
+    ) {
+        for (token, cuts) in renewed {
+            self.is_uncertain |= self.leases.is_cut(*token, Some(*cuts));
+            self.leases.note_renewal(*token, sent);
+        }
+        let found: HashSet<Uuid> = renewed.iter().map(|(token, _)| *token).collect();
+        for token in requested.iter().filter(|token| !found.contains(token)) {
+            self.is_uncertain |= self.leases.left(*token) > 0;
         }
     }
-}
 
-impl Buffer {
+    /// Takes the leases that have no events left when the ends of these tokens are written.
+    pub(super) fn take_over(&mut self, ends: impl Iterator<Item = Uuid>) -> HashSet<Uuid> {
+        let mut counts: HashMap<Uuid, usize> = HashMap::new();
+        for token in ends {
+            *counts.entry(token).or_default() += 1;
+        }
+        counts.retain(|token, count| self.leases.left(*token) == *count);
+        let over = self.leases.take_over().into_iter();
+        over.chain(counts.into_keys()).collect()
+    }
+
+    /// Takes the leases that are marked as ended, to be removed.
+    pub(super) fn take_ended(&mut self) -> Vec<Uuid> {
+        self.leases.take_ended()
+    }
+
+    /// Begins to process a flush: removes and returns the waiting events that have left, and notes the
+    /// windows that the database knows now.
+    pub(super) fn on_flushed(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
+        let left = if flushed.left.is_empty() {
+            Vec::new()
+        } else {
+            self.remove(|lease| flushed.left.contains(&lease.id))
+        };
+        for event in &left {
+            self.note_gone(event.lease);
+        }
+        for start in &flushed.starts {
+            self.leases.started(start.token, start.upto);
+        }
+        for (token, mark) in &flushed.lowered {
+            self.leases.note_lowered(*token, *mark);
+        }
+        left
+    }
+
+    /// Learns what became of an event. Returns the events that must be released because of that.
+    pub(super) fn apply(&mut self, change: &Change) -> Vec<LeasedEvent> {
+        let (lease, group) = (change.lease, change.group.as_deref());
+        match &change.fate {
+            EventFate::Held | EventFate::Refused(_) => {
+                if let Some(group) = group {
+                    self.close_group(group);
+                }
+            }
+            EventFate::Abandoned => return self.abandon(lease, group),
+            fate => {
+                self.note_gone(lease);
+                self.is_uncertain |= matches!(fate, EventFate::Lost { .. });
+                let returned = matches!(
+                    fate,
+                    EventFate::Returned(..) | EventFate::Lost { returned: true }
+                );
+                if let Some(group) = group {
+                    if change.opens {
+                        self.open_group(group, lease);
+                    }
+                    // After an event went back with the events that follow it, those of the group that still
+                    // wait here were taken from us before or since.
+                    self.is_uncertain |= returned && self.has_waiting(group);
+                    if change.reopens || returned {
+                        self.reopen_group(group, lease);
+                    }
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Ends the processing of a flush: notices cut or lost leases. Returns the events that are no longer
+    /// ours.
+    pub(super) fn end_flush(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
+        let (over, written) = &flushed.over;
+        for token in over {
+            self.leases.note_over(*token, *written);
+        }
+        for (token, cuts) in &flushed.cuts {
+            self.is_uncertain |= self.leases.is_cut(*token, *cuts);
+        }
+        let Some(held) = &flushed.reread else {
+            return Vec::new();
+        };
+        self.is_uncertain = false;
+        self.keep_only(held)
+    }
+
     /// Adds a lease. The events of one group come in order, as a lease returns them. Returns the events that
     /// were taken away from an older lease, are now leased again, and have not ended for the older lease.
     pub(super) fn insert(
@@ -252,7 +360,7 @@ impl Buffer {
     ///
     /// All this lasts for [`SUSPECT_WAIT`]. Then the suspect starts beside those that still run, and after
     /// the same time again others start beside it, but no other suspect, and no event on its last attempt.
-    pub(super) fn start_more(&mut self, wanted: &Wanted<'_>) -> Option<Start> {
+    pub(super) fn start_more(&mut self, wanted: &Needed<'_>) -> Option<Start> {
         if let Some(since) = wanted.suspect_runs.filter(|_| self.leases.runs_suspect()) {
             let is_long = wanted.now >= since + SUSPECT_WAIT;
             return is_long.then(|| self.next_window(wanted, true)).flatten();
@@ -271,7 +379,7 @@ impl Buffer {
         self.ahead_of_open().map(Start::of)
     }
 
-    fn next_window(&self, wanted: &Wanted<'_>, beside_suspect: bool) -> Option<Start> {
+    fn next_window(&self, wanted: &Needed<'_>, beside_suspect: bool) -> Option<Start> {
         let waits = |event: &LeasedEvent| {
             self.is_barred(event)
                 || beside_suspect && (self.leases.is_suspect(event.lease.token) || event.is_last())
@@ -285,7 +393,7 @@ impl Buffer {
             let places = if self.has_startable() {
                 0
             } else {
-                wanted.places
+                wanted.permits
             };
             self.leases.last_window_end(shut, places, starts_at_once)?
         } else {
@@ -308,15 +416,22 @@ impl Buffer {
     }
 
     /// Closes the windows of events that have not started, because they would wait in them for too long.
-    /// Returns the marks that the database must lower. `begun` names for each lease the last event that was
-    /// started.
-    pub(super) fn close_windows(&mut self, begun: &HashMap<Uuid, i64>) -> Vec<(Uuid, i64, i64)> {
+    /// Returns the marks that the database must lower. `started` are the events that were started.
+    pub(super) fn close_windows(
+        &mut self,
+        started: impl Iterator<Item = Lease>,
+    ) -> Vec<(Uuid, i64, i64)> {
+        let mut begun: HashMap<Uuid, i64> = HashMap::new();
+        for lease in started {
+            let last = begun.entry(lease.token).or_insert(lease.id);
+            *last = lease.id.max(*last);
+        }
         let mut waiting: HashMap<Uuid, Vec<i64>> = HashMap::new();
         for event in self.all_waiting() {
             let ids = waiting.entry(event.lease.token).or_default();
             ids.push(event.lease.id);
         }
-        self.leases.close_windows(begun, &waiting)
+        self.leases.close_windows(&begun, &waiting)
     }
 
     /// Returns an event without a window that a later event of its group with a window waits for. Without a
@@ -507,19 +622,21 @@ impl Buffer {
     /// Notes that an event has ended and that nothing can be written for it. It stays in its lease, which is
     /// held and renewed like the others, until the lease lapses. Nothing here waits for it. Returns the later
     /// events of its group, which must go back.
-    pub(super) fn abandon(&mut self, lease: Lease, group: Option<&str>) -> Vec<LeasedEvent> {
+    fn abandon(&mut self, lease: Lease, key: Option<&str>) -> Vec<LeasedEvent> {
         self.leases.abandon(lease);
-        let line = group.and_then(|key| self.groups.get_mut(key));
-        let behind = line.map(|group| {
-            group.out.retain(|other| *other != lease);
-            std::mem::take(&mut group.line)
-        });
-        let behind = Vec::from(behind.unwrap_or_default());
+        self.forget_large(lease.id);
+        let Some((key, group)) = key.and_then(|key| Some((key, self.groups.get_mut(key)?))) else {
+            return Vec::new();
+        };
+        group.out.retain(|other| *other != lease);
+        let behind = Vec::from(std::mem::take(&mut group.line));
         self.behind -= behind.len();
         for event in &behind {
             self.waits_no_more(event);
         }
-        self.forget_large(lease.id);
+        if behind.is_empty() {
+            self.reopen_group(key, lease);
+        }
         behind
     }
 
@@ -577,11 +694,11 @@ mod tests {
         buffer
     }
 
-    fn wanted(few: usize, window: usize) -> Wanted<'static> {
-        Wanted {
+    fn wanted(few: usize, window: usize) -> Needed<'static> {
+        Needed {
             few,
             window,
-            places: few,
+            permits: few,
             now: Instant::now(),
             brings_window: false,
             suspect_runs: None,
@@ -616,7 +733,7 @@ mod tests {
                 id if id < first_alone => 4,
                 _ => 1,
             };
-            let wanted = Wanted {
+            let wanted = Needed {
                 sharing: &sharing,
                 ..wanted(8, 3)
             };
@@ -701,7 +818,7 @@ mod tests {
             "event 1 has not ended"
         );
         end(&mut buffer, 1, ONE);
-        let under_way = Wanted {
+        let under_way = Needed {
             brings_window: true,
             ..wanted(8, 8)
         };
@@ -742,7 +859,7 @@ mod tests {
         buffer.insert(token, vec![last], &[], window(0, false), Reading::now());
         assert_eq!(popped(&mut buffer), [1]);
         let began = Instant::now();
-        let at = |now: Instant, suspect_runs: Option<Instant>| Wanted {
+        let at = |now: Instant, suspect_runs: Option<Instant>| Needed {
             now,
             suspect_runs,
             ..wanted(8, 8)
@@ -783,12 +900,12 @@ mod tests {
         }
         let mut buffer = Buffer::default();
         buffer.insert(ONE, events, &[], window(0, false), Reading::now());
-        let with_places = |places| Wanted {
-            places,
+        let with_permits = |permits| Needed {
+            permits,
             ..wanted(8, 100)
         };
-        let mut next = |places| {
-            let start = buffer.start_more(&with_places(places))?;
+        let mut next = |permits| {
+            let start = buffer.start_more(&with_permits(permits))?;
             buffer.leases.started(start.token, start.upto);
             Some(popped(&mut buffer))
         };
@@ -803,11 +920,11 @@ mod tests {
     fn i10_windows_close_again_over_what_has_not_started() {
         let mut buffer = buffer(&[(1, None), (2, None), (3, None), (4, None)], 4);
         assert_eq!(buffer.pop(ANY).unwrap().lease.id, 1);
-        let begun = HashMap::from([(ONE, 1)]);
-        assert_eq!(buffer.close_windows(&begun), [(ONE, 4, 1)]);
+        let begun = || [Lease { id: 1, token: ONE }].into_iter();
+        assert_eq!(buffer.close_windows(begun()), [(ONE, 4, 1)]);
         assert!(!buffer.has_startable() && buffer.leases.open() == 1);
         // The database still has the higher mark until it is told.
-        assert_eq!(buffer.close_windows(&begun), []);
+        assert_eq!(buffer.close_windows(begun()), []);
         buffer.leases.note_lowered(ONE, 1);
         let start = buffer.start_more(&wanted(8, 2)).unwrap();
         assert_eq!(start.upto, 3);

@@ -8,8 +8,26 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::workers::PERMIT;
 use crate::lease::{Fate, Lease, LeasedEvent};
+
+/// A request to start more of a lease, up to an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    pub token: Uuid,
+    pub upto: i64,
+}
+
+impl Start {
+    pub(super) fn of(event: Lease) -> Self {
+        Self {
+            token: event.token,
+            upto: event.id,
+        }
+    }
+}
+
+/// The size of one permit to run a handler. Events that share a call share a permit, so a permit has parts.
+pub(super) const PERMIT: usize = 1_000_000;
 
 /// A lease with events in the buffer.
 struct Held {
@@ -59,8 +77,6 @@ pub(super) struct Leases {
     over: Vec<Uuid>,
     /// Leases that are marked, to be removed.
     ended: Vec<Uuid>,
-    /// Whether the answer to a lease was lost, so that this worker may have a lease that it does not know.
-    pub has_unknown: bool,
 }
 
 impl Held {

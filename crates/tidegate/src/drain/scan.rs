@@ -170,29 +170,29 @@ impl Scan {
     /// is empty: a whole walk that began with nothing in the buffer has found nothing ready.
     pub(super) fn arrived(
         &mut self,
-        stretch: ScanStep,
+        step: ScanStep,
         promoted: Option<i64>,
         batch: &mut LeasedBatch,
         (left, pace): (usize, u32),
     ) -> bool {
         let now = Instant::now();
         let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
-        let full = leased >= stretch.limit;
-        let reached_end = batch.scanned < stretch.limit;
+        let full = leased >= step.limit;
+        let reached_end = batch.scanned < step.limit;
         let since = now - std::mem::replace(&mut self.last_arrival, now);
         if full {
             let most = pace.clamp(self.least, self.batch);
-            let fast = stretch.in_time();
+            let fast = step.in_time();
             self.want = self.adapted(left, since, fast).clamp(self.least, most);
         }
         self.barren &= leased == 0 && batch.unreadable.is_empty() && promoted.is_none();
         self.advance(batch.walk, reached_end, now);
         if self.called_back.is_none() && !reached_end {
-            self.blocked = stretch.passed_by;
+            self.blocked = step.passed_by;
             self.blocked.append(&mut batch.blocked);
             self.blocked.truncate(MOST_BLOCKED);
         }
-        if !reached_end && leased < stretch.limit.div_ceil(2) {
+        if !reached_end && leased < step.limit.div_ceil(2) {
             // This was a page of blocked rows, so look further at once.
             self.want = self.want.saturating_mul(2).clamp(self.least, self.batch);
         }
@@ -289,8 +289,8 @@ mod tests {
         let mut scan = Scan::new(8, 1000);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let stretch = scan.next(1000, true);
-            assert!(scan.arrived(stretch, None, &mut LeasedBatch::default(), (0, u32::MAX)));
+            let step = scan.next(1000, true);
+            assert!(scan.arrived(step, None, &mut LeasedBatch::default(), (0, u32::MAX)));
             pauses.push((scan.poll_at() - Instant::now()).as_millis());
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
@@ -303,10 +303,10 @@ mod tests {
         let mut scan = Scan::new(8, 1000);
         let mut limits = Vec::new();
         for page in 1..=4 {
-            let stretch = scan.next(1000, true);
-            limits.push(stretch.limit);
-            let scanned = stretch.limit;
-            assert!(!scan.arrived(stretch, None, &mut batch(scanned, page * 80), (0, u32::MAX)));
+            let step = scan.next(1000, true);
+            limits.push(step.limit);
+            let scanned = step.limit;
+            assert!(!scan.arrived(step, None, &mut batch(scanned, page * 80), (0, u32::MAX)));
         }
         assert_eq!(limits, [8, 16, 32, 64]);
     }
@@ -316,17 +316,17 @@ mod tests {
         let mut scan = Scan::new(8, 1000);
         let mut limits = Vec::new();
         for at in 1..=6 {
-            let stretch = scan.next(1000, false);
-            let count = i64::from(stretch.limit);
+            let step = scan.next(1000, false);
+            let count = i64::from(step.limit);
             limits.push(count);
-            scan.arrived(stretch, None, &mut leased(count, at * 1000), (1, 16));
+            scan.arrived(step, None, &mut leased(count, at * 1000), (1, 16));
         }
         assert_eq!(limits, [8, 16, 16, 16, 16, 16]);
         // A long page of blocked rows has made it larger, but a handler is as slow as before.
-        let stretch = scan.next(1000, false);
-        assert!(!scan.arrived(stretch, None, &mut batch(16, 7000), (1, 16)));
-        let stretch = scan.next(1000, false);
-        scan.arrived(stretch, None, &mut leased(32, 8000), (1, 16));
+        let step = scan.next(1000, false);
+        assert!(!scan.arrived(step, None, &mut batch(16, 7000), (1, 16)));
+        let step = scan.next(1000, false);
+        scan.arrived(step, None, &mut leased(32, 8000), (1, 16));
         assert_eq!(scan.next(1000, false).limit, 16);
     }
 
@@ -334,11 +334,11 @@ mod tests {
     async fn a_lease_that_was_long_under_way_is_not_followed_by_a_larger_one() {
         let mut scan = Scan::new(100, 1000);
         for (took, next) in [(ARRIVAL / 8, 400), (ARRIVAL * 2, 200), (ARRIVAL * 4, 100)] {
-            let stretch = scan.next(1000, false);
-            let count = i64::from(stretch.limit);
+            let step = scan.next(1000, false);
+            let count = i64::from(step.limit);
             tokio::time::advance(took).await;
             // No event waited for a handler, so a quick lease would be followed by a four times larger one.
-            scan.arrived(stretch, None, &mut leased(count, count), (0, u32::MAX));
+            scan.arrived(step, None, &mut leased(count, count), (0, u32::MAX));
             assert_eq!(scan.want(), next);
         }
     }
@@ -346,44 +346,44 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_walk_goes_on_where_it_was_and_begins_anew_after_a_while() {
         let mut scan = Scan::new(8, 8);
-        let stretch = scan.next(8, true);
-        assert!(stretch.is_start());
-        scan.arrived(stretch, None, &mut leased(8, 8), (0, u32::MAX));
-        let stretch = scan.next(8, false);
-        assert_eq!(stretch.walk.after, 8);
-        scan.arrived(stretch, None, &mut leased(8, 16), (0, u32::MAX));
+        let step = scan.next(8, true);
+        assert!(step.is_start());
+        scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
+        let step = scan.next(8, false);
+        assert_eq!(step.walk.after, 8);
+        scan.arrived(step, None, &mut leased(8, 16), (0, u32::MAX));
         tokio::time::advance(RESCAN * 2).await;
-        let stretch = scan.next(8, false);
-        assert!(stretch.is_start() && stretch.walk == Walk::default());
+        let step = scan.next(8, false);
+        assert!(step.is_start() && step.walk == Walk::default());
         // The re-scan takes its time, finds nothing, and arrives where the walk was.
         tokio::time::advance(RESCAN / 10).await;
-        scan.arrived(stretch, None, &mut batch(0, 0), (0, u32::MAX));
+        scan.arrived(step, None, &mut batch(0, 0), (0, u32::MAX));
         assert_eq!(scan.next(8, false).walk.after, 16);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_came_free_behind_the_cursor_is_looked_for_at_once() {
         let mut scan = Scan::new(8, 8);
-        let stretch = scan.next(8, true);
-        scan.arrived(stretch, None, &mut leased(8, 8), (0, u32::MAX));
-        let stretch = scan.next(8, false);
+        let step = scan.next(8, true);
+        scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
+        let step = scan.next(8, false);
         // If the scan is called back while a lease is under way, the lease's scan is not taken over.
         scan.back_to(3);
-        scan.arrived(stretch, None, &mut leased(8, 16), (0, u32::MAX));
-        let stretch = scan.next(8, false);
-        assert_eq!(stretch.walk.after, 2);
+        scan.arrived(step, None, &mut leased(8, 16), (0, u32::MAX));
+        let step = scan.next(8, false);
+        assert_eq!(step.walk.after, 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn groups_that_a_walk_has_found_blocked_are_passed_until_it_ends() {
         let mut scan = Scan::new(8, 8);
-        let stretch = scan.next(8, false);
+        let step = scan.next(8, false);
         let mut found = leased(8, 8);
         found.blocked = vec!["a".to_owned()];
-        scan.arrived(stretch, None, &mut found, (0, u32::MAX));
-        let stretch = scan.next(8, false);
-        assert_eq!(stretch.passed_by, ["a"]);
-        scan.arrived(stretch, None, &mut batch(0, 8), (0, u32::MAX));
+        scan.arrived(step, None, &mut found, (0, u32::MAX));
+        let step = scan.next(8, false);
+        assert_eq!(step.passed_by, ["a"]);
+        scan.arrived(step, None, &mut batch(0, 8), (0, u32::MAX));
         assert!(scan.next(8, false).passed_by.is_empty());
     }
 
@@ -391,10 +391,10 @@ mod tests {
     async fn no_more_is_leased_than_handlers_do() {
         let mut scan = Scan::new(1, 1000);
         for _ in 0..3 {
-            let stretch = scan.next(1000, false);
-            let limit = i64::from(stretch.limit);
+            let step = scan.next(1000, false);
+            let limit = i64::from(step.limit);
             tokio::time::advance(WORTH * 2).await;
-            scan.arrived(stretch, None, &mut leased(limit, limit), (1, u32::MAX));
+            scan.arrived(step, None, &mut leased(limit, limit), (1, u32::MAX));
         }
         assert_eq!(scan.want(), 1);
     }

@@ -209,7 +209,8 @@ impl<D: Dispatch> Drain<D> {
     /// Takes a slot. If there is none, returns why there is nothing to do.
     pub(super) async fn take_slot(&mut self) -> Result<Option<StopReason>, Error> {
         let most = i32::from(self.options.max_drains);
-        let Some(session) = self.leasing.idle() else {
+        let worker = self.fetcher.worker;
+        let Some(session) = self.fetcher.session() else {
             return Ok(Some(StopReason::NoSlot));
         };
         let requested_at = Instant::now();
@@ -218,7 +219,7 @@ impl<D: Dispatch> Drain<D> {
             let timeout = self.options.lease_timeout;
             let taken = match session.client().await {
                 Ok(client) => {
-                    queue::take_slot(client, self.worker, most, timeout, self.slots.chain).await
+                    queue::take_slot(client, worker, most, timeout, self.slots.chain).await
                 }
                 Err(error) => Err(error),
             };
@@ -368,13 +369,14 @@ impl<D: Dispatch> Drain<D> {
     /// slot becomes free in time.
     pub(super) async fn leave_slot(&mut self) -> Result<Left, Error> {
         let held = self.slots.held.take();
-        let Some(session) = self.leasing.idle() else {
+        let worker = self.fetcher.worker;
+        let Some(session) = self.fetcher.session() else {
             return Ok(Left::default());
         };
         let client = session.client().await?;
         // In this order: of several drains that end at once, the last one sees none at work.
         if let Some(held) = held
-            && let Err(error) = queue::leave_slot(client, held.number, self.worker).await
+            && let Err(error) = queue::leave_slot(client, held.number, worker).await
         {
             tracing::warn!(%error, "the drain's slot could not be released");
         }
@@ -436,10 +438,11 @@ impl<D: Dispatch> Drain<D> {
     async fn note(&mut self) -> Result<(), Error> {
         let report = serde_json::to_string(&self.report)
             .map_err(|error| Error::Invalid(format!("report: {error}")))?;
-        let Some(session) = self.leasing.idle() else {
+        let worker = self.fetcher.worker;
+        let Some(session) = self.fetcher.session() else {
             return Ok(());
         };
         let client = session.client().await?;
-        queue::note_run(client, self.worker, &report).await
+        queue::note_run(client, worker, &report).await
     }
 }

@@ -1,4 +1,4 @@
-//! Owns the tasks in which handlers run. There is a limited number of workers. Each worker takes its next event
+//! Owns the tasks in which handlers run, and what runs in them. There is a limited number of workers. Each worker takes its next event
 //! itself when one has ended, and reports several ends to the loop at once. The workers decide neither what
 //! starts nor what becomes of an event.
 //!
@@ -6,7 +6,7 @@
 //! client's time. So while handlers are quick, a few more events are handed over than there are workers. An
 //! event that waits here has not started and can be taken back.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +16,26 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::clocks::Reading;
-use crate::lease::Lease;
+use super::execute::{EventRun, Limits};
+use super::leases::{Leases, PERMIT};
+use super::options::DrainOptions;
+use super::scan::{ARRIVAL, ScanStep, WORTH};
+use super::services::Services;
+use super::spans::{self, Spans};
+use crate::connect::Database;
+use crate::context::{Context, Flushed};
+use crate::dispatch::Dispatch;
+use crate::event::{DecodeError, Event};
+use crate::handler::{Fault, HandlerError, Unhandled};
+use crate::lease::{Lease, LeasedEvent};
+use crate::outcome::HandlerEnd;
+use crate::policy::{Policies, Sharing};
+use crate::queue::InHand;
+use crate::sealing;
+use crate::trace::TraceContext;
 
 /// Handlers that have recently taken less than this on average count as quick: events may line up behind
 /// them.
@@ -34,12 +51,312 @@ const QUEUED: (usize, usize) = (4, 32);
 /// turns, four won).
 const SHORT: Duration = Duration::from_micros(200);
 
-/// The size of one permit among the handlers that run at once. Events that share a call share a permit, so a
-/// permit has parts.
-pub(super) const PERMIT: usize = 1_000_000;
+/// A handler that does not react when its time is up blocks its thread. The loop gives up on it after this
+/// time.
+const OVERDUE: Duration = Duration::from_millis(500);
+
+/// The work in one window. It is several times the time until the database knows about the next window.
+const WINDOW: Duration = Duration::from_millis(50);
+
+/// The most starts of a limited service that are requested at once.
+const MOST_AHEAD: usize = 1000;
 
 /// How long to wait for handlers that were cut. Those that were waiting for something are gone by then.
 const LEAVING: Duration = Duration::from_millis(50);
+
+/// The handlers of one drain: the pool that runs them, and what they run for.
+pub(super) struct Workers<D: Dispatch> {
+    app: Arc<D>,
+    /// For the handlers' own transactions.
+    database: Database,
+    services: Arc<Services>,
+    /// The name of this run in its leases.
+    worker: Uuid,
+    options: DrainOptions,
+    policies: Policies,
+    pool: Pool<EventRun<D>>,
+    /// Events that were handed to the pool and have not ended.
+    running: BTreeMap<Lease, Arc<Context>>,
+}
+
+/// What an event's handlers start with.
+pub(super) struct Launch<'a> {
+    pub start_by: Reading,
+    pub flushed: Flushed,
+    pub spans: Option<&'a Spans>,
+    /// When handlers that still run are cut.
+    pub cut: Instant,
+    pub now: Instant,
+}
+
+/// How the handlers of an event ran.
+pub(super) struct Attempt {
+    pub ctx: Arc<Context>,
+    pub ends: Vec<HandlerEnd>,
+    /// How many events its handlers published in their transactions.
+    pub published: u64,
+    pub took: Duration,
+}
+
+impl<D: Dispatch> Workers<D> {
+    pub(super) fn new(
+        app: Arc<D>,
+        database: Database,
+        services: Arc<Services>,
+        worker: Uuid,
+        (options, pool): (DrainOptions, Pool<EventRun<D>>),
+    ) -> Self {
+        Self {
+            app,
+            database,
+            services,
+            worker,
+            options,
+            policies: Policies::default(),
+            pool,
+            running: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn pool(&self) -> &Pool<EventRun<D>> {
+        &self.pool
+    }
+
+    pub(super) fn policies(&mut self) -> &mut Policies {
+        &mut self.policies
+    }
+
+    /// Returns how many events were handed over and have not ended.
+    pub(super) fn count(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Returns the leases of these events.
+    pub(super) fn leases(&self) -> impl Iterator<Item = Lease> {
+        self.running.keys().copied()
+    }
+
+    /// Returns the ids and groups of these events.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (i64, Option<&str>)> {
+        let running = self.running.values();
+        running.map(|ctx| (ctx.event_id(), ctx.group_key()))
+    }
+
+    /// Returns the free permits, in parts: for all events, and for those with a large payload. Events chained
+    /// behind others take no permit of their own, and those that share a call share one.
+    pub(super) fn permits(&self) -> (usize, usize) {
+        let taken = self.running.len().saturating_sub(self.pool.chained());
+        let taken = (taken * PERMIT).saturating_sub(self.spared());
+        let free = |room: usize| (room * PERMIT).saturating_sub(taken);
+        (free(self.pool.room()), free(self.pool.room_for_large()))
+    }
+
+    /// Returns the parts of permits that running events leave free because they share them.
+    fn spared(&self) -> usize {
+        if self.policies.most_shared() == 1 {
+            return 0;
+        }
+        let sharing = self.running.values().map(|ctx| ctx.sharing().most);
+        sharing.map(|most| PERMIT - PERMIT / most).sum()
+    }
+
+    /// Returns how many events share a call with this one. None do if the order of all events must be kept.
+    pub(super) fn sharing(&self, event: &LeasedEvent) -> Sharing {
+        if self.options.concurrency == 1 {
+            return Sharing::NONE;
+        }
+        self.policies.sharing_of(event)
+    }
+
+    /// Returns the most events that share a call.
+    pub(super) fn most_shared(&self) -> usize {
+        if self.options.concurrency == 1 {
+            return 1;
+        }
+        self.policies.most_shared()
+    }
+
+    /// Returns how many events the handlers do in this time, at least as many as run at once. `None` before
+    /// the first one has ended.
+    fn handled_in(&self, time: Duration) -> Option<usize> {
+        let each = time.as_nanos() / self.pool.typical()?.as_nanos().max(1);
+        let each = usize::try_from(each).unwrap_or(usize::MAX);
+        Some(each.max(1).saturating_mul(self.options.concurrency))
+    }
+
+    /// Returns how many events the handlers do in a second, at least as many as run at once.
+    pub(super) fn handled_in_a_second(&self) -> usize {
+        let least = self.options.concurrency;
+        let known = self.handled_in(Duration::from_secs(1));
+        known.map_or(least, |count| count.clamp(least, MOST_AHEAD))
+    }
+
+    /// Returns how many events one lease may bring: as many as the handlers do in [`WORTH`], or while a lease
+    /// like this one is under way. While that is not known, it returns a small number. Events that share a
+    /// call take one permit together.
+    pub(super) fn pace(&self, step: &ScanStep) -> u32 {
+        let known = self.handled_in(step.under_way().clamp(WORTH, ARRIVAL));
+        let most = known.unwrap_or(2 * self.options.concurrency);
+        let shared = most.saturating_mul(self.policies.most_shared());
+        u32::try_from(shared).unwrap_or(u32::MAX)
+    }
+
+    /// Returns how many events of a lease may start before the database must be notified again: as many as
+    /// the handlers do in [`WINDOW`]. If this drain disappears, that many events lose an attempt.
+    pub(super) fn window(&self) -> usize {
+        let least = self.options.concurrency;
+        let most = (self.options.batch as usize).max(least);
+        let known = self.handled_in(WINDOW);
+        known.map_or(least, |count| count.clamp(least, most))
+    }
+
+    /// Returns since when the oldest running suspect has been running.
+    pub(super) fn suspect_runs(&self, leases: &Leases) -> Option<Instant> {
+        if !leases.runs_suspect() {
+            return None;
+        }
+        let running = self.pool.running().into_iter();
+        let suspects = running.filter(|(lease, _)| leases.is_suspect(lease.token));
+        suspects.map(|(_, since)| since).min()
+    }
+
+    /// Returns a leased event as a value of the program's enum.
+    ///
+    /// # Errors
+    /// When no program can read it, or another one, or this one later.
+    pub(super) fn read(leased: &LeasedEvent) -> Result<D::Event, Unhandled> {
+        let payload = sealing::opened(&leased.kind, leased.payload.as_deref())?;
+        D::Event::decode(&leased.kind, payload.as_deref()).map_err(|error| {
+            // It belongs to another program, like an event of an unknown kind.
+            if error.is_newer() {
+                let waits = HandlerError::retry("newer_version", error);
+                return Unhandled::Later(waits.blameless());
+            }
+            let code = match error {
+                DecodeError::UnknownKind(_) => "no_handler",
+                DecodeError::Payload { .. } | DecodeError::Version { .. } => "undecodable",
+            };
+            Unhandled::Never(Fault::new(code, error))
+        })
+    }
+
+    /// Creates an event's work. It counts as running from now on. An event that is chained behind another one
+    /// keeps its payload, because it may wait again.
+    pub(super) fn prepare(
+        &mut self,
+        event: D::Event,
+        mut leased: LeasedEvent,
+        launch: Launch<'_>,
+    ) -> Work<EventRun<D>> {
+        let lease = leased.lease;
+        if launch.flushed.ahead.is_none() {
+            leased.payload = None;
+        }
+        let usual = self.options.handler_timeout;
+        let most = self.options.lease_timeout.mul_f64(0.9);
+        let limit = self.policies.handler_timeout(&leased.kind, usual, most);
+        let sharing = self.sharing(&leased);
+        let database = Some(self.database.clone());
+        let mut ctx = Context::new(leased, database, launch.flushed, launch.now + limit);
+        if let Some(spans) = launch.spans {
+            spans.place(&mut ctx);
+        }
+        ctx.share_calls(sharing, self.worker);
+        let span = tracing::info_span!(
+            "event",
+            event.id = lease.id,
+            event.kind = event.kind(),
+            event.attempt = ctx.attempt(),
+            trace_id = ctx.trace().map(TraceContext::trace_id),
+            span_id = ctx.trace().map(TraceContext::span_id),
+            parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
+        );
+        if launch.spans.is_some() {
+            // Within the log's span, so that the lines of handlers stay within it, too.
+            ctx.record_on(span.in_scope(spans::of_attempt));
+        }
+        let ctx = Arc::new(ctx);
+        self.running.insert(lease, ctx.clone());
+        Work {
+            lease,
+            start_by: launch.start_by,
+            part: PERMIT / sharing.most,
+            handlers: EventRun {
+                app: self.app.clone(),
+                ctx,
+                event,
+                limits: Limits {
+                    handler: limit,
+                    cut: launch.cut,
+                },
+                services: self.services.clone(),
+                span,
+            },
+            then: VecDeque::new(),
+        }
+    }
+
+    /// Returns the context of an event that was handed over.
+    pub(super) fn context(&self, lease: Lease) -> Option<Arc<Context>> {
+        self.running.get(&lease).cloned()
+    }
+
+    /// Takes the context of an event that the pool is done with.
+    pub(super) fn take(&mut self, lease: Lease) -> Option<Arc<Context>> {
+        self.running.remove(&lease)
+    }
+
+    /// Takes back the selected events that were handed over and have not started.
+    pub(super) fn recall(&mut self, selected: impl Fn(&LeasedEvent) -> bool) -> Vec<LeasedEvent> {
+        let running = &self.running;
+        let of_lease = |lease| running.get(&lease).is_some_and(|ctx| selected(ctx.event()));
+        let leases = self.pool.take_waiting(of_lease).into_iter();
+        let contexts = leases.filter_map(|lease| self.running.remove(&lease));
+        contexts.map(|ctx| ctx.event().clone()).collect()
+    }
+
+    /// Cuts handlers that ignore their limit, or that are still running after `cut`, the end of the run.
+    pub(super) fn cut_overdue(&mut self, cut: Instant) -> Vec<Attempt> {
+        let now = Instant::now();
+        let mut overdue = Vec::new();
+        for (lease, started) in self.pool.running() {
+            let deadline = self.running.get(&lease).map(|ctx| ctx.deadline().min(cut));
+            if deadline.is_none_or(|deadline| now < deadline.max(started) + OVERDUE)
+                || !self.pool.cut(lease)
+            {
+                continue;
+            }
+            let Some(ctx) = self.running.remove(&lease) else {
+                continue;
+            };
+            let (mut ends, published) = ctx.take_ends();
+            let took = started.elapsed();
+            ends.push(HandlerEnd {
+                handler: ctx.running_handler(),
+                result: Err(HandlerError::timed_out(took, now >= cut)),
+                earlier: false,
+                emitted: Vec::new(),
+            });
+            overdue.push(Attempt {
+                ctx,
+                ends,
+                published,
+                took,
+            });
+        }
+        overdue
+    }
+
+    /// Notifies handlers whose event is no longer ours: `held` lists those that are.
+    pub(super) fn notify_lost(&self, held: &[InHand]) {
+        let held: HashSet<(Uuid, i64)> = held.iter().map(|held| (held.token, held.id)).collect();
+        for (lease, ctx) in &self.running {
+            if !held.contains(&(lease.token, lease.id)) {
+                ctx.note_taken_away();
+            }
+        }
+    }
+}
 
 /// What a worker runs for an event.
 pub(super) trait Run: Send + 'static {
