@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::execute::{EventRun, Limits};
+use super::execute::{EventRun, Limits, Run};
 use super::leases::{Leases, PERMIT};
 use super::options::DrainOptions;
 use super::scan::{ARRIVAL, ScanStep, WORTH};
@@ -356,14 +356,6 @@ impl<D: Dispatch> Workers<D> {
             }
         }
     }
-}
-
-/// What a worker runs for an event.
-pub(super) trait Run: Send + 'static {
-    /// Runs the event's handlers, and returns whether the event that follows it may start at once. The worker
-    /// creates the future itself. A future is large: moving it to the worker, and freeing it on another thread,
-    /// took a tenth of the client's time.
-    fn run(self) -> impl Future<Output = bool> + Send;
 }
 
 /// An event that may start.
