@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
+.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -31,8 +31,16 @@ test: tools ## run everything that CI runs, stage by stage
 	@python3 scripts/skips.py forget
 	@python3 scripts/stages.py $(STAGES)
 
+# The files of the verbs, which a list declares: `cargo fmt` does not find them.
+LISTED := $(wildcard crates/tidegate/src/admin/*.rs crates/tidegate-cli/src/text/*.rs)
+
+fmt: ## format the code
+	cargo fmt --all
+	rustfmt --edition 2024 $(LISTED)
+
 check: tools ## check formatting, module cycles, requirements, lints (warnings are errors), dependencies and public names, the handbook and docs
 	cargo fmt --all --check
+	@rustfmt --edition 2024 --check $(LISTED)
 	@python3 scripts/circles.py
 	@python3 scripts/requirements.py check
 	@python3 scripts/mutants.py --texts

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::Database;
-use tidegate_job::app::checks::{self, Filter, Received};
+use tidegate_job::app::checks::{self, Filter, ReceiveIssuingReport};
 use tokio_postgres::Client;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -58,10 +58,10 @@ async fn receive(client: &mut Client, name: &str, message: &Value) -> Outcome<()
     Ok(())
 }
 
-fn told(received: Received) -> String {
-    match received {
-        Received::Irrelevant => "asks for no check, nothing stored".to_owned(),
-        Received::Stored { event_id } => format!("asks for a check: event {event_id}"),
-        Received::Duplicate { event_id } => format!("event {event_id} makes this check already"),
+fn told(received: ReceiveIssuingReport) -> String {
+    match received.id {
+        None => "asks for no check, nothing stored".to_owned(),
+        Some(id) if received.created => format!("asks for a check: event {id}"),
+        Some(id) => format!("event {id} makes this check already"),
     }
 }

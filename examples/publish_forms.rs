@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate::{Database, Published};
 use tidegate_job::app::forms::{
     self, Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, MessageKey, Need,
-    Private, Received,
+    Private, SubmitReport,
 };
 use tokio_postgres::Client;
 
@@ -39,7 +39,7 @@ async fn publish_all() -> Outcome<()> {
     }
     let granted = grant(
         &format!("sample-{run}-G1"),
-        take_over(&mut client, run, 4).await?,
+        with_case(&mut client, run, 4).await?,
     );
     receive_letter(&mut client, &format!("{run}-1"), &granted).await?;
     let elsewhere = Measure {
@@ -49,7 +49,7 @@ async fn publish_all() -> Outcome<()> {
     let external = grant(&format!("sample-{run}-G2"), elsewhere);
     receive_letter(&mut client, &format!("{run}-2"), &external).await?;
     receive_letter(&mut client, &format!("{run}-2"), &external).await?;
-    let cancelled = take_over(&mut client, run, 5).await?;
+    let cancelled = with_case(&mut client, run, 5).await?;
     cancel(&mut client, &format!("{run}-3"), &cancelled).await?;
     view(&mut client, &granted.grant_number).await?;
     Ok(())
@@ -64,17 +64,20 @@ async fn submit(client: &mut Client, form: &Form) -> Outcome<()> {
 }
 
 /// A form with an open case, so that a message about the case can arrive before the first drain.
-async fn take_over(client: &mut Client, run: u128, number: u32) -> Outcome<Measure> {
+async fn with_case(client: &mut Client, run: u128, number: u32) -> Outcome<Measure> {
     let form = form(&format!("sample-{run}-{number}"));
     let case = Measure {
         case_number: format!("sample-{run}-C{number}"),
         measure_id: "M1".to_owned(),
     };
     let tx = client.transaction().await?;
-    forms::take_over(&tx, &form, &case).await?;
+    let Published { id, .. } = forms::submit(&tx, &form).await?;
+    let open = "UPDATE forms.form SET case_number = $2, measure_id = $3 WHERE id = $1";
+    tx.execute(open, &[&form.id, &case.case_number, &case.measure_id])
+        .await?;
     tx.commit().await?;
     println!(
-        "form {} taken over with its open case {}",
+        "form {} with the open case {} handed in: event {id}",
         form.id, case.case_number
     );
     Ok(case)
@@ -112,12 +115,12 @@ async fn view(client: &mut Client, grant_number: &str) -> Outcome<()> {
     Ok(())
 }
 
-fn told(received: &Received) -> String {
-    match received {
-        Received::Ours { form_id, event } => format!("for our form {form_id}: event {}", event.id),
-        Received::External { event } => format!("for a case that is not ours: event {}", event.id),
-        Received::Unrelated => "for a case that is not ours, nothing to do".to_owned(),
-        Received::Duplicate => "received before, nothing published".to_owned(),
+fn told(received: &SubmitReport) -> String {
+    match (received.id, &received.form_id) {
+        (Some(id), Some(form_id)) => format!("for our form {form_id}: event {id}"),
+        (Some(id), None) => format!("for a case that is not ours: event {id}"),
+        (None, _) if received.repeated => "received before, nothing published".to_owned(),
+        (None, _) => "for a case that is not ours, nothing to do".to_owned(),
     }
 }
 

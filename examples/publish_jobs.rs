@@ -94,7 +94,7 @@ impl Sample {
         let job =
             medical::validate(kind, &payload).map_err(|refusal| format!("{kind}: {refusal:?}"))?;
         let tx = client.transaction().await?;
-        let published = medical::submit(&tx, &job).await?;
+        let published = tidegate::publish(&tx, &job).await?;
         tx.commit().await?;
         let is = if published.created {
             "job"

@@ -20,11 +20,15 @@ use tokio_postgres::types::{FromSql, Type};
 use tower::Service;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::app::{App, Event as AppEvent, checks, forms, medical};
+use crate::app::checks::intake::{Filter, Wanted};
+use crate::app::medical::content::{
+    Content, DiagnosticReportPackage, EncounterPackage, Procedure, ServiceRequest,
+};
+use crate::app::medical::signed::open;
+use crate::app::{App, Event as AppEvent, forms};
+use tidegate::admin::{Actions, Moment, Request, parse_moment};
 use tidegate::config;
 use tidegate::connect;
-use tidegate::invocation::{Actions, Request};
-use tidegate::operate::{Moment, parse_moment};
 use tidegate::outcome::Progress;
 use tidegate::trace::TraceContext;
 use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs, queue};
@@ -274,7 +278,7 @@ fn message(input: &[u8]) {
     let Ok(message) = serde_json::from_slice::<Value>(input) else {
         return;
     };
-    if let Err(error) = checks::intake::is_relevant(&message) {
+    if let Err(error) = Wanted::in_message(&Filter::default(), &message) {
         let error = error.to_string();
         let named = [
             "message",
@@ -365,11 +369,24 @@ fn signed_content(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let is_named = has_key_with_canary(&serde_json::from_slice(input).unwrap_or_default());
     for signed_data in [&*text, &*STANDARD.encode(input)] {
-        for faults in medical::signed::faults_of_each(signed_data) {
-            let told = serde_json::to_string(&faults).unwrap_or_default();
+        for told in [
+            faults_as::<EncounterPackage>(signed_data),
+            faults_as::<DiagnosticReportPackage>(signed_data),
+            faults_as::<Procedure>(signed_data),
+            faults_as::<ServiceRequest>(signed_data),
+        ] {
             assert!(is_named || !told.contains(CANARY), "{told}");
         }
     }
+}
+
+/// The faults of a content that is read as this shape, as JSON.
+fn faults_as<T: Content>(signed_data: &str) -> String {
+    let faults = match open::<T>(signed_data) {
+        Ok(signed) => serde_json::to_string(&signed.faults_of_new()),
+        Err(refusal) => serde_json::to_string(refusal.faults()),
+    };
+    faults.unwrap_or_default()
 }
 
 /// A trace header. An accepted header must be formatted as a header that is accepted too.

@@ -66,20 +66,27 @@ def settings():
 
 
 def verbs():
-    source = code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")
-    page, there = page_of("reference/verbs.md"), verbs_of(source)
+    page, there = page_of("reference/verbs.md"), verbs_of_all_programs()
     named = set(re.findall(r"`([a-z-]+)`", page))
     return missing("reference/verbs.md", "verb", there - named) + made_up("reference/verbs.md", "verb", first_column(page) - there)
 
 
-def verbs_of(source):
+def verbs_of_all_programs():
+    """Returns the verbs of the library's list, without those that the command line skips, and the command line's own."""
+    listed = {name for skipped, name in listed_verbs() if not skipped}
+    source = code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")
     body = re.search(r"pub enum Verb \{(.*?)^\}", source, re.DOTALL | re.MULTILINE)[1]
-    return {kebab(name) for name in re.findall(r"^    ([A-Z]\w*)(?:\(| \{|,)", body, re.MULTILINE)}
+    own = set(re.findall(r"^    ([A-Z]\w*)(?:\(| \{|,)", body, re.MULTILINE)) - {"Listed"}
+    return {kebab(name) for name in listed | own}
+
+
+def listed_verbs():
+    body = re.search(r"macro_rules! each_verb \{(.*?)^\}", code_of(LIBRARY / "admin" / "mod.rs"), re.DOTALL | re.MULTILINE)[1]
+    return re.findall(r"(#\[command\(skip\)\] )?\b([A-Z]\w*)\(\w+Request\)", body)
 
 
 def actions():
-    source = code_of(LIBRARY / "invocation.rs")
-    there = set(re.findall(r'"(\w+)"', re.search(r"const ACTIONS: \[&str; \d+\] = \[(.*?)\];", source, re.DOTALL)[1]))
+    there = {kebab(name).replace("-", "_") for _, name in listed_verbs()}
     return compare("reference/actions.md", "action", there, first_column(page_of("reference/actions.md")))
 
 
@@ -109,8 +116,8 @@ def sqlstates():
 def states():
     page = page_of("reference/states.md")
     events = set(re.findall(r"^\| `([A-Z_]+)` \| `event_", page, re.MULTILINE))
-    parser = code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")
-    there = set(re.findall(r'"([A-Z_]+)"', re.search(r'value_parser = \[("PENDING".*?)\]', parser)[1]))
+    list_of = re.search(r"const STATUSES: \[&str; \d+\] = \[(.*?)\];", code_of(LIBRARY / "look.rs"), re.DOTALL)[1]
+    there = set(re.findall(r'"([A-Z_]+)"', list_of))
     stated = re.search(r"CHECK \(state IN \((.*?)\)\)", (SQL / "V0001__tables.sql").read_text())[1]
     services = first_column(section(page, "States of a service"))
     return compare("reference/states.md", "state", there, events) + \
@@ -159,7 +166,7 @@ def commands():
     sources = [code_of(file) for file in rust(*(crate / "src" for crate in sorted((ROOT / "crates").iterdir())), ROOT / "src")]
     own = {name for source in sources for name in re.findall(r'^\s*name = "([a-z-]+)",?$|#\[command\(name = "([a-z-]+)"', source, re.MULTILINE)
            for name in name if name}
-    known = verbs_of(code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")) | own | {"help"}
+    known = verbs_of_all_programs() | own | {"help"}
     flags = USUAL | {name for source in sources for name in flags_of(source)}
     wrong = []
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]:
@@ -173,7 +180,7 @@ def commands():
 
 def flags_of(source):
     """Returns the names of the flags: the name given to `long`, or the field's."""
-    for options, field in re.findall(r"#\[arg\(((?:(?!\)\]).)*)\)\]\s*(?:pub(?:\(\w+\))? )?(\w+):", source, re.DOTALL):
+    for options, field in re.findall(r"#\[arg\(((?:(?!\)\]).)*)\)\]\s*(?:#\[serde\([^\]]*\)\]\s*)?(?:pub(?:\(\w+\))? )?(\w+):", source, re.DOTALL):
         if not re.search(r"\blong\b", options):
             continue
         named = re.search(r'long = "([a-z-]+)"', options)

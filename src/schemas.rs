@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use utoipa::PartialSchema;
 
 use crate::app::checks::ReceiveIssuingReport;
-use crate::app::submission::SubmitReport;
+use crate::app::forms::SubmitReport;
 
 /// Each verb of the program's own, with the schema of its document.
 #[must_use]

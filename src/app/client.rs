@@ -12,12 +12,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{Client, Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
 use super::credentials::Credentials;
 use tidegate::connect::Trust;
@@ -78,6 +77,8 @@ pub struct HttpService {
     base: Option<Url>,
     credentials: Credentials,
     http: HttpClient,
+    /// Whether 409 comes with the object that already exists, and counts as success.
+    finds: bool,
 }
 
 impl HttpService {
@@ -123,7 +124,16 @@ impl HttpService {
             base: base.transpose()?,
             credentials,
             http,
+            finds: false,
         })
+    }
+
+    /// A service that answers 409 with the object that already exists. This counts as success.
+    pub(super) fn finding(self) -> Self {
+        Self {
+            finds: true,
+            ..self
+        }
     }
 
     /// Reports whether a base URL is set.
@@ -160,25 +170,10 @@ impl HttpService {
         body: &impl Serialize,
         limit: Duration,
     ) -> Result<T, HandlerError> {
-        self.call(path, key, body, limit, |status| status.is_success())
-            .await
-    }
-
-    /// Like [`HttpService::post`], for a service that answers 409 with the object that already exists. This
-    /// counts as success.
-    ///
-    /// # Errors
-    /// As [`HttpService::post`], except for 409.
-    pub async fn post_or_find<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        key: &str,
-        body: &impl Serialize,
-    ) -> Result<T, HandlerError> {
-        self.call(path, key, body, CALL_TIMEOUT, |status| {
-            status.is_success() || status == StatusCode::CONFLICT
+        let answer = tokio::time::timeout(limit, self.call(path, key, body)).await;
+        answer.unwrap_or_else(|_| {
+            Err(self.unavailable(format_args!("gave no answer within {limit:.1?}")))
         })
-        .await
     }
 
     async fn call<T: DeserializeOwned>(
@@ -186,22 +181,16 @@ impl HttpService {
         path: &str,
         key: &str,
         body: &impl Serialize,
-        limit: Duration,
-        is_answer: impl Fn(StatusCode) -> bool,
     ) -> Result<T, HandlerError> {
-        let until = Instant::now() + limit;
-        let mut request = self
-            .request(path)
-            .await?
-            .header("Idempotency-Key", key)
-            .json(body);
-        if let Some(position) = trace::current() {
-            request = request.header("traceparent", position.to_string());
-        }
-        let response = self.send(request, until, limit).await?;
+        let request = self.request(path).await?.header("Idempotency-Key", key);
+        let request = match trace::current() {
+            Some(position) => request.header("traceparent", position.to_string()),
+            None => request,
+        };
+        let response = self.send(request.json(body)).await?;
         let status = response.status();
-        if is_answer(status) {
-            return self.decode(response, limit).await;
+        if status.is_success() || self.finds && status == StatusCode::CONFLICT {
+            return self.decode(response).await;
         }
         Err(self.failure(status, response.headers()))
     }
@@ -229,44 +218,26 @@ impl HttpService {
 
     /// Sends a request with our credentials. If they are refused and have changed since, it sends the request
     /// once more.
-    async fn send(
-        &self,
-        request: RequestBuilder,
-        until: Instant,
-        limit: Duration,
-    ) -> Result<Response, HandlerError> {
+    async fn send(&self, request: RequestBuilder) -> Result<Response, HandlerError> {
         let unread = |error: Error| self.unavailable(format_args!("cannot be called: {error}"));
-        let shown = self.credentials.header().await.map_err(unread)?;
-        let again = shown.as_ref().and_then(|_| request.try_clone());
-        let response = self
-            .send_with(request, shown.as_ref(), until, limit)
-            .await?;
+        let Some((name, shown)) = self.credentials.header().await.map_err(unread)? else {
+            return self.answer(request).await;
+        };
+        let again = request.try_clone();
+        let response = self.answer(request.header(&name, &shown)).await?;
         if verdict(response.status()) != Verdict::Credentials {
             return Ok(response);
         }
-        let (Some((_, refused)), Some(again)) = (&shown, again) else {
-            return Ok(response);
-        };
-        match self.credentials.changed(refused).await.map_err(unread)? {
+        let changed = self.credentials.changed(&shown).await.map_err(unread)?;
+        match again.zip(changed) {
             None => Ok(response),
-            changed => self.send_with(again, changed.as_ref(), until, limit).await,
+            Some((again, (name, value))) => self.answer(again.header(name, value)).await,
         }
     }
 
-    async fn send_with(
-        &self,
-        request: RequestBuilder,
-        header: Option<&(HeaderName, HeaderValue)>,
-        until: Instant,
-        limit: Duration,
-    ) -> Result<Response, HandlerError> {
-        let request = match header {
-            Some((name, value)) => request.header(name, value),
-            None => request,
-        };
-        let left = until.saturating_duration_since(Instant::now());
-        let sent = request.timeout(left).send().await;
-        sent.map_err(|error| self.unavailable(reason(&error, limit)))
+    async fn answer(&self, request: RequestBuilder) -> Result<Response, HandlerError> {
+        let sent = request.send().await;
+        sent.map_err(|error| self.unavailable(reason(&error)))
     }
 
     async fn request(&self, path: &str) -> Result<RequestBuilder, HandlerError> {
@@ -287,16 +258,12 @@ impl HttpService {
         Ok(client.post(url))
     }
 
-    async fn decode<T: DeserializeOwned>(
-        &self,
-        mut response: Response,
-        limit: Duration,
-    ) -> Result<T, HandlerError> {
+    async fn decode<T: DeserializeOwned>(&self, mut response: Response) -> Result<T, HandlerError> {
         let mut body = Vec::new();
         while let Some(part) = response
             .chunk()
             .await
-            .map_err(|error| self.unavailable(reason(&error, limit)))?
+            .map_err(|error| self.unavailable(reason(&error)))?
         {
             if body.len() + part.len() > MOST_ANSWER {
                 let why = format_args!("gave an answer of more than {MOST_ANSWER} bytes");
@@ -381,10 +348,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Describes why a call failed, with its causes but without the URL.
-fn reason(error: &reqwest::Error, limit: Duration) -> String {
-    if error.is_timeout() {
-        return format!("gave no answer within {limit:.1?}");
-    }
+fn reason(error: &reqwest::Error) -> String {
     let mut text = if error.is_connect() {
         "cannot be reached"
     } else {

@@ -4,7 +4,7 @@
 pub mod checks;
 pub mod client;
 mod credentials;
-mod day;
+mod field;
 pub mod forms;
 pub mod medical;
 pub mod records;

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tidegate::Error;
 use tidegate::config::parse_duration;
-use tidegate::forget::{Forgotten, Records};
-use tidegate::operate::{Subject, SubjectKeys};
-use tidegate::tokio_postgres::{Client, GenericClient, Transaction};
-use tokio_postgres::types::{ToSql, Type};
+use tidegate::forget::{Forgotten, Records, Subject, SubjectKeys};
+use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
 use super::forms::intake;
 use super::medical;
-use super::sql::query;
+use super::sql::{Param, decode, query};
 
 /// A patient, identified by UUID.
 const PATIENT: &str = "patient";
@@ -33,15 +33,15 @@ const BATCH: i32 = 10_000;
 const RETENTIONS: [(&str, &str); 3] = [
     (
         "FORMS_RETENTION",
-        "SELECT forms.expire(make_interval(secs => $1), $2, $3)::text",
+        "SELECT forms.expire(make_interval(secs => $1), $2, $3)",
     ),
     (
         "CHECKS_RETENTION",
-        "SELECT checks.expire(make_interval(secs => $1), $2, $3)::text",
+        "SELECT checks.expire(make_interval(secs => $1), $2, $3)",
     ),
     (
         "MEDICAL_RETENTION",
-        "SELECT medical.expire(make_interval(secs => $1), $2, $3)::text",
+        "SELECT medical.expire(make_interval(secs => $1), $2, $3)",
     ),
 ];
 
@@ -105,14 +105,9 @@ impl Records for People {
                 let Some(kept) = self.retention(name)? else {
                     continue;
                 };
-                let kept = kept.as_secs_f64();
-                let params: [Param<'_>; 3] = [
-                    (&kept, Type::FLOAT8),
-                    (&BATCH, Type::INT4),
-                    (&dry_run, Type::BOOL),
-                ];
-                let told = told(client, "expire", statement, &params).await?;
-                removed.extend(rows_by_table(&told));
+                let params: [&dyn Param; 3] = [&kept.as_secs_f64(), &BATCH, &dry_run];
+                let rows: Rows = answer(client, "expire", statement, &params).await?;
+                removed.extend(rows);
             }
             Ok(removed)
         }
@@ -120,74 +115,56 @@ impl Records for People {
     }
 }
 
-type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+/// Numbers of rows by table.
+type Rows = BTreeMap<String, u64>;
 
-async fn patient(
-    transaction: &Transaction<'_>,
-    id: &str,
-    dry_run: bool,
-) -> Result<Forgotten, Error> {
+async fn patient(tx: &Transaction<'_>, id: &str, dry_run: bool) -> Result<Forgotten, Error> {
     let patient_id: Uuid = id
         .parse()
         .map_err(|_| Error::Invalid("subject: a patient must be a UUID".to_owned()))?;
-    let sql = "SELECT medical.forget($1, $2)::text";
-    let params: [Param<'_>; 2] = [(&patient_id, Type::UUID), (&dry_run, Type::BOOL)];
-    let told = told(transaction, "forget", sql, &params).await?;
-    Ok(Forgotten {
-        keys: SubjectKeys {
-            groups: vec![medical::group(patient_id)],
-            ..SubjectKeys::default()
-        },
-        tables: rows_by_table(&told),
-    })
+    let sql = "SELECT medical.forget($1, $2)";
+    let tables = answer(tx.client(), "forget", sql, &[&patient_id, &dry_run]).await?;
+    let keys = SubjectKeys {
+        groups: vec![medical::group(patient_id)],
+        ..SubjectKeys::default()
+    };
+    Ok(Forgotten { keys, tables })
+}
+
+/// The answer of `forms.forget`.
+#[derive(Deserialize)]
+struct ForgottenForms {
+    forms: Vec<String>,
+    tables: Rows,
 }
 
 async fn of_forms(
-    transaction: &Transaction<'_>,
+    tx: &Transaction<'_>,
     subject: &Subject,
     dry_run: bool,
 ) -> Result<Forgotten, Error> {
+    let id = &subject.id;
     let is_form = subject.name == FORM;
-    let (form, person) = (
-        is_form.then_some(&subject.id),
-        (!is_form).then_some(&subject.id),
-    );
-    let sql = "SELECT forms.forget($1, $2, $3)::text";
-    let params: [Param<'_>; 3] = [
-        (&form, Type::TEXT),
-        (&person, Type::TEXT),
-        (&dry_run, Type::BOOL),
-    ];
-    let told = told(transaction, "forget", sql, &params).await?;
-    let ids = told["forms"].as_array().into_iter().flatten();
-    let mut forms: Vec<String> = ids
-        .filter_map(|id| id.as_str().map(str::to_owned))
-        .collect();
+    let (form, person) = (is_form.then_some(id), (!is_form).then_some(id));
+    let sql = "SELECT forms.forget($1, $2, $3)";
+    let params: [&dyn Param; 3] = [&form, &person, &dry_run];
+    let ForgottenForms { mut forms, tables } = answer(tx.client(), "forget", sql, &params).await?;
     // Events may still exist for a form that is already removed.
     forms.extend(form.cloned());
-    Ok(Forgotten {
-        keys: SubjectKeys {
-            groups: forms.iter().map(|id| intake::group_of(id)).collect(),
-            correlation_ids: forms,
-        },
-        tables: rows_by_table(&told["tables"]),
-    })
+    let keys = SubjectKeys {
+        groups: forms.iter().map(|id| intake::group_of(id)).collect(),
+        correlation_ids: forms,
+    };
+    Ok(Forgotten { keys, tables })
 }
 
-async fn told(
-    client: &(impl GenericClient + Sync),
+async fn answer<T: DeserializeOwned>(
+    client: &Client,
     stage: &'static str,
     sql: &str,
-    params: &[Param<'_>],
-) -> Result<Value, Error> {
+    params: &[&dyn Param],
+) -> Result<T, Error> {
     let rows = query(client, stage, sql, params).await?;
-    let text: &str = rows.first().map_or("null", |row| row.get(0));
-    serde_json::from_str(text).map_err(|error| Error::Unreadable(format!("{stage}: {error}")))
-}
-
-fn rows_by_table(told: &Value) -> BTreeMap<String, u64> {
-    let fields = told.as_object().into_iter().flatten();
-    fields
-        .filter_map(|(table, rows)| Some((table.clone(), rows.as_u64()?)))
-        .collect()
+    let json = rows.first().map_or(Value::Null, |row| row.get(0));
+    decode(stage, json)
 }

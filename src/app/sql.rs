@@ -1,20 +1,70 @@
 //! Owns how the program sends its own statements.
 
+use std::time::SystemTime;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tidegate::Error;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+/// A value of a Rust type that has one type in the database.
+pub(crate) trait Typed {
+    const TYPE: Type;
+}
+
+macro_rules! typed {
+    ($($rust:ty = $type:ident),+) => { $(impl Typed for $rust { const TYPE: Type = Type::$type; })+ };
+}
+
+typed!(
+    bool = BOOL,
+    i32 = INT4,
+    i64 = INT8,
+    f64 = FLOAT8,
+    str = TEXT,
+    String = TEXT,
+    Uuid = UUID
+);
+typed!(Value = JSONB, SystemTime = TIMESTAMPTZ, Vec<u8> = BYTEA, Vec<String> = TEXT_ARRAY);
+
+impl<T: Typed> Typed for Option<T> {
+    const TYPE: Type = T::TYPE;
+}
+
+impl<T: Typed + ?Sized> Typed for &T {
+    const TYPE: Type = T::TYPE;
+}
+
+/// A parameter of a statement.
+pub(crate) trait Param: Sync {
+    fn typed(&self) -> (&(dyn ToSql + Sync), Type);
+}
+
+impl<T: Typed + ToSql + Sync> Param for T {
+    fn typed(&self) -> (&(dyn ToSql + Sync), Type) {
+        (self, T::TYPE)
+    }
+}
 
 /// Sends a statement with its types in one round trip. It leaves no state in the session.
 pub(crate) async fn query(
-    client: &(impl GenericClient + Sync),
+    client: &Client,
     stage: &'static str,
     sql: &str,
-    params: &[(&(dyn ToSql + Sync), Type)],
+    params: &[&dyn Param],
 ) -> Result<Vec<Row>, Error> {
+    let params: Vec<_> = params.iter().map(|param| param.typed()).collect();
     // The error is converted to our own type, because the driver's error may show the detail, which
     // quotes the row.
-    client
-        .query_typed(sql, params)
-        .await
-        .map_err(|source| Error::Database { stage, source })
+    let answer = client.query_typed(sql, &params).await;
+    answer.map_err(|source| Error::Database { stage, source })
+}
+
+/// Decodes a column of JSON. The decoder's own message may quote the row, so the error names only
+/// `what` it is.
+pub(crate) fn decode<T: DeserializeOwned>(what: &str, json: Value) -> Result<T, Error> {
+    let unreadable = |_| Error::Unreadable(format!("{what}: a row does not decode"));
+    serde_json::from_value(json).map_err(unreadable)
 }

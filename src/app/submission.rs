@@ -13,17 +13,17 @@
 //! `kind`, is a bus message. It may request an AI check ([`checks::receive`]) or be irrelevant. Other fields
 //! are allowed and ignored.
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_postgres::Transaction;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::checks::{self, Filter};
-use super::forms::{self, Form, Grant, Measure, MessageKey, Received};
+use super::forms::{self, Form, Grant, Measure, MessageKey, SubmitReport};
+use tidegate::Error;
 use tidegate::intake::Message;
-use tidegate::{Error, Published};
 use tidegate_cli::clap::{self, ValueEnum};
 
 /// What clients can submit. The comments are the help's text.
@@ -75,41 +75,6 @@ pub struct Viewed {
     pub grant_number: String,
 }
 
-/// The result of a submission.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct SubmitReport {
-    /// The event that processes it. Null if there is nothing to do.
-    pub id: Option<i64>,
-    /// The form that it is about, if it is one of ours.
-    pub form_id: Option<String>,
-    /// Whether it was submitted before. If so, nothing was stored.
-    pub repeated: bool,
-}
-
-impl SubmitReport {
-    pub(crate) fn published(event: Published, form_id: Option<String>) -> Self {
-        Self {
-            id: Some(event.id),
-            form_id,
-            repeated: false,
-        }
-    }
-}
-
-impl From<Received> for SubmitReport {
-    fn from(received: Received) -> Self {
-        match received {
-            Received::Ours { form_id, event } => Self::published(event, Some(form_id)),
-            Received::External { event } => Self::published(event, None),
-            other => Self {
-                id: None,
-                form_id: None,
-                repeated: other == Received::Duplicate,
-            },
-        }
-    }
-}
-
 impl Subject {
     /// Stores JSON of this subject, in the caller's transaction. `client` is the identified client that sent
     /// it, if any.
@@ -126,7 +91,7 @@ impl Subject {
             Self::Form => {
                 let form: Form = read("form", json)?;
                 let event = forms::submit(tx, &form).await?;
-                Ok(SubmitReport::published(event, Some(form.id)))
+                Ok(SubmitReport::published(&event, Some(form.id)))
             }
             Self::Letter => {
                 let letter: Letter = read("letter", json)?;
@@ -135,8 +100,7 @@ impl Subject {
                     source: &letter.source,
                     external_id: &letter.external_id,
                 };
-                let received = forms::receive_letter(tx, key, &letter.grant).await?;
-                Ok(received.into())
+                forms::receive_letter(tx, key, &letter.grant).await
             }
             Self::Cancellation => {
                 let told: Cancellation = read("cancellation", json)?;
@@ -145,12 +109,12 @@ impl Subject {
                     source: &told.source,
                     external_id: &told.external_id,
                 };
-                Ok(forms::cancel(tx, key, &told.measure).await?.into())
+                forms::cancel(tx, key, &told.measure).await
             }
             Self::Viewed => {
                 let viewed: Viewed = read("viewed", json)?;
                 let event = forms::letter_viewed(tx, &viewed.grant_number).await?;
-                Ok(SubmitReport::published(event, None))
+                Ok(SubmitReport::published(&event, None))
             }
         }
     }

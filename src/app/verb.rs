@@ -6,7 +6,8 @@ use tidegate::Error;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask, json_argument};
 
-use super::submission::{Subject, SubmitReport};
+use super::forms::SubmitReport;
+use super::submission::Subject;
 
 /// Submit a form, a grant letter or a notice, and publish its event in the same transaction.
 #[derive(Parser)]

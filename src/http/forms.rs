@@ -1,24 +1,21 @@
 //! Receives forms and notices about them, as [`crate::app::submission`] reads them. One transaction stores
 //! the data and publishes the event.
 
-use axum::body::Bytes;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::Json;
+use axum::extract::Path;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::{Extension, Json};
-use futures_util::future::BoxFuture;
-use tokio_postgres::Transaction;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::Shared;
 use super::answer::Data;
-use super::callers::Caller;
-use super::jobs::{json, refused as by_the_queue};
+use super::jobs::refused as by_the_queue;
+use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use super::{Shared, committed};
-use crate::app::forms::{self, Form};
-use crate::app::submission::{Cancellation, Letter, Subject, SubmitReport, Viewed, read};
-use tidegate::{Database, Error};
+use crate::app::forms::{self, Form, SubmitReport};
+use crate::app::submission::{Cancellation, Letter, Subject, Viewed, read};
+use tidegate::Error;
 
 /// The routes for clients that submit forms and show letters to people.
 pub(super) fn routes() -> OpenApiRouter<Shared> {
@@ -46,13 +43,8 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
         Common
     )
 )]
-async fn form(
-    state: State<Database>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Answered {
-    take_in(state, Subject::Form, caller, &headers, body).await
+async fn form(posted: Posted) -> Answered {
+    take_in(Subject::Form, posted).await
 }
 
 /// Submits a grant letter for one of our cases or another one.
@@ -68,13 +60,8 @@ async fn form(
         Common
     )
 )]
-async fn letter(
-    state: State<Database>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Answered {
-    take_in(state, Subject::Letter, caller, &headers, body).await
+async fn letter(posted: Posted) -> Answered {
+    take_in(Subject::Letter, posted).await
 }
 
 /// Reports that the case system cancelled a measure.
@@ -90,13 +77,8 @@ async fn letter(
         Common
     )
 )]
-async fn cancellation(
-    state: State<Database>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Answered {
-    take_in(state, Subject::Cancellation, caller, &headers, body).await
+async fn cancellation(posted: Posted) -> Answered {
+    take_in(Subject::Cancellation, posted).await
 }
 
 /// Reports that a grant letter of this form was viewed.
@@ -112,49 +94,29 @@ async fn cancellation(
         Common
     )
 )]
-async fn viewed(
-    State(database): State<Database>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Answered {
-    json(&headers, &body)?;
-    accepted(&database, &headers, |tx| {
+async fn viewed(Path(id): Path<String>, posted: Posted) -> Answered {
+    let body = posted.body.clone();
+    let done = posted.committed(|tx| {
         Box::pin(async move {
             let viewed: Viewed = read("viewed", &body)?;
             let event = forms::letter_of_form_viewed(tx, &id, &viewed.grant_number).await?;
-            Ok(SubmitReport::published(event, Some(id)))
+            Ok(SubmitReport::published(&event, Some(id)))
         })
-    })
-    .await
+    });
+    accepted(done.await)
 }
 
 type Answered = Result<Response, Problem>;
 
-async fn take_in(
-    State(database): State<Database>,
-    subject: Subject,
-    caller: Caller,
-    headers: &HeaderMap,
-    body: Bytes,
-) -> Answered {
-    json(headers, &body)?;
-    accepted(&database, headers, |tx| {
-        Box::pin(async move { subject.take_in(tx, caller.client, &body).await })
-    })
-    .await
+async fn take_in(subject: Subject, posted: Posted) -> Answered {
+    let (client, body) = (posted.caller.client, posted.body.clone());
+    let done = posted
+        .committed(move |tx| Box::pin(async move { subject.take_in(tx, client, &body).await }));
+    accepted(done.await)
 }
 
-/// Stores the submission, and returns the result.
-async fn accepted(
-    database: &Database,
-    headers: &HeaderMap,
-    take_in: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<SubmitReport, Error>>
-    + Send,
-) -> Answered {
-    let data = committed(database, headers, take_in)
-        .await
-        .map_err(refused)?;
+fn accepted(done: Result<SubmitReport, Error>) -> Answered {
+    let data = done.map_err(refused)?;
     Ok((StatusCode::ACCEPTED, Json(Data { data })).into_response())
 }
 

@@ -5,11 +5,9 @@
 //! answers. Invalid settings do not make the start fail, as in the other function: every request is answered
 //! with 503, and the log contains the reason.
 
-use std::sync::Arc;
-
+use axum::Router;
 use axum::middleware::map_response;
 use axum::response::Response;
-use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::log_panics;
@@ -30,40 +28,17 @@ pub fn run() -> Result<(), lambda_http::Error> {
     let _flush = FlushAtExit;
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
     log_panics();
-    let settings = logs.and_then(|()| settings());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(settings))
+    runtime.block_on(serve(logs))
 }
 
-struct Settings {
-    database: Database,
-    access: Access,
-    /// The drain function, if requests may start it.
-    wakes: Option<Arc<dyn StartDrain>>,
-}
-
-async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Error> {
-    // Opens a connection while the first request is fetched.
-    if let Ok(settings) = &settings {
-        settings.database.prepare();
-    }
-    let router = settings.map_or_else(
-        |error| {
-            tracing::error!(error = %error, "the settings are not valid; every request will fail");
-            unconfigured()
-        },
-        |Settings {
-             database,
-             access,
-             wakes,
-         }| {
-            let wakes = Wakes::new(&database, wakes, true);
-            let router = waking(router(database, access), wakes);
-            recording(router, tidegate_otel::installed().cloned())
-        },
-    );
+async fn serve(logs: Result<(), Error>) -> Result<(), lambda_http::Error> {
+    let router = logs.and_then(|()| configured()).unwrap_or_else(|error| {
+        tracing::error!(error = %error, "the settings are not valid; every request will fail");
+        unconfigured()
+    });
     // The function is frozen after its answer, and its lines with it.
     lambda_http::run(router.layer(map_response(async |answer: Response| {
         flush(PATIENCE);
@@ -72,9 +47,9 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
     .await
 }
 
-/// Reads the settings. A function URL may be public, and the function cannot know. The setting for
-/// authentication is therefore required, even to say that callers are not authenticated.
-fn settings() -> Result<Settings, Error> {
+/// Builds the router by the settings. A function URL may be public, and the function cannot know. The setting
+/// for authentication is therefore required, even to say that callers are not authenticated.
+fn configured() -> Result<Router, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {
         return Err(Error::Config(
@@ -82,9 +57,10 @@ fn settings() -> Result<Settings, Error> {
         ));
     }
     tidegate::seal::from_settings(&environment)?;
-    Ok(Settings {
-        database: Database::from_settings(&environment, CONNECTIONS)?,
-        access,
-        wakes: wake::from_settings(&environment)?,
-    })
+    let database = Database::from_settings(&environment, CONNECTIONS)?;
+    let wakes = Wakes::new(&database, wake::from_settings(&environment)?, true);
+    // Opens a connection while the first request is fetched.
+    database.prepare();
+    let router = waking(router(database, access), wakes);
+    Ok(recording(router, tidegate_otel::installed().cloned()))
 }

@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Path, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_postgres::Transaction;
-use tokio_postgres::types::{ToSql, Type};
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::Schema;
@@ -23,12 +20,13 @@ use uuid::Uuid;
 use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
 use super::callers::Caller;
 use super::links::{Link, LinkKeys};
+use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use super::{Shared, begin, committed, connection};
-use crate::app::medical::{self, ValidJob};
+use super::{Shared, begin, connection};
+use crate::app::medical;
 use crate::app::sql::query;
 use tidegate::queue;
-use tidegate::{Database, Error, Job};
+use tidegate::{Database, Error, Job, NewEvent, publish};
 
 /// The interval of the shipped drain schedule (`template.yaml`). The `eta` of a job is based on it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);
@@ -76,18 +74,12 @@ fn for_kind(
         .required(Some(Required::True));
     operation.request_body = Some(body.build().into());
     operation.operation_id = Some(kind.to_owned());
-    operation.summary = description(schema).or(operation.summary);
-    operation
-}
-
-/// Returns the description in a payload's schema, however the schema is composed.
-fn description(schema: &RefOr<Schema>) -> Option<String> {
-    match schema {
-        RefOr::T(Schema::Object(object)) => object.description.clone(),
-        RefOr::T(Schema::AllOf(parts)) => parts.description.clone(),
-        RefOr::T(Schema::OneOf(choices)) => choices.description.clone(),
-        _ => None,
+    // The description in a schema, however the schema is composed.
+    let description = json!(schema)["description"].take();
+    if let Value::String(description) = description {
+        operation.summary = Some(description);
     }
+    operation
 }
 
 /// Accepts a job of this kind. If an equal job is pending (equal except for `request_id`), the
@@ -103,20 +95,13 @@ fn description(schema: &RefOr<Schema>) -> Option<String> {
         Common
     )
 )]
-async fn submit(
-    State(database): State<Database>,
-    Extension(caller): Extension<Caller>,
-    route: MatchedPath,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Problem> {
+async fn submit(route: MatchedPath, mut posted: Posted) -> Result<Response, Problem> {
     let kind = route.as_str().trim_start_matches(JOBS);
-    let mut asked = json(&headers, &body)?;
-    caller.speak_for(&mut asked, &["client_id", "user_id", "patient_id"])?;
-    let job = medical::validate(kind, &asked)?;
-    let accepted = committed(&database, &headers, move |tx| {
-        Box::pin(async move { accept(tx, &job, caller).await })
-    });
+    let caller = posted.caller;
+    caller.speak_for(&mut posted.json, &["client_id", "user_id", "patient_id"])?;
+    let job = medical::validate(kind, &posted.json)?;
+    let accepted =
+        posted.committed(move |tx| Box::pin(async move { accept(tx, &job, caller).await }));
     let (job, link) = accepted.await.map_err(refused)?;
     Ok(answer::accepted(job, &link))
 }
@@ -124,13 +109,13 @@ async fn submit(
 /// Publishes the job and reads it back in one transaction (E2), with the id of its link.
 async fn accept(
     transaction: &Transaction<'_>,
-    job: &ValidJob,
+    job: &NewEvent,
     caller: Caller,
 ) -> Result<(Job, String), Error> {
     // Read the keys before publishing takes the lock of the patient's group, which is held until the
     // end.
     let keys = LinkKeys::read(transaction).await?;
-    let id = medical::submit(transaction, job).await?.id;
+    let id = publish(transaction, job).await?.id;
     let link = keys.sign(id, caller.client)?;
     let job = queue::job(transaction, id, WAKE_INTERVAL).await?;
     Ok((job.ok_or(Error::UnknownEvent(id))?, link))
@@ -180,10 +165,8 @@ async fn find(database: &Database, link: &Link, caller: Caller) -> Result<Option
 async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, Error> {
     let sql = "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
     let group = medical::group(patient);
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&id, Type::INT8), (&group, Type::TEXT)];
-    Ok(!query(tx, "patient of a job", sql, &params)
-        .await?
-        .is_empty())
+    let rows = query(tx.client(), "patient of a job", sql, &[&id, &group]).await?;
+    Ok(!rows.is_empty())
 }
 
 /// Refuses an unknown kind. Each known kind has a path of its own.
@@ -200,24 +183,6 @@ async fn unknown_kind() -> Problem {
 
 fn no_such_job() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such job")
-}
-
-pub(super) fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
-    let essence = content_type.and_then(|text| text.split(';').next());
-    if !essence.is_some_and(|text| text.trim().eq_ignore_ascii_case("application/json")) {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "unsupported_media_type",
-            "the content type must be application/json",
-        ));
-    }
-    serde_json::from_slice(body).map_err(|error| {
-        // The parser's own text may quote the body. The position does not.
-        let (line, column) = (error.line(), error.column());
-        let message = format!("the body is not JSON: line {line}, column {column}");
-        Problem::new(StatusCode::BAD_REQUEST, "malformed_json", message)
-    })
 }
 
 /// Returns a refusal by the queue itself, in the queue's own words.

@@ -32,7 +32,7 @@ impl LinkKeys {
     /// # Errors
     /// Database errors.
     pub(super) async fn read(tx: &Transaction<'_>) -> Result<Self, Error> {
-        let rows = query(tx, "link keys", KEYS, &[]).await?;
+        let rows = query(tx.client(), "link keys", KEYS, &[]).await?;
         Ok(Self(rows.iter().map(|row| row.get(0)).collect()))
     }
 

@@ -9,6 +9,7 @@
 //! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`
 //! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, which the links of a job lead to, and the
 //!   confirmation of approvals
+//! - `posted`: the JSON of a request, and the transaction that does what it asks for
 //! - `callers`: authentication and permissions of callers
 //! - `links`: the ids in links to jobs, which cannot be guessed
 //! - `answer`: the bodies, by the table "Reading a job"
@@ -33,6 +34,7 @@ mod limits;
 mod links;
 mod metrics;
 mod patients;
+mod posted;
 mod problem;
 mod serve;
 pub mod verb;
@@ -42,11 +44,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRef, Request, State};
+use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Method};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use futures_util::future::BoxFuture;
 use tokio_postgres::{Client, Transaction};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -54,7 +55,6 @@ use utoipa_axum::routes;
 
 use tidegate::chain::StartDrain;
 use tidegate::connect::Pooled;
-use tidegate::trace::{self, TraceContext};
 use tidegate::wake::Waker;
 use tidegate::{Database, Error};
 use tidegate_otel::Telemetry;
@@ -258,33 +258,4 @@ async fn begin(client: &mut Pooled) -> Result<Transaction<'_>, Error> {
     let limit = format!("SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}");
     transaction.batch_execute(&limit).await.map_err(failed)?;
     Ok(transaction)
-}
-
-/// Does this work in a transaction, under the trace of the request. A connection that was lost leaves the
-/// pool.
-async fn committed<T>(
-    database: &Database,
-    headers: &HeaderMap,
-    work: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<T, Error>> + Send,
-) -> Result<T, Error> {
-    let mut client = connection(database).await?;
-    let committed = async {
-        let transaction = begin(&mut client).await?;
-        let done = work(&transaction).await?;
-        let stage = "commit";
-        let committed = transaction.commit().await;
-        committed.map_err(|source| Error::Database { stage, source })?;
-        Ok(done)
-    };
-    let committed = trace::within(trace_of(headers), committed).await;
-    if committed.as_ref().is_err_and(Error::is_connection_lost) {
-        drop(Pooled::take(client));
-    }
-    committed
-}
-
-/// Reads the trace context. A request without one, or with a malformed one, has no trace.
-fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
-    let header = headers.get("traceparent")?.to_str().ok()?;
-    TraceContext::parse(header)
 }

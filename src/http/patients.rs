@@ -1,9 +1,8 @@
 //! Reads the entities of patients, which the links of a job lead to, and confirms approvals.
 
-use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use utoipa_axum::router::OpenApiRouter;
@@ -12,9 +11,9 @@ use uuid::Uuid;
 
 use super::answer::Data;
 use super::callers::Caller;
-use super::jobs::json;
+use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use super::{Shared, begin, committed, connection};
+use super::{Shared, begin, connection};
 use crate::app::medical::entity::{EntityKind, Record};
 use crate::app::medical::payload::Confirmation;
 use crate::app::medical::record::{self, Confirmed};
@@ -80,21 +79,15 @@ async fn entity(
         Common
     )
 )]
-async fn confirm(
-    State(database): State<Database>,
-    Extension(caller): Extension<Caller>,
-    place: Place<(String, String)>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, Problem> {
-    let mut asked = json(&headers, &body)?;
-    caller.speak_for(&mut asked, &["client_id", "user_id"])?;
-    let asked = Confirmation::of(&asked)?;
+async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<Response, Problem> {
+    let caller = posted.caller;
+    caller.speak_for(&mut posted.json, &["client_id", "user_id"])?;
+    let asked = Confirmation::of(&posted.json)?;
     let place = place.ok();
     let place = place.and_then(|Path((patient, id))| Some((uuid(&patient)?, uuid(&id)?)));
     let (patient_id, id) = place.ok_or_else(nothing)?;
     caller.reach(patient_id)?;
-    let confirmed = committed(&database, &headers, move |tx| {
+    let confirmed = posted.committed(move |tx| {
         Box::pin(async move { record::confirm(tx, patient_id, id, &asked).await })
     });
     match confirmed.await? {

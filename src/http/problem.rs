@@ -98,7 +98,7 @@ impl Problem {
     }
 
     /// Creates the refusal for a plain status.
-    fn of(status: StatusCode) -> Self {
+    pub(super) fn of(status: StatusCode) -> Self {
         let (kind, message) = match status {
             StatusCode::NOT_FOUND => ("not_found", "there is nothing here"),
             StatusCode::METHOD_NOT_ALLOWED => (

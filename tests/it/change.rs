@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::invocation::Request;
-use tidegate::operate::{CancelReport, CancelRequest, RescheduleReport, RescheduleRequest};
+use tidegate::admin::{
+    Audit, CancelReport, CancelRequest, Request, RescheduleReport, RescheduleRequest, Selection,
+    Start,
+};
 use tidegate::program::Service;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, Handlers, Hooks, NewEvent,
@@ -43,15 +45,18 @@ async fn publish(client: &Client, event: NewEvent) -> i64 {
 }
 
 fn by_ids(ids: &[i64]) -> CancelRequest {
+    of(Selection::of(ids))
+}
+
+fn of(select: Selection) -> CancelRequest {
     CancelRequest {
-        ids: Some(ids.to_vec()),
-        reason: "sent twice".to_owned(),
-        ..CancelRequest::default()
+        select,
+        audit: Audit::of("sent twice"),
     }
 }
 
 async fn cancel(db: &TestDb, request: &CancelRequest) -> CancelReport {
-    service(db).cancel(request).await.unwrap()
+    service(db).run(request).await.unwrap()
 }
 
 /// One event alone, in leases that are renewed after a third of their time: long before its handler's limit.
@@ -91,20 +96,19 @@ async fn waiting_events_that_a_filter_names_end_with_the_reason_and_their_groups
     }
     let planned = act("3").correlation(mine).delay(Duration::from_hours(1));
     ids.push(publish(&client, planned).await);
-    let asked = CancelRequest {
+    let asked = Selection {
         correlation_id: Some(mine.to_owned()),
-        ids: None,
-        ..by_ids(&[])
+        ..Selection::default()
     };
-    let preview = CancelRequest {
+    let preview = Selection {
         dry_run: true,
         ..asked.clone()
     };
-    let preview = cancel(&db, &preview).await;
+    let preview = cancel(&db, &of(preview)).await.changed;
     assert_eq!(preview.ids, [ids[0], ids[2], ids[3]]);
     assert_eq!((live(&client).await, preview.kinds["act"]), (4, 3));
 
-    let report = cancel(&db, &asked).await;
+    let report = cancel(&db, &of(asked)).await;
     assert_eq!((report.cancelled, report.begun), (3, 0), "{report:?}");
     let app = ProbeApp::succeeding();
     drain(&db, &app, &options()).await;
@@ -207,7 +211,7 @@ async fn a_lease_that_is_taken_while_its_event_is_being_cancelled_is_told_of_it(
     let cancelling = tokio::spawn(async move {
         let lookup = move |name: &str| (name == "DATABASE_URL").then(|| database.clone());
         let service = Program::new(|_| Ok(Nothing)).start(&lookup).unwrap();
-        service.cancel(&by_ids(&[id])).await.unwrap()
+        service.run(&by_ids(&[id])).await.unwrap()
     });
     wait_for_a_lock(&witness).await;
     transaction.commit().await.unwrap();
@@ -269,17 +273,17 @@ async fn thousands_are_cancelled_a_thousand_at_a_time_up_to_the_limit() {
     let client = db.client().await;
     let many = "INSERT INTO tidegate.event_queue (kind) SELECT CASE n % 10 WHEN 0 THEN 'note' ELSE 'act' END FROM generate_series(1, 3000) AS n";
     client.batch_execute(many).await.unwrap();
-    let asked = CancelRequest {
+    let asked = of(Selection {
         kind: Some("act".to_owned()),
         limit: Some(2500),
-        ids: None,
-        ..by_ids(&[])
-    };
+        ..Selection::default()
+    });
     let report = cancel(&db, &asked).await;
-    assert_eq!((report.cancelled, report.limit_reached), (2500, true));
-    assert_eq!((report.ids.len(), report.kinds["act"]), (100, 2500));
+    let changed = &report.changed;
+    assert_eq!((report.cancelled, changed.limit_reached), (2500, true));
+    assert_eq!((changed.ids.len(), changed.kinds["act"]), (100, 2500));
     let rest = cancel(&db, &asked).await;
-    assert_eq!((rest.cancelled, rest.limit_reached), (200, false));
+    assert_eq!((rest.cancelled, rest.changed.limit_reached), (200, false));
     assert_eq!(live(&client).await, 300);
     let largest = "SELECT max(count) * 10 + count(*) FROM tidegate.audit WHERE action = 'cancel'";
     assert_eq!(number(&client, largest).await, 10_000 + 4);
@@ -310,8 +314,9 @@ async fn of_ids_that_are_no_live_events_it_is_told_what_they_are() {
     let ids = publish_acts(&client, 2).await;
     cancel(&db, &by_ids(&ids[..1])).await;
     let report = cancel(&db, &by_ids(&[ids[0], ids[1], i64::MAX])).await;
-    let told: Vec<_> = report.skipped.iter().map(|s| s.reason.as_str()).collect();
-    assert_eq!((report.cancelled, report.skipped_count), (1, 2));
+    let skipped = report.changed.skipped.iter();
+    let told: Vec<_> = skipped.map(|s| s.reason.as_str()).collect();
+    assert_eq!((report.cancelled, report.changed.skipped_count), (1, 2));
     assert_eq!(
         told,
         [
@@ -321,16 +326,16 @@ async fn of_ids_that_are_no_live_events_it_is_told_what_they_are() {
     );
 }
 
-fn rescheduled(ids: &[i64]) -> RescheduleRequest {
+fn rescheduled(ids: &[i64], start: Start) -> RescheduleRequest {
     RescheduleRequest {
-        ids: Some(ids.to_vec()),
-        reason: "later".to_owned(),
-        ..RescheduleRequest::default()
+        select: Selection::of(ids),
+        start,
+        audit: Audit::of("later"),
     }
 }
 
 async fn reschedule(db: &TestDb, request: &RescheduleRequest) -> RescheduleReport {
-    service(db).reschedule(request).await.unwrap()
+    service(db).run(request).await.unwrap()
 }
 
 #[tokio::test]
@@ -341,22 +346,28 @@ async fn a_planned_event_runs_now_and_a_ready_one_later_and_groups_keep_their_or
     let first = publish(&client, first).await;
     let second = publish(&client, act("1").group("g")).await;
     let alone = publish(&client, act("2")).await;
-    let later = RescheduleRequest {
+    let later = Start {
         delay: Some(Duration::from_hours(2)),
-        ..rescheduled(&[alone])
+        ..Start::default()
     };
+    let later = rescheduled(&[alone], later);
     assert_eq!(reschedule(&db, &later).await.rescheduled, 1);
     let app = ProbeApp::succeeding();
     drain(&db, &app, &options()).await;
     assert_eq!(app.calls(), [], "all of it waits");
-    let now = RescheduleRequest {
+    let now = Start {
         now: true,
-        ids: None,
-        group: Some("g".to_owned()),
-        ..rescheduled(&[])
+        ..Start::default()
+    };
+    let now = RescheduleRequest {
+        select: Selection {
+            group: Some("g".to_owned()),
+            ..Selection::default()
+        },
+        ..rescheduled(&[], now)
     };
     let report = reschedule(&db, &now).await;
-    assert_eq!(report.ids, [first, second]);
+    assert_eq!(report.changed.ids, [first, second]);
     assert_eq!(disorder(&client).await, [""; 0]);
     drain(&db, &app, &options()).await;
     assert_eq!(app.ids(), [first, second]);
@@ -370,14 +381,14 @@ async fn what_is_in_a_workers_hands_is_told_and_left_as_it_is_by_the_view_too() 
     let id = publish_acts(&client, 1).await[0];
     queue::lease(&client, &lease_request()).await.unwrap();
     let row = "SELECT count(*) FROM tidegate.event_queue WHERE NOT delayed AND NOT stray AND expires_at IS NULL";
-    let asked = RescheduleRequest {
+    let later = Start {
         delay: Some(Duration::from_hours(2)),
         expires_in: Some(Duration::from_hours(3)),
-        ..rescheduled(&[id])
+        ..Start::default()
     };
-    let report = reschedule(&db, &asked).await;
+    let report = reschedule(&db, &rescheduled(&[id], later)).await;
     assert_eq!((report.rescheduled, report.in_hand), (0, 1), "{report:?}");
-    assert_eq!(report.skipped[0].reason, "in a worker's hands");
+    assert_eq!(report.changed.skipped[0].reason, "in a worker's hands");
     let update = "UPDATE tidegate.events SET available_at = now() + interval '1 hour'";
     let refused = client.execute(update, &[]).await.unwrap_err();
     let told = refused.as_db_error().unwrap().message().to_owned();
@@ -399,17 +410,18 @@ async fn a_new_deadline_or_a_later_time_leaves_a_waiting_event_waiting() {
     client.execute(update, &[]).await.unwrap();
     let waits = "SELECT count(*) FROM tidegate.event_queue WHERE delayed AND max_attempts = 5";
     assert_eq!(number(&client, waits).await, 1);
-    let asked = RescheduleRequest {
+    let later = Start {
         delay: Some(Duration::from_hours(3)),
-        ..rescheduled(&[id])
+        ..Start::default()
     };
-    let report = reschedule(&db, &asked).await;
+    let report = reschedule(&db, &rescheduled(&[id], later)).await;
     assert_eq!(report.past_deadline_ids, [id], "{report:?}");
-    let asked = RescheduleRequest {
+    let without = Start {
         no_deadline: true,
-        ..rescheduled(&[id])
+        ..Start::default()
     };
-    assert_eq!(reschedule(&db, &asked).await.past_deadline, 0);
+    let report = reschedule(&db, &rescheduled(&[id], without)).await;
+    assert_eq!(report.past_deadline, 0);
     let has_none = "SELECT count(*) FROM tidegate.event_queue WHERE delayed AND expires_at IS NULL";
     assert_eq!(number(&client, has_none).await, 1);
 }
@@ -420,12 +432,12 @@ async fn nobody_holds_up_a_group_by_an_event_of_it_for_longer_than_a_publisher_m
     let client = db.client().await;
     let of_group = publish(&client, act("0").group("g")).await;
     let alone = publish(&client, act("1")).await;
-    let asked = RescheduleRequest {
+    let late = Start {
         delay: Some(Duration::from_hours(31 * 24)),
-        ..rescheduled(&[of_group, alone])
+        ..Start::default()
     };
-    let report = reschedule(&db, &asked).await;
-    assert_eq!((report.ids, report.too_late), (vec![alone], 1));
+    let report = reschedule(&db, &rescheduled(&[of_group, alone], late)).await;
+    assert_eq!((report.changed.ids, report.too_late), (vec![alone], 1));
     let update =
         "UPDATE tidegate.events SET available_at = now() + interval '31 days' WHERE id = $1";
     let refused = client.execute(update, &[&of_group]).await.unwrap_err();

@@ -5,7 +5,6 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tidegate::queue::retention as steps;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::retention::{CleanupReport, CleanupStop};
 use tidegate::{Done, HandlerError, queue};
@@ -73,13 +72,20 @@ async fn log_rows(client: &Client, count: i32, expires_at: SystemTime) {
     client.execute(sql, &[&count, &expires_at]).await.unwrap();
 }
 
+async fn clock(client: &Client) -> SystemTime {
+    let row = client.query_one("SELECT clock_timestamp()", &[]).await;
+    row.unwrap().get(0)
+}
+
 /// Makes the partition of the day that was this long ago, and fills it with `count` rows.
 async fn expired_partition(client: &Client, age: Duration, count: i32) -> String {
-    let then = steps::clock(client).await.unwrap() - age;
+    let then = clock(client).await - age;
     let day = "SELECT (($1::timestamptz AT TIME ZONE 'UTC')::date)::text, to_char($1::timestamptz AT TIME ZONE 'UTC', '\"event_log_\"YYYYMMDD')";
     let row = client.query_one(day, &[&then]).await.unwrap();
-    let made = steps::make_partition(client, row.get(0)).await.unwrap();
-    assert!(matches!(made, steps::Made::New { .. }), "{made:?}");
+    let made = "SELECT m.outcome FROM tidegate.make_log_partition($1::text::date) AS m";
+    let day: String = row.get(0);
+    let made = client.query_one(made, &[&day]).await.unwrap();
+    assert_eq!(made.get::<_, &str>(0), "made", "{day}");
     log_rows(client, count, then).await;
     let partition: String = row.get(1);
     let inside = format!("SELECT count(*) FROM tidegate.{partition}");
@@ -140,7 +146,7 @@ async fn b31_the_boundary_instant_is_expired_and_a_microsecond_later_is_not() {
     let (db, client) = remembering_database().await;
     // The first lies in the default partition, the second in the one that contains the instant.
     for make in [false, true] {
-        let now = steps::clock(&client).await.unwrap() - 40 * DAY;
+        let now = clock(&client).await - 40 * DAY;
         if make {
             expired_partition(&client, 40 * DAY, 0).await;
         }
@@ -158,7 +164,7 @@ async fn b31_the_boundary_instant_is_expired_and_a_microsecond_later_is_not() {
 #[tokio::test]
 async fn b31_b15_the_cutoff_includes_its_own_instant() {
     let (db, client) = remembering_database().await;
-    let now = steps::clock(&client).await.unwrap() - HOUR;
+    let now = clock(&client).await - HOUR;
     for created_at in [now - DAY - MICROSECOND, now - DAY, now - DAY + MICROSECOND] {
         let dead = "INSERT INTO tidegate.event_queue (kind, attempts, max_attempts, created_at) VALUES ('act', 5, 5, $1)";
         client.execute(dead, &[&created_at]).await.unwrap();
@@ -177,7 +183,7 @@ async fn b31_b15_the_cutoff_includes_its_own_instant() {
 #[tokio::test]
 async fn with_the_clock_set_back_nothing_unexpired_goes_and_forward_it_cannot_be_set() {
     let (db, client) = remembering_database().await;
-    let now = steps::clock(&client).await.unwrap();
+    let now = clock(&client).await;
     let partition = expired_partition(&client, 3 * DAY, 10).await;
     log_rows(&client, 1, now - 2 * HOUR).await;
     log_rows(&client, 1, now + 2 * HOUR).await;
@@ -327,7 +333,7 @@ async fn rows_of_a_new_partitions_day_move_out_of_the_default_one_unless_they_ar
         "UPDATE tidegate.event_kind SET retention_failed = '45 days'",
     )
     .await;
-    let now = steps::clock(&client).await.unwrap();
+    let now = clock(&client).await;
     log_rows(&client, 10_000, now + 46 * DAY).await;
     log_rows(&client, 10_001, now + 48 * DAY).await;
     let report = clean(&db, |_| ()).await;
@@ -500,7 +506,7 @@ async fn a_dry_run_changes_nothing_and_tells_what_the_next_run_does() {
         "UPDATE tidegate.event_kind SET retention_failed = '0' WHERE kind = 'act'",
     )
     .await;
-    let now = steps::clock(&client).await.unwrap();
+    let now = clock(&client).await;
     expired_partition(&client, 3 * DAY, 30).await;
     log_rows(&client, 7, now - 20 * DAY).await;
     log_rows(&client, 5, now + 2 * DAY).await;
@@ -534,7 +540,7 @@ async fn a_dry_run_changes_nothing_and_tells_what_the_next_run_does() {
 #[tokio::test]
 async fn a_run_ends_with_its_budget_and_the_next_one_goes_on() {
     let (db, client) = remembering_database().await;
-    let now = steps::clock(&client).await.unwrap();
+    let now = clock(&client).await;
     log_rows(&client, 2000, now - 20 * DAY).await;
     let run = async |budget| {
         clean(&db, |options| {
@@ -558,7 +564,7 @@ async fn a_run_ends_with_its_budget_and_the_next_one_goes_on() {
 #[tokio::test]
 async fn a_stop_signal_ends_a_run_between_two_steps() {
     let (db, client) = remembering_database().await;
-    let now = steps::clock(&client).await.unwrap();
+    let now = clock(&client).await;
     log_rows(&client, 100, now - 20 * DAY).await;
     let (_stop, stopped) = tokio::sync::watch::channel(true);
     let hooks = CleanupHooks {
@@ -639,7 +645,7 @@ async fn a_finalize_waits_behind_a_waiting_step_no_longer_than_its_lock_timeout(
         number(&client, waiting).await > 0 || dropping.is_finished()
     })
     .await;
-    log_rows(&client, 1, steps::clock(&client).await.unwrap() + 30 * DAY).await;
+    log_rows(&client, 1, clock(&client).await + 30 * DAY).await;
     let gave_up = dropping.await.unwrap().unwrap_err();
     assert_eq!(gave_up.code().unwrap().code(), "55P03");
     // The row came in while the reader still reads.
@@ -758,7 +764,7 @@ async fn i7_cleanups_replays_requeues_and_a_drain_at_once_lose_and_double_nothin
 #[tokio::test]
 async fn two_cleanups_at_once_do_the_work_of_one() {
     let (db, client) = remembering_database().await;
-    let now = steps::clock(&client).await.unwrap();
+    let now = clock(&client).await;
     for age in 2..6 {
         expired_partition(&client, age * DAY, 40).await;
     }
@@ -789,7 +795,7 @@ async fn b23_a_row_that_comes_after_the_count_has_the_partition_counted_anew() {
     let seal =
         format!("SELECT count(*) FROM tidegate.seal_log_partition('{partition}') AS s WHERE s");
     assert_eq!(number(&client, &seal).await, 1);
-    let late = steps::clock(&client).await.unwrap() - 2 * DAY;
+    let late = clock(&client).await - 2 * DAY;
     log_rows(&client, 3, late).await;
     let drop = format!("SELECT count(dropped) FROM tidegate.drop_log_partition('{partition}')");
     assert_eq!(
@@ -818,7 +824,7 @@ async fn b23_a_large_partition_is_counted_in_steps_and_begins_anew_when_a_row_co
             .unwrap()
             .get::<_, Option<bool>>(0)
     };
-    let late = steps::clock(&client).await.unwrap() - 2 * DAY;
+    let late = clock(&client).await - 2 * DAY;
     for disturbance in ["comes", "goes"] {
         assert_eq!((ended().await, ended().await), (Some(false), Some(false)));
         if disturbance == "comes" {
@@ -843,7 +849,7 @@ async fn b23_a_large_partition_is_counted_in_steps_and_begins_anew_when_a_row_co
 #[tokio::test]
 async fn b23_a_row_on_its_way_into_a_partition_holds_up_its_count_and_its_drop() {
     let (db, client) = remembering_database().await;
-    let late = steps::clock(&client).await.unwrap() - 2 * DAY;
+    let late = clock(&client).await - 2 * DAY;
     let partition = expired_partition(&client, 2 * DAY, 10).await;
     let writer = db.client().await;
     for sealed in [false, true] {

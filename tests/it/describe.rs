@@ -142,6 +142,7 @@ fn about_events() -> Vec<Question> {
         of("receive-issuing", &["--message", r#"{"kind": "other"}"#]),
         with_reason("requeue", &["--id", "2"]),
         with_reason("unblock", &["g", "--retry"]),
+        with_reason("note", &["1", "--text", "called"]),
         with_reason("cancel", &["--kind", "foreign", "--dry-run"]),
         with_reason("cancel", &["--id", "1", "2", "3"]),
         of("show", &["1"]),

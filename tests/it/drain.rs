@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
-use tidegate::migrate::Migrate;
+use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, Handlers, Hooks,
     NewEvent, StopReason, Verdicts, drain_with, queue,
@@ -289,7 +289,10 @@ async fn b7_the_limit_of_attempts_is_that_of_all_kinds_and_none_has_its_own() {
     let db = probe_database().await;
     let client = db.client().await;
     let database = db.database();
-    let limited = Migrate::new(&database, Probe::KINDS).max_attempts(2);
+    let limited = Migrate::new(&database, Probe::KINDS).stored(StoredSettings {
+        max_attempts: Some(2),
+        ..StoredSettings::default()
+    });
     limited.run().await.unwrap();
     let note = NewEvent::of(&Probe::Note(())).unwrap();
     queue::publish_batch(&client, &[act("x"), pair("x"), note])

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use tidegate::drain::StopReason;
+use tidegate::lease::Lease;
+use tidegate::queue::{self, Completion};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
-use tidegate::{Database, Done, DrainOptions, HandlerError, queue};
+use tidegate::{Database, Done, DrainOptions, HandlerError};
 use tokio_postgres::Client;
 
-use crate::probe::{ProbeApp, act, drain, number, options, probe_database, publish_acts};
+use crate::probe::{
+    ProbeApp, act, drain, lease_request, number, options, probe_database, publish_acts,
+};
 use crate::support::TestDb;
 
 /// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
@@ -202,6 +206,46 @@ async fn kinds_that_a_publisher_makes_up_are_counted_under_one_name() {
 }
 
 #[tokio::test]
+async fn what_a_transaction_completes_is_counted_as_what_a_drain_completes() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .batch_execute(
+            "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_registered;
+             INSERT INTO tidegate.event_queue (kind, payload_bytes, attempts, created_at)
+             SELECT kind, 0, 2, clock_timestamp() - age
+               FROM unnest(ARRAY['act', 'made-up-1', 'made-up-2']) AS kind,
+                    unnest(ARRAY[interval '0', '3 seconds', '2 hours']) AS age, generate_series(1, 4)",
+        )
+        .await
+        .unwrap();
+    let batch = queue::lease(&client, &lease_request()).await.unwrap();
+    let (alone, together) = batch.events.split_at(18);
+    for event in alone {
+        let Lease { id, token } = event.lease;
+        let complete = format!("SELECT tidegate.complete_held({id}, '{token}')");
+        client.batch_execute(&complete).await.unwrap();
+    }
+    let completion = Completion {
+        token: together[0].lease.token,
+        done: together.iter().map(|event| event.lease.id).collect(),
+        ..Completion::default()
+    };
+    queue::complete(&client, &[completion]).await.unwrap();
+    let figures = "SELECT string_agg(concat_ws(' ', kind, within_ms, events, attempts, hours), ', ')
+                     FROM (SELECT kind, within_ms, sum(events) AS events, sum(attempts) AS attempts,
+                                  div(sum(latency_ms), 3600000) AS hours
+                             FROM tidegate.minute_stats WHERE within_ms IS NULL GROUP BY 1, 2 ORDER BY 1, 2) AS s";
+    let found: String = client.query_one(figures, &[]).await.unwrap().get(0);
+    assert_eq!(found, "(unregistered) 8 24 16, act 4 12 8");
+    let all =
+        "SELECT sum(events)::bigint * 1000 + sum(attempts)::bigint FROM tidegate.minute_stats";
+    assert_eq!(number(&client, all).await, 36_108);
+    let rows = number(&client, "SELECT count(*) FROM tidegate.minute_stats").await;
+    assert!(rows <= 12, "{rows} rows");
+}
+
+#[tokio::test]
 async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
     let db = probe_database().await;
     let client = db.client().await;
@@ -210,7 +254,11 @@ async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
         "SELECT tidegate.add_figures('{{act,act,act,act,act}}', '{{COMPLETED,FAILED,COMPLETED,COMPLETED,made up}}', '{{8,-1,2147483647,NULL,1}}',
                                      '{{{most},-5,{most},{most},1}}', '{{{most},{most},{most},-1,1}}', '{{1e308,-1e308,NaN,Infinity,1}}')
            FROM generate_series(1, 20);
-         SELECT tidegate.add_figures('{{NULL,act}}', '{{FAILED,NULL}}', '{{}}', '{{NULL}}', '{{NULL}}', '{{NULL}}'), tidegate.add_figures('{{act}}', NULL, NULL, NULL, NULL, NULL)"
+         SELECT tidegate.add_figures('{{NULL,act}}', '{{FAILED,NULL}}', '{{}}', '{{NULL}}', '{{NULL}}', '{{NULL}}'), tidegate.add_figures('{{act}}', NULL, NULL, NULL, NULL, NULL);
+         SELECT tidegate.count_completed(kind, {}, at::timestamptz, clock_timestamp())
+           FROM unnest('{{act,made up,(unregistered)}}'::text[], '{{-infinity,infinity,290000-01-01}}'::text[]) AS n(kind, at),
+                generate_series(1, 3)",
+        i32::MAX
     );
     client.batch_execute(&absurd).await.unwrap();
     // As they stood before there was a limit, and in a minute whose events are folded.

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tidegate::invocation::Request;
-use tidegate::operate::{ForgetReport, ForgetRequest, ReplayReport, ReplayRequest};
+use tidegate::admin::{
+    Audit, ForgetReport, ForgetRequest, ReplayReport, ReplayRequest, Request, Whom,
+};
 use tidegate::program::Service;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{
@@ -38,14 +39,17 @@ fn service(db: &TestDb) -> Service {
 
 fn group(name: &str) -> ForgetRequest {
     ForgetRequest {
-        group: Some(name.to_owned()),
-        reason: "request 17".to_owned(),
+        whom: Whom {
+            group: Some(name.to_owned()),
+            ..Whom::default()
+        },
+        audit: Audit::of("request 17"),
         ..ForgetRequest::default()
     }
 }
 
 async fn forget(db: &TestDb, request: &ForgetRequest) -> ForgetReport {
-    service(db).forget(request).await.unwrap()
+    service(db).run(request).await.unwrap()
 }
 
 async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
@@ -119,10 +123,10 @@ impl World {
 async fn replay(client: &Client, id: i64) -> ReplayReport {
     let asked = ReplayRequest {
         ids: Some(vec![id]),
-        reason: "again".to_owned(),
+        audit: Audit::of("again"),
         ..ReplayRequest::default()
     };
-    queue::replay(client, &asked).await.unwrap()
+    asked.on(client).await.unwrap()
 }
 
 #[tokio::test]
@@ -175,8 +179,10 @@ async fn a_dry_run_tells_what_would_be_forgotten_and_a_second_run_finds_nothing(
     let again = forget(&world.db, &group(CANARY)).await;
     assert_eq!((again.forgotten, again.before), (0, 0), "{again:?}");
     let by_id = ForgetRequest {
-        ids: Some(vec![world.ended[0], world.live, i64::MAX]),
-        group: None,
+        whom: Whom {
+            ids: Some(vec![world.ended[0], world.live, i64::MAX]),
+            ..Whom::default()
+        },
         ..group("")
     };
     let by_id = forget(&world.db, &by_id).await;
@@ -287,7 +293,7 @@ async fn what_is_published_about_somebody_while_they_are_forgotten_goes_too() {
     let lock = "SELECT FROM tidegate.event_queue FOR UPDATE";
     holding.batch_execute(lock).await.unwrap();
     let forgetting = service(&db);
-    let asked = tokio::spawn(async move { forgetting.forget(&group("g")).await });
+    let asked = tokio::spawn(async move { forgetting.run(&group("g")).await });
     wait_until("it waits", async || {
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
         number(&client, waiting).await == 1

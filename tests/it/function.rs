@@ -682,7 +682,7 @@ async fn f2_a_cleanup_whose_database_falls_silent_is_answered_before_the_deadlin
         db.name()
     );
     let function = Function::start(&[("DATABASE_URL", &url)]).await;
-    proxy.harm_when_said("tidegate.log_partitions", Harm::Silence);
+    proxy.harm_when_said("tidegate.cleanup_step", Harm::Silence);
     let brief = Deadline::In(Duration::from_secs(3));
     let answer = function.api.invoke(fixture("cleanup.json"), brief).await;
     assert!(proxy.has_harmed() && answer.is_error, "{answer:?}");

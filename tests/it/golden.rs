@@ -2,17 +2,18 @@
 //! `UPDATE_GOLDEN=1` writes the files anew.
 //!
 //! Not here: signatures of the SQL interface are in `crates/tidegate/sql/catalog.txt`, which `make
-//! check-schema` compares. Settings are in `docs/reference/settings.md`, which `make check` compares with the
-//! sources. The types of the HTTP interface's refusals are in the tests of each. The other two programs are
-//! Lambda functions, which have no help.
+//! check-schema` compares. Settings are in `docs/reference/settings.md`: what is declared is written there,
+//! and `make check` compares the rest with the sources. The types of the HTTP interface's refusals are in the
+//! tests of each. The other two programs are Lambda functions, which have no help.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tidegate::Event as _;
-use tidegate::migrate::Migrate;
+use tidegate::config::Setting;
+use tidegate::migrate::{Migrate, StoredSettings};
+use tidegate::{DrainOptions, Event as _};
 use tidegate_job::app;
 
 use crate::callers;
@@ -22,10 +23,12 @@ use crate::http::Api;
 use crate::support::{self, publish_views};
 
 fn golden(name: &str, now: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let file = folder.join(name);
+    compare(&format!("tests/golden/{name}"), now);
+}
+
+fn compare(name: &str, now: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::create_dir_all(folder).unwrap();
         std::fs::write(&file, now).unwrap();
     }
     let kept = std::fs::read_to_string(&file).unwrap_or_default();
@@ -35,7 +38,7 @@ fn golden(name: &str, now: &str) {
     let from = |text: &str| text.lines().skip(at).take(5).collect::<Vec<_>>().join("\n");
     assert!(
         kept == now,
-        "tests/golden/{name}, line {}:\n{}\nis now\n{}\nIf that is meant, UPDATE_GOLDEN=1 writes it.",
+        "{name}, line {}:\n{}\nis now\n{}\nIf that is meant, UPDATE_GOLDEN=1 writes it.",
         at + 1,
         from(&kept),
         from(now)
@@ -100,6 +103,92 @@ async fn the_document_of_every_verb() {
         places(schema, verb, &mut lines);
     }
     golden("documents.txt", &text(lines));
+}
+
+/// Returns each flag with its variable, its default and its description, as a help tells them.
+fn flags_of(help: &str) -> Vec<(String, String, String, String)> {
+    let within = |text: &str, begin: &str| {
+        let told = text.split_once(begin)?.1;
+        told.split_once(']')
+            .map(|(told, _)| told.trim_end_matches('=').to_owned())
+    };
+    let flags = help.split("\n      --").skip(1);
+    let flags = flags.filter_map(|text| {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let flag = text.split(' ').next().unwrap().to_owned();
+        let meaning = text
+            .split_once(' ')
+            .unwrap()
+            .1
+            .split(" [env")
+            .next()
+            .unwrap();
+        let meaning = match meaning.split_once("> ") {
+            Some((value, meaning)) if value.starts_with('<') => meaning,
+            _ => meaning,
+        };
+        let default = within(&text, "[default: ").unwrap_or("none".to_owned());
+        Some((flag, within(&text, "[env: ")?, default, meaning.to_owned()))
+    });
+    flags.collect()
+}
+
+fn declared(settings: Vec<Setting>, flags: &[(String, String, String, String)]) -> String {
+    let mut table = "| variable | flag | default | meaning |\n|---|---|---|---|\n".to_owned();
+    for setting in settings {
+        let Setting {
+            variable,
+            default,
+            meaning,
+        } = setting;
+        let flag = flags.iter().find(|(_, of, ..)| of == variable);
+        if let Some((flag, _, told, _)) = flag {
+            assert_eq!(*told, default, "--{flag}");
+        }
+        let flag = flag.map_or(String::new(), |(flag, ..)| format!("`--{flag}`"));
+        let meaning: Vec<&str> = meaning.iter().map(|line| line.trim()).collect();
+        let meaning = meaning.join(" ");
+        writeln!(table, "| `{variable}` | {flag} | `{default}` | {meaning} |").unwrap();
+    }
+    table
+}
+
+/// The page's tables of those settings that the sources declare with their description.
+#[tokio::test]
+async fn the_declared_settings() {
+    let help = async |verb| Cli::without_database().run(&[verb, "--help"]).await.stdout;
+    let mut console = "| variable | flag | default | meaning |\n|---|---|---|---|\n".to_owned();
+    for (flag, variable, default, meaning) in flags_of(&help("console").await) {
+        let meaning = meaning.replace('|', "\\|");
+        writeln!(
+            console,
+            "| `{variable}` | `--{flag}` | `{default}` | {meaning}. |"
+        )
+        .unwrap();
+    }
+    let page = "docs/reference/settings.md";
+    let mut now =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+    for (name, table) in [
+        (
+            "drain",
+            declared(DrainOptions::settings(), &flags_of(&help("drain").await)),
+        ),
+        (
+            "stored",
+            declared(
+                StoredSettings::settings(),
+                &flags_of(&help("publish").await),
+            ),
+        ),
+        ("console", console),
+    ] {
+        let begin = format!("<!-- declared: {name} -->\n");
+        let (before, rest) = now.split_once(&begin).unwrap();
+        let (_, after) = rest.split_once("<!-- end -->").unwrap();
+        now = format!("{before}{begin}{table}<!-- end -->{after}");
+    }
+    compare(page, &now);
 }
 
 /// Rights of the roles. A right on single columns names them.

@@ -9,10 +9,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::lease::Lease;
-use tidegate::operate::{
-    RequeueReport, RequeueRequest, UnblockAction, UnblockReport, UnblockRequest,
+use tidegate::admin::{
+    Audit, RequeueReport, RequeueRequest, UnblockAction, UnblockReport, UnblockRequest,
 };
+use tidegate::lease::Lease;
 use tidegate::outcome::{Progress, Status};
 use tidegate::queue::{self, Completion, Finalization, LeaseRequest, Retried};
 use tidegate::{Error, NewEvent};
@@ -61,20 +61,18 @@ async fn finalize(client: &(impl GenericClient + Sync), lease: Lease) -> bool {
 async fn requeue(client: &(impl GenericClient + Sync), id: i64) -> RequeueReport {
     let request = RequeueRequest {
         ids: vec![id],
-        reason: "its worker hangs".to_owned(),
-        actor: None,
+        audit: Audit::of("its worker hangs"),
     };
-    queue::requeue(client, &request).await.unwrap()
+    request.on(client).await.unwrap()
 }
 
 async fn cancel(client: &(impl GenericClient + Sync), group: &str) -> UnblockReport {
     let request = UnblockRequest {
-        group_key: group.to_owned(),
-        how: UnblockAction::Cancel,
-        reason: "nobody needs it".to_owned(),
-        actor: None,
+        group: group.to_owned(),
+        how: UnblockAction::Cancel.into(),
+        audit: Audit::of("nobody needs it"),
     };
-    queue::unblock(client, &request).await.unwrap()
+    request.on(client).await.unwrap()
 }
 
 /// Ids of the events that the cleanup's sweep ended.

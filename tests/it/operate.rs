@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tidegate::operate::{
-    KindRequest, Moment, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, UnblockAction,
-    UnblockReport, UnblockRequest,
+use tidegate::admin::{
+    Audit, Moment, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
+    ResumeRequest, RetireRequest, UnblockAction, UnblockReport, UnblockRequest,
 };
 use tidegate::{Done, DrainOptions, Error, HandlerError, Hooks, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
@@ -32,8 +32,7 @@ fn sequential() -> DrainOptions {
 fn by_ids(ids: &[i64]) -> ReplayRequest {
     ReplayRequest {
         ids: Some(ids.to_vec()),
-        reason: "the service is back".to_owned(),
-        actor: Some("ada".to_owned()),
+        audit: Audit::of("the service is back").by("ada"),
         ..ReplayRequest::default()
     }
 }
@@ -48,26 +47,24 @@ fn last_hour() -> ReplayRequest {
 }
 
 async fn replay(client: &Client, request: &ReplayRequest) -> ReplayReport {
-    queue::replay(client, request).await.unwrap()
+    request.on(client).await.unwrap()
 }
 
 async fn requeue(client: &Client, ids: &[i64]) -> RequeueReport {
     let request = RequeueRequest {
         ids: ids.to_vec(),
-        reason: "its worker hangs".to_owned(),
-        actor: None,
+        audit: Audit::of("its worker hangs"),
     };
-    queue::requeue(client, &request).await.unwrap()
+    request.on(client).await.unwrap()
 }
 
 async fn unblock(client: &Client, group: &str, how: UnblockAction) -> UnblockReport {
     let request = UnblockRequest {
-        group_key: group.to_owned(),
-        how,
-        reason: "it waits for a paper".to_owned(),
-        actor: Some("ada".to_owned()),
+        group: group.to_owned(),
+        how: how.into(),
+        audit: Audit::of("it waits for a paper").by("ada"),
     };
-    queue::unblock(client, &request).await.unwrap()
+    request.on(client).await.unwrap()
 }
 
 async fn publish(client: &Client, event: &NewEvent) -> i64 {
@@ -325,7 +322,7 @@ async fn i7_a_replay_that_waited_for_another_one_does_not_repeat_it_even_if_it_h
     let (mut first, second, witness) = (db.client().await, db.client().await, db.client().await);
     let id = ended(&db, &witness, 1).await[0];
     let transaction = first.transaction().await.unwrap();
-    queue::replay(&transaction, &by_ids(&[id])).await.unwrap();
+    by_ids(&[id]).on(&transaction).await.unwrap();
     let waiting = tokio::spawn(async move { replay(&second, &by_ids(&[id])).await });
     wait_for_a_lock(&witness).await;
     let end = "SELECT tidegate.end_live(array_agg(id), 'x', 'x') FROM tidegate.event_queue";
@@ -352,9 +349,7 @@ async fn a_replay_on_an_old_snapshot_which_could_double_is_refused() {
     let transaction = client.build_transaction();
     let transaction = transaction.isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
     let transaction = transaction.start().await.unwrap();
-    let error = queue::replay(&transaction, &by_ids(&[id]))
-        .await
-        .unwrap_err();
+    let error = by_ids(&[id]).on(&transaction).await.unwrap_err();
     assert!(error.to_string().contains("READ COMMITTED"), "{error}");
 }
 
@@ -929,12 +924,16 @@ async fn what_else_the_view_lets_an_operator_change_is_in_the_audit_too() {
 
 // pause and resume
 
-fn kind(kind: &str) -> KindRequest {
-    KindRequest {
+fn kind(kind: &str) -> PauseRequest {
+    PauseRequest {
         kind: kind.to_owned(),
         reason: Some("the case system is down".to_owned()),
         actor: None,
     }
+}
+
+fn resumption() -> ResumeRequest {
+    ResumeRequest { of: kind("act") }
 }
 
 #[tokio::test]
@@ -943,17 +942,17 @@ async fn a_paused_kind_is_not_taken_and_others_pass() {
     let client = db.client().await;
     publish_acts(&client, 3).await;
     let other = publish(&client, &pair("p")).await;
-    let paused = queue::pause(&client, &kind("act")).await.unwrap();
+    let paused = kind("act").on(&client).await.unwrap();
     assert!(paused.paused && paused.changed, "{paused:?}");
-    let again = queue::pause(&client, &kind("act")).await.unwrap();
+    let again = kind("act").on(&client).await.unwrap();
     assert!(again.paused && !again.changed, "{again:?}");
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.leased, report.backlog), (1, 3));
     assert_eq!(app.ids(), [other, other]);
-    let resumed = queue::resume(&client, &kind("act")).await.unwrap();
+    let resumed = resumption().on(&client).await.unwrap();
     assert!(!resumed.paused && resumed.changed, "{resumed:?}");
-    assert!(!queue::resume(&client, &kind("act")).await.unwrap().changed);
+    assert!(!resumption().on(&client).await.unwrap().changed);
     assert_eq!(drain(&db, &app, &options()).await.completed, 3);
     let rows = audit(&client).await;
     let told: Vec<_> = rows
@@ -970,10 +969,7 @@ async fn a_paused_kind_is_not_taken_and_others_pass() {
         [("pause", 1), ("pause", 0), ("resume", 1), ("resume", 0)]
     );
     assert_eq!(rows[0]["filter"], json!({"kind": "act"}));
-    let unknown = queue::pause(&client, &kind("akt"))
-        .await
-        .unwrap_err()
-        .to_string();
+    let unknown = kind("akt").on(&client).await.unwrap_err().to_string();
     assert!(
         unknown.starts_with("kind: 'akt' is not registered") && unknown.contains("act, "),
         "{unknown}"
@@ -994,7 +990,7 @@ async fn events_in_hand_when_their_kind_is_paused_end_as_ever_and_a_waiting_run_
     };
     let (report, second) = tokio::join!(drain(&db, &app, &waiting), async {
         wait_until("the handler runs", async || app.calls().len() == 1).await;
-        queue::pause(&client, &kind("act")).await.unwrap();
+        kind("act").on(&client).await.unwrap();
         let second = publish(&client, &act("second")).await;
         go.notify_one();
         wait_until("the event in hand ends", async || {
@@ -1002,7 +998,7 @@ async fn events_in_hand_when_their_kind_is_paused_end_as_ever_and_a_waiting_run_
         })
         .await;
         assert_eq!(drain(&db, &app, &options()).await.leased, 0);
-        queue::resume(&client, &kind("act")).await.unwrap();
+        resumption().on(&client).await.unwrap();
         second
     });
     assert_eq!((report.leased, report.completed), (2, 2), "{report:?}");
@@ -1222,7 +1218,7 @@ async fn every_try_leaves_one_audit_row_in_its_own_transaction() {
     let ids = ended(&db, &client, 2).await;
     let before = SystemTime::now() - Duration::from_mins(5);
     let transaction = client.transaction().await.unwrap();
-    queue::replay(&transaction, &by_ids(&ids)).await.unwrap();
+    by_ids(&ids).on(&transaction).await.unwrap();
     let inside = transaction
         .query("SELECT FROM tidegate.audit", &[])
         .await
@@ -1274,15 +1270,15 @@ type Change = fn(&mut ReplayRequest);
 /// A change of a good request, and what the refusal says.
 const BAD_REPLAYS: &[(Change, &str)] = &[
     (
-        |r| r.reason = String::from(" \n"),
+        |r| r.audit.reason = String::from(" \n"),
         "reason: must be a text that says why",
     ),
     (
-        |r| r.reason = "x".repeat(1001),
+        |r| r.audit.reason = "x".repeat(1001),
         "reason: must have at most 1000",
     ),
     (
-        |r| r.actor = Some(String::new()),
+        |r| r.audit.actor = Some(String::new()),
         "actor: must have 1 to 200",
     ),
     (|r| r.since = None, "since: "),
@@ -1323,7 +1319,11 @@ async fn a_retired_kind_cannot_be_published_and_one_with_live_events_cannot_be_r
     let db = probe_database().await;
     let client = db.client().await;
     publish_acts(&client, 2).await;
-    let busy = queue::retire(&client, &kind("act")).await.unwrap_err();
+    let retire = RetireRequest {
+        kind: "act".to_owned(),
+        audit: Audit::of("nobody handles it"),
+    };
+    let busy = retire.on(&client).await.unwrap_err();
     let told = busy.to_string();
     assert!(
         told.contains("kind: 'act' must have no live events, and has 2"),
@@ -1335,7 +1335,7 @@ async fn a_retired_kind_cannot_be_published_and_one_with_live_events_cannot_be_r
             .completed,
         2
     );
-    queue::retire(&client, &kind("act")).await.unwrap();
+    retire.on(&client).await.unwrap();
     let refused = queue::publish(&client, &act("late")).await.unwrap_err();
     assert!(
         refused.to_string().contains("'act' is not registered"),
@@ -1394,7 +1394,7 @@ async fn f5_arguments_that_are_not_allowed_are_refused_by_name() {
     for (change, says) in BAD_REPLAYS {
         let mut request = last_hour();
         change(&mut request);
-        let error = queue::replay(&client, &request).await.unwrap_err();
+        let error = request.on(&client).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{error}");
         assert!(error.to_string().contains(says), "{says}: {error}");
     }
@@ -1486,6 +1486,41 @@ async fn f5_the_command_line_refuses_a_replay_past_the_deadline() {
     );
     let (code, _) = with_reason(&cli, &["replay", "--id", &id, "--expires-in", "1h"]).await;
     assert_eq!(code, Some(0));
+}
+
+#[tokio::test]
+async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = ended(&db, &client, 1).await[0];
+    let cli = Cli::on(&db);
+    let note = |id: i64| format!("note {id} --text called --reason asked --actor ada");
+    let note = async |id: i64, further: &[&str]| {
+        let line = note(id);
+        let words: Vec<&str> = line.split(' ').chain(further.iter().copied()).collect();
+        cli.run(&words).await
+    };
+    assert_eq!(note(id, &["--dry-run"]).await.code, Some(0));
+    assert_eq!(audit(&client).await, [Value::Null; 0]);
+    assert_eq!(note(id, &[]).await.code, Some(0));
+    let refused = note(i64::MAX, &[]).await;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let shown = cli.json(&["show", &id.to_string()]).await;
+    let told = &shown["notes"][0];
+    assert_eq!(
+        (&told["text"], &told["actor"]),
+        (&json!("called"), &json!("ada"))
+    );
+    assert_eq!(shown["notes"].as_array().unwrap().len(), 1);
+    let rows = audit(&client).await;
+    let counts: Vec<_> = rows
+        .iter()
+        .map(|row| (&row["action"], &row["count"]))
+        .collect();
+    assert_eq!(
+        counts,
+        [(&json!("note"), &json!(1)), (&json!("note"), &json!(0))]
+    );
 }
 
 #[tokio::test]

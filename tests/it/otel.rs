@@ -10,8 +10,8 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use tidegate::admin::{Audit, ReplayRequest};
 use tidegate::chain::Chain;
-use tidegate::operate::ReplayRequest;
 use tidegate::trace::{TraceContext, current, within};
 use tidegate::{Done, DrainOptions, DrainReport, HandlerError, Hooks, drain_with, queue};
 use tidegate_job::http::{self, Access};
@@ -209,11 +209,10 @@ async fn a_later_attempt_and_a_replay_begin_traces_that_link_to_the_publish() {
     recorded(telemetry.clone(), drain(&db, &obedient(), &lingering)).await;
     let request = ReplayRequest {
         ids: Some(vec![id]),
-        reason: "once more".to_owned(),
-        actor: Some("ada".to_owned()),
+        audit: Audit::of("once more").by("ada"),
         ..ReplayRequest::default()
     };
-    let replayed = queue::replay(&client, &request).await.unwrap();
+    let replayed = request.on(&client).await.unwrap();
     assert_eq!(replayed.replayed, 1, "{replayed:?}");
     recorded(telemetry, drain(&db, &obedient(), &lingering)).await;
     let found = collector.named("process act");

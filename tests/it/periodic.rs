@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::invocation::MigrateRequest;
-use tidegate::look::FirstRequest;
-use tidegate::operate::ForgetRequest;
+use tidegate::admin::{
+    Audit, DoctorRequest, ForgetRequest, MigrateRequest, SchedulesRequest, Whom,
+};
 use tidegate::program::Service;
 use tidegate::queue::{due_schedules, fire_schedules};
 use tidegate::schedule::{fire_at, plan};
@@ -263,7 +263,8 @@ async fn a_clock_that_was_ahead_is_told_and_mended_by_resuming() {
     let ahead = "UPDATE tidegate.schedule SET next_at = clock_timestamp() + interval '1 year', last_at = clock_timestamp() + interval '364 days'";
     client.batch_execute(ahead).await.unwrap();
     let told = || async {
-        let report = service(&db, Daily::Nothing).doctor().await.unwrap();
+        let doctor = DoctorRequest {};
+        let report = service(&db, Daily::Nothing).run(&doctor).await.unwrap();
         let mut checks = report.checks.into_iter();
         checks.find(|check| check.name == "schedules").unwrap()
     };
@@ -423,7 +424,8 @@ async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
             .scheduled,
         1
     );
-    let report = service(&db, Daily::Nothing).doctor().await.unwrap();
+    let doctor = DoctorRequest {};
+    let report = service(&db, Daily::Nothing).run(&doctor).await.unwrap();
     let mut checks = report.checks.iter();
     let told = checks.find(|check| check.name == "schedules").unwrap();
     assert!(
@@ -487,7 +489,7 @@ async fn a_slot_waits_while_its_kind_is_paused_or_only_another_program_handles_i
     let app = ProbeApp::succeeding();
     assert_eq!(drain(&db, &app, &options()).await.scheduled, 0);
     let schedules = service(&db, Daily::Nothing)
-        .schedules(FirstRequest::default())
+        .run(&SchedulesRequest::default())
         .await
         .unwrap();
     let states = schedules
@@ -811,18 +813,20 @@ async fn who_is_forgotten_is_published_about_no_more() {
     set(&client, "about", "every => '1 hour', group_key => 'g'").await;
     set(&client, "other", "every => '1 hour', group_key => 'h'").await;
     let mut asked = ForgetRequest {
-        group: Some("g".to_owned()),
-        reason: "request 17".to_owned(),
+        whom: Whom {
+            group: Some("g".to_owned()),
+            ..Whom::default()
+        },
+        audit: Audit::of("request 17"),
         dry_run: true,
-        ..ForgetRequest::default()
     };
     let service = service(&db, Daily::First);
-    assert_eq!(service.forget(&asked).await.unwrap().schedules, 1);
+    assert_eq!(service.run(&asked).await.unwrap().schedules, 1);
     let left = "SELECT string_agg(name, ' ' ORDER BY name) FROM tidegate.schedule";
     let before = text(&client, left).await;
     assert_eq!(before, "about changed dropped kept other");
     asked.dry_run = false;
-    assert_eq!(service.forget(&asked).await.unwrap().schedules, 1);
+    assert_eq!(service.run(&asked).await.unwrap().schedules, 1);
     assert_eq!(text(&client, left).await, "changed dropped kept other");
     let audited = "SELECT count(*) FROM tidegate.audit WHERE action = 'forget_schedules' AND count = 1 AND reason = 'request 17'";
     assert_eq!(number(&client, audited).await, 1);

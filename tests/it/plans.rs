@@ -8,6 +8,7 @@ use std::future::poll_fn;
 
 use serde_json::Value;
 use tidegate::Event;
+use tidegate::admin::STATEMENTS;
 use tidegate::queue::sql::{Statement, doctor, live, look, schedule, survey};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
@@ -556,10 +557,12 @@ async fn who_asks_for_a_few_events_of_a_large_queue_does_not_read_it() {
         value.clone_into(&mut values[at]);
         values
     };
+    let mut of_verbs = STATEMENTS.iter().flat_map(|(_, own)| *own);
+    let leases = of_verbs.find(|statement| statement.name == "leases");
     let few: Vec<(&Statement, Vec<String>)> = vec![
         (&look::SHOW, vec!["100003".to_owned()]),
         (&look::JOB, vec!["100003".to_owned(), "60".to_owned()]),
-        (&look::LEASES, vec!["20".to_owned()]),
+        (leases.unwrap(), vec!["20".to_owned()]),
         (&look::LIST, list(0, "'PENDING'")),
         (&look::LIST, list(0, "'PROCESSING'")),
         (&look::LIST, list(3, "'group-2'")),

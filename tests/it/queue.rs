@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use tidegate::admin::STATEMENTS;
 use tidegate::lease::{Fate, Lease, LeasedEvent};
-use tidegate::migrate::Migrate;
+use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
 use tidegate::queue::{
-    self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried, sql,
+    self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried,
 };
 use tidegate::{Error, Event as _, Fault, NewEvent, Published};
 use tokio_postgres::error::SqlState;
@@ -58,7 +59,8 @@ fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
 async fn every_statement_prepares_against_the_migrated_schema() {
     let db = probe_database().await;
     let client = db.client().await;
-    for statement in sql::ALL.iter().copied().flatten() {
+    let of_verbs = STATEMENTS.iter().flat_map(|(_, own)| own.iter().copied());
+    for statement in queue::statements().chain(of_verbs) {
         let prepared = client.prepare_typed(statement.text, statement.params).await;
         let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));
         assert_eq!(prepared.params(), statement.params, "{}", statement.name);
@@ -346,7 +348,10 @@ async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
     assert!(planned("alone", 3000).await.is_ok());
     let database = db.database();
     let longer = Migrate::new(&database, crate::probe::Probe::KINDS);
-    let longer = longer.max_group_delay(Duration::from_hours(24 * 60));
+    let longer = longer.stored(StoredSettings {
+        max_group_delay: Some(Duration::from_hours(24 * 60)),
+        ..StoredSettings::default()
+    });
     longer.run().await.unwrap();
     assert!(planned("one", 59).await.is_ok());
     assert!(planned("one", 61).await.is_err());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate::operate::ReplayRequest;
+use tidegate::admin::{Audit, ReplayRequest};
 use tidegate::{Context, Dispatch, Done, HandlerError, HandlerResult, Handlers, NewEvent, queue};
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -157,10 +157,10 @@ async fn an_event_that_failed_for_good_is_not_counted_until_it_is_replayed_or_co
     let failed = "SELECT id FROM tidegate.event_log WHERE kind = 'page_scanned' AND status = 'FAILED' ORDER BY id LIMIT 1";
     let request = ReplayRequest {
         ids: Some(vec![number(&client, failed).await]),
-        reason: "it can be read now".to_owned(),
+        audit: Audit::of("it can be read now"),
         ..ReplayRequest::default()
     };
-    queue::replay(&client, &request).await.unwrap();
+    request.on(&client).await.unwrap();
     drained(&db, &client).await;
     assert_eq!((counted(&client).await, finals(&client).await), ((1, 2), 0));
     let by_hand = "BEGIN;

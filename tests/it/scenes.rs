@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use tidegate::admin::{Audit, RequeueRequest};
 use tidegate::lease::Lease;
-use tidegate::operate::RequeueRequest;
 use tidegate::queue::{self, Completion, LeaseRequest, Retried, Walk};
 use tidegate::{Event, NewEvent};
 use tokio_postgres::{Client, GenericClient};
@@ -120,10 +120,9 @@ fn request(worker: Uuid, held: &[Uuid], walk: Walk) -> LeaseRequest<'_> {
 async fn requeue(client: &Client, id: i64) {
     let request = RequeueRequest {
         ids: vec![id],
-        reason: "its worker hangs".to_owned(),
-        actor: None,
+        audit: Audit::of("its worker hangs"),
     };
-    queue::requeue(client, &request).await.unwrap();
+    request.on(client).await.unwrap();
     client
         .query_one("SELECT tidegate.apply_cuts()", &[])
         .await
@@ -212,6 +211,7 @@ const TAKEN: Guard = (
     "PERFORM tidegate.refuse_new_cuts(tokens, done);",
     "",
 );
+const TAKEN_ALONE: Guard = ("complete_held", "c.id = complete_held.id)", "false)");
 
 #[tokio::test]
 async fn i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it() {
@@ -447,10 +447,9 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
         let requeue = operator.transaction().await.unwrap();
         let wanted = RequeueRequest {
             ids: vec![id],
-            reason: "its worker hangs".to_owned(),
-            actor: None,
+            audit: Audit::of("its worker hangs"),
         };
-        queue::requeue(&requeue, &wanted).await.unwrap();
+        wanted.on(&requeue).await.unwrap();
         let completion = Completion {
             token: taken.token,
             done: vec![id],
@@ -466,6 +465,32 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
         // It is to be tried again, and then ends nothing.
         let refused = waiting.await.unwrap();
         refused.is_err_and(|error| error.is_lock_timeout()) && live(&scene.client).await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i7_of_a_requeue_and_a_transaction_behind_it_one_wins() {
+    hangs_on(TAKEN_ALONE, async |scene| {
+        let [id] = scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let (mut operator, worker) = (scene.db.client().await, scene.db.client().await);
+        let requeue = operator.transaction().await.unwrap();
+        let wanted = RequeueRequest {
+            ids: vec![id],
+            audit: Audit::of("its worker hangs"),
+        };
+        wanted.on(&requeue).await.unwrap();
+        let patient = "ALTER FUNCTION tidegate.complete_held SET lock_timeout = 0";
+        worker.batch_execute(patient).await.unwrap();
+        let complete = format!("SELECT tidegate.complete_held({id}, '{}')", taken.token);
+        let waiting = tokio::spawn(async move { worker.batch_execute(&complete).await });
+        wait_for_a_lock(&scene.client).await;
+        requeue.commit().await.unwrap();
+        let lost = waiting.await.unwrap().err();
+        let code = lost.and_then(|error| error.code().cloned());
+        code.is_some_and(|code| code.code() == "TG001") && live(&scene.client).await == 1
     })
     .await;
 }
@@ -767,7 +792,7 @@ const GROUP_FIRST: Guard = (
     "PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);",
     "",
 );
-const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.lock_replays();", "NULL;");
+const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.one_at_a_time();", "NULL;");
 
 #[tokio::test]
 async fn i10_an_event_on_its_last_attempt_is_not_started_with_its_lease() {

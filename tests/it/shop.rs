@@ -2,7 +2,7 @@
 //! does nothing to its queue.
 
 use serde_json::json;
-use tidegate::invocation::{MigrateRequest, Request};
+use tidegate::admin::{DoctorRequest, MigrateRequest, Request};
 use tidegate::program::Service;
 use tidegate::testing::{Attempt, Status};
 use tidegate::{Hooks, NewEvent, publish};
@@ -46,7 +46,7 @@ async fn a_program_of_ones_own_migrates_drains_and_is_well() {
     let sql =
         "SELECT count(*) FROM tidegate.event_log WHERE result->'book'->>'parcel' = 'parcel-7'";
     assert_eq!(number(&client, sql).await, 1);
-    let doctor = service.doctor().await.unwrap();
+    let doctor = service.run(&DoctorRequest {}).await.unwrap();
     let told = serde_json::to_value(&doctor).unwrap();
     for check in ["schema version", "schema drift", "kinds"] {
         let checks = told["checks"].as_array().unwrap();

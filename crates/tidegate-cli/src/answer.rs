@@ -1,6 +1,5 @@
 //! Owns the outcome of a verb: an answer, or the reason of a failure.
 
-use std::io::Read;
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -106,18 +105,5 @@ fn write(text: &str) -> ExitCode {
 /// # Errors
 /// [`Error::Invalid`] names the flag and what it must be.
 pub fn json_argument(flag: &str, argument: &str) -> Result<Box<RawValue>, Error> {
-    let unreadable = |error: std::io::Error| Error::Invalid(format!("{flag}: {argument}: {error}"));
-    let text = if argument == "-" {
-        let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .map_err(unreadable)?;
-        text
-    } else if let Some(file) = argument.strip_prefix('@') {
-        std::fs::read_to_string(file).map_err(unreadable)?
-    } else {
-        argument.to_owned()
-    };
-    serde_json::from_str(text.trim())
-        .map_err(|error| Error::Invalid(format!("{flag}: must be JSON, @FILE or -: {error}")))
+    tidegate::admin::json_argument(argument).map_err(|why| Error::Invalid(format!("{flag}: {why}")))
 }

@@ -13,7 +13,7 @@ use tidegate::program::Service;
 use tidegate::{Error, Lookup, Program};
 
 use crate::answer::{Answer, Failed, print, print_error};
-use crate::args::{Cli, New, Verb};
+use crate::args::{self, Cli, New, Verb};
 use crate::verbs::describe;
 use crate::{block_on, colour, fail, give, misused, report, verbs};
 
@@ -95,7 +95,7 @@ impl Ask {
 
 /// The requested verb.
 enum Asked {
-    OfAll(Verb),
+    OfAll(Box<Verb>),
     OfOwn(usize, ArgMatches),
 }
 
@@ -138,7 +138,7 @@ impl CommandLine {
     fn with(mut self, command: Command, answer: Answers) -> Self {
         let name = command.get_name();
         let mut own = self.verbs.iter().map(|own| own.command.get_name());
-        let taken = Cli::command().find_subcommand(name).is_some() || own.any(|own| own == name);
+        let taken = args::command().find_subcommand(name).is_some() || own.any(|own| own == name);
         assert!(!taken, "there is a verb {name:?} already");
         let schema = report::schema_of(name);
         self.verbs.push(Own {
@@ -197,7 +197,7 @@ impl CommandLine {
         } else {
             ColorChoice::Auto
         };
-        Cli::command().subcommands(own).color(colours)
+        args::command().subcommands(own).color(colours)
     }
 
     /// Answers the verbs about the command line itself.
@@ -205,7 +205,7 @@ impl CommandLine {
         let Asked::OfAll(verb) = asked else {
             return None;
         };
-        match verb {
+        match &**verb {
             Verb::Completions { shell } => Some(describe::completions(
                 self.command(),
                 &program_name(),
@@ -223,7 +223,7 @@ impl CommandLine {
 
     /// Returns the schemas of all verbs that have one, by verb, and the schema of a failure.
     fn schemas(&self) -> Map<String, Value> {
-        let all = Cli::command();
+        let all = args::command();
         let all = all.get_subcommands().map(|verb| verb.get_name().to_owned());
         let all = all.chain(["error".to_owned()]);
         let all = all.filter_map(|verb| report::schema_of(&verb).map(|schema| (verb, schema)));
@@ -244,10 +244,11 @@ impl CommandLine {
                 .position(|own| own.command.get_name() == name)?;
             Some(Asked::OfOwn(number, matches.clone()))
         });
-        match own {
-            Some(own) => Ok((own, json)),
-            None => Ok((Asked::OfAll(Cli::from_arg_matches(&matches)?.verb), json)),
+        if let Some(own) = own {
+            return Ok((own, json));
         }
+        let verb = Cli::from_arg_matches(&matches)?.verb;
+        Ok((Asked::OfAll(Box::new(verb)), json))
     }
 
     async fn answer(self, asked: Asked, json: bool, lookup: Lookup<'_>) -> Result<Answer, Failed> {
@@ -259,7 +260,7 @@ impl CommandLine {
         match asked {
             Asked::OfAll(verb) => {
                 let service = start(self.program)?;
-                verbs::answer(&service, verb, json).await
+                verbs::answer(&service, *verb, json).await
             }
             Asked::OfOwn(number, matches) => match &self.verbs[number].answer {
                 Answers::Program(answer) => {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
-use tidegate::schema;
+use tidegate::admin::schema;
 
 /// The document of `publish`.
 #[derive(Serialize, JsonSchema)]
@@ -76,7 +76,6 @@ pub fn schema_of(verb: &str) -> Option<Value> {
         "man" => schema::of::<Man>("man"),
         "schema" => schema::of::<Schemas>("schema"),
         "status" => schema::of_action("stats")?,
-        "blocked-groups" => schema::of_action("blocked_groups")?,
-        other => schema::of_action(other)?,
+        other => schema::of_action(&other.replace('-', "_"))?,
     })
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::{Form, extract::Query};
+use tidegate::admin::{Moment, parse_moment, parse_time};
 use tidegate::config::parse_duration;
-use tidegate::operate::{Moment, parse_moment, parse_time};
 
 use crate::link::Base;
 use crate::problem::Problem;

@@ -5,6 +5,8 @@
 //! separate function with a separate database login, never those of the drain.
 
 use axum::Router;
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Command, FromArgMatches};
 use lambda_http::Request;
 use lambda_http::request::RequestContext;
 use tidegate::config::environment;
@@ -47,7 +49,7 @@ pub fn run(program: Program) -> Result<(), Error> {
 
 fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
     let service: Service = program.start(lookup)?;
-    let mut settings = options(lookup).settings()?;
+    let mut settings = options(lookup)?.settings(None, None)?;
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
     let routes = router(service, settings);
@@ -58,34 +60,28 @@ fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error
     })
 }
 
-fn options(lookup: Lookup<'_>) -> Options {
-    let said =
-        |name: &str| lookup(&format!("TIDEGATE_CONSOLE_{name}")).filter(|value| !value.is_empty());
-    let list = |name: &str| {
-        let said = said(name).unwrap_or_default();
-        said.split(',')
-            .map(str::trim)
-            .filter(|one| !one.is_empty())
-            .map(str::to_owned)
-            .collect()
-    };
-    let is_set = |name: &str| said(name).is_some_and(|value| value == "true" || value == "1");
-    Options {
-        listen: None,
-        auth: said("AUTH").or_else(|| Some("iam".to_owned())),
-        users_file: said("USERS_FILE"),
-        proxy_header: said("PROXY_HEADER"),
-        proxy_secret_file: said("PROXY_SECRET_FILE"),
-        allow: said("ALLOW"),
-        actors: list("ACTORS"),
-        hosts: list("HOSTS"),
-        base_path: said("BASE_PATH"),
-        instance: said("INSTANCE"),
-        colour: said("COLOUR"),
-        behind_tls: is_set("BEHIND_TLS"),
-        without_content: is_set("WITHOUT_PAYLOADS"),
-        operator: None,
-    }
+/// Reads the options of a function, whose callers AWS verifies unless a variable says otherwise.
+///
+/// # Errors
+/// [`tidegate::Error::Config`] names the option and what is allowed.
+fn options(lookup: Lookup<'_>) -> Result<Options, tidegate::Error> {
+    let command = Options::augment_args(Command::new("console").no_binary_name(true));
+    let flags = command.get_arguments().filter_map(|flag| {
+        let (name, value) = (flag.get_long()?, lookup(flag.get_env()?.to_str()?)?);
+        if flag.get_action().takes_values() {
+            return Some(format!("--{name}={value}"));
+        }
+        ["1", "true"]
+            .contains(&&*value)
+            .then(|| format!("--{name}"))
+    });
+    let flags: Vec<String> = flags.collect();
+    let command = command.mut_args(|flag| flag.env(None));
+    let any = NonEmptyStringValueParser::new();
+    let command = command.mut_arg("auth", |auth| auth.default_value("iam").value_parser(any));
+    let given = command.try_get_matches_from(flags);
+    let options = given.and_then(|given| Options::from_arg_matches(&given));
+    options.map_err(|error| tidegate::Error::Config(error.to_string()))
 }
 
 /// Answers a request, with the caller that AWS has verified and the host name that AWS has routed here.
@@ -170,25 +166,35 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_from_the_environment_and_nobody_is_let_in_by_a_link() {
-        let options = |pairs: &[(&str, &str)]| {
+    fn a_function_reads_the_environment_and_lets_nobody_in_by_a_link() {
+        let settings = |pairs: &[(&str, &str)]| {
             let lookup = |name: &str| {
                 let found = pairs
                     .iter()
                     .find(|(known, _)| format!("TIDEGATE_CONSOLE_{known}") == name);
                 found.map(|(_, value)| (*value).to_owned())
             };
-            options(&lookup)
+            options(&lookup)?.settings(None, None)
         };
-        let told = options(&[
+        let told = settings(&[
             ("ALLOW", "act"),
             ("ACTORS", "ada, grace"),
             ("HOSTS", "x"),
             ("BEHIND_TLS", "true"),
         ]);
-        assert_eq!(told.actors, ["ada", "grace"]);
-        assert!(told.behind_tls && told.settings().is_ok());
-        assert!(options(&[("AUTH", "token")]).settings().is_err());
-        assert!(options(&[("AUTH", "basic")]).settings().is_err());
+        let told = told.unwrap();
+        let two = ["ada", "grace"].map(str::to_owned);
+        assert_eq!(
+            told.acting,
+            crate::who::Acting::These(two.into_iter().collect())
+        );
+        assert!(
+            told.behind_tls
+                && settings(&[("WITHOUT_PAYLOADS", "false")])
+                    .unwrap()
+                    .shows_content
+        );
+        assert!(settings(&[("AUTH", "token")]).is_err());
+        assert!(settings(&[("AUTH", "basic")]).is_err());
     }
 }

@@ -93,7 +93,7 @@ use shared::Shared;
 /// not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(Shared::new(service, settings));
-    let pages = screens::routes().merge(acts::routes());
+    let pages = screens::routes();
     let pages = pages.route("/metrics", get(metrics::metrics));
     let pages = pages.fallback(|| async { Problem::not_found() });
     let pages = surround::guarded(pages.with_state(shared.clone()), &shared);

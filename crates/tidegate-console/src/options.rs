@@ -3,31 +3,64 @@
 
 use std::net::SocketAddr;
 
+use clap::Args;
 use tidegate::Error;
 
 use crate::settings::Settings;
 use crate::who::{Acting, Auth};
 
-/// The options of a console.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The options of a console, from flags or from the environment.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct Options {
-    /// The address to listen on; `None` for a function.
-    pub listen: Option<SocketAddr>,
-    /// `token`, `basic`, `proxy-header` or `iam`.
-    pub auth: Option<String>,
+    /// How people sign in: token, with a link that is printed; basic, with a password from --users-file;
+    /// proxy-header, at a proxy in front.
+    #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token", value_parser = ["token", "basic", "proxy-header"])]
+    pub auth: String,
+    /// For basic: a file with a line for each person, `NAME read|act HASH`.
+    #[arg(long, env = "TIDEGATE_CONSOLE_USERS_FILE", value_name = "FILE")]
     pub users_file: Option<String>,
+    /// For proxy-header: the header that names the person, such as X-Forwarded-User.
+    #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_HEADER", value_name = "NAME")]
     pub proxy_header: Option<String>,
+    /// For proxy-header: a file with the secret that the proxy sends in X-Tidegate-Proxy-Secret, at least 32
+    /// characters.
+    #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_SECRET_FILE", value_name = "FILE")]
     pub proxy_secret_file: Option<String>,
-    pub allow: Option<String>,
+    /// What people may do: read, or act as well.
+    #[arg(long, env = "TIDEGATE_CONSOLE_ALLOW", default_value = "read", value_parser = ["read", "act"])]
+    pub allow: String,
+    /// Only these people may act; needs --allow act.
+    #[arg(
+        long = "actor",
+        env = "TIDEGATE_CONSOLE_ACTORS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     pub actors: Vec<String>,
+    /// Host names to accept besides localhost, as browsers send them in Host.
+    #[arg(
+        long = "host",
+        env = "TIDEGATE_CONSOLE_HOSTS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     pub hosts: Vec<String>,
+    /// The path where the console is mounted, such as /queue.
+    #[arg(long, env = "TIDEGATE_CONSOLE_BASE_PATH", value_name = "PATH")]
     pub base_path: Option<String>,
+    /// The name of this installation, shown in a banner on every page.
+    #[arg(long, env = "TIDEGATE_CONSOLE_INSTANCE", value_name = "NAME")]
     pub instance: Option<String>,
+    /// The banner's colour: red, amber, green, blue, violet or grey.
+    #[arg(long, env = "TIDEGATE_CONSOLE_COLOUR")]
     pub colour: Option<String>,
+    /// A proxy or load balancer in front terminates TLS and sends X-Forwarded-Proto: https.
+    #[arg(long, env = "TIDEGATE_CONSOLE_BEHIND_TLS")]
     pub behind_tls: bool,
-    pub without_content: bool,
-    /// The person who starts the console, for `token`.
-    pub operator: Option<String>,
+    /// Hide payloads, results, progress and error details, even if the database login may read them.
+    #[arg(long, env = "TIDEGATE_CONSOLE_WITHOUT_PAYLOADS")]
+    pub without_payloads: bool,
 }
 
 fn config(name: &str, why: impl std::fmt::Display) -> Error {
@@ -35,15 +68,19 @@ fn config(name: &str, why: impl std::fmt::Display) -> Error {
 }
 
 impl Options {
-    /// The settings.
+    /// Returns the settings for a console that listens here, `None` for a function. `operator` is the person
+    /// who starts it, for `token`.
     ///
     /// # Errors
     /// [`Error::Config`] names the option and what is allowed.
-    pub(crate) fn settings(&self) -> Result<Settings, Error> {
-        let auth = self.auth.as_deref().unwrap_or("token");
-        self.check_reach(auth)?;
-        let mut settings = Settings::new(self.auth(auth)?).acting(self.acting()?);
-        for host in &self.hosts {
+    pub(crate) fn settings(
+        &self,
+        listen: Option<SocketAddr>,
+        operator: Option<&str>,
+    ) -> Result<Settings, Error> {
+        self.check_reach(listen)?;
+        let mut settings = Settings::new(self.auth(operator)?).acting(self.acting()?);
+        for host in listed(&self.hosts) {
             settings = settings.host(host);
         }
         if let Some(path) = &self.base_path {
@@ -64,16 +101,16 @@ impl Options {
         if self.behind_tls {
             settings = settings.behind_tls();
         }
-        if self.without_content {
+        if self.without_payloads {
             settings = settings.without_content();
         }
         Ok(settings)
     }
 
     /// Refuses to send passwords in plaintext, and to serve other machines without authentication.
-    fn check_reach(&self, auth: &str) -> Result<(), Error> {
-        let is_local = self.listen.is_some_and(|listen| listen.ip().is_loopback());
-        match auth {
+    fn check_reach(&self, listen: Option<SocketAddr>) -> Result<(), Error> {
+        let is_local = listen.is_some_and(|listen| listen.ip().is_loopback());
+        match &*self.auth {
             "token" | "basic" if is_local => Ok(()),
             "token" => Err(config(
                 "auth",
@@ -84,7 +121,7 @@ impl Options {
                 "auth",
                 "must not be basic beyond this machine without --behind-tls: passwords would go over the network as they are",
             )),
-            "iam" if self.listen.is_some() => Err(config(
+            "iam" if listen.is_some() => Err(config(
                 "auth",
                 "must not be iam here: AWS verifies callers of a function alone",
             )),
@@ -92,8 +129,8 @@ impl Options {
         }
     }
 
-    fn auth(&self, auth: &str) -> Result<Auth, Error> {
-        match auth {
+    fn auth(&self, operator: Option<&str>) -> Result<Auth, Error> {
+        match &*self.auth {
             "token" => {
                 let unnamed = || {
                     config(
@@ -102,9 +139,7 @@ impl Options {
                     )
                 };
                 // The audit does not name people who only look.
-                let reads = self.allow.as_deref().is_none_or(|allow| allow == "read");
-                let operator = self.operator.as_deref();
-                let operator = operator.or(reads.then_some("reader"));
+                let operator = operator.or((self.allow == "read").then_some("reader"));
                 Ok(Auth::token(operator.ok_or_else(unnamed)?))
             }
             "basic" => {
@@ -133,17 +168,26 @@ impl Options {
     }
 
     fn acting(&self) -> Result<Acting, Error> {
-        match (self.allow.as_deref(), self.actors.is_empty()) {
-            (None | Some("read"), true) => Ok(Acting::Nobody),
-            (None | Some("read"), false) => Err(config("actor", "must be given with --allow act")),
-            (Some("act"), true) => Ok(Acting::Everybody),
-            (Some("act"), false) => Ok(Acting::These(self.actors.iter().cloned().collect())),
-            (Some(other), _) => Err(config(
+        match (&*self.allow, self.actors.is_empty()) {
+            ("read", true) => Ok(Acting::Nobody),
+            ("read", false) => Err(config("actor", "must be given with --allow act")),
+            ("act", true) => Ok(Acting::Everybody),
+            ("act", false) => {
+                let these = listed(&self.actors).map(str::to_owned);
+                Ok(Acting::These(these.collect()))
+            }
+            (other, _) => Err(config(
                 "allow",
                 format!("must be read or act, got {other:?}"),
             )),
         }
     }
+}
+
+/// Returns the entries of a list, without the spaces behind its commas.
+fn listed(list: &[String]) -> impl Iterator<Item = &str> {
+    let entries = list.iter().map(|entry| entry.trim());
+    entries.filter(|entry| !entry.is_empty())
 }
 
 fn read(option: &str, path: &str) -> Result<String, Error> {
@@ -154,86 +198,85 @@ fn read(option: &str, path: &str) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    fn local(auth: &str) -> Options {
+    fn options(auth: &str) -> Options {
         Options {
-            listen: Some(([127, 0, 0, 1], 0).into()),
-            auth: Some(auth.to_owned()),
-            operator: Some("ada".to_owned()),
+            auth: auth.to_owned(),
+            allow: "read".to_owned(),
             ..Options::default()
         }
     }
 
+    fn refusal(options: &Options, listen: [u8; 4], operator: Option<&str>) -> String {
+        let settings = options.settings(Some((listen, 8081).into()), operator);
+        settings
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    }
+
     #[test]
     fn what_would_let_strangers_in_is_refused_by_name() {
-        let far = |auth| Options {
-            listen: Some(([0, 0, 0, 0], 8081).into()),
-            ..local(auth)
-        };
-        let with = |options: Options, change: fn(&mut Options)| {
-            let mut options = options;
+        let with = |auth, change: fn(&mut Options)| {
+            let mut options = options(auth);
             change(&mut options);
             options
         };
-        for (options, named) in [
-            (far("token"), "--auth"),
-            (far("basic"), "--behind-tls"),
-            (far("proxy-header"), "--proxy-header"),
+        let (local, far) = ([127, 0, 0, 1], [0, 0, 0, 0]);
+        for (listen, options, named) in [
+            (far, options("token"), "--auth"),
+            (far, options("basic"), "--behind-tls"),
+            (far, options("proxy-header"), "--proxy-header"),
             (
-                with(far("proxy-header"), |o| {
-                    o.proxy_header = Some("X-User".into());
-                }),
+                far,
+                with("proxy-header", |o| o.proxy_header = Some("X-User".into())),
                 "--proxy-secret-file",
             ),
-            (local("basic"), "--users-file"),
-            (local("iam"), "--auth"),
-            (local("none"), "--auth: must be token"),
+            (local, options("basic"), "--users-file"),
+            (local, options("iam"), "--auth"),
+            (local, options("none"), "--auth: must be token"),
+            (local, with("token", |o| o.allow = "all".into()), "--allow"),
             (
-                with(local("token"), |o| {
-                    o.operator = None;
-                    o.allow = Some("act".into());
-                }),
-                "TIDEGATE_ACTOR",
-            ),
-            (
-                with(local("token"), |o| o.allow = Some("all".into())),
-                "--allow",
-            ),
-            (
-                with(local("token"), |o| o.actors = vec!["ada".into()]),
+                local,
+                with("token", |o| o.actors = vec!["ada".into()]),
                 "--actor",
             ),
             (
-                with(local("token"), |o| o.base_path = Some("ops".into())),
+                local,
+                with("token", |o| o.base_path = Some("ops".into())),
                 "--base-path",
             ),
             (
-                with(local("token"), |o| o.colour = Some("red".into())),
+                local,
+                with("token", |o| o.colour = Some("red".into())),
                 "--colour",
             ),
             (
-                with(local("token"), |o| {
+                local,
+                with("token", |o| {
                     o.instance = Some("p".into());
                     o.colour = Some("pink".into());
                 }),
                 "red, amber",
             ),
         ] {
-            let error = options
-                .settings()
-                .err()
-                .map(|error| error.to_string())
-                .unwrap_or_default();
+            let error = refusal(&options, listen, Some("ada"));
             assert!(error.contains(named), "{named}: {error:?}");
         }
+        let unnamed = refusal(&with("token", |o| o.allow = "act".into()), local, None);
+        assert!(unnamed.contains("TIDEGATE_ACTOR"), "{unnamed}");
     }
 
     #[test]
     fn nobody_may_act_unless_that_is_allowed() {
-        let allowed = Options {
-            allow: Some("act".to_owned()),
-            ..local("token")
+        let acting = |options: Options| {
+            let settings = options.settings(Some(([127, 0, 0, 1], 8081).into()), Some("ada"));
+            settings.unwrap().acting
         };
-        assert_eq!(allowed.settings().unwrap().acting, Acting::Everybody);
-        assert_eq!(local("token").settings().unwrap().acting, Acting::Nobody);
+        let allowed = Options {
+            allow: "act".to_owned(),
+            ..options("token")
+        };
+        assert_eq!(acting(allowed), Acting::Everybody);
+        assert_eq!(acting(options("token")), Acting::Nobody);
     }
 }

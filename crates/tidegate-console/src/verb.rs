@@ -7,10 +7,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::response::Redirect;
 use axum::routing::get;
+use clap::{Parser, Subcommand};
 use serde_json::json;
 use tidegate::Error;
 use tidegate::program::stop_signal;
-use tidegate_cli::clap::{self, Parser, Subcommand};
 use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
@@ -31,54 +31,8 @@ pub struct Console {
     /// The address to listen on; port 0 takes any free port.
     #[arg(long, env = "TIDEGATE_CONSOLE_LISTEN", default_value = "127.0.0.1:8081", value_parser = listen_address)]
     listen: SocketAddr,
-    /// How people sign in: token, with a link that is printed; basic, with a password from --users-file;
-    /// proxy-header, at a proxy in front.
-    #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token", value_parser = ["token", "basic", "proxy-header"])]
-    auth: String,
-    /// For basic: a file with a line for each person, `NAME read|act HASH`.
-    #[arg(long, env = "TIDEGATE_CONSOLE_USERS_FILE", value_name = "FILE")]
-    users_file: Option<String>,
-    /// For proxy-header: the header that names the person, such as X-Forwarded-User.
-    #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_HEADER", value_name = "NAME")]
-    proxy_header: Option<String>,
-    /// For proxy-header: a file with the secret that the proxy sends in X-Tidegate-Proxy-Secret, at least 32
-    /// characters.
-    #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_SECRET_FILE", value_name = "FILE")]
-    proxy_secret_file: Option<String>,
-    /// What people may do: read, or act as well.
-    #[arg(long, env = "TIDEGATE_CONSOLE_ALLOW", default_value = "read", value_parser = ["read", "act"])]
-    allow: String,
-    /// Only these people may act; needs --allow act.
-    #[arg(
-        long = "actor",
-        env = "TIDEGATE_CONSOLE_ACTORS",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
-    actors: Vec<String>,
-    /// Host names to accept besides localhost, as browsers send them in Host.
-    #[arg(
-        long = "host",
-        env = "TIDEGATE_CONSOLE_HOSTS",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
-    hosts: Vec<String>,
-    /// The path where the console is mounted, such as /queue.
-    #[arg(long, env = "TIDEGATE_CONSOLE_BASE_PATH", value_name = "PATH")]
-    base_path: Option<String>,
-    /// The name of this installation, shown in a banner on every page.
-    #[arg(long, env = "TIDEGATE_CONSOLE_INSTANCE", value_name = "NAME")]
-    instance: Option<String>,
-    /// The banner's colour: red, amber, green, blue, violet or grey.
-    #[arg(long, env = "TIDEGATE_CONSOLE_COLOUR")]
-    colour: Option<String>,
-    /// A proxy or load balancer in front terminates TLS and sends X-Forwarded-Proto: https.
-    #[arg(long, env = "TIDEGATE_CONSOLE_BEHIND_TLS")]
-    behind_tls: bool,
-    /// Hide payloads, results, progress and error details, even if the database login may read them.
-    #[arg(long, env = "TIDEGATE_CONSOLE_WITHOUT_PAYLOADS")]
-    without_payloads: bool,
+    #[command(flatten)]
+    options: Options,
 }
 
 #[derive(Subcommand)]
@@ -93,27 +47,6 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-impl Console {
-    fn options(self, operator: Option<String>) -> Options {
-        Options {
-            listen: Some(self.listen),
-            auth: Some(self.auth),
-            users_file: self.users_file,
-            proxy_header: self.proxy_header,
-            proxy_secret_file: self.proxy_secret_file,
-            allow: Some(self.allow),
-            actors: self.actors,
-            hosts: self.hosts,
-            base_path: self.base_path,
-            instance: self.instance,
-            colour: self.colour,
-            behind_tls: self.behind_tls,
-            without_content: self.without_payloads,
-            operator,
-        }
-    }
-}
-
 /// The verb `console`, for [`tidegate_cli::CommandLine::verb`]. It serves until the process is stopped.
 ///
 /// # Errors
@@ -126,7 +59,8 @@ pub async fn console(ask: Ask, asked: Console) -> Result<Answer, Error> {
     let stop = stop_signal();
     let listen = asked.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
-    let settings = asked.options(ask.service.actor.clone()).settings()?;
+    let operator = ask.service.actor.as_deref();
+    let settings = asked.options.settings(Some(listen), operator)?;
     let link = settings.auth.link().unwrap_or_default();
     let base = settings.base.path().to_owned();
     let listener = TcpListener::bind(listen).await.map_err(failed)?;

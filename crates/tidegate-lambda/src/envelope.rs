@@ -16,8 +16,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tidegate::Error;
+use tidegate::admin::Actions;
 use tidegate::intake::Message;
-use tidegate::invocation::Actions;
 
 /// A service that delivers messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

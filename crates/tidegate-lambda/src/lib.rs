@@ -20,10 +20,10 @@ use futures_util::future::BoxFuture;
 use lambda_runtime::tower::{self, layer::layer_fn};
 use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
 use serde_json::Value;
+use tidegate::admin::is_scheduled_event;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::connect::{Invoked, SelfInvoke};
-use tidegate::invocation::is_scheduled_event;
 use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
@@ -153,7 +153,7 @@ async fn serve(
         let starts = ready
             .iter()
             .flat_map(Deployment::services)
-            .all(|service| service.starts_drains);
+            .all(|service| service.options.starts_drains);
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
         let is_cold = !is_warm.swap(true, Ordering::Relaxed);
@@ -243,17 +243,11 @@ fn loggable(report: &Value) -> Value {
     let Some(fields) = report.as_object() else {
         return report.clone();
     };
-    let told: &[&str] = match report["action"].as_str() {
-        Some("show") => &["id", "kind", "status"],
-        Some("list") => &["next"],
-        Some("blocked_groups") => &[],
-        Some("unblock") => &["how", "id", "new_id"],
-        Some("doctor") => &["ok"],
-        _ => {
-            let mut fields = fields.clone();
-            fields.remove("order_risks");
-            return Value::Object(fields);
-        }
+    let action = report["action"].as_str().unwrap_or_default();
+    let Some(told) = tidegate::admin::logged(action) else {
+        let mut fields = fields.clone();
+        fields.remove("order_risks");
+        return Value::Object(fields);
     };
     let is_told = |name: &str| matches!(name, "action" | "cut") || told.contains(&name);
     let counted = |value: &Value| value.as_array().map(Vec::len);
@@ -465,10 +459,6 @@ mod tests {
             (
                 json!({"action": "blocked_groups", "groups": [{"group_key": "canary"}]}),
                 json!({"action": "blocked_groups", "groups": 1}),
-            ),
-            (
-                json!({"action": "unblock", "group_key": "canary", "how": "skip", "id": 7, "refused": "canary"}),
-                json!({"action": "unblock", "how": "skip", "id": 7}),
             ),
             (
                 json!({"action": "doctor", "ok": false, "checks": [{"finding": "canary"}]}),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reqwest::Url;
-use tidegate::config::is_on;
+use tidegate::config;
 use tidegate::connect::Trust;
 use tidegate::{Error, Lookup};
 
@@ -40,9 +40,9 @@ impl Settings {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub(crate) fn read(lookup: Lookup<'_>) -> Result<Option<Self>, Error> {
-        let asks_xray = is_on(lookup, "TIDEGATE_XRAY")?;
+        let asks_xray = config::read(lookup, "TIDEGATE_XRAY", false, &[])?;
         let ratio = ratio(lookup)?;
-        let shows_correlation = is_on(lookup, "TIDEGATE_TRACE_CORRELATION")?;
+        let shows_correlation = config::read(lookup, "TIDEGATE_TRACE_CORRELATION", false, &[])?;
         if lookup("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(None);
         }

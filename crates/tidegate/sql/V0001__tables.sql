@@ -23,30 +23,32 @@ COMMENT ON COLUMN tidegate.queue_migrations.name IS 'Its name.';
 COMMENT ON COLUMN tidegate.queue_migrations.applied_on IS 'When it was applied.';
 COMMENT ON COLUMN tidegate.queue_migrations.checksum IS 'A hash of its text.';
 
-CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN NOT policy ? field THEN NULL
-                WHEN jsonb_typeof(policy->field) <> 'number' OR policy->>field ~ '[.eE-]'
-                     OR (policy->>field)::numeric NOT BETWEEN low AND high
-                THEN format('%s: must be a whole number of %s to %s, got %s', field, low, high, left(policy->>field, 40)) END;
-COMMENT ON FUNCTION tidegate.policy_field_refusal IS 'What is wrong with a field of a policy.';
+-- Every function that takes arguments of people or programs refuses them with this error. Null: nothing is
+-- wrong.
+CREATE FUNCTION tidegate.refuse(message text) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF message IS NOT NULL THEN
+        RAISE EXCEPTION '%', message USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+COMMENT ON FUNCTION tidegate.refuse IS 'Raises an error about an argument, if there is one.';
 
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields'
-                WHEN policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency', 'batch',
-                                    'batch_within_ms'] <> '{}'
-                THEN 'policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch '
-                     || 'and batch_within_ms, got '
-                     || left((policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency', 'batch',
-                                             'batch_within_ms'])::text, 100)
-                ELSE coalesce(tidegate.policy_field_refusal(policy, 'max_attempts', 1, 1000),
-                              tidegate.policy_field_refusal(policy, 'handler_timeout_ms', 1, 900000),
-                              tidegate.policy_field_refusal(policy, 'backoff_ms', 1, 86400000),
-                              tidegate.policy_field_refusal(policy, 'backoff_max_ms', 1, 86400000),
-                              tidegate.policy_field_refusal(policy, 'concurrency', 1, 10000),
-                              tidegate.policy_field_refusal(policy, 'batch', 1, 1000),
-                              tidegate.policy_field_refusal(policy, 'batch_within_ms', 0, 60000)) END;
+    RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields' ELSE (
+        SELECT CASE WHEN f.low IS NULL
+                    THEN 'policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, '
+                         || 'batch and batch_within_ms, got ' || left(jsonb_build_object(p.key, p.value)::text, 100)
+                    ELSE format('%s: must be a whole number of %s to %s, got %s', p.key, f.low, f.high, left(p.value #>> '{}', 40)) END
+          FROM jsonb_each(policy) AS p
+          LEFT JOIN (VALUES (1, 'max_attempts', 1, 1000), (2, 'handler_timeout_ms', 1, 900000), (3, 'backoff_ms', 1, 86400000),
+                            (4, 'backoff_max_ms', 1, 86400000), (5, 'concurrency', 1, 10000), (6, 'batch', 1, 1000),
+                            (7, 'batch_within_ms', 0, 60000)) AS f(position, field, low, high) ON f.field = p.key
+         WHERE CASE WHEN f.low IS NULL OR jsonb_typeof(p.value) <> 'number' OR p.value::text ~ '[.eE-]' THEN true
+                    ELSE p.value::numeric NOT BETWEEN f.low AND f.high END
+         ORDER BY f.position NULLS FIRST LIMIT 1) END;
 COMMENT ON FUNCTION tidegate.policy_refusal IS 'What is wrong with a policy.';
 
 CREATE TABLE tidegate.event_kind (
@@ -449,8 +451,6 @@ CREATE TABLE tidegate.event_log (
 COMMENT ON TABLE tidegate.event_log IS
     'Finished events, kept until their retention is over, in one partition per day of expiry. A finished event never '
     'changes its status; a replay is a new event.';
-COMMENT ON COLUMN tidegate.event_log.id IS 'The id that the event had in event_queue.';
-COMMENT ON COLUMN tidegate.event_log.kind IS 'The kind of the event.';
 COMMENT ON COLUMN tidegate.event_log.payload IS
     'The payload as it was published. Null: there was none, it could not be read, or the event was forgotten.';
 COMMENT ON COLUMN tidegate.event_log.group_key IS 'The group of the event. Null: none, or forgotten.';
@@ -460,24 +460,15 @@ COMMENT ON COLUMN tidegate.event_log.status IS
     'COMPLETED: all handlers succeeded. COMPLETED_WITH_ERRORS: a handler rejected the event; errors says why. FAILED: '
     'attempts were spent, the deadline passed, an operator cancelled it, or there was no handler.';
 COMMENT ON COLUMN tidegate.event_log.attempts IS 'How many attempts the event had.';
-COMMENT ON COLUMN tidegate.event_log.max_attempts IS 'The most attempts that it was allowed.';
-COMMENT ON COLUMN tidegate.event_log.errors IS
-    'All its errors, oldest first: an array of objects with handler, code, message, attempt and at.';
 COMMENT ON COLUMN tidegate.event_log.result IS 'The results of the handlers. Null: none.';
 COMMENT ON COLUMN tidegate.event_log.progress IS 'The handlers that had finished, for a replay of only the failed ones.';
-COMMENT ON COLUMN tidegate.event_log.created_at IS 'When the event was published.';
 COMMENT ON COLUMN tidegate.event_log.processing_started_at IS 'When the lease that ended it was taken. Null: it was not leased.';
 COMMENT ON COLUMN tidegate.event_log.finished_at IS 'When the event ended.';
 COMMENT ON COLUMN tidegate.event_log.expires_at IS
     'When its retention ends and a cleanup may remove the row. Not the event''s deadline, which is in the column deadline.';
 COMMENT ON COLUMN tidegate.event_log.lease_token IS
     'The lease under which a worker ended it. Null: an operator, a cleanup or the deadline ended it.';
-COMMENT ON COLUMN tidegate.event_log.parent_id IS
-    'The id of the event whose handler published this one. Null: a producer published it.';
-COMMENT ON COLUMN tidegate.event_log.replay_of IS
-    'The id of the finished event that this one replayed. Null: it was not a replay.';
 COMMENT ON COLUMN tidegate.event_log.deadline IS 'The deadline that the event had in event_queue.expires_at. Null: none.';
-COMMENT ON COLUMN tidegate.event_log.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
 COMMENT ON COLUMN tidegate.event_log.forgotten_at IS 'When forget() removed the event''s content. Null: the content is complete.';
 
 CREATE TABLE tidegate.event_log_default PARTITION OF tidegate.event_log DEFAULT;

@@ -10,7 +10,7 @@
 CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
-COMMENT ON FUNCTION tidegate.has_nul IS 'Whether JSON text contains a NUL character.';
+COMMENT ON FUNCTION tidegate.has_nul IS 'Whether the JSON text payload contains a NUL character.';
 
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -57,36 +57,27 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '
                  || left(traceparent, 60)
     END;
-COMMENT ON FUNCTION tidegate.refusal IS 'What is wrong with an event to publish.';
+COMMENT ON FUNCTION tidegate.refusal IS
+    'What is wrong with an event to publish; null if nothing is. kind, payload, group_key, dedup_key, correlation_id, '
+    'available_at, expires_at, max_attempts and traceparent as in publish(). A plain INSERT needs it.';
 
 -- Refuses a plain INSERT or COPY with the same messages. It runs before the constraints, because their
--- failure prints the row into the server's log, including the beginning of the payload. (It repeats the
--- expression of refusal(). A function call would require a right for every login that may insert.)
+-- failure prints the row into the server's log, including the beginning of the payload.
 CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    RAISE EXCEPTION '%', tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
-                                          NEW.expires_at, NEW.max_attempts, NEW.traceparent)
-        USING ERRCODE = 'invalid_parameter_value';
+    PERFORM tidegate.refuse(tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
+                                             NEW.expires_at, NEW.max_attempts, NEW.traceparent));
+    RETURN NEW;
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_insert IS
     'Trigger of event_queue: refuses an invalid row of a plain INSERT with the messages of publish().';
 
 CREATE TRIGGER event_queue_refuse
     BEFORE INSERT ON tidegate.event_queue
-    FOR EACH ROW WHEN (coalesce(char_length(NEW.kind), 0) NOT BETWEEN 1 AND 100
-                       OR octet_length(NEW.payload::text) > 1048576
-                       OR position('\u0000' IN NEW.payload::text) > 0 AND NEW.payload::text ~ '(^|[^\\])(\\\\)*\\u0000'
-                       OR char_length(NEW.group_key) NOT BETWEEN 1 AND 200
-                       OR char_length(NEW.dedup_key) NOT BETWEEN 1 AND 200
-                       OR char_length(NEW.correlation_id) NOT BETWEEN 1 AND 200
-                       OR NOT isfinite(NEW.available_at) OR NOT isfinite(NEW.expires_at)
-                       OR NEW.max_attempts NOT BETWEEN 1 AND 1000
-                       OR NOT tidegate.takes_plaintext()
-                          AND NOT (starts_with(NEW.payload::text, '{"tidegate_sealed":{"v":1,"key":"')
-                                   AND substr(NEW.payload::text, 34) ~ '^[A-Za-z0-9._-]+","wrapped":"[A-Za-z0-9+/]+","data":"[A-Za-z0-9+/]+={0,2}"\}\}$')
-                       OR NEW.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$')
+    FOR EACH ROW WHEN (tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
+                                        NEW.expires_at, NEW.max_attempts, NEW.traceparent) IS NOT NULL)
     EXECUTE FUNCTION tidegate.refuse_insert();
 
 -- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index
@@ -95,14 +86,11 @@ CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF receive.source IS NULL OR octet_length(receive.source) NOT BETWEEN 1 AND 1000 THEN
-        RAISE EXCEPTION 'source: must have 1 to 1000 bytes, got %', coalesce(octet_length(receive.source)::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF receive.message_id IS NULL OR octet_length(receive.message_id) NOT BETWEEN 1 AND 500 THEN
-        RAISE EXCEPTION 'message_id: must have 1 to 500 bytes, got %', coalesce(octet_length(receive.message_id)::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(CASE
+        WHEN coalesce(octet_length(receive.source), 0) NOT BETWEEN 1 AND 1000
+            THEN 'source: must have 1 to 1000 bytes, got ' || coalesce(octet_length(receive.source)::text, 'NULL')
+        WHEN coalesce(octet_length(receive.message_id), 0) NOT BETWEEN 1 AND 500
+            THEN 'message_id: must have 1 to 500 bytes, got ' || coalesce(octet_length(receive.message_id)::text, 'NULL') END);
     INSERT INTO tidegate.received (source, message_id) VALUES (receive.source, receive.message_id)
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
@@ -118,6 +106,14 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
                   coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
 COMMENT ON FUNCTION tidegate.unregistered IS 'The error text for a kind that is not registered.';
 
+CREATE FUNCTION tidegate.require_kind(kind text) RETURNS void
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT tidegate.refuse(tidegate.unregistered(require_kind.kind))
+     WHERE NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = require_kind.kind)
+$$;
+COMMENT ON FUNCTION tidegate.require_kind IS 'Refuses a kind that is not registered.';
+
 -- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have
 -- already checked the kind and say so in `kind_known`, so this trigger does not run for them.
 --
@@ -129,9 +125,7 @@ CREATE FUNCTION tidegate.require_registered() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = NEW.kind) THEN
-        RAISE EXCEPTION '%', tidegate.unregistered(NEW.kind) USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.require_kind(NEW.kind);
     PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
     RETURN NEW;
 END $$;
@@ -193,9 +187,7 @@ BEGIN
         OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                             r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NOT NULL
      ORDER BY r.position LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(refused);
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_batch IS 'Refuses a batch with the message of its first invalid event.';
@@ -337,8 +329,8 @@ CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestam
     AS $$
 BEGIN
     IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
-        RAISE EXCEPTION 'available_at: must be within % for an event of a group, because it blocks its group until then, got %',
-            tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
+        PERFORM tidegate.refuse(format('available_at: must be within %s for an event of a group, because it blocks its group until then, got %s',
+                                       tidegate.max_group_delay(), available_at));
     END IF;
 END $$;
 COMMENT ON FUNCTION tidegate.check_group_delay IS 'Refuses an event of a group that is planned too far ahead.';
@@ -358,12 +350,8 @@ COMMENT ON FUNCTION tidegate.delay_refusal IS 'What is wrong with a delay.';
 CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamptz, group_key text) RETURNS timestamptz
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
-DECLARE
-    refused CONSTANT text := tidegate.delay_refusal(delay, available_at, group_key);
 BEGIN
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(tidegate.delay_refusal(delay, available_at, group_key));
     RETURN clock_timestamp() + delay;
 END $$;
 COMMENT ON FUNCTION tidegate.available_after IS 'The time at which a delay ends, or an error.';
@@ -592,9 +580,7 @@ BEGIN
                     WHEN delay IS NULL
                     THEN 'delay: must be a number of seconds or an interval such as "90 seconds", got ' || left((event->'delay')::text, 60)
                     ELSE tidegate.delay_refusal(delay, planned, event->>'group_key') END;
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION 'event %: %', "position", refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(format('event %s: ', "position") || refused);
     RETURN clock_timestamp() + delay;
 END $$;
 COMMENT ON FUNCTION tidegate.available_at_of IS 'When an event of publish_many() with a delay may start.';
@@ -610,8 +596,7 @@ DECLARE
     a record;
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
-        RAISE EXCEPTION 'events: must be a JSON array of objects, got %', coalesce(jsonb_typeof(events), 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM tidegate.refuse('events: must be a JSON array of objects, got ' || coalesce(jsonb_typeof(events), 'NULL'));
     END IF;
     SELECT CASE WHEN jsonb_typeof(e.event) <> 'object'
                 THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
@@ -622,9 +607,7 @@ BEGIN
       FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
      WHERE CASE WHEN jsonb_typeof(e.event) = 'object' THEN e.event - allowed <> '{}' ELSE true END
      ORDER BY e.position LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(refused);
     BEGIN
         SELECT array_agg(e.event->>'kind') AS kinds,
                -- A JSON null means the same as a missing payload.

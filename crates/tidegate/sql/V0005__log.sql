@@ -16,7 +16,7 @@
 -- beside it. A row may still arrive if a clock was set back or a retention was shortened. A trigger on the
 -- sealed partition then discards the counts.
 --
--- Each function is one step of a cleanup, in one short transaction. The functions run as the owner (SECURITY
+-- cleanup_step() does one step of a cleanup, in one short transaction. It runs as the owner (SECURITY
 -- DEFINER), so a role that may run a cleanup needs no rights on the tables, and each step writes its audit
 -- row together with the removal. A step waits at most 200 ms for a lock, because finalizes queue up behind a
 -- step that waits for the log. Only one step runs at a time, whoever starts it, because it locks slot -1 of
@@ -38,10 +38,11 @@ COMMENT ON TABLE tidegate.stats_archive IS
     'Counts of events whose log rows a cleanup has removed. Read the view daily_stats instead.';
 COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
 COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
-COMMENT ON COLUMN tidegate.stats_archive.status IS 'Their status.';
+COMMENT ON COLUMN tidegate.stats_archive.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
 COMMENT ON COLUMN tidegate.stats_archive.events IS 'How many there were.';
 COMMENT ON COLUMN tidegate.stats_archive.attempts IS 'How many attempts they had in all.';
-COMMENT ON COLUMN tidegate.stats_archive.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
+COMMENT ON COLUMN tidegate.stats_archive.latency_ms IS
+    'The sum of their times from publish to end, in milliseconds. Divide it by events for the mean.';
 
 -- Identified by name and not by oid, because oids change when a database is restored from a dump.
 CREATE TABLE tidegate.sealed_partition (
@@ -67,12 +68,6 @@ CREATE TABLE tidegate.sealed_stats (
 );
 COMMENT ON TABLE tidegate.sealed_stats IS 'Counts of the rows of sealed partitions.';
 COMMENT ON COLUMN tidegate.sealed_stats.partition IS 'The name of the partition.';
-COMMENT ON COLUMN tidegate.sealed_stats.day IS 'The UTC day on which the events ended.';
-COMMENT ON COLUMN tidegate.sealed_stats.kind IS 'Their kind.';
-COMMENT ON COLUMN tidegate.sealed_stats.status IS 'Their status.';
-COMMENT ON COLUMN tidegate.sealed_stats.events IS 'How many there are.';
-COMMENT ON COLUMN tidegate.sealed_stats.attempts IS 'How many attempts they had in all.';
-COMMENT ON COLUMN tidegate.sealed_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
 
 -- Whole milliseconds, so that sums are exact in any order. Infinite times and absurd ones (more than three
 -- years) must not make counting fail forever, whoever wrote them into the log.
@@ -97,13 +92,6 @@ SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint A
 COMMENT ON VIEW tidegate.daily_stats IS
     'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds. Reads the whole '
     'log.';
-COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which the events ended.';
-COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
-COMMENT ON COLUMN tidegate.daily_stats.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
-COMMENT ON COLUMN tidegate.daily_stats.events IS 'How many there were.';
-COMMENT ON COLUMN tidegate.daily_stats.attempts IS 'How many attempts they had in all.';
-COMMENT ON COLUMN tidegate.daily_stats.latency_ms IS
-    'The sum of their times from publish to end, in milliseconds. Divide it by events for the mean.';
 
 -- The partitions of the log, as in the catalog. The bounds are null for the default partition. `closed`: no
 -- event that finishes from now on can expire in it, with a margin of one hour for clocks and transactions.
@@ -145,20 +133,20 @@ COMMENT ON FUNCTION tidegate.log_partitions IS
     'The partitions of the log, with their bounds and how far they are counted. now: the time to use as the present, if it '
     'is earlier than the database''s clock.';
 
--- Waits for other steps, but at most 200 ms, because that is the lock_timeout of every caller. After a step
--- has its lock, its statements must see everything that was committed before. Only this isolation level
--- guarantees that.
-CREATE FUNCTION tidegate.begin_step() RETURNS void
+-- Makes concurrent replays, and steps of a cleanup, wait for each other, as long as the caller's lock_timeout
+-- allows. After that, the caller's statements must see everything that was committed before. Only this
+-- isolation level guarantees that.
+CREATE FUNCTION tidegate.one_at_a_time() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'transaction_isolation: must be read committed, got %', current_setting('transaction_isolation')
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'transaction_isolation: must be READ COMMITTED, got %', upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
-COMMENT ON FUNCTION tidegate.begin_step IS 'Begins a step of a cleanup.';
+COMMENT ON FUNCTION tidegate.one_at_a_time IS 'Makes replays and steps of a cleanup wait for each other.';
 
 -- For moving rows between partitions. A partition may have its columns in another order.
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RETURNS text
@@ -355,7 +343,7 @@ COMMENT ON FUNCTION tidegate.lineage IS
 -- The days that need a partition: the days on which events expire that finish within a week, for each
 -- retention in use. The days between them and the end of the longest retention are not included.
 CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS SETOF date
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
     WITH made AS MATERIALIZED (
         SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
@@ -374,20 +362,7 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS 
                           AND p.upper_bound > w.day::timestamp AT TIME ZONE 'UTC')
      ORDER BY 1
 $$;
-COMMENT ON FUNCTION tidegate.missing_log_days IS
-    'Days that need a partition of the log but have none. now: as in log_partitions().';
-
--- Counts up to one more than can be moved.
-CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
-    SELECT count(*)
-      FROM (SELECT FROM tidegate.event_log_default AS d
-             WHERE d.expires_at >= day::timestamp AT TIME ZONE 'UTC'
-               AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
-             LIMIT 10001) AS waiting
-$$;
-COMMENT ON FUNCTION tidegate.rows_in_default IS 'How many rows of a day are in the default partition. day: the UTC day.';
+COMMENT ON FUNCTION tidegate.missing_log_days IS 'Days that need a partition of the log but have none.';
 
 -- Creates the partition of a day. It creates a separate table and then attaches it. This blocks neither
 -- inserts into other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of this day
@@ -396,8 +371,8 @@ COMMENT ON FUNCTION tidegate.rows_in_default IS 'How many rows of a day are in t
 -- time if a cleanup runs at least once a week, because the default partition then stays almost empty. No
 -- event expires later than the longest retention, so the function refuses later days: a role that may run a
 -- cleanup cannot fill the catalog with partitions.
-CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE (outcome text, moved bigint)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+CREATE FUNCTION tidegate.make_log_partition(day date, dry_run boolean DEFAULT false, OUT outcome text, OUT moved bigint)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
 DECLARE
     name constant text := 'event_log_' || to_char(day, 'YYYYMMDD');
@@ -406,20 +381,18 @@ DECLARE
     today constant date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
 BEGIN
     IF day IS NULL OR day NOT BETWEEN today - 3668 AND today + 3668 THEN
-        RAISE EXCEPTION 'day: must be % to %, got %', today - 3668, today + 3668, coalesce(day::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM tidegate.refuse(format('day: must be %s to %s, got %s', today - 3668, today + 3668, coalesce(day::text, 'NULL')));
     END IF;
-    PERFORM tidegate.begin_step();
     moved := 0;
     IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.lower_bound < until AND p.upper_bound > first) THEN
         outcome := 'there';
-        RETURN NEXT;
         RETURN;
     END IF;
+    SELECT count(*) INTO moved FROM (SELECT FROM tidegate.event_log_default AS d
+                                      WHERE d.expires_at >= first AND d.expires_at < until LIMIT 10001) AS waiting;
     -- A table with this name that is not a partition was detached by a user.
-    IF to_regclass(format('tidegate.%I', name)) IS NOT NULL OR tidegate.rows_in_default(day) > 10000 THEN
-        outcome := 'left_to_default';
-        RETURN NEXT;
+    outcome := CASE WHEN to_regclass(format('tidegate.%I', name)) IS NOT NULL OR moved > 10000 THEN 'left_to_default' ELSE 'made' END;
+    IF dry_run OR outcome <> 'made' THEN
         RETURN;
     END IF;
     EXECUTE format('CREATE TABLE tidegate.%I (LIKE tidegate.event_log INCLUDING ALL)', name);
@@ -434,12 +407,8 @@ BEGIN
     GET DIAGNOSTICS moved = ROW_COUNT;
     EXECUTE format('ALTER TABLE tidegate.event_log ATTACH PARTITION tidegate.%I FOR VALUES FROM (%L) TO (%L)',
                    name, first, until);
-    outcome := 'made';
-    RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION tidegate.make_log_partition IS
-    'Creates the partition of a day. day: the UTC day on which its rows expire. Returns the outcome and how many rows '
-    'moved.';
+COMMENT ON FUNCTION tidegate.make_log_partition IS 'Creates the partition of a day. Returns the outcome and how many rows moved.';
 
 -- A trigger on sealed partitions: a new row makes the counts wrong, so it discards them. The counts are in a
 -- table of the owner, whatever role finalizes (SECURITY DEFINER).
@@ -470,8 +439,7 @@ COMMENT ON FUNCTION tidegate.step_end IS 'Where a step of a cleanup ends.';
 CREATE FUNCTION tidegate.seal_log_partition(
     partition text, now timestamptz DEFAULT NULL, pages bigint DEFAULT 8192
 ) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-        SET enable_seqscan = off SET jit = off
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -480,7 +448,6 @@ DECLARE
     start tid;
     stop tid;
 BEGIN
-    PERFORM tidegate.begin_step();
     SELECT p.closed, p.sealed, p.sealing INTO found FROM tidegate.log_partitions(seal_log_partition.now) AS p
      WHERE p.partition = target;
     IF found.sealed OR found.closed IS NOT TRUE THEN
@@ -511,34 +478,26 @@ BEGIN
     UPDATE tidegate.sealed_partition AS s SET counted_to = stop WHERE s.partition = target;
     RETURN stop IS NULL;
 END $$;
-COMMENT ON FUNCTION tidegate.seal_log_partition IS
-    'Counts a partition to which no rows are added any more, one step at a time. partition: its name. now: as in '
-    'log_partitions(). pages: the length of a step. Returns true when counting is complete, null if the partition is still '
-    'in use.';
+COMMENT ON FUNCTION tidegate.seal_log_partition IS 'Counts a partition to which no rows are added any more, one step at a time.';
 
 -- Drops a sealed partition after its last row has expired, and adds its counts to the archive. The expiry is
 -- read from the partition's bound in the catalog. Only the last statement locks the log itself, until its
 -- commit. Returns null if nothing was dropped: the partition does not exist, has not expired or is not
 -- sealed.
-CREATE FUNCTION tidegate.drop_log_partition(
-    partition text, actor text DEFAULT NULL, now timestamptz DEFAULT NULL
-) RETURNS TABLE (dropped bigint)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+CREATE FUNCTION tidegate.drop_log_partition(partition text, now timestamptz DEFAULT NULL, OUT dropped bigint)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
 #variable_conflict use_column
 DECLARE
     moment constant timestamptz := least(drop_log_partition.now, clock_timestamp());
     target constant text := drop_log_partition.partition;
 BEGIN
-    PERFORM tidegate.begin_step();
     -- From here on no session can insert, and so unseal. Reads continue.
     IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.upper_bound <= moment) THEN
-        RETURN NEXT;
         RETURN;
     END IF;
     EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', target);
     IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN
-        RETURN NEXT;
         RETURN;
     END IF;
     SELECT coalesce(sum(s.events), 0) INTO dropped FROM tidegate.sealed_stats AS s WHERE s.partition = target;
@@ -551,27 +510,16 @@ BEGIN
        SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
            latency_ms = a.latency_ms + excluded.latency_ms;
     DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
-    IF dropped > 0 THEN
-        INSERT INTO tidegate.audit (action, actor, filter, count)
-        VALUES ('cleanup', drop_log_partition.actor,
-                jsonb_build_object('step', 'drop', 'partition', target, 'now', moment), dropped);
-    END IF;
     EXECUTE format('DROP TABLE tidegate.%I', target);
-    RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION tidegate.drop_log_partition IS
-    'Drops a counted partition whose rows have all expired. partition: its name. actor: the operator''s name. now: as in '
-    'log_partitions(). Returns how many rows were removed; null if the partition was not dropped.';
+COMMENT ON FUNCTION tidegate.drop_log_partition IS 'Drops a counted partition whose rows have all expired.';
 
 -- Deletes expired rows of one partition, at most `batch`, and adds them to the archive. It walks by physical
 -- position (a TID range scan), so that later steps do not read deleted rows again. Returns where the next
 -- step begins, or null at the end.
 CREATE FUNCTION tidegate.delete_expired(
-    partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, actor text DEFAULT NULL,
-    now timestamptz DEFAULT NULL
-) RETURNS TABLE (deleted bigint, next text)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-        SET enable_seqscan = off SET jit = off
+    partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, now timestamptz DEFAULT NULL, OUT deleted bigint, OUT next text
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -581,12 +529,6 @@ DECLARE
     stop tid;
     last tid;
 BEGIN
-    PERFORM tidegate.begin_step();
-    deleted := 0;
-    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target) THEN
-        RETURN NEXT;
-        RETURN;
-    END IF;
     -- Lock before the next snapshot: a seal has either counted these rows, or will not see them.
     EXECUTE format('LOCK TABLE ONLY tidegate.%I IN ROW EXCLUSIVE MODE', target);
     -- An unfinished count cannot know whether it includes these rows, so it starts again.
@@ -625,61 +567,27 @@ BEGIN
                 CASE WHEN (SELECT count(*) FROM doomed) = $4 THEN (SELECT max(place) FROM doomed) END', target)
        INTO deleted, last
       USING start, coalesce(stop, '(4294967295,65535)'::tid), moment, delete_expired.batch::bigint, target;
-    IF deleted > 0 THEN
-        INSERT INTO tidegate.audit (action, actor, filter, count)
-        VALUES ('cleanup', delete_expired.actor,
-                jsonb_build_object('step', 'delete', 'partition', target, 'now', moment), deleted);
-    END IF;
     next := coalesce(last, stop)::text;
-    RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION tidegate.delete_expired IS
-    'Deletes expired rows of one partition, one step at a time. partition: its name. since: where the last step stopped; '
-    'null begins. batch: the most rows. actor: the operator''s name. now: as in log_partitions(). Returns how many rows '
-    'were deleted and the next since, null at the end.';
-
--- For a dry run.
-CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABLE (partition text, events bigint)
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
-    SELECT c.relname::text, l.events
-      FROM (SELECT tableoid, count(*) AS events FROM tidegate.event_log
-             WHERE expires_at <= least(expired_rows.now, clock_timestamp()) GROUP BY tableoid) AS l
-      JOIN pg_class AS c ON c.oid = l.tableoid
-$$;
-COMMENT ON FUNCTION tidegate.expired_rows IS 'How many expired rows each partition has. now: as in log_partitions().';
+COMMENT ON FUNCTION tidegate.delete_expired IS 'Deletes expired rows of one partition, one step at a time.';
 
 -- SQS keeps a message for at most two weeks, and Lambda repeats an unacknowledged message within hours.
-CREATE FUNCTION tidegate.forget_received(
-    batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL, now timestamptz DEFAULT NULL
-) RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+CREATE FUNCTION tidegate.forget_received(batch integer, dry_run boolean, now timestamptz) RETURNS bigint
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
-    until constant timestamptz := least(forget_received.now, clock_timestamp()) - interval '15 days';
+    until constant timestamptz := forget_received.now - interval '15 days';
     forgotten bigint;
 BEGIN
-    IF forget_received.dry_run THEN
-        SELECT count(*) INTO forgotten FROM tidegate.received AS r WHERE r.received_at <= until;
-        RETURN forgotten;
+    IF dry_run THEN
+        RETURN (SELECT count(*) FROM tidegate.received AS r WHERE r.received_at <= until);
     END IF;
-    PERFORM tidegate.begin_step();
-    WITH old AS MATERIALIZED (
-        SELECT r.ctid AS place FROM tidegate.received AS r
-         WHERE r.received_at <= until
-         LIMIT forget_received.batch
-           FOR UPDATE SKIP LOCKED)
-    DELETE FROM tidegate.received AS r WHERE r.ctid = ANY (ARRAY(SELECT place FROM old));
+    DELETE FROM tidegate.received AS r
+     WHERE r.ctid = ANY (ARRAY(SELECT o.ctid FROM tidegate.received AS o WHERE o.received_at <= until LIMIT batch FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS forgotten = ROW_COUNT;
-    IF forgotten > 0 THEN
-        INSERT INTO tidegate.audit (action, actor, filter, count)
-        VALUES ('cleanup', forget_received.actor, jsonb_build_object('step', 'forget', 'until', until), forgotten);
-    END IF;
     RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION tidegate.forget_received IS
-    'Removes messages that receive() recorded more than 15 days ago. batch: the most messages. dry_run: true only counts '
-    'them. actor: the operator''s name. now: as in log_partitions().';
+COMMENT ON FUNCTION tidegate.forget_received IS 'Removes messages that receive() recorded more than 15 days ago.';
 
 -- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be read,
 -- it goes without its payload; an event that cannot be ended stays. `begun` are those that a handler may have
@@ -764,10 +672,8 @@ COMMENT ON FUNCTION tidegate.end_at_once IS 'Ends events as FAILED that the call
 -- primary key in pages of `page` rows. `last_id` is null at the end.
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
-    actor text DEFAULT NULL, now timestamptz DEFAULT NULL
-) RETURNS TABLE (expired bigint[], abandoned bigint[], last_id bigint)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-        SET enable_seqscan = off SET jit = off
+    actor text DEFAULT NULL, now timestamptz DEFAULT NULL, OUT expired bigint[], OUT abandoned bigint[], OUT last_id bigint
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -817,12 +723,9 @@ BEGIN
     END IF;
     expired := coalesce(expired, '{}');
     abandoned := coalesce(abandoned, '{}');
-    RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION tidegate.sweep_events IS
-    'Ends live events that have passed their deadline or have no attempt left, one page at a time. after: only ids above '
-    'this. page: the number of rows to read. older_than: only events that were published at least this long ago. '
-    'dry_run: true only reports. actor: the operator''s name. now: as in log_partitions().';
+    'Ends live events that have passed their deadline or have no attempt left, one page at a time.';
 
 CREATE FUNCTION tidegate.set_retention(
     kind text, completed interval DEFAULT NULL, failed interval DEFAULT NULL, reason text DEFAULT NULL,
@@ -833,34 +736,23 @@ CREATE FUNCTION tidegate.set_retention(
 #variable_conflict use_column
 DECLARE
     before record;
-    refused text := CASE
-        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both must be given, got neither'
-        WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN
-            format('completed: must be 0 to 3660 days, got %s', completed)
-        WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN
-            format('failed: must be 0 to 3660 days, got %s', failed)
-        WHEN coalesce(btrim(reason), '') = '' THEN 'reason: must be a text, got none'
-        END;
 BEGIN
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_operator(set_retention.reason, set_retention.actor, true);
+    PERFORM tidegate.require_kind(set_retention.kind);
+    PERFORM tidegate.refuse(CASE
+        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both must be given, got neither'
+        WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN 'completed: must be 0 to 3660 days, got ' || completed
+        WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN 'failed: must be 0 to 3660 days, got ' || failed END);
     SELECT k.retention_completed, k.retention_failed INTO before
       FROM tidegate.event_kind AS k WHERE k.kind = set_retention.kind FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION '%', tidegate.unregistered(set_retention.kind) USING ERRCODE = 'invalid_parameter_value';
-    END IF;
     UPDATE tidegate.event_kind AS k
        SET retention_completed = coalesce(completed, k.retention_completed),
            retention_failed = coalesce(failed, k.retention_failed)
      WHERE k.kind = set_retention.kind
     RETURNING k.retention_completed, k.retention_failed INTO retention_completed, retention_failed;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('set_retention', set_retention.actor,
-            jsonb_build_object('kind', set_retention.kind,
-                'completed', jsonb_build_object('from', before.retention_completed, 'to', retention_completed),
-                'failed', jsonb_build_object('from', before.retention_failed, 'to', retention_failed)),
-            1, set_retention.reason);
+    PERFORM tidegate.record_change('set_retention', set_retention.actor, jsonb_build_object('kind', set_retention.kind,
+        'completed', jsonb_build_object('from', before.retention_completed, 'to', retention_completed),
+        'failed', jsonb_build_object('from', before.retention_failed, 'to', retention_failed)), 1, set_retention.reason);
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION tidegate.set_retention IS
@@ -868,64 +760,49 @@ COMMENT ON FUNCTION tidegate.set_retention IS
     'completed and failed: 0 to 3660 days; null leaves the value unchanged. reason: the reason, required. actor: the '
     'operator''s name.';
 
--- Future days on which rows would expire under the kind's current retention.
-CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
-#variable_conflict use_column
-BEGIN
-    IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = missing_retention_days.partition) THEN
-        RETURN QUERY EXECUTE format(
-            'WITH made AS MATERIALIZED (
-                 SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
-             ), wanted AS MATERIALIZED (
-                 SELECT DISTINCT ((l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN k.retention_completed
-                                                   ELSE k.retention_failed END) AT TIME ZONE ''UTC'')::date AS day
-                   FROM tidegate.%I AS l
-                   JOIN tidegate.event_kind AS k USING (kind)
-                  WHERE l.kind = $1)
-             SELECT w.day FROM wanted AS w
-              WHERE w.day >= (clock_timestamp() AT TIME ZONE ''UTC'')::date
-                AND NOT EXISTS (SELECT FROM made AS p
-                                 WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE ''UTC''
-                                   AND p.upper_bound > w.day::timestamp AT TIME ZONE ''UTC'')',
-            missing_retention_days.partition) USING missing_retention_days.kind;
-    END IF;
-END $$;
-COMMENT ON FUNCTION tidegate.missing_retention_days IS
-    'Days for which apply_retention() needs a partition. kind: the kind. partition: the partition that holds its rows.';
-
 -- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The
 -- events move to the partition of their new day, so the old partition must be counted again. It walks as
--- `delete_expired` does.
-CREATE FUNCTION tidegate.apply_retention(
-    kind text, partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, reason text DEFAULT NULL,
-    actor text DEFAULT NULL
-) RETURNS TABLE (redated bigint, next text)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-        SET enable_seqscan = off SET jit = off
+-- delete_expired() does. The first calls make the partitions that are missing, one each: `since` and `next`
+-- are the day then.
+CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text,
+                                         OUT redated bigint, OUT next text)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
 DECLARE
     target constant text := apply_retention.partition;
-    start constant tid := coalesce(apply_retention.since, '(0,0)')::tid;
+    walks constant boolean := coalesce(apply_retention.since ~ '^\(', false);
+    start tid := '(0,0)';
     kept record;
+    day date;
     stop tid;
     last tid;
 BEGIN
-    IF coalesce(btrim(apply_retention.reason), '') = '' THEN
-        RAISE EXCEPTION 'reason: must be a text, got none' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_operator(apply_retention.reason, apply_retention.actor, true);
+    PERFORM tidegate.require_kind(apply_retention.kind);
     SELECT k.retention_completed, k.retention_failed INTO kept
       FROM tidegate.event_kind AS k WHERE k.kind = apply_retention.kind;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION '%', tidegate.unregistered(apply_retention.kind) USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    PERFORM tidegate.begin_step();
     redated := 0;
-    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target) THEN
-        RETURN NEXT;
-        RETURN;
+    IF walks THEN
+        start := apply_retention.since::tid;
+    ELSE
+        EXECUTE format(
+            'WITH made AS MATERIALIZED (
+                 SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
+             ), wanted AS MATERIALIZED (
+                 SELECT DISTINCT ((l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $2 ELSE $3 END) AT TIME ZONE ''UTC'')::date AS day
+                   FROM tidegate.%I AS l WHERE l.kind = $1)
+             SELECT min(w.day) FROM wanted AS w
+              WHERE w.day >= (clock_timestamp() AT TIME ZONE ''UTC'')::date AND w.day > $4
+                AND NOT EXISTS (SELECT FROM made AS p
+                                 WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE ''UTC''
+                                   AND p.upper_bound > w.day::timestamp AT TIME ZONE ''UTC'')', target)
+           INTO day USING apply_retention.kind, kept.retention_completed, kept.retention_failed, coalesce(apply_retention.since, '-infinity')::date;
+        IF day IS NOT NULL THEN
+            PERFORM tidegate.make_log_partition(day);
+            next := day::text;
+            RETURN;
+        END IF;
     END IF;
     stop := tidegate.step_end(target, start);
     EXECUTE format(
@@ -949,17 +826,116 @@ BEGIN
             kept.retention_failed, apply_retention.batch::bigint;
     IF redated > 0 THEN
         DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
-        INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-        VALUES ('apply_retention', apply_retention.actor,
-                jsonb_build_object('kind', apply_retention.kind, 'partition', target,
-                                   'completed', kept.retention_completed, 'failed', kept.retention_failed),
-                redated, apply_retention.reason);
+        PERFORM tidegate.record_change('apply_retention', apply_retention.actor, jsonb_build_object(
+            'kind', apply_retention.kind, 'partition', target, 'completed', kept.retention_completed, 'failed', kept.retention_failed),
+            redated, apply_retention.reason);
     END IF;
     next := coalesce(last, stop)::text;
-    RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION tidegate.apply_retention IS
-    'Applies the current retention of a kind to its finished events in one partition of the log, one step at a time. kind: '
-    'a registered kind. partition: its name. since: where the last step stopped; null begins. batch: the most rows. reason: '
-    'the reason, required. actor: the operator''s name. Returns how many rows have a new expiry and the next since, null at '
-    'the end.';
+COMMENT ON FUNCTION tidegate.apply_retention IS 'Applies the current retention of a kind to its finished events, one step at a time.';
+
+CREATE FUNCTION tidegate.count_expired(partition text, now timestamptz) RETURNS bigint
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = on
+    AS $$
+DECLARE
+    expired bigint;
+BEGIN
+    EXECUTE format('SELECT count(*) FROM ONLY tidegate.%I WHERE expires_at <= $1', partition) INTO expired USING now;
+    RETURN expired;
+END $$;
+COMMENT ON FUNCTION tidegate.count_expired IS 'How many rows of a partition have expired, for a dry run.';
+
+-- Does the next step. The state that a call returns in `next` is the argument of the next call; with null, all
+-- is done. The first state has the options. `stages` are the stages that are left, and each walks over items:
+-- days without a partition, partitions, or a single item that is the stage itself. `at` is the item of the
+-- last step. `since` is set if there is more to do for it, and says where to go on.
+--
+-- A step that fails changes nothing. The caller may try it again, or pass over its item with `skip`.
+CREATE FUNCTION tidegate.cleanup_step(state jsonb DEFAULT '{}', skip boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+        SET enable_seqscan = off SET jit = off
+    AS $$
+DECLARE
+    dry_run constant boolean := coalesce((state->>'dry_run')::boolean, false);
+    moment constant timestamptz := least((state->>'now')::timestamptz, clock_timestamp());
+    batch constant integer := coalesce((state->>'batch')::integer, 10000);
+    actor constant text := state->>'actor';
+    stages jsonb := coalesce(state->'stages', '["make", "sweep", "seal", "drop", "delete", "forget", "fold"]');
+    reached text := state->>'at';
+    since text := state->>'since';
+    stage text;
+    item text;
+    made record;
+    gone bigint;
+    did jsonb := '{}';
+BEGIN
+    PERFORM tidegate.check_operator(NULL, actor, false);
+    LOOP
+        stage := stages->>0;
+        IF NOT dry_run AND NOT skip AND stage NOT IN ('sweep', 'fold') THEN
+            PERFORM tidegate.one_at_a_time();
+        END IF;
+        item := CASE
+            WHEN stage = 'make' THEN (SELECT min(d)::text FROM tidegate.missing_log_days(moment) AS d WHERE reached IS NULL OR d > reached::date)
+            WHEN stage IN ('seal', 'drop', 'delete', 'apply') THEN (
+                SELECT min(p.partition) FROM tidegate.log_partitions(moment) AS p
+                 WHERE (reached IS NULL OR p.partition > reached OR p.partition = reached AND since IS NOT NULL)
+                   AND CASE stage WHEN 'seal' THEN p.closed AND NOT p.sealed
+                                  WHEN 'drop' THEN p.upper_bound <= moment AND (p.sealed OR dry_run)
+                                  WHEN 'delete' THEN coalesce(p.lower_bound <= moment AND NOT (dry_run AND p.upper_bound <= moment), true)
+                                  ELSE true END)
+            WHEN reached IS NULL OR since IS NOT NULL THEN stage END;
+        EXIT WHEN item IS NOT NULL OR stage IS NULL;
+        stages := stages - 0;
+        reached := NULL;
+        since := NULL;
+    END LOOP;
+    IF skip OR stage IS NULL THEN
+        since := NULL;
+    ELSIF stage = 'make' THEN
+        made := tidegate.make_log_partition(item::date, dry_run);
+        did := CASE made.outcome WHEN 'made' THEN jsonb_build_object('partitions_made', 1, 'rows_moved', made.moved)
+                                 WHEN 'left_to_default' THEN '{"left_to_default": 1}' ELSE '{}' END;
+    ELSIF stage = 'sweep' THEN
+        SELECT s.last_id, jsonb_build_object('expired', s.expired, 'abandoned', s.abandoned) INTO since, did
+          FROM tidegate.sweep_events(coalesce(since, '-9223372036854775808')::bigint, batch,
+                                     make_interval(secs => coalesce((state->>'older_than')::double precision, 0)), dry_run, actor, moment) AS s;
+    ELSIF stage = 'seal' THEN
+        since := CASE WHEN NOT dry_run AND NOT tidegate.seal_log_partition(item, moment) THEN 'more' END;
+        did := jsonb_build_object('partitions_sealed', (since IS NULL)::int);
+    ELSIF stage = 'drop' THEN
+        gone := CASE WHEN dry_run THEN tidegate.count_expired(item, moment) ELSE tidegate.drop_log_partition(item, moment) END;
+        did := CASE WHEN gone IS NULL THEN '{}' ELSE jsonb_build_object('dropped', jsonb_build_object('partition', item, 'rows', gone)) END;
+    ELSIF stage = 'delete' AND dry_run THEN
+        did := jsonb_build_object('rows_deleted', tidegate.count_expired(item, moment));
+    ELSIF stage = 'delete' THEN
+        SELECT d.deleted, d.next INTO gone, since FROM tidegate.delete_expired(item, since, batch, moment) AS d;
+        did := jsonb_build_object('rows_deleted', gone);
+    ELSIF stage = 'apply' THEN
+        SELECT a.next, jsonb_build_object('rows_redated', a.redated) INTO since, did
+          FROM tidegate.apply_retention(state->>'kind', item, since, batch, state->>'reason', actor) AS a;
+    ELSIF stage = 'forget' THEN
+        gone := tidegate.forget_received(batch, dry_run, moment);
+        since := CASE WHEN gone >= batch AND NOT dry_run THEN 'more' END;
+        did := jsonb_build_object('messages_forgotten', gone);
+    ELSIF stage = 'fold' THEN
+        since := CASE WHEN NOT dry_run AND tidegate.fold_figures(batch) >= batch THEN 'more' END;
+    END IF;
+    IF gone > 0 AND NOT dry_run THEN
+        PERFORM tidegate.record_change('cleanup', actor, jsonb_build_object(
+            'step', stage, 'partition', CASE WHEN stage <> 'forget' THEN item END, 'now', moment), gone, NULL);
+    END IF;
+    -- The caller learns of the end without a further call.
+    IF item = stage AND since IS NULL THEN
+        stages := stages - 0;
+        item := NULL;
+    END IF;
+    RETURN jsonb_build_object('did', did, 'next', CASE WHEN stages <> '[]' THEN
+               state || jsonb_build_object('stages', stages, 'at', item, 'since', since, 'now', moment) END);
+END $$;
+COMMENT ON FUNCTION tidegate.cleanup_step IS
+    'Does the next step of a cleanup, and returns what it did, as an object with did and next. state: an object with options '
+    'at first, then next of the last call, until next is null. The options are batch (the most rows of a step, 1 to '
+    '100000), older_than (end live events only if they were published at least this many seconds ago), dry_run (report what '
+    'would be done), actor (the operator''s name), stages, and now (an earlier time to use as the present). skip: true '
+    'passes over the step, for example because a lock was not available in 200 ms.';

@@ -9,19 +9,11 @@ CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_neede
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = '' THEN
-        RAISE EXCEPTION 'reason: must be a text that says why, got %',
-            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank text' END
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF char_length(reason) > 1000 THEN
-        RAISE EXCEPTION 'reason: must have at most 1000 characters, got %', char_length(reason)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF char_length(actor) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'actor: must have 1 to 200 characters, got %', char_length(actor)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(CASE
+        WHEN reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = ''
+            THEN 'reason: must be a text that says why, got ' || CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank text' END
+        WHEN char_length(reason) > 1000 THEN 'reason: must have at most 1000 characters, got ' || char_length(reason)
+        WHEN char_length(actor) NOT BETWEEN 1 AND 200 THEN 'actor: must have 1 to 200 characters, got ' || char_length(actor) END);
 END $$;
 COMMENT ON FUNCTION tidegate.check_operator IS 'Refuses an invalid reason or actor.';
 
@@ -29,13 +21,10 @@ CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'ids: must be 1 to 10000 ids, got %', coalesce(cardinality(ids), 0)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF array_position(ids, NULL) IS NOT NULL THEN
-        RAISE EXCEPTION 'ids: must be numbers, got NULL' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(CASE
+        WHEN coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000
+            THEN 'ids: must be 1 to 10000 ids, got ' || coalesce(cardinality(ids), 0)
+        WHEN array_position(ids, NULL) IS NOT NULL THEN 'ids: must be numbers, got NULL' END);
 END $$;
 COMMENT ON FUNCTION tidegate.check_ids IS 'Refuses invalid ids.';
 
@@ -46,7 +35,15 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
     VALUES (record_action.action, record_action.actor, jsonb_strip_nulls(record_action.filter),
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
-COMMENT ON FUNCTION tidegate.record_action IS 'Writes an audit row.';
+COMMENT ON FUNCTION tidegate.record_action IS 'Writes an audit row about events.';
+
+CREATE FUNCTION tidegate.record_change(action text, actor text, filter jsonb, count bigint, reason text) RETURNS void
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    AS $$
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES (record_change.action, record_change.actor, jsonb_strip_nulls(record_change.filter), record_change.count, record_change.reason)
+$$;
+COMMENT ON FUNCTION tidegate.record_change IS 'Writes an audit row about something other than events.';
 
 -- The only function that requeues events. The worker loses the events, and with each one the later events of
 -- its group: it can write nothing about them any more (lease_cut), and the next sweep takes them out of its
@@ -142,20 +139,6 @@ COMMENT ON FUNCTION tidegate.requeue IS
     'reason: the reason for the audit, up to 1000 characters, required. actor: the operator''s name for the audit, up to '
     '200 characters. Returns a report as an object.';
 
--- Allows one replay at a time. The next statement of a session that waited here sees what the other session
--- replayed. An older snapshot would not show it.
-CREATE FUNCTION tidegate.lock_replays() RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
-BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'replay: must run in a transaction at READ COMMITTED, got %',
-            upper(current_setting('transaction_isolation')) USING ERRCODE = 'invalid_transaction_state';
-    END IF;
-    PERFORM tidegate.lock_slots('{-1}');
-END $$;
-COMMENT ON FUNCTION tidegate.lock_replays IS 'Makes concurrent replays wait for each other.';
-
 -- Returns the completed work of a finished event, for a replay that runs only the rest: handlers that
 -- succeeded, and the steps of all handlers. A handler keeps its follow-ups only if they were not published.
 -- They were published if a handler decided the end of the event, and were not if the system gave the event
@@ -236,19 +219,14 @@ BEGIN
     WITH asked AS MATERIALIZED (
         SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
     ), matched AS MATERIALIZED (
-        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
-               l.forgotten_at
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of, l.forgotten_at
           FROM tidegate.event_log AS l
-         WHERE replay_candidates.ids IS NULL
-           AND l.finished_at >= replay_candidates.since
+         WHERE (replay_candidates.ids IS NULL OR l.id = ANY (replay_candidates.ids))
+           AND (replay_candidates.since IS NULL OR l.finished_at >= replay_candidates.since)
            AND (replay_candidates.until IS NULL OR l.finished_at < replay_candidates.until)
            AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
            AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
            AND (replay_candidates.code IS NULL OR l.errors->-1->>'code' = replay_candidates.code)
-        UNION ALL
-        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
-               l.forgotten_at
-          FROM asked JOIN tidegate.event_log AS l USING (id)
     ), ended_replay AS (
         SELECT l.replay_of, max(l.id) AS id
           FROM tidegate.event_log AS l WHERE l.replay_of IS NOT NULL GROUP BY l.replay_of
@@ -336,38 +314,6 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS json
 $$;
 COMMENT ON FUNCTION tidegate.order_risks IS 'The changes of order in groups that a replay may cause.';
 
-CREATE FUNCTION tidegate.check_replay(
-    ids bigint[], kind text, status text, code text, since timestamptz, until timestamptz, "limit" bigint, expires_in interval
-) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
-DECLARE
-    refused text := CASE
-        WHEN ids IS NOT NULL AND num_nonnulls(kind, status, code, since, until) > 0
-            THEN 'ids: must not be given with a filter (kind, status, code, since, until), got both'
-        WHEN ids IS NULL AND since IS NULL
-            THEN 'since: must be given without ids: the earliest end of the events, got none'
-        WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
-        WHEN NOT isfinite(until) THEN 'until: must be a finite time, got ' || until
-        WHEN until <= since THEN format('until: must be after since (%s), got %s', since, until)
-        WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
-            THEN format('status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED, got %L', status)
-        WHEN kind IS NOT NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = check_replay.kind)
-            THEN tidegate.unregistered(kind)
-        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: must be 1 to 100000, got ' || "limit"
-        WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
-            THEN 'expires_in: must be a time of at most ten years, got ' || expires_in
-    END;
-BEGIN
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF ids IS NOT NULL THEN
-        PERFORM tidegate.check_ids(ids);
-    END IF;
-END $$;
-COMMENT ON FUNCTION tidegate.check_replay IS 'Refuses invalid arguments of replay().';
-
 -- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A
 -- dry run reports what would be done. It changes nothing, so it leaves no audit row. `code` selects events by
 -- the code of their last error.
@@ -414,10 +360,23 @@ BEGIN
     replay.again := coalesce(replay.again, false);
     replay.failed_handlers_only := coalesce(replay.failed_handlers_only, false);
     PERFORM tidegate.check_operator(replay.reason, replay.actor, true);
-    PERFORM tidegate.check_replay(replay.ids, replay.kind, replay.status, replay.code, replay.since, replay.until, replay."limit",
-                                  replay.expires_in);
+    PERFORM tidegate.refuse(CASE
+        WHEN replay.ids IS NOT NULL AND num_nonnulls(replay.kind, replay.status, replay.code, replay.since, replay.until) > 0
+            THEN 'ids: must not be given with a filter (kind, status, code, since, until), got both'
+        WHEN replay.ids IS NULL AND replay.since IS NULL
+            THEN 'since: must be given without ids: the earliest end of the events, got none'
+        WHEN NOT isfinite(replay.since) THEN 'since: must be a finite time, got ' || replay.since
+        WHEN NOT isfinite(replay.until) THEN 'until: must be a finite time, got ' || replay.until
+        WHEN replay.until <= replay.since THEN format('until: must be after since (%s), got %s', replay.since, replay.until)
+        WHEN replay.status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+            THEN format('status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED, got %L', replay.status)
+        WHEN replay."limit" NOT BETWEEN 1 AND 100000 THEN 'limit: must be 1 to 100000, got ' || replay."limit"
+        WHEN replay.expires_in <= interval '0' OR replay.expires_in > interval '3660 days'
+            THEN 'expires_in: must be a time of at most ten years, got ' || replay.expires_in END);
+    PERFORM tidegate.require_kind(replay.kind) WHERE replay.kind IS NOT NULL;
+    PERFORM tidegate.check_ids(replay.ids) WHERE replay.ids IS NOT NULL;
     IF NOT replay.dry_run THEN
-        PERFORM tidegate.lock_replays();
+        PERFORM tidegate.one_at_a_time();
     END IF;
     WITH candidate AS MATERIALIZED (
         SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.code, replay.since, replay.until,
@@ -539,16 +498,13 @@ DECLARE
     refused text;
 BEGIN
     PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
-    IF coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'group_key: must have 1 to 200 characters, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel') THEN
-        RAISE EXCEPTION 'how: must be retry, skip or cancel, got %', coalesce(quote_literal(unblock.how), 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(CASE
+        WHEN coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200
+            THEN 'group_key: must have 1 to 200 characters, got ' || coalesce(char_length(unblock.group_key)::text, 'NULL')
+        WHEN unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel')
+            THEN 'how: must be retry, skip or cancel, got ' || coalesce(quote_literal(unblock.how), 'NULL') END);
     IF unblock.how = 'skip' THEN
-        PERFORM tidegate.lock_replays();
+        PERFORM tidegate.one_at_a_time();
     END IF;
     PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
     SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline, q.available_at INTO head
@@ -592,34 +548,25 @@ DECLARE
     changed boolean;
 BEGIN
     PERFORM tidegate.check_operator(set_paused.reason, set_paused.actor, false);
-    IF set_paused.kind IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = set_paused.kind) THEN
-        RAISE EXCEPTION '%', tidegate.unregistered(set_paused.kind) USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.require_kind(set_paused.kind);
     UPDATE tidegate.event_kind AS k SET paused = set_paused.paused
      WHERE k.kind = set_paused.kind AND k.paused <> set_paused.paused;
     changed := FOUND;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES (set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::integer, set_paused.reason);
+    PERFORM tidegate.record_change(set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::int, set_paused.reason);
     RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
 END $$;
 COMMENT ON FUNCTION tidegate.set_paused IS 'Pauses or resumes a kind.';
 
 CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
-BEGIN
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
-END $$;
 COMMENT ON FUNCTION tidegate.pause IS
     'Pauses a kind: drains no longer lease its events, but they can still be published. kind: a registered kind. reason: '
     'the reason, optional. actor: the operator''s name. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
-BEGIN
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
-END $$;
 COMMENT ON FUNCTION tidegate.resume IS
     'Resumes a kind after pause(). kind: a registered kind. reason: the reason, optional. actor: the operator''s name. '
     'Returns a report as an object.';
@@ -634,19 +581,16 @@ DECLARE
     live integer;
 BEGIN
     PERFORM tidegate.check_operator(retire.reason, retire.actor, true);
+    PERFORM tidegate.require_kind(retire.kind);
     DELETE FROM tidegate.event_kind AS k WHERE k.kind = retire.kind;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION '%', tidegate.unregistered(retire.kind) USING ERRCODE = 'invalid_parameter_value';
-    END IF;
     SELECT count(*) INTO live FROM (SELECT FROM tidegate.event_queue AS q WHERE q.kind = retire.kind LIMIT most) AS found;
     IF live > 0 THEN
-        RAISE EXCEPTION 'kind: % must have no live events, and has %', quote_literal(retire.kind),
-            CASE WHEN live = most THEN most || ' or more' ELSE live::text END USING ERRCODE = 'invalid_parameter_value';
+        PERFORM tidegate.refuse(format('kind: %L must have no live events, and has %s', retire.kind,
+                                       CASE WHEN live = most THEN most || ' or more' ELSE live::text END));
     END IF;
     -- If a program registers the kind again, no old limit applies.
     PERFORM tidegate.limit_kind(retire.kind);
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
+    PERFORM tidegate.record_change('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
     RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
 END $$;
 COMMENT ON FUNCTION tidegate.retire IS
@@ -666,8 +610,7 @@ BEGIN
     SELECT q.kind, q.group_key INTO published FROM tidegate.event_queue AS q
      WHERE q.id = record_publish.id AND q.xmin = pg_current_xact_id()::xid;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'id: must be an event that this transaction has published, got %', record_publish.id
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM tidegate.refuse('id: must be an event that this transaction has published, got ' || coalesce(record_publish.id::text, 'NULL'));
     END IF;
     PERFORM tidegate.record_action('publish', record_publish.actor,
         jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[record_publish.id], record_publish.reason);
@@ -675,3 +618,34 @@ END $$;
 COMMENT ON FUNCTION tidegate.record_publish IS
     'Records in the audit that an operator has published the event id by hand, with a reason and the name of the actor. '
     'Call it in the transaction that publishes.';
+
+-- A remark is the argument of its audit row.
+CREATE FUNCTION tidegate.note(id bigint, "text" text, reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    found boolean;
+BEGIN
+    PERFORM tidegate.check_operator(note.reason, note.actor, true);
+    IF coalesce(char_length(btrim(note."text", E' \t\r\n')), 0) = 0 OR char_length(note."text") > 1000 THEN
+        RAISE EXCEPTION 'text: must have 1 to 1000 characters, got %', coalesce(char_length(btrim(note."text", E' \t\r\n'))::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    found := EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = note.id) OR EXISTS (SELECT FROM tidegate.logged(note.id));
+    IF NOT coalesce(note.dry_run, false) THEN
+        PERFORM tidegate.record_action('note', note.actor, jsonb_build_object('id', note.id, 'text', note."text"),
+                                       CASE WHEN found THEN ARRAY[note.id] END, note.reason);
+    END IF;
+    RETURN jsonb_build_object('action', 'note', 'dry_run', coalesce(note.dry_run, false), 'id', note.id, 'refused',
+                              CASE WHEN NOT found THEN format('id: there is no event %s', note.id) END);
+END $$;
+COMMENT ON FUNCTION tidegate.note IS
+    'Writes a remark on an event, live or finished. id: the event. text: the remark, 1 to 1000 characters. reason: the reason, '
+    'required. actor: the operator''s name. dry_run: only report. Returns a report as an object.';
+
+CREATE FUNCTION tidegate.notes(id bigint) RETURNS TABLE (at timestamptz, actor text, "text" text)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT a.at, a.actor, a.filter->>'text' FROM tidegate.audit AS a WHERE a.action = 'note' AND a.ids = ARRAY[notes.id] ORDER BY a.id
+$$;
+COMMENT ON FUNCTION tidegate.notes IS 'The remarks on an event, oldest first. id: the event.';

@@ -22,10 +22,8 @@ CREATE FUNCTION tidegate.check_service(service text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
-    IF coalesce(char_length(service), 0) NOT BETWEEN 1 AND 100 THEN
-        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(service), 0)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse('service: must have 1 to 100 characters, got ' || coalesce(char_length(service), 0))
+      WHERE coalesce(char_length(service), 0) NOT BETWEEN 1 AND 100;
 END $$;
 COMMENT ON FUNCTION tidegate.check_service IS 'Refuses an invalid name of a service.';
 
@@ -140,37 +138,30 @@ BEGIN
     PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
     PERFORM tidegate.check_service(set_service.service);
     IF NOT known AND set_service.state = 'closed' THEN
-        RAISE EXCEPTION 'service: must be a service that has failed or was paused, got %', quote_literal(set_service.service)
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM tidegate.refuse(format('service: must be a service that has failed or was paused, got %L', set_service.service));
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
     UPDATE tidegate.service AS s
        SET state = set_service.state, failures = 0, holds = 0, since = clock_timestamp(), retry_at = NULL, prober = NULL
      WHERE s.service = set_service.service AND (s.state <> set_service.state OR s.failures > 0);
     changed := FOUND;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES (set_service.action, set_service.actor, jsonb_build_object('service', set_service.service), changed::integer, set_service.reason);
+    PERFORM tidegate.record_change(set_service.action, set_service.actor, jsonb_build_object('service', set_service.service),
+                                   changed::int, set_service.reason);
     RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed,
                               'known', known);
 END $$;
 COMMENT ON FUNCTION tidegate.set_service IS 'Pauses or resumes a service.';
 
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
-BEGIN
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
-END $$;
 COMMENT ON FUNCTION tidegate.pause_service IS
     'Stops all calls of an outside service; its events wait. service: its name, 1 to 100 characters. reason: the reason, '
     'required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
-BEGIN
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
-END $$;
 COMMENT ON FUNCTION tidegate.resume_service IS
     'Resumes a service after pause_service(). If the service does not answer, it is tried again at once. service: its name. '
     'reason: the reason, required. actor: the operator''s name.';
@@ -239,17 +230,13 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(limit_service.reason, limit_service.actor, true);
     PERFORM tidegate.check_service(limit_service.service);
-    IF limit_service.max_running NOT BETWEEN 0 AND 10000 THEN
-        RAISE EXCEPTION 'max_running: must be 1 to 10000, or 0 for any number, got %', limit_service.max_running
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF limit_service.per_second <> 0 AND NOT limit_service.per_second BETWEEN 0.0001 AND 10000 THEN
-        RAISE EXCEPTION 'per_second: must be 0.0001 to 10000, or 0 for any number, got %', limit_service.per_second
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF limit_service.max_running IS NULL AND limit_service.per_second IS NULL THEN
-        RAISE EXCEPTION 'max_running, per_second: one of them must be given, got neither' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(CASE
+        WHEN limit_service.max_running NOT BETWEEN 0 AND 10000
+            THEN 'max_running: must be 1 to 10000, or 0 for any number, got ' || limit_service.max_running
+        WHEN limit_service.per_second <> 0 AND NOT limit_service.per_second BETWEEN 0.0001 AND 10000
+            THEN 'per_second: must be 0.0001 to 10000, or 0 for any number, got ' || limit_service.per_second
+        WHEN num_nonnulls(limit_service.max_running, limit_service.per_second) = 0
+            THEN 'max_running, per_second: one of them must be given, got neither' END);
     INSERT INTO tidegate.service AS s (service) VALUES (limit_service.service) ON CONFLICT DO NOTHING;
     UPDATE tidegate.service AS s
        SET max_running = nullif(coalesce(limit_service.max_running, s.max_running), 0),

@@ -45,29 +45,12 @@ SELECT e.*
 COMMENT ON VIEW tidegate.events IS
     'Live events with their state. An UPDATE of status to PENDING requeues an event. An UPDATE of available_at or '
     'expires_at reschedules it. A DELETE cancels it. Each of these writes an audit row.';
-COMMENT ON COLUMN tidegate.events.id IS 'The event''s id.';
-COMMENT ON COLUMN tidegate.events.kind IS 'The kind of the event.';
-COMMENT ON COLUMN tidegate.events.payload IS 'The payload as it was published.';
-COMMENT ON COLUMN tidegate.events.group_key IS 'The group of the event. Null: none.';
-COMMENT ON COLUMN tidegate.events.dedup_key IS 'The deduplication key of the event. Null: none.';
-COMMENT ON COLUMN tidegate.events.correlation_id IS 'The correlation id of the event. Null: none.';
 COMMENT ON COLUMN tidegate.events.status IS 'PENDING: it waits. PROCESSING: a worker has leased it.';
 COMMENT ON COLUMN tidegate.events.attempts IS 'Attempts so far, including one that may be running.';
-COMMENT ON COLUMN tidegate.events.max_attempts IS 'The most attempts that it may have.';
-COMMENT ON COLUMN tidegate.events.available_at IS 'The event starts no earlier than this.';
-COMMENT ON COLUMN tidegate.events.expires_at IS 'Its deadline. Null: none.';
-COMMENT ON COLUMN tidegate.events.created_at IS 'When it was published.';
 COMMENT ON COLUMN tidegate.events.updated_at IS 'The time of the last lease renewal, the latest error, or the publish.';
 COMMENT ON COLUMN tidegate.events.processing_started_at IS 'When its lease was taken. Null: it is not leased.';
 COMMENT ON COLUMN tidegate.events.lease_token IS 'The lease that holds it. Null: it is not leased.';
 COMMENT ON COLUMN tidegate.events.lease_expires_at IS 'When that lease runs out if it is not renewed. Null: it is not leased.';
-COMMENT ON COLUMN tidegate.events.last_error IS 'Code and message of the latest failed attempt. Null: none has failed.';
-COMMENT ON COLUMN tidegate.events.errors IS 'All errors so far, oldest first.';
-COMMENT ON COLUMN tidegate.events.progress IS 'The handlers that have finished, and the results of their steps.';
-COMMENT ON COLUMN tidegate.events.parent_id IS 'The event whose handler published it. Null: a producer published it.';
-COMMENT ON COLUMN tidegate.events.replay_of IS 'The finished event that it replays. Null: it is not a replay.';
-COMMENT ON COLUMN tidegate.events.delayed IS 'True while available_at is in the future.';
-COMMENT ON COLUMN tidegate.events.traceparent IS 'The W3C trace context that it was published under.';
 COMMENT ON COLUMN tidegate.events.reported IS
     'The progress that the running handler reports. Null: none, or the event is not leased.';
 
@@ -79,8 +62,6 @@ SELECT q.id, q.kind, q.reported->>'handler' AS handler, (q.reported->>'part')::d
   JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND q.id <@ r
  WHERE q.id <= l.started_to AND q.reported IS NOT NULL;
 COMMENT ON VIEW tidegate.at_work IS 'The progress that running handlers report for their events.';
-COMMENT ON COLUMN tidegate.at_work.id IS 'The event''s id.';
-COMMENT ON COLUMN tidegate.at_work.kind IS 'The kind of the event.';
 COMMENT ON COLUMN tidegate.at_work.handler IS 'The handler that reports.';
 COMMENT ON COLUMN tidegate.at_work.part IS 'The part that is done, 0 to 1.';
 COMMENT ON COLUMN tidegate.at_work.note IS 'The handler''s note about it.';
@@ -96,14 +77,11 @@ DECLARE
     changed jsonb := '{"via": "events"}';
     requeues boolean;
 BEGIN
-    IF (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed) THEN
-        RAISE EXCEPTION 'events: only status, available_at, expires_at and max_attempts may be updated'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status THEN
-        RAISE EXCEPTION 'events.status: must be PENDING (requeue), got %', coalesce(NEW.status, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(CASE
+        WHEN (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed)
+            THEN 'events: only status, available_at, expires_at and max_attempts may be updated'
+        WHEN NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status
+            THEN 'events.status: must be PENDING (requeue), got ' || coalesce(NEW.status, 'NULL') END);
     SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
       FROM jsonb_each(to_jsonb(NEW)) AS n
      WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
@@ -116,11 +94,10 @@ BEGIN
             RETURN NULL;
         END IF;
     ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
-        -- As in reschedule().
+        -- As when an operator changes its start.
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM tidegate.held AS h WHERE h.ids @> OLD.id) THEN
-            RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) together with available_at and expires_at, because a worker holds event %, got PROCESSING',
-                OLD.id USING ERRCODE = 'invalid_parameter_value';
+            PERFORM tidegate.refuse(format('events.status: must be set to PENDING (requeue) together with available_at and expires_at, because a worker holds event %s, got PROCESSING', OLD.id));
         END IF;
     END IF;
     IF changed ?| allowed THEN
@@ -192,18 +169,11 @@ SELECT id, kind, tidegate.job_status(status), tidegate.job_status_number(status)
 COMMENT ON VIEW tidegate.jobs IS
     'Live and finished events, in the form for clients of an HTTP interface. Use job() to read one event by its id, because '
     'a scan of the view reads the whole log.';
-COMMENT ON COLUMN tidegate.jobs.id IS 'The event''s id.';
-COMMENT ON COLUMN tidegate.jobs.kind IS 'The kind of the event.';
 COMMENT ON COLUMN tidegate.jobs.status IS 'pending, processed, failed or failed_with_error.';
 COMMENT ON COLUMN tidegate.jobs.status_number IS '0 pending, 1 processed, 2 failed, 3 failed_with_error.';
 COMMENT ON COLUMN tidegate.jobs.status_code IS
     'An HTTP status: 200 processed; 4xx failed, from the last error''s code or else 409; 500 failed_with_error. Null: '
     'pending.';
-COMMENT ON COLUMN tidegate.jobs.correlation_id IS 'The correlation id of the event. Null: none.';
-COMMENT ON COLUMN tidegate.jobs.group_key IS 'The group of the event. Null: none.';
-COMMENT ON COLUMN tidegate.jobs.errors IS 'All errors so far, oldest first.';
-COMMENT ON COLUMN tidegate.jobs.result IS 'The results of the handlers. Null: none, or not yet.';
-COMMENT ON COLUMN tidegate.jobs.created_at IS 'When it was published.';
 COMMENT ON COLUMN tidegate.jobs.finished_at IS 'When it ended. Null: it is live.';
 
 -- For a role that may read the state of a job and nothing else. While an event is live, its id belongs to
@@ -230,15 +200,6 @@ SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, crea
        nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
   FROM tidegate.event_log;
 COMMENT ON VIEW tidegate.ends IS 'The log without the events'' content: how each event ended, with its last error.';
-COMMENT ON COLUMN tidegate.ends.id IS 'The event''s id.';
-COMMENT ON COLUMN tidegate.ends.kind IS 'The kind of the event.';
-COMMENT ON COLUMN tidegate.ends.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
-COMMENT ON COLUMN tidegate.ends.attempts IS 'How many attempts it had.';
-COMMENT ON COLUMN tidegate.ends.max_attempts IS 'The most attempts that it was allowed.';
-COMMENT ON COLUMN tidegate.ends.group_key IS 'The group of the event. Null: none.';
-COMMENT ON COLUMN tidegate.ends.correlation_id IS 'The correlation id of the event. Null: none.';
-COMMENT ON COLUMN tidegate.ends.created_at IS 'When it was published.';
-COMMENT ON COLUMN tidegate.ends.finished_at IS 'When it ended.';
 COMMENT ON COLUMN tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
 
 CREATE VIEW tidegate.leases AS
@@ -251,18 +212,11 @@ SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <
          FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand
  WHERE NOT l.ended;
 COMMENT ON VIEW tidegate.leases IS 'Which worker holds which events, one row per lease.';
-COMMENT ON COLUMN tidegate.leases.token IS 'The lease''s id.';
-COMMENT ON COLUMN tidegate.leases.worker IS 'The worker that holds it.';
-COMMENT ON COLUMN tidegate.leases.taken_at IS 'When it was taken.';
-COMMENT ON COLUMN tidegate.leases.renewed_at IS 'When the worker last renewed the lease.';
-COMMENT ON COLUMN tidegate.leases.expires_at IS
-    'When the lease runs out if it is not renewed. From then on a sweep may break it.';
 COMMENT ON COLUMN tidegate.leases.expired IS 'True: the lease has run out.';
 COMMENT ON COLUMN tidegate.leases.events IS 'How many events it still holds.';
 COMMENT ON COLUMN tidegate.leases.started IS 'How many of them a handler may be processing.';
 COMMENT ON COLUMN tidegate.leases.first_id IS 'The lowest of their ids.';
 COMMENT ON COLUMN tidegate.leases.last_id IS 'The highest of their ids.';
-COMMENT ON COLUMN tidegate.leases.cuts IS 'How often another session has removed events from it.';
 
 CREATE VIEW tidegate.stuck_events AS
 SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int AS attempts,
@@ -274,14 +228,7 @@ SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attem
  WHERE l.expires_at <= clock_timestamp();
 COMMENT ON VIEW tidegate.stuck_events IS
     'Leased events whose worker has not renewed its lease in time. The next drain releases them.';
-COMMENT ON COLUMN tidegate.stuck_events.id IS 'The event''s id.';
-COMMENT ON COLUMN tidegate.stuck_events.kind IS 'The kind of the event.';
-COMMENT ON COLUMN tidegate.stuck_events.group_key IS 'The group of the event. Null: none.';
-COMMENT ON COLUMN tidegate.stuck_events.attempts IS 'Attempts so far, including one that may be running.';
-COMMENT ON COLUMN tidegate.stuck_events.max_attempts IS 'The most attempts that it may have.';
-COMMENT ON COLUMN tidegate.stuck_events.processing_started_at IS 'When its lease was taken.';
 COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'When the worker last renewed the lease.';
-COMMENT ON COLUMN tidegate.stuck_events.lease_expires_at IS 'When the lease ran out.';
 COMMENT ON COLUMN tidegate.stuck_events.overdue IS 'How long ago that was.';
 
 CREATE VIEW tidegate.blocked_groups AS
@@ -298,14 +245,9 @@ SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
 COMMENT ON VIEW tidegate.blocked_groups IS
     'Groups whose first event waits for a retry or a planned time while other events wait behind it. See unblock().';
-COMMENT ON COLUMN tidegate.blocked_groups.group_key IS 'The group.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_id IS 'Its first event.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.';
 COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';
-COMMENT ON COLUMN tidegate.blocked_groups.max_attempts IS 'The most attempts that it may have.';
-COMMENT ON COLUMN tidegate.blocked_groups.available_at IS 'When it is tried next.';
-COMMENT ON COLUMN tidegate.blocked_groups.last_error IS 'Its latest error.';
-COMMENT ON COLUMN tidegate.blocked_groups.created_at IS 'When it was published.';
 COMMENT ON COLUMN tidegate.blocked_groups.waiting IS 'How many events wait behind it.';
 
 -- Kinds that are not registered share one name, as in add_figures().
@@ -390,19 +332,6 @@ SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.las
  CROSS JOIN LATERAL (SELECT count(*) AS waiting, min(q.created_at) AS oldest FROM tidegate.event_queue AS q
                       WHERE s.state <> 'closed' AND q.kind = ANY (s.kinds)) AS w;
 COMMENT ON VIEW tidegate.services IS 'Outside services that handlers call and that have failed, are limited, or were paused.';
-COMMENT ON COLUMN tidegate.services.service IS 'The name of the service.';
-COMMENT ON COLUMN tidegate.services.state IS
-    'closed: it is called. open: it does not answer, and its events wait. probing: one event tries it. paused: an operator '
-    'has stopped the calls.';
-COMMENT ON COLUMN tidegate.services.since IS 'Since when it is in this state.';
-COMMENT ON COLUMN tidegate.services.failures IS 'The number of consecutive calls that it has not answered.';
-COMMENT ON COLUMN tidegate.services.retry_at IS 'When it is tried next. Null: no try is planned.';
-COMMENT ON COLUMN tidegate.services.answered_at IS 'When it last answered.';
-COMMENT ON COLUMN tidegate.services.last_error IS 'The code of the latest failure.';
-COMMENT ON COLUMN tidegate.services.kinds IS 'The kinds of events that have met a failure of the service.';
-COMMENT ON COLUMN tidegate.services.max_running IS 'The most events that call it at once, over all drains. Null: any number.';
-COMMENT ON COLUMN tidegate.services.per_second IS
-    'The most events that call it that start per second, over all drains. Null: any number.';
 COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers hold now.';
 COMMENT ON COLUMN tidegate.services.waiting IS 'How many events wait for it.';
 COMMENT ON COLUMN tidegate.services.oldest IS 'When the oldest of them was published. Null: none waits.';

@@ -54,8 +54,8 @@ COMMENT ON FUNCTION tidegate.offspring IS
     'most: the most ids.';
 
 -- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of these
--- events, wherever an operator has named them to unblock, cancel, reschedule or publish. Each key is one
--- search in the index of such entries, however long the audit is.
+-- events, wherever an action of an operator has named them. Each key is one search in the index of such
+-- entries, however long the audit is.
 CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -99,13 +99,11 @@ DECLARE
     further bigint[];
 BEGIN
     PERFORM tidegate.check_operator(forget.reason, forget.actor, true);
-    IF coalesce(cardinality(forget.ids), -1) NOT BETWEEN 0 AND 1000 OR array_position(forget.ids, NULL) IS NOT NULL THEN
-        RAISE EXCEPTION 'ids: must be at most 1000 numbers, got %', coalesce(cardinality(forget.ids)::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse('ids: must be at most 1000 numbers, got ' || coalesce(cardinality(forget.ids)::text, 'NULL'))
+      WHERE coalesce(cardinality(forget.ids), -1) NOT BETWEEN 0 AND 1000 OR array_position(forget.ids, NULL) IS NOT NULL;
     IF NOT coalesce(forget.dry_run, false) THEN
         -- A replay would copy the payload, and a cleanup step would wait for these rows.
-        PERFORM tidegate.lock_replays();
+        PERFORM tidegate.one_at_a_time();
     END IF;
     IF coalesce(forget.dry_run, false) THEN
         live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);

@@ -5,100 +5,68 @@
 -- is the id behind which the same call continues, or null if no more events are left. To change many events,
 -- repeat the call until then. Drains, producers and other operators continue in between.
 
-CREATE FUNCTION tidegate.check_selection(
-    ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
-    until timestamptz, "limit" integer
-) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
-DECLARE
-    refused text := CASE
-        WHEN ids IS NULL AND kind IS NULL AND correlation_id IS NULL AND group_key IS NULL
-            THEN 'ids, kind, group_key, correlation_id: one of them must be given, got none'
-        WHEN ids IS NOT NULL AND num_nonnulls(kind, dedup_key, correlation_id, group_key, status, since, until) > 0
-            THEN 'ids: must be given without kind, dedup_key, correlation_id, group_key, status, since and until'
-        WHEN dedup_key IS NOT NULL AND kind IS NULL
-            THEN 'kind: must be given with dedup_key, because a deduplication key is unique within a kind, got none'
-        WHEN status NOT IN ('PENDING', 'PROCESSING')
-            THEN 'status: must be PENDING or PROCESSING, got ' || quote_literal(status)
-        WHEN "limit" NOT BETWEEN 1 AND 10000
-            THEN 'limit: must be 1 to 10000, got ' || "limit"
-    END;
-BEGIN
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF ids IS NOT NULL THEN
-        PERFORM tidegate.check_ids(ids);
-    END IF;
-END $$;
-COMMENT ON FUNCTION tidegate.check_selection IS 'Refuses invalid arguments of cancel() and reschedule().';
+CREATE TYPE tidegate.selection AS (
+    ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz, until timestamptz,
+    after bigint, most integer
+);
+COMMENT ON TYPE tidegate.selection IS 'Which live events an operator selects.';
 
+-- Returns the next live events of a selection, and the common part of all reports: how many events there are,
+-- of which kinds, where to continue, and what became of ids that were asked for but are not live events.
+--
 -- Each call is planned anew, because a missing argument is no condition, and a given one may have an index.
-CREATE FUNCTION tidegate.select_live(
-    ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
-    until timestamptz, after bigint, most integer
-) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+CREATE FUNCTION tidegate.select_live(s tidegate.selection, OUT chosen bigint[], OUT report jsonb)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
     AS $$
-#variable_conflict use_column
 DECLARE
     held int8multirange;
-BEGIN
-    IF select_live.status IS NOT NULL THEN
-        SELECT h.ids INTO held FROM tidegate.held AS h;
-    END IF;
-    RETURN ARRAY(
-        SELECT q.id FROM tidegate.event_queue AS q
-         WHERE (select_live.ids IS NULL OR q.id = ANY (select_live.ids))
-           AND (select_live.kind IS NULL OR q.kind = select_live.kind)
-           AND (select_live.dedup_key IS NULL OR q.dedup_key = select_live.dedup_key)
-           AND (select_live.correlation_id IS NULL OR q.correlation_id = select_live.correlation_id)
-           AND (select_live.group_key IS NULL OR q.group_key = select_live.group_key)
-           AND (select_live.status IS NULL OR (q.id <@ held) = (select_live.status = 'PROCESSING'))
-           AND (select_live.since IS NULL OR q.created_at >= select_live.since)
-           AND (select_live.until IS NULL OR q.created_at < select_live.until)
-           AND q.id > after
-         ORDER BY q.id LIMIT most);
-END $$;
-COMMENT ON FUNCTION tidegate.select_live IS 'The next live events of a selection.';
-
--- Builds the common part of all reports: how many events there were, of which kinds, the first ids, where to
--- continue, and what became of ids that were asked for but are not live events.
-CREATE FUNCTION tidegate.told_selection(
-    ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb
-) RETURNS jsonb
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
-#variable_conflict use_column
-DECLARE
-    next CONSTANT bigint := CASE WHEN cardinality(chosen) = most THEN chosen[most] END;
+    next bigint;
+    kinds jsonb;
     skipped jsonb := '[]';
 BEGIN
-    IF cardinality(chosen) = 0 AND after = 0 AND told_selection.kind IS NOT NULL
-       AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = told_selection.kind) THEN
-        RAISE EXCEPTION '%', tidegate.unregistered(told_selection.kind) USING ERRCODE = 'invalid_parameter_value';
+    PERFORM tidegate.refuse(CASE
+        WHEN num_nonnulls(s.ids, s.kind, s.correlation_id, s.group_key) = 0
+            THEN 'ids, kind, group_key, correlation_id: one of them must be given, got none'
+        WHEN s.ids IS NOT NULL AND num_nonnulls(s.kind, s.dedup_key, s.correlation_id, s.group_key, s.status, s.since, s.until) > 0
+            THEN 'ids: must be given without kind, dedup_key, correlation_id, group_key, status, since and until'
+        WHEN s.dedup_key IS NOT NULL AND s.kind IS NULL
+            THEN 'kind: must be given with dedup_key, because a deduplication key is unique within a kind, got none'
+        WHEN s.status NOT IN ('PENDING', 'PROCESSING') THEN 'status: must be PENDING or PROCESSING, got ' || quote_literal(s.status)
+        WHEN s.most NOT BETWEEN 1 AND 10000 THEN 'limit: must be 1 to 10000, got ' || s.most END);
+    PERFORM tidegate.check_ids(s.ids) WHERE s.ids IS NOT NULL;
+    IF s.status IS NOT NULL THEN
+        SELECT h.ids INTO held FROM tidegate.held AS h;
     END IF;
-    IF told_selection.ids IS NOT NULL THEN
+    chosen := ARRAY(
+        SELECT q.id FROM tidegate.event_queue AS q
+         WHERE (s.ids IS NULL OR q.id = ANY (s.ids))
+           AND (s.kind IS NULL OR q.kind = s.kind)
+           AND (s.dedup_key IS NULL OR q.dedup_key = s.dedup_key)
+           AND (s.correlation_id IS NULL OR q.correlation_id = s.correlation_id)
+           AND (s.group_key IS NULL OR q.group_key = s.group_key)
+           AND (s.status IS NULL OR (q.id <@ held) = (s.status = 'PROCESSING'))
+           AND (s.since IS NULL OR q.created_at >= s.since)
+           AND (s.until IS NULL OR q.created_at < s.until)
+           AND q.id > s.after
+         ORDER BY q.id LIMIT s.most);
+    IF cardinality(chosen) = 0 AND s.after = 0 AND s.kind IS NOT NULL THEN
+        PERFORM tidegate.require_kind(s.kind);
+    END IF;
+    next := CASE WHEN cardinality(chosen) = s.most THEN chosen[s.most] END;
+    SELECT coalesce(jsonb_object_agg(k.kind, k.events), '{}') INTO kinds
+      FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (chosen) GROUP BY q.kind) AS k;
+    IF s.ids IS NOT NULL THEN
         WITH rest AS (
-            SELECT DISTINCT u.id FROM unnest(told_selection.ids) AS u(id)
-             WHERE (u.id > after OR after = 0) AND (next IS NULL OR u.id <= next) AND u.id <> ALL (chosen)
+            SELECT DISTINCT u.id FROM unnest(s.ids) AS u(id)
+             WHERE (u.id > s.after OR s.after = 0) AND (next IS NULL OR u.id <= next) AND u.id <> ALL (chosen)
         ), told AS (
             SELECT rest.id, coalesce('ended as ' || min(l.status), 'unknown: neither in the queue nor in the log') AS reason
               FROM rest LEFT JOIN tidegate.event_log AS l ON l.id = rest.id GROUP BY rest.id)
         SELECT coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason) ORDER BY t.id), '[]') INTO skipped FROM told AS t;
     END IF;
-    RETURN jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
+    report := jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
 END $$;
-COMMENT ON FUNCTION tidegate.told_selection IS 'The report of cancel() and reschedule().';
-
-CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
-    SELECT coalesce(jsonb_object_agg(k.kind, k.events), '{}')
-      FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (count_kinds.ids) GROUP BY q.kind) AS k
-$$;
-COMMENT ON FUNCTION tidegate.count_kinds IS 'Counts events by kind.';
+COMMENT ON FUNCTION tidegate.select_live IS 'The next live events of a selection, with the report of cancel() and reschedule().';
 
 -- The worker is notified at its next renewal, its writes about the events are refused, and an attempt that
 -- may have begun (`begun`) counts. `missed` are events that another session had locked at this moment; call
@@ -121,22 +89,17 @@ CREATE FUNCTION tidegate.cancel(
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
 DECLARE
-    asked CONSTANT jsonb := jsonb_build_object('kind', kind, 'dedup_key', dedup_key, 'correlation_id', correlation_id,
-        'group_key', group_key, 'status', status, 'since', since, 'until', until, 'after', nullif(after, 0));
+    s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, since, until,
+                                         coalesce(after, 0), coalesce("limit", 1000));
+    asked CONSTANT jsonb := to_jsonb(s) - ARRAY['ids', 'most'] || jsonb_build_object('after', nullif(s.after, 0));
     report jsonb;
     chosen bigint[];
     done bigint[];
     begun bigint[];
     missed bigint[] := '{}';
 BEGIN
-    cancel."limit" := coalesce(cancel."limit", 1000);
-    cancel.after := coalesce(cancel.after, 0);
     PERFORM tidegate.check_operator(cancel.reason, cancel.actor, true);
-    PERFORM tidegate.check_selection(cancel.ids, cancel.kind, cancel.dedup_key, cancel.correlation_id, cancel.group_key,
-                                     cancel.status, cancel.since, cancel.until, cancel."limit");
-    chosen := tidegate.select_live(cancel.ids, cancel.kind, cancel.dedup_key, cancel.correlation_id, cancel.group_key,
-                                   cancel.status, cancel.since, cancel.until, cancel.after, cancel."limit");
-    report := tidegate.told_selection(cancel.ids, cancel.kind, cancel.after, cancel."limit", chosen, tidegate.count_kinds(chosen));
+    SELECT l.chosen, l.report INTO chosen, report FROM tidegate.select_live(s) AS l;
     IF coalesce(cancel.dry_run, false) THEN
         done := chosen;
         begun := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE EXISTS (
@@ -186,10 +149,10 @@ CREATE FUNCTION tidegate.reschedule(
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
 DECLARE
-    asked CONSTANT jsonb := jsonb_build_object('kind', kind, 'dedup_key', dedup_key, 'correlation_id', correlation_id,
-        'group_key', group_key, 'status', status, 'since', since, 'until', until, 'available_at', available_at,
-        'expires_at', expires_at, 'no_deadline', nullif(no_deadline, false), 'after', nullif(after, 0));
-    refused text;
+    s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, since, until,
+                                         coalesce(after, 0), coalesce("limit", 1000));
+    asked CONSTANT jsonb := to_jsonb(s) - ARRAY['ids', 'most'] || jsonb_build_object('after', nullif(s.after, 0),
+        'available_at', available_at, 'expires_at', expires_at, 'no_deadline', nullif(no_deadline, false));
     report jsonb;
     asked_for bigint[];
     chosen bigint[];
@@ -199,28 +162,15 @@ DECLARE
     done bigint[];
     past bigint[];
 BEGIN
-    reschedule."limit" := coalesce(reschedule."limit", 1000);
-    reschedule.after := coalesce(reschedule.after, 0);
     reschedule.no_deadline := coalesce(reschedule.no_deadline, false);
     PERFORM tidegate.check_operator(reschedule.reason, reschedule.actor, true);
-    PERFORM tidegate.check_selection(reschedule.ids, reschedule.kind, reschedule.dedup_key, reschedule.correlation_id,
-                                     reschedule.group_key, reschedule.status, reschedule.since, reschedule.until,
-                                     reschedule."limit");
-    refused := CASE
+    PERFORM tidegate.refuse(CASE
         WHEN reschedule.available_at IS NULL AND reschedule.expires_at IS NULL AND NOT reschedule.no_deadline
             THEN 'available_at, expires_at, no_deadline: one of them must be given, got none'
         WHEN reschedule.expires_at IS NOT NULL AND reschedule.no_deadline THEN 'no_deadline: must be false with expires_at, got true'
         WHEN NOT isfinite(reschedule.available_at) THEN 'available_at: must be a finite time, got ' || reschedule.available_at
-        WHEN NOT isfinite(reschedule.expires_at) THEN 'expires_at: must be a finite time, got ' || reschedule.expires_at
-    END;
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    chosen := tidegate.select_live(reschedule.ids, reschedule.kind, reschedule.dedup_key, reschedule.correlation_id,
-                                   reschedule.group_key, reschedule.status, reschedule.since, reschedule.until,
-                                   reschedule.after, reschedule."limit");
-    report := tidegate.told_selection(reschedule.ids, reschedule.kind, reschedule.after, reschedule."limit", chosen,
-                                      tidegate.count_kinds(chosen));
+        WHEN NOT isfinite(reschedule.expires_at) THEN 'expires_at: must be a finite time, got ' || reschedule.expires_at END);
+    SELECT l.chosen, l.report INTO chosen, report FROM tidegate.select_live(s) AS l;
     IF NOT coalesce(reschedule.dry_run, false) THEN
         -- A call that changes many events never waits, as in end_live().
         asked_for := chosen;

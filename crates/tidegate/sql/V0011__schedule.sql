@@ -68,8 +68,8 @@ CREATE FUNCTION tidegate.refuse_schedule(
 ) RETURNS void
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
-DECLARE
-    refused text := CASE
+BEGIN
+    PERFORM tidegate.refuse(CASE
         WHEN refuse_schedule.name IS NULL OR refuse_schedule.name !~ '^[A-Za-z0-9._-]{1,100}$'
             THEN format('name: must have 1 to 100 letters, digits, ''.'', ''_'' and ''-'', got %L', left(refuse_schedule.name, 200))
         WHEN num_nonnulls(refuse_schedule.cron, refuse_schedule.every) <> 1
@@ -92,15 +92,8 @@ DECLARE
         WHEN octet_length(refuse_schedule.payload::text) > 65536
             THEN 'payload: must have at most 65536 bytes in a schedule, got ' || octet_length(refuse_schedule.payload::text)
         ELSE tidegate.refusal(refuse_schedule.kind, refuse_schedule.payload, refuse_schedule.group_key,
-                              NULL, NULL, NULL, NULL, NULL, NULL)
-    END;
-BEGIN
-    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = refuse_schedule.kind) THEN
-        refused := tidegate.unregistered(refuse_schedule.kind);
-    END IF;
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+                              NULL, NULL, NULL, NULL, NULL, NULL) END);
+    PERFORM tidegate.require_kind(refuse_schedule.kind);
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_schedule IS 'Refuses an invalid schedule.';
 
@@ -132,9 +125,9 @@ BEGIN
      WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper
     RETURNING s.* INTO made;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be the name of a schedule that % keeps, got %, which % keeps', coalesce(put_schedule.keeper, 'an operator'),
-            put_schedule.name, coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM tidegate.refuse(format('name: must be the name of a schedule that %s keeps, got %s, which %s keeps',
+            coalesce(put_schedule.keeper, 'an operator'), put_schedule.name,
+            coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')));
     END IF;
     PERFORM tidegate.record_action('set_schedule', put_schedule.actor, jsonb_build_object(
         'name', made.name, 'keeper', made.keeper, 'kind', made.kind, 'cron', made.cron, 'every', made.every,
@@ -157,11 +150,9 @@ CREATE FUNCTION tidegate.set_schedule(
     actor        text     DEFAULT NULL
 ) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
-    SELECT tidegate.put_schedule(NULL, set_schedule.name, set_schedule.kind, set_schedule.payload, set_schedule.cron,
+    RETURN tidegate.put_schedule(NULL, set_schedule.name, set_schedule.kind, set_schedule.payload, set_schedule.cron,
                                  set_schedule.every, set_schedule.time_zone, set_schedule.group_key,
-                                 set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor)
-$$;
+                                 set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor);
 COMMENT ON FUNCTION tidegate.set_schedule IS
     'Creates or changes a periodic event. name: 1 to 100 letters, digits, ''.'', ''_'' and ''-''. kind: a registered kind. '
     'payload: JSON of at most 65536 bytes. cron or every: its slots, as a cron expression of at most 200 characters or as '
@@ -177,14 +168,11 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(drop_schedule.reason, drop_schedule.actor, true);
     SELECT s.* INTO dropped FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be the name of a schedule, got %', drop_schedule.name USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF dropped.keeper IS DISTINCT FROM drop_schedule.keeper THEN
-        RAISE EXCEPTION 'name: must be the name of a schedule that % keeps, got %, which % keeps: pause it, or remove its declaration',
-            coalesce(drop_schedule.keeper, 'an operator'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(CASE
+        WHEN NOT FOUND THEN format('name: must be the name of a schedule, got %s', drop_schedule.name)
+        WHEN dropped.keeper IS DISTINCT FROM drop_schedule.keeper
+            THEN format('name: must be the name of a schedule that %s keeps, got %s, which %s keeps: pause it, or remove its declaration',
+                        coalesce(drop_schedule.keeper, 'an operator'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')) END);
     DELETE FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name;
     PERFORM tidegate.record_action('remove_schedule', drop_schedule.actor, jsonb_build_object(
         'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, drop_schedule.reason);
@@ -194,9 +182,7 @@ COMMENT ON FUNCTION tidegate.drop_schedule IS 'Removes a schedule.';
 
 CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
-    SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
-$$;
+    RETURN tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor);
 COMMENT ON FUNCTION tidegate.remove_schedule IS
     'Removes a periodic event that operators keep. name: the schedule. reason: the reason, required. actor: the operator''s '
     'name.';
@@ -211,9 +197,7 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(switch_schedule.reason, switch_schedule.actor, true);
     SELECT s.* INTO found_one FROM tidegate.schedule AS s WHERE s.name = switch_schedule.name FOR UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be the name of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(format('name: must be the name of a schedule, got %s', switch_schedule.name)) WHERE NOT FOUND;
     -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back
     -- since.
     changes := found_one.paused <> pauses
@@ -234,17 +218,13 @@ COMMENT ON FUNCTION tidegate.switch_schedule IS 'Pauses or resumes a schedule.';
 
 CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
-    SELECT tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor)
-$$;
+    RETURN tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor);
 COMMENT ON FUNCTION tidegate.pause_schedule IS
     'Pauses a periodic event. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
-    SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
-$$;
+    RETURN tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor);
 COMMENT ON FUNCTION tidegate.resume_schedule IS
     'Resumes a periodic event after pause_schedule(). Slots that were missed are skipped. name: the schedule. reason: the '
     'reason, required. actor: the operator''s name.';
@@ -268,9 +248,7 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(run_schedule.reason, run_schedule.actor, true);
     SELECT s.* INTO asked FROM tidegate.schedule AS s WHERE s.name = run_schedule.name;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'name: must be the name of a schedule, got %', run_schedule.name USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(format('name: must be the name of a schedule, got %s', run_schedule.name)) WHERE NOT FOUND;
     SELECT p.id INTO event
       FROM tidegate.publish_one(asked.kind, asked.payload, asked.group_key, tidegate.slot_name(asked.name, slot),
                                 tidegate.slot_name(asked.name, slot), NULL, slot + asked.start_within, NULL, NULL) AS p;
@@ -298,8 +276,7 @@ BEGIN
     END IF;
     DELETE FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL;
     GET DIAGNOSTICS removed = ROW_COUNT;
-    INSERT INTO tidegate.audit (action, actor, count, reason)
-    VALUES ('forget_schedules', forget_schedules.actor, removed, forget_schedules.reason);
+    PERFORM tidegate.record_change('forget_schedules', forget_schedules.actor, NULL, removed, forget_schedules.reason);
     RETURN removed;
 END $$;
 COMMENT ON FUNCTION tidegate.forget_schedules IS

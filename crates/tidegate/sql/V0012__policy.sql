@@ -8,15 +8,10 @@ CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
-    wrong record;
     changed text;
 BEGIN
-    SELECT d.kind, tidegate.policy_refusal(d.policy::jsonb) AS why INTO wrong
-      FROM unnest(kinds, policies) AS d(kind, policy)
-     WHERE tidegate.policy_refusal(d.policy::jsonb) IS NOT NULL LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'policy of %: %', wrong.kind, wrong.why USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(format('policy of %s: ', d.kind) || tidegate.policy_refusal(d.policy::jsonb))
+       FROM unnest(kinds, policies) AS d(kind, policy);
     FOR changed IN
         UPDATE tidegate.event_kind AS k
            SET declared = d.policy::jsonb,
@@ -41,10 +36,8 @@ BEGIN
         UPDATE tidegate.service AS s SET max_running = NULL WHERE s.service = 'kind:' || limit_kind.kind AND s.max_running IS NOT NULL;
         RETURN;
     END IF;
-    IF char_length(limit_kind.kind) > 95 THEN
-        RAISE EXCEPTION 'concurrency: must not be given for a kind of more than 95 characters, got %', char_length(limit_kind.kind)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse('concurrency: must not be given for a kind of more than 95 characters, got ' || char_length(limit_kind.kind))
+      WHERE char_length(limit_kind.kind) > 95;
     INSERT INTO tidegate.service AS s (service, kinds, max_running)
     VALUES ('kind:' || limit_kind.kind, ARRAY[limit_kind.kind], most)
     ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
@@ -56,26 +49,17 @@ CREATE FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor 
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
 DECLARE
-    refused CONSTANT text := tidegate.policy_refusal(jsonb_strip_nulls(set_policy.policy));
     known tidegate.event_kind;
     next jsonb;
 BEGIN
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF set_policy.policy <> '{}' THEN
-        PERFORM tidegate.check_operator(set_policy.reason, set_policy.actor, true);
-    END IF;
+    PERFORM tidegate.refuse(tidegate.policy_refusal(jsonb_strip_nulls(set_policy.policy)));
+    PERFORM tidegate.check_operator(set_policy.reason, set_policy.actor, true) WHERE set_policy.policy <> '{}';
+    PERFORM tidegate.require_kind(set_policy.kind);
     SELECT k.* INTO known FROM tidegate.event_kind AS k WHERE k.kind = set_policy.kind FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION '%', tidegate.unregistered(set_policy.kind) USING ERRCODE = 'invalid_parameter_value';
-    END IF;
     -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time,
     -- each on its own.
-    IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
-        RAISE EXCEPTION 'batch: must not be given for %, because its program handles its events one by one', set_policy.kind
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.refuse(format('batch: must not be given for %s, because its program handles its events one by one', set_policy.kind))
+      WHERE jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch';
     next := jsonb_strip_nulls(known.overridden || set_policy.policy);
     IF set_policy.policy <> '{}' THEN
         UPDATE tidegate.event_kind AS k SET overridden = next WHERE k.kind = set_policy.kind AND k.overridden <> next;

@@ -1,3 +1,25 @@
+-- A column of a view or table that another one has, too, is described there, unless it has a description here.
+DO $$
+DECLARE
+    same record;
+BEGIN
+    FOR same IN
+        SELECT a.attrelid::regclass AS object, a.attname AS name, col_description(b.attrelid, b.attnum) AS text
+          FROM (VALUES ('event_log', 'event_queue'), ('events', 'event_queue'), ('at_work', 'event_queue'),
+                       ('blocked_groups', 'event_queue'), ('leases', 'lease'), ('services', 'service'),
+                       ('daily_stats', 'stats_archive'), ('sealed_stats', 'stats_archive'),
+                       ('jobs', 'event_log'), ('jobs', 'event_queue'), ('ends', 'event_log'), ('ends', 'event_queue'),
+                       ('stuck_events', 'events'), ('stuck_events', 'event_queue')) AS pair(object, source)
+          JOIN pg_attribute AS a ON a.attrelid = ('tidegate.' || pair.object)::regclass AND a.attnum > 0
+          JOIN pg_attribute AS b ON b.attrelid = ('tidegate.' || pair.source)::regclass AND b.attname = a.attname
+         WHERE col_description(a.attrelid, a.attnum) IS NULL AND col_description(b.attrelid, b.attnum) IS NOT NULL
+         -- The closer one wins.
+         ORDER BY pair.source = 'event_queue' DESC
+    LOOP
+        EXECUTE format('COMMENT ON COLUMN %s.%I IS %L', same.object, same.name, same.text);
+    END LOOP;
+END $$;
+
 -- No login has rights that it was not granted: functions are revoked from PUBLIC. roles.sql, next to this
 -- folder's migrations, grants the rights.
 

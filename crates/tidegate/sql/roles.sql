@@ -39,7 +39,7 @@ GRANT EXECUTE ON FUNCTION tidegate.lineage TO tidegate_operate, tidegate_drain, 
 -- needs the function's lock, the deduplication key, because the answer needs the function, and all columns of
 -- a lease.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-                          tidegate.receive, tidegate.default_max_attempts, tidegate.takes_plaintext
+                          tidegate.receive, tidegate.default_max_attempts, tidegate.takes_plaintext, tidegate.refusal, tidegate.has_nul
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
 -- Object mappers send INSERT … RETURNING id. The ids of other publishers' events show only that they exist.
@@ -60,7 +60,7 @@ GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.r
                           tidegate.sweep, tidegate.promote, tidegate.complete, tidegate.complete_held, tidegate.busy_groups,
                           tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress, tidegate.report_progress,
                           tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
-                          tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service
+                          tidegate.watched_services, tidegate.refuse, tidegate.check_service, tidegate.report_service, tidegate.claim_service
    TO tidegate_drain;
 -- Slots: which ones are taken, and how much work is left.
 GRANT SELECT ON tidegate.drain_slot TO tidegate_drain, tidegate_operate, tidegate_read;
@@ -71,10 +71,9 @@ GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_dra
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
 -- Figures: the transaction that ends events counts them. A drain reads how fast events end.
-GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.add_figures, tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.count_completed, tidegate.add_figures, tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;
 GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run TO tidegate_read, tidegate_operate;
 GRANT SELECT (minute, kind, events) ON tidegate.minute_stats TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.fold_figures, tidegate.forget_runs TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;
 -- Periodic events: the definition sets what they publish, and a login that fires them cannot change it.
 GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since, next_at, last_at,
@@ -115,11 +114,9 @@ GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events
 GRANT DELETE ON tidegate.events TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.cancel, tidegate.reschedule, tidegate.pause, tidegate.resume, tidegate.retire,
                           tidegate.pause_service, tidegate.resume_service, tidegate.limit_service, tidegate.set_policy,
-                          tidegate.unblock, tidegate.record_publish, tidegate.forget, tidegate.find_subject, tidegate.offspring,
-                          tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
+                          tidegate.unblock, tidegate.note, tidegate.record_publish, tidegate.forget, tidegate.find_subject, tidegate.offspring,
+                          tidegate.set_retention
    TO tidegate_operate;
--- Cleanup: its functions only remove expired rows, whichever login calls them.
-GRANT EXECUTE ON FUNCTION tidegate.log_partitions, tidegate.missing_log_days, tidegate.rows_in_default, tidegate.make_log_partition,
-                          tidegate.seal_log_partition, tidegate.drop_log_partition, tidegate.delete_expired,
-                          tidegate.expired_rows, tidegate.sweep_events, tidegate.forget_received
-   TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.notes TO tidegate_operate, tidegate_drain, tidegate_read;
+-- Cleanup: it only removes expired rows, whichever login calls it.
+GRANT EXECUTE ON FUNCTION tidegate.log_partitions, tidegate.cleanup_step TO tidegate_operate;

@@ -1,6 +1,10 @@
 //! Owns the settings: reads and validates the environment. Each error names the variable and what is allowed.
 //! The shell parses command-line flags, which win over these settings. This module knows nothing of the queue
 //! or of AWS.
+//!
+//! A struct of settings is declared with `settings!`: for each setting its field, type, default, variable,
+//! limits and description. The environment's parser, the defaults, the check of ranges and the tables of
+//! `docs/reference/settings.md` come from this declaration.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -48,70 +52,204 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(crate) fn duration(
-    lookup: Lookup<'_>,
-    name: &str,
-    default: Duration,
-) -> Result<Duration, Error> {
-    lookup(name).map_or(Ok(default), |text| {
-        parse_duration(&text).map_err(|refused| Error::Config(format!("{name}: {refused}")))
-    })
+/// A value that a setting may have.
+#[doc(hidden)]
+pub trait Value: Sized + PartialOrd {
+    /// # Errors
+    /// A sentence that says what is allowed.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// Returns the value as it is written in a variable.
+    fn written(&self) -> String;
+
+    /// Whether a range allows the value.
+    fn is_within(&self, limits: &RangeInclusive<Self>) -> bool {
+        limits.contains(self)
+    }
 }
 
-/// Whether a switch is on. Without a value it is off.
+impl Value for Duration {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_duration(text)
+    }
+
+    fn written(&self) -> String {
+        humantime::format_duration(*self).to_string()
+    }
+}
+
+/// A switch.
+impl Value for bool {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(false),
+            "on" => Ok(true),
+            other => Err(format!("must be off or on, got {other:?}")),
+        }
+    }
+
+    fn written(&self) -> String {
+        if *self { "on" } else { "off" }.to_owned()
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        $(impl Value for $number {
+            fn parse(text: &str) -> Result<Self, String> {
+                let number = text.trim().parse();
+                number.map_err(|_| format!("must be a number, got {text:?}"))
+            }
+
+            fn written(&self) -> String {
+                self.to_string()
+            }
+        })*
+    };
+}
+
+numbers!(u16, u32, usize);
+
+/// A setting without a default.
+impl<T: Value> Value for Option<T> {
+    fn parse(text: &str) -> Result<Self, String> {
+        T::parse(text).map(Some)
+    }
+
+    fn written(&self) -> String {
+        self.as_ref().map_or_else(|| "none".to_owned(), T::written)
+    }
+
+    fn is_within(&self, limits: &RangeInclusive<Self>) -> bool {
+        self.is_none() || limits.contains(self)
+    }
+}
+
+/// Reads a setting. `limits` holds its range, if it has one.
 ///
 /// # Errors
-/// [`Error::Config`] names the variable.
+/// [`Error::Config`] names the variable and what is allowed.
 #[doc(hidden)]
-pub fn is_on(lookup: Lookup<'_>, name: &str) -> Result<bool, Error> {
-    match lookup(name).as_deref() {
-        None | Some("off") => Ok(false),
-        Some("on") => Ok(true),
-        Some(other) => Err(Error::Config(format!(
-            "{name}: must be off or on, got {other:?}"
-        ))),
-    }
-}
-
-pub(crate) fn number<T>(
+pub fn read<T: Value>(
     lookup: Lookup<'_>,
-    name: &str,
+    variable: &str,
     default: T,
-    range: &RangeInclusive<T>,
-) -> Result<T, Error>
-where
-    T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
-{
-    let Some(text) = lookup(name) else {
+    limits: &[RangeInclusive<T>],
+) -> Result<T, Error> {
+    let Some(text) = lookup(variable) else {
         return Ok(default);
     };
-    match text.trim().parse::<T>() {
-        Ok(value) if range.contains(&value) => Ok(value),
-        _ => Err(Error::Config(out_of_range(
-            name,
-            range,
-            &format!("{text:?}"),
-        ))),
-    }
+    let value = match (T::parse(&text), limits.first()) {
+        (Ok(value), Some(limits)) if value.is_within(limits) => Ok(value),
+        (_, Some(limits)) => Err(out_of(limits, &format!("{text:?}"))),
+        (value, None) => value,
+    };
+    value.map_err(|refused| Error::Config(format!("{variable}: {refused}")))
 }
 
 /// Checks a value that did not come from a variable.
 ///
 /// # Errors
 /// The error names the value and what is allowed.
-pub(crate) fn in_range<T: Copy + PartialOrd + std::fmt::Display>(
+pub(crate) fn in_range<T: Value + Copy>(
     name: &str,
     value: T,
-    range: &RangeInclusive<T>,
+    limits: &RangeInclusive<T>,
 ) -> Result<(), String> {
-    if range.contains(&value) {
-        Ok(())
-    } else {
-        Err(out_of_range(name, range, &value.to_string()))
+    if value.is_within(limits) {
+        return Ok(());
     }
+    Err(format!("{name}: {}", out_of(limits, &value.written())))
 }
 
-fn out_of_range<T: std::fmt::Display>(name: &str, range: &RangeInclusive<T>, got: &str) -> String {
-    let (least, most) = (range.start(), range.end());
-    format!("{name}: must be {least} to {most}, got {got}")
+fn out_of<T: Value>(limits: &RangeInclusive<T>, got: &str) -> String {
+    let (least, most) = (limits.start().written(), limits.end().written());
+    format!("must be {least} to {most}, got {got}")
 }
+
+/// A declared setting, as the reference page shows it.
+#[doc(hidden)]
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// The variable of the environment.
+    pub variable: &'static str,
+    /// The default, as it is written; `none` without one.
+    pub default: String,
+    /// What it means, in lines.
+    pub meaning: &'static [&'static str],
+}
+
+/// Declares a struct of settings, as the module's text says. `parts` are fields whose type is itself declared
+/// like this; `rest` are fields that no variable sets. They begin as their type's default.
+macro_rules! settings {
+    (
+        $(#[$attribute:meta])*
+        pub struct $name:ident {
+            $(
+                $(#[doc = $doc:literal])*
+                $field:ident: $type:ty = $default:expr, $variable:literal $(, within $limits:expr)?;
+            )*
+        }
+        parts { $( $(#[doc = $part_doc:literal])* $part:ident: $part_type:ty; )* }
+        rest { $( $(#[doc = $rest_doc:literal])* $rest:ident: $rest_type:ty; )* }
+    ) => {
+        $(#[$attribute])*
+        pub struct $name {
+            $( $(#[doc = $doc])* #[doc = concat!("\n\nIts variable is `", $variable, "`.")] pub $field: $type, )*
+            $( $(#[doc = $part_doc])* pub $part: $part_type, )*
+            $( $(#[doc = $rest_doc])* pub $rest: $rest_type, )*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self {
+                    $( $field: $default, )*
+                    $( $part: <$part_type>::default(), )*
+                    $( $rest: <$rest_type>::default(), )*
+                }
+            }
+        }
+
+        impl $name {
+            /// Reads the settings from the environment.
+            ///
+            /// # Errors
+            /// [`Error::Config`](crate::Error::Config) names the variable and what is allowed.
+            pub fn from_settings(lookup: $crate::config::Lookup<'_>) -> Result<Self, $crate::Error> {
+                Ok(Self {
+                    $( $field: $crate::config::read(lookup, $variable, $default, &[$($limits)?])?, )*
+                    $( $part: <$part_type>::from_settings(lookup)?, )*
+                    $( $rest: <$rest_type>::default(), )*
+                })
+            }
+
+            /// Checks the ranges.
+            ///
+            /// # Errors
+            /// [`Error::Config`](crate::Error::Config) names the setting and what is allowed.
+            pub(crate) fn check_ranges(&self) -> Result<(), $crate::Error> {
+                $($(
+                    let name = stringify!($field).replace('_', " ");
+                    $crate::config::in_range(&name, self.$field, &$limits).map_err($crate::Error::Config)?;
+                )?)*
+                $( self.$part.check_ranges()?; )*
+                Ok(())
+            }
+
+            /// Returns the declared settings.
+            #[doc(hidden)]
+            #[must_use]
+            pub fn settings() -> Vec<$crate::config::Setting> {
+                let default = Self::default();
+                let own = vec![$( $crate::config::Setting {
+                    variable: $variable,
+                    default: $crate::config::Value::written(&default.$field),
+                    meaning: &[$($doc),*],
+                } ),*];
+                let parts: [Vec<$crate::config::Setting>; _] = [$( <$part_type>::settings() ),*];
+                own.into_iter().chain(parts.into_iter().flatten()).collect()
+            }
+        }
+    };
+}
+pub(crate) use settings;

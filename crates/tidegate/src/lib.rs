@@ -78,15 +78,16 @@
 //! The other modules, by subject:
 //!
 //! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy`
-//!   (how to handle the events of a kind), `program` (a whole program, ready for a shell: the Lambda function
-//!   or the command line; for one database or for several).
+//!   (how to handle the events of a kind), `admin::program` (a whole program, ready for a shell: the Lambda
+//!   function or the command line; for one database or for several).
 //! - Publishing: `periodic` and `schedule` (periodic events and when they are due), `intake` (messages from
 //!   outside, each taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
-//! - Operating: `operate` (operators' requests and their reports), `look` (views for operators), `survey`
-//!   (views that read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests
-//!   and answers of Lambda and of the command line), `status` (what reports of drains share with these).
-//! - Storing: `partitions` (of the log, made ahead), `retention` (how finished events leave the log),
-//!   `forget` (removes the data of a person), `sealing` and `seal` (encrypted payloads and the keys).
+//! - Operating: `admin` (what operators ask, a file a verb, with their list; `admin::invocation` is the format
+//!   of Lambda and of `--json`), `moment` (times as operators write them), `look` and `survey` (views that read
+//!   a bounded number of rows), `doctor` (checks of a database), `status` (what reports of drains share with
+//!   these).
+//! - Storing: `retention` (how finished events leave the log) and `steps` (how a cleanup runs its steps),
+//!   `forget` (the data about people in a program's own tables), `sealing` and `seal` (encrypted payloads and the keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
 //!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
 //! - `error` is the error type of all of them; `testing` is the test kit.
@@ -114,7 +115,6 @@ pub mod lease;
 pub mod migrate;
 #[doc(hidden)]
 pub mod outcome;
-mod partitions;
 mod periodic;
 mod policy;
 #[doc(hidden)]
@@ -124,6 +124,7 @@ pub mod schedule;
 #[doc(hidden)]
 pub mod sealing;
 mod status;
+mod steps;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
@@ -132,13 +133,13 @@ pub mod trace;
 pub mod seal;
 
 #[cfg(feature = "admin")]
+pub mod admin;
+#[cfg(feature = "admin")]
 pub mod doctor;
 #[cfg(feature = "admin")]
 pub mod forget;
 #[cfg(feature = "admin")]
 pub mod intake;
-#[cfg(feature = "admin")]
-pub mod invocation;
 #[cfg(feature = "admin")]
 pub mod logs;
 #[cfg(feature = "admin")]
@@ -146,20 +147,18 @@ pub mod look;
 #[cfg(feature = "admin")]
 pub mod metrics;
 #[cfg(feature = "admin")]
-pub mod operate;
-#[cfg(feature = "admin")]
-pub mod program;
+mod moment;
 #[cfg(feature = "admin")]
 pub mod prometheus;
 #[cfg(feature = "admin")]
 pub mod retention;
 #[cfg(feature = "admin")]
-pub mod schema;
-#[cfg(feature = "admin")]
 pub mod survey;
 #[cfg(feature = "admin")]
 pub mod wake;
 
+#[cfg(feature = "admin")]
+pub use admin::program::{self, Program};
 pub use batch::Batch;
 pub use config::Lookup;
 pub use connect::Database;
@@ -172,8 +171,6 @@ pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use outcome::RetryPolicy;
 pub use periodic::CatchUp;
 pub use policy::Policy;
-#[cfg(feature = "admin")]
-pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 pub use schedule::Schedule;
 pub use status::{ServiceState, ServiceStatus};

@@ -119,14 +119,14 @@ impl Metrics {
     fn of_kind(&self, kind: &str, figures: &KindFigures, at: SystemTime) -> String {
         let mut document = Document::new(&self.queue, at);
         document.dimension("Kind", kind);
-        document.metric("Completed", "Count", json!(figures.completed));
-        document.metric(
-            "CompletedWithErrors",
-            "Count",
-            json!(figures.completed_with_errors),
-        );
-        document.metric("Failed", "Count", json!(figures.failed));
-        document.metric("Retried", "Count", json!(figures.retried));
+        for (name, count) in [
+            ("Completed", figures.completed),
+            ("CompletedWithErrors", figures.completed_with_errors),
+            ("Failed", figures.failed),
+            ("Retried", figures.retried),
+        ] {
+            document.metric(name, "Count", json!(count));
+        }
         document.latency(&figures.took);
         document.line()
     }

@@ -3,18 +3,21 @@
 //! functions that are deployed at once migrate at once.
 
 mod patience;
+mod stored;
 
 use std::time::Duration;
 
 use refinery_core::{Migration, Runner};
 use serde::Serialize;
-use tokio_postgres::types::Type;
-use tokio_postgres::{Client, GenericClient, Transaction};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, GenericClient, Row, Transaction};
 
+pub use self::stored::{Payloads, StoredSettings};
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::policy::Policy;
-use crate::{partitions, queue, schedule};
+use crate::steps::make_partitions;
+use crate::{queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
 
 /// The queue's own schema.
@@ -156,9 +159,7 @@ pub struct Migrate<'a> {
     database: &'a Database,
     kinds: &'a [&'a str],
     tables: Vec<Migrations>,
-    max_attempts: Option<u16>,
-    max_group_delay: Option<Duration>,
-    takes_plaintext: Option<bool>,
+    stored: StoredSettings,
     policies: &'a [(&'a str, Policy)],
     schedules: Option<(&'a str, Vec<queue::Declared>)>,
     roles: bool,
@@ -172,9 +173,7 @@ impl<'a> Migrate<'a> {
             database,
             kinds,
             tables: Vec::new(),
-            max_attempts: None,
-            max_group_delay: None,
-            takes_plaintext: None,
+            stored: StoredSettings::default(),
             policies: &[],
             schedules: None,
             roles: false,
@@ -187,25 +186,9 @@ impl<'a> Migrate<'a> {
         self
     }
 
-    /// Sets the global attempt limit for events published from now on (B6). Without this call the limit stays
-    /// as it is.
-    pub fn max_attempts(mut self, attempts: u16) -> Self {
-        self.max_attempts = Some(attempts);
-        self
-    }
-
-    /// Sets how far ahead a producer may plan an event of a group, from now on. Without this call the limit
-    /// stays as it is. It starts at 30 days. Until the planned time, the event holds up later events of its
-    /// group.
-    pub fn max_group_delay(mut self, delay: Duration) -> Self {
-        self.max_group_delay = Some(delay);
-        self
-    }
-
-    /// Sets whether payloads may be stored without a seal. With `false`, every publish of an unsealed payload
-    /// is refused from now on. Without this call the setting stays as it is. It starts as `true`.
-    pub fn takes_plaintext(mut self, takes: bool) -> Self {
-        self.takes_plaintext = Some(takes);
+    /// Sets what the database stores for all producers and drains.
+    pub fn stored(mut self, settings: StoredSettings) -> Self {
+        self.stored = settings;
         self
     }
 
@@ -239,6 +222,7 @@ impl<'a> Migrate<'a> {
     /// hold locks on the tables. The text then names these sessions. Publishers wait for a migration for two
     /// seconds at a time at most.
     pub async fn run(self) -> Result<MigrateReport, Error> {
+        self.stored.check_ranges()?;
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
         let guard = self.database.connect().await?;
@@ -287,14 +271,8 @@ impl Migrate<'_> {
         for tables in &self.tables {
             apply(client, tables, applied).await?;
         }
-        if let Some(attempts) = self.max_attempts {
-            client.batch(&default_max_attempts(attempts)).await?;
-        }
-        if let Some(delay) = self.max_group_delay {
-            client.batch(&max_group_delay(delay)).await?;
-        }
-        if let Some(takes) = self.takes_plaintext {
-            client.batch(&takes_plaintext(takes)).await?;
+        for statement in self.stored.statements() {
+            client.batch(&statement).await?;
         }
         client.batch(CATCH_UP).await?;
         let declare = async |transaction: &Transaction<'_>| {
@@ -302,7 +280,7 @@ impl Migrate<'_> {
             self.declare_policies(transaction).await
         };
         client.within(declare).await?;
-        partitions::make_partitions(client.client()).await?;
+        make_partitions(client.client()).await?;
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
             client.batch(ROLES).await?;
@@ -324,13 +302,22 @@ impl Migrate<'_> {
     }
 }
 
+/// Returns the first row of an answer.
+pub(crate) async fn first_row(
+    client: &(impl GenericClient + Sync),
+    sql: &str,
+    values: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Option<Row>, Error> {
+    let rows = client.query_typed(sql, values).await;
+    let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
+    Ok(rows.into_iter().next())
+}
+
 /// Checked before anything is changed. Half a schema is useless on a server that cannot run the other half.
 async fn check_server(client: &Client) -> Result<(), Error> {
     let sql =
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
-    let rows = client.query_typed(sql, &[]).await;
-    let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
-    let Some(row) = rows.first() else {
+    let Some(row) = first_row(client, sql, &[]).await? else {
         return Ok(());
     };
     let number: i32 = row.get(1);
@@ -353,9 +340,8 @@ async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
     let sql = "SELECT EXISTS (SELECT FROM pg_roles AS r
                 WHERE r.rolname = 'tidegate_publish'
                   AND has_schema_privilege(r.oid, 'tidegate', 'USAGE') AND NOT r.rolsuper)";
-    let rows = client.query_typed(sql, &[]).await;
-    let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    let row = first_row(client, sql, &[]).await?;
+    Ok(row.is_some_and(|row| row.get(0)))
 }
 
 /// Takes an advisory lock, because there may be no table yet. Any login of the database can take this lock.
@@ -369,8 +355,8 @@ async fn lock(guard: &Client) -> Result<(), Error> {
                        WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 1414087749 AND l.objid = 0 AND l.objsubid = 2
                          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1),
                       'a session that has just ended') END");
-    let rows = guard.query_typed(&sql, &[]).await.map_err(failed)?;
-    let holder: String = rows.first().map_or_else(String::new, |row| row.get(0));
+    let holder = first_row(guard, &sql, &[]).await?;
+    let holder: String = holder.map_or_else(String::new, |row| row.get(0));
     if holder.is_empty() {
         return Ok(());
     }
@@ -421,23 +407,15 @@ async fn applied_version(
     client: &(impl GenericClient + Sync),
     history: &str,
 ) -> Result<Option<i32>, Error> {
-    let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
-    let exists = client
-        .query_typed("SELECT to_regclass($1)::text", &[(&history, Type::TEXT)])
-        .await
-        .map_err(failed)?;
-    if exists
-        .first()
-        .and_then(|row| row.get::<_, Option<String>>(0))
-        .is_none()
-    {
+    let exists = "SELECT to_regclass($1) IS NOT NULL";
+    let exists = first_row(client, exists, &[(&history, Type::TEXT)]).await?;
+    if !exists.is_some_and(|row| row.get(0)) {
         return Ok(None);
     }
-    let rows = client
-        .query_typed(&format!("SELECT max(version)::int FROM {history}"), &[])
-        .await
-        .map_err(failed)?;
-    Ok(rows.first().and_then(|row| row.get(0)))
+    let sql = format!("SELECT max(version)::int FROM {history}");
+    Ok(first_row(client, &sql, &[])
+        .await?
+        .and_then(|row| row.get(0)))
 }
 
 /// Checks that the database is exactly what this program knows: every history has this program's version, and
@@ -451,10 +429,7 @@ pub async fn check(
     tables: &[Migrations],
 ) -> Result<(), Error> {
     let versions = versions(client, tables).await?;
-    if let Some(other) = versions
-        .iter()
-        .find(|version| version.found != version.known)
-    {
+    if let Some(other) = versions.iter().find(|version| version.differs()) {
         return Err(Error::Migrate(other.to_string()));
     }
     let unknown = queue::unregistered(client, kinds).await?;
@@ -472,6 +447,12 @@ pub(crate) struct Version {
     pub history: &'static str,
     pub found: i32,
     pub known: i32,
+}
+
+impl Version {
+    pub(crate) fn differs(&self) -> bool {
+        self.found != self.known
+    }
 }
 
 impl std::fmt::Display for Version {
@@ -510,28 +491,6 @@ const CATCH_UP: &str = "
     SELECT setval('tidegate.event_queue_id_seq', stored.highest)
       FROM (SELECT greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)) AS highest) AS stored
      WHERE stored.highest > (SELECT last_value FROM tidegate.event_queue_id_seq)";
-
-fn default_max_attempts(attempts: u16) -> String {
-    format!(
-        "CREATE OR REPLACE FUNCTION tidegate.default_max_attempts() RETURNS integer
-         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {attempts} $$"
-    )
-}
-
-fn max_group_delay(delay: Duration) -> String {
-    let seconds = delay.as_secs_f64();
-    format!(
-        "CREATE OR REPLACE FUNCTION tidegate.max_group_delay() RETURNS interval
-         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT interval '{seconds} s' $$"
-    )
-}
-
-fn takes_plaintext(takes: bool) -> String {
-    format!(
-        "CREATE OR REPLACE FUNCTION tidegate.takes_plaintext() RETURNS boolean
-         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {takes} $$"
-    )
-}
 
 /// Adds the causes. Refinery's own text stops at "error applying migration", and the reason is in its causes.
 fn with_causes(error: &refinery_core::Error) -> String {

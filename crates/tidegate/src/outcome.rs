@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::config::settings;
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault, HandlerError, HandlerResult, Verdict};
 
@@ -44,22 +45,17 @@ pub enum Disposition {
     Retry(Duration),
 }
 
-/// Exponential backoff with jitter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RetryPolicy {
-    /// The delay after the first attempt.
-    pub base: Duration,
-    /// The longest delay.
-    pub max: Duration,
-}
-
-impl Default for RetryPolicy {
-    fn default() -> Self {
-        Self {
-            base: Duration::from_secs(1),
-            max: Duration::from_mins(10),
-        }
+settings! {
+    /// Exponential backoff with jitter.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct RetryPolicy {
+        /// The delay before the second attempt. It doubles with each further attempt.
+        base: Duration = Duration::from_secs(1), "TIDEGATE_BACKOFF_BASE";
+        /// The longest delay between two attempts.
+        max: Duration = Duration::from_mins(10), "TIDEGATE_BACKOFF_MAX";
     }
+    parts {}
+    rest {}
 }
 
 impl RetryPolicy {

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 /// The treatment of slots that passed while no drain ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,13 +41,9 @@ pub fn parse_catch_up(text: &str) -> Result<CatchUp, String> {
         .ok_or_else(|| format!("must be none, last or all, got {text:?}"))
 }
 
-/// The definition of a schedule: its events and its slots.
+/// The slots of a schedule, and the group of its events.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Periodic {
-    /// The kind of its events, which must be registered.
-    pub kind: String,
-    /// The payload of its events, at most 64 KiB.
-    pub payload: Option<Value>,
     /// The cron expression: five fields, or a name such as `@daily`. Use this or `every`.
     pub cron: Option<String>,
     /// The time from one slot to the next. The slots are multiples of it since 1970, in UTC.

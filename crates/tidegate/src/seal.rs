@@ -103,34 +103,16 @@ impl PayloadKeys {
     /// # Errors
     /// [`Error::Config`] when the system provides no random numbers.
     pub fn seal(&self, kind: &str, payload: &RawValue) -> Result<Box<RawValue>, Error> {
-        let own: [u8; KEY_BYTES] = random()?;
-        let cipher = Aes256Gcm::new(&own.into());
-        let about = format!("{PURPOSE}{kind}");
-        let message = Payload {
-            msg: payload.get().as_bytes(),
-            aad: about.as_bytes(),
-        };
-        let data = cipher.encrypt(&Nonce::from(ONLY_NONCE), message);
-        let data = data.map_err(|_| Error::Config("payload: too large to seal".to_owned()))?;
-        let envelope = Envelope {
+        let (own, nonce): ([u8; KEY_BYTES], _) = (random()?, random()?);
+        let with_own = Aes256Gcm::new(&own.into());
+        let data = encrypt(&with_own, ONLY_NONCE, kind, payload.get().as_bytes())?;
+        let wrapped = encrypt(&self.keys[&self.current], nonce, &self.current, &own)?;
+        written(Envelope {
             v: 1,
             key: self.current.clone(),
-            wrapped: self.wrap(&own)?,
+            wrapped: BASE64.encode([&nonce[..], &wrapped].concat()),
             data: BASE64.encode(data),
-        };
-        written(envelope)
-    }
-
-    fn wrap(&self, own: &[u8]) -> Result<String, Error> {
-        let nonce: [u8; NONCE_BYTES] = random()?;
-        let about = format!("{PURPOSE}{}", self.current);
-        let message = Payload {
-            msg: own,
-            aad: about.as_bytes(),
-        };
-        let wrapped = self.keys[&self.current].encrypt(&Nonce::from(nonce), message);
-        let wrapped = wrapped.map_err(|_| Error::Config("payload keys: cannot wrap".to_owned()))?;
-        Ok(BASE64.encode([&nonce[..], &wrapped].concat()))
+        })
     }
 
     /// Returns the payload in a seal.
@@ -139,39 +121,48 @@ impl PayloadKeys {
     /// See [`Unopened`].
     pub fn open(&self, kind: &str, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
         let envelope = envelope(sealed)?;
-        let own = self.unwrap(&envelope)?;
-        let cipher = Aes256Gcm::new_from_slice(&own).map_err(|_| Unopened::Broken)?;
-        let data = BASE64
-            .decode(&envelope.data)
-            .map_err(|_| Unopened::Broken)?;
-        let about = format!("{PURPOSE}{kind}");
-        let message = Payload {
-            msg: &data,
-            aad: about.as_bytes(),
-        };
-        let opened = cipher.decrypt(&Nonce::from(ONLY_NONCE), message);
-        opened.map_err(|_| Unopened::Broken)
-    }
-
-    fn unwrap(&self, envelope: &Envelope) -> Result<Vec<u8>, Unopened> {
         let Some(key) = self.keys.get(&envelope.key) else {
-            return Err(Unopened::NoKey(envelope.key.clone()));
+            return Err(Unopened::NoKey(envelope.key));
         };
-        let wrapped = BASE64
-            .decode(&envelope.wrapped)
-            .map_err(|_| Unopened::Broken)?;
-        let (nonce, wrapped) = wrapped
-            .split_at_checked(NONCE_BYTES)
-            .ok_or(Unopened::Broken)?;
-        let nonce: [u8; NONCE_BYTES] = nonce.try_into().map_err(|_| Unopened::Broken)?;
-        let about = format!("{PURPOSE}{}", envelope.key);
-        let message = Payload {
-            msg: wrapped,
-            aad: about.as_bytes(),
-        };
-        key.decrypt(&Nonce::from(nonce), message)
-            .map_err(|_| Unopened::Broken)
+        let decoded = |text: &str| BASE64.decode(text).map_err(|_| Unopened::Broken);
+        let wrapped = decoded(&envelope.wrapped)?;
+        let (nonce, wrapped) = wrapped.split_first_chunk().ok_or(Unopened::Broken)?;
+        let own = decrypt(key, *nonce, &envelope.key, wrapped)?;
+        let with_own = Aes256Gcm::new_from_slice(&own).map_err(|_| Unopened::Broken)?;
+        decrypt(&with_own, ONLY_NONCE, kind, &decoded(&envelope.data)?)
     }
+}
+
+/// Encrypts a text and binds it to what it is about: a payload to its kind, a wrapped key to the name of the
+/// key that wraps it.
+fn encrypt(
+    cipher: &Aes256Gcm,
+    nonce: [u8; NONCE_BYTES],
+    about: &str,
+    text: &[u8],
+) -> Result<Vec<u8>, Error> {
+    let about = format!("{PURPOSE}{about}");
+    let message = Payload {
+        msg: text,
+        aad: about.as_bytes(),
+    };
+    let encrypted = cipher.encrypt(&Nonce::from(nonce), message);
+    encrypted.map_err(|_| Error::Config("payload: too large to seal".to_owned()))
+}
+
+fn decrypt(
+    cipher: &Aes256Gcm,
+    nonce: [u8; NONCE_BYTES],
+    about: &str,
+    text: &[u8],
+) -> Result<Vec<u8>, Unopened> {
+    let about = format!("{PURPOSE}{about}");
+    let message = Payload {
+        msg: text,
+        aad: about.as_bytes(),
+    };
+    let decrypted = cipher.decrypt(&Nonce::from(nonce), message);
+    decrypted.map_err(|_| Unopened::Broken)
 }
 
 fn written(envelope: Envelope) -> Result<Box<RawValue>, Error> {
@@ -232,11 +223,15 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
             let text = read_file(FILE, &path)?;
             let text = String::from_utf8(text)
                 .map_err(|_| Error::Config(format!("{FILE}: must be text")))?;
-            install(&format!("{FILE} {path}"), Box::new(of(FILE, &text)?))
+            let keys = Keys {
+                read: None,
+                keys: OnceCell::new_with(Some(of(FILE, &text)?)),
+            };
+            install(&format!("{FILE} {path}"), Box::new(keys))
         }
         (None, Some(id)) => {
-            let keys = SecretKeys {
-                read: secret_reader(SECRET, id.clone())?,
+            let keys = Keys {
+                read: Some(secret_reader(SECRET, id.clone())?),
                 keys: OnceCell::new(),
             };
             install(&format!("{SECRET} {id}"), Box::new(keys))
@@ -252,42 +247,30 @@ fn of(setting: &str, text: &str) -> Result<PayloadKeys, Error> {
     })
 }
 
-impl Codec for PayloadKeys {
-    fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
-        std::future::ready(Ok(())).boxed()
-    }
-
-    fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>, Error> {
-        if is_sealed(payload.get().as_bytes()) {
-            return Ok(None);
-        }
-        PayloadKeys::seal(self, kind, payload).map(Some)
-    }
-
-    fn open(&self, kind: &str, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
-        PayloadKeys::open(self, kind, sealed)
-    }
-}
-
-/// The keys in a secret, which is read at the first use.
-struct SecretKeys {
-    read: SecretReader,
+/// The keys of a process. Those in a secret are read at the first use.
+struct Keys {
+    read: Option<SecretReader>,
     keys: OnceCell<PayloadKeys>,
 }
 
-impl Codec for SecretKeys {
+impl Codec for Keys {
     fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
         async {
-            let read = async || of(SECRET, &(self.read)().await?);
-            self.keys.get_or_try_init(read).await.map(drop)
+            if let Some(read) = &self.read {
+                let read = async || of(SECRET, &read().await?);
+                self.keys.get_or_try_init(read).await?;
+            }
+            Ok(())
         }
         .boxed()
     }
 
     fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>, Error> {
         match self.keys.get() {
-            Some(keys) => Codec::seal(keys, kind, payload),
-            None => Ok(None),
+            Some(keys) if !is_sealed(payload.get().as_bytes()) => {
+                keys.seal(kind, payload).map(Some)
+            }
+            _ => Ok(None),
         }
     }
 

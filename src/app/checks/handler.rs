@@ -151,7 +151,7 @@ impl Checks {
             .post_within("checks", &key, &body, limit)
             .await?;
         let tx = ctx.transaction().await?;
-        store::answer(&*tx, check, &answer.to_string())
+        store::answer(&tx, check, &answer.to_string())
             .await
             .map_err(unstored)?;
         tx.complete(End::Checked.done()?).await
@@ -175,12 +175,12 @@ fn time_left(ctx: &Context) -> Duration {
 
 async fn standing(check: &IssuingCheck, ctx: &Context) -> Result<Standing, HandlerError> {
     let connection = ctx.connection().await?;
-    store::standing(&*connection, check).await.retryable()
+    store::standing(&connection, check).await.retryable()
 }
 
 async fn end_overdue(check: &IssuingCheck, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
-    store::end_overdue(&*tx, check).await.retryable()?;
+    store::end_overdue(&tx, check).await.retryable()?;
     tx.complete(End::Overdue.done()?).await
 }
 
@@ -188,7 +188,7 @@ async fn end_overdue(check: &IssuingCheck, ctx: &Context) -> HandlerResult {
 async fn take_place(check: &IssuingCheck, ctx: &Context) -> Result<Gate, HandlerError> {
     let held_for = time_left(ctx) + PLACE_MARGIN;
     let connection = ctx.connection().await?;
-    store::take_place(&*connection, check, PLACES, held_for)
+    store::take_place(&connection, check, PLACES, held_for)
         .await
         .retryable()
 }
@@ -203,7 +203,7 @@ async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) 
     };
     let given_back = async {
         let connection = ctx.connection().await?;
-        store::leave_place(&*connection, check, left)
+        store::leave_place(&connection, check, left)
             .await
             .retryable()
     };

@@ -3,11 +3,13 @@
 
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_postgres::Transaction;
+use utoipa::ToSchema;
 
 use super::{IssuingCheck, store};
-use tidegate::{Error, publish};
+use tidegate::{Database, Error, Published, publish};
 
 /// Defines which bus messages are relevant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,20 +40,15 @@ impl Filter {
 }
 
 /// The result of receiving a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Received {
-    /// It requests no check. Nothing is stored.
-    Irrelevant,
-    /// It requests a check, and this event will perform it.
-    Stored {
-        /// The event's id.
-        event_id: i64,
-    },
-    /// It requests a check that a live event will already perform. Nothing is stored.
-    Duplicate {
-        /// That event's id.
-        event_id: i64,
-    },
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "action", rename = "receive_issuing")]
+pub struct ReceiveIssuingReport {
+    /// Whether it requests a check. If not, nothing was stored.
+    pub relevant: bool,
+    /// The event that performs the check.
+    pub id: Option<i64>,
+    /// Whether that event is new. If not, nothing was stored.
+    pub created: bool,
 }
 
 /// Receives one bus message. With the default [`Filter`], a relevant message is a JSON object with
@@ -75,9 +72,13 @@ pub async fn receive(
     tx: &Transaction<'_>,
     filter: &Filter,
     message: &Value,
-) -> Result<Received, Error> {
+) -> Result<ReceiveIssuingReport, Error> {
     let Some(wanted) = Wanted::in_message(filter, message)? else {
-        return Ok(Received::Irrelevant);
+        return Ok(ReceiveIssuingReport {
+            relevant: false,
+            id: None,
+            created: false,
+        });
     };
     let application_id = &wanted.check.application_id;
     let event = wanted.check.event();
@@ -88,24 +89,43 @@ pub async fn receive(
     if let Some(deadline) = wanted.start_before {
         event = event.start_before(deadline);
     }
-    let published = publish(tx, &event).await?;
-    let event_id = published.id;
-    if !published.created {
-        return Ok(Received::Duplicate { event_id });
+    let Published { id, created, .. } = publish(tx, &event).await?;
+    if created {
+        store::plan(tx.client(), &wanted.check, wanted.due_at).await?;
     }
-    store::plan(tx, &wanted.check, wanted.due_at).await?;
-    Ok(Received::Stored { event_id })
+    Ok(ReceiveIssuingReport {
+        relevant: true,
+        id: Some(id),
+        created,
+    })
 }
 
-/// Reports whether a message requests a check.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn is_relevant(message: &Value) -> Result<bool, Error> {
-    Wanted::in_message(&Filter::default(), message).map(|wanted| wanted.is_some())
+/// The request of the action `receive_issuing`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request {
+    /// The whole message, relevant or not.
+    message: Value,
+}
+
+/// Answers the action `receive_issuing`: receives a message in a transaction of its own.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field. Otherwise as [`receive`].
+pub async fn answer(filter: Filter, database: Database, fields: Value) -> Result<Value, Error> {
+    let refused = |error: serde_json::Error| Error::Invalid(format!("invocation: {error}"));
+    let failed = |stage| move |source| Error::Database { stage, source };
+    let request: Request = serde_json::from_value(fields).map_err(refused)?;
+    let mut client = database.connect().await?;
+    let tx = client.transaction().await.map_err(failed("begin"))?;
+    let report = receive(&tx, &filter, &request.message).await?;
+    tx.commit().await.map_err(failed("commit"))?;
+    serde_json::to_value(report).map_err(refused)
 }
 
 /// The check that a relevant message requests.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+pub(crate) struct Wanted {
     check: IssuingCheck,
     due_at: Option<SystemTime>,
     start_before: Option<SystemTime>,
@@ -113,7 +133,7 @@ struct Wanted {
 
 impl Wanted {
     /// Returns `None` if the message is irrelevant.
-    fn in_message(filter: &Filter, message: &Value) -> Result<Option<Self>, Error> {
+    pub(crate) fn in_message(filter: &Filter, message: &Value) -> Result<Option<Self>, Error> {
         if !message.is_object() {
             return Err(Error::Invalid("message: must be a JSON object".to_owned()));
         }

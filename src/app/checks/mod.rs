@@ -16,9 +16,8 @@
 //! # Layout
 //!
 //! This file contains the payload of the event. [`intake`] receives messages, and `handler` contains
-//! the four steps. `store` contains the SQL. `answer` and [`verb`] receive a message from outside.
+//! the four steps. `store` contains the SQL, and [`verb`] the verb of the command line.
 
-mod answer;
 pub(crate) mod handler;
 pub mod intake;
 mod store;
@@ -26,10 +25,10 @@ pub mod verb;
 
 use serde::{Deserialize, Serialize};
 
+use super::field::text;
 use tidegate::{Error, NewEvent, dedup_key};
 
-pub use answer::{ReceiveIssuingReport, answer};
-pub use intake::{Filter, Received, receive};
+pub use intake::{Filter, ReceiveIssuingReport, answer, receive};
 
 tidegate::events! {
     /// What the checks system does.
@@ -59,18 +58,8 @@ impl IssuingCheck {
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed. It does not quote the value.
     pub fn check(&self) -> Result<(), Error> {
-        for (field, id) in [
-            ("triggerId", &self.trigger_id),
-            ("applicationId", &self.application_id),
-        ] {
-            let blank = id.trim().is_empty();
-            if blank || id.chars().count() > ID_LIMIT || id.contains('\0') {
-                return Err(Error::Invalid(format!(
-                    "{field}: must be text of 1 to {ID_LIMIT} characters, not only blanks, without NUL"
-                )));
-            }
-        }
-        Ok(())
+        text("triggerId", &self.trigger_id, ID_LIMIT)?;
+        text("applicationId", &self.application_id, ID_LIMIT)
     }
 
     /// Returns a key that is the same for every event of this check, in every database. The key

@@ -3,11 +3,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::{Client, Row};
 
 use super::IssuingCheck;
-use crate::app::sql;
+use crate::app::sql::{self, Param};
 use tidegate::Error;
 
 /// Stores a planned check. A message may change the due time, and may reopen a check that ended
@@ -78,19 +77,15 @@ pub(super) enum Left {
 
 /// Stores a check to be performed, with its due time.
 pub(super) async fn plan(
-    client: &(impl GenericClient + Sync),
+    client: &Client,
     check: &IssuingCheck,
     due_at: Option<SystemTime>,
 ) -> Result<(), Error> {
-    let more = [(&due_at as &(dyn ToSql + Sync), Type::TIMESTAMPTZ)];
-    query(client, "checks.plan", PLAN, check, &more).await?;
+    query(client, "checks.plan", PLAN, check, &[&due_at]).await?;
     Ok(())
 }
 
-pub(super) async fn standing(
-    client: &(impl GenericClient + Sync),
-    check: &IssuingCheck,
-) -> Result<Standing, Error> {
+pub(super) async fn standing(client: &Client, check: &IssuingCheck) -> Result<Standing, Error> {
     let rows = query(client, "checks.standing", STANDING, check, &[]).await?;
     Ok(match rows.first().map(|row| row.get(0)) {
         Some("answered") => Standing::Answered,
@@ -101,16 +96,12 @@ pub(super) async fn standing(
 
 /// Makes the check NEW, unless `places` other checks already are.
 pub(super) async fn take_place(
-    client: &(impl GenericClient + Sync),
+    client: &Client,
     check: &IssuingCheck,
     places: i32,
     held_for: Duration,
 ) -> Result<Gate, Error> {
-    let held_for = held_for.as_secs_f64();
-    let more = [
-        (&places as &(dyn ToSql + Sync), Type::INT4),
-        (&held_for, Type::FLOAT8),
-    ];
+    let more: [&dyn Param; 2] = [&places, &held_for.as_secs_f64()];
     let rows = query(client, "checks.take_place", TAKE_PLACE, check, &more).await?;
     let row = rows
         .first()
@@ -124,27 +115,23 @@ pub(super) async fn take_place(
 
 /// Stores the AI service's answer and makes the check DONE.
 pub(super) async fn answer(
-    client: &(impl GenericClient + Sync),
+    client: &Client,
     check: &IssuingCheck,
     answer: &str,
 ) -> Result<(), Error> {
-    let more = [(&answer as &(dyn ToSql + Sync), Type::TEXT)];
-    query(client, "checks.answer", ANSWER, check, &more).await?;
+    query(client, "checks.answer", ANSWER, check, &[&answer]).await?;
     Ok(())
 }
 
 /// Ends an overdue check.
-pub(super) async fn end_overdue(
-    client: &(impl GenericClient + Sync),
-    check: &IssuingCheck,
-) -> Result<(), Error> {
+pub(super) async fn end_overdue(client: &Client, check: &IssuingCheck) -> Result<(), Error> {
     query(client, "checks.end_overdue", END_OVERDUE, check, &[]).await?;
     Ok(())
 }
 
 /// Releases a place without an answer.
 pub(super) async fn leave_place(
-    client: &(impl GenericClient + Sync),
+    client: &Client,
     check: &IssuingCheck,
     left: Left,
 ) -> Result<(), Error> {
@@ -152,23 +139,18 @@ pub(super) async fn leave_place(
         Left::Planned => "PLANNED",
         Left::Refused => "REFUSED",
     };
-    let more = [(&status as &(dyn ToSql + Sync), Type::TEXT)];
-    query(client, "checks.leave_place", LEAVE_PLACE, check, &more).await?;
+    query(client, "checks.leave_place", LEAVE_PLACE, check, &[&status]).await?;
     Ok(())
 }
 
 /// Sends a statement about one check, whose ids are `$1` and `$2`.
 async fn query(
-    client: &(impl GenericClient + Sync),
+    client: &Client,
     stage: &'static str,
     sql: &str,
     check: &IssuingCheck,
-    more: &[(&(dyn ToSql + Sync), Type)],
+    more: &[&dyn Param],
 ) -> Result<Vec<Row>, Error> {
-    let mut params: Vec<(&(dyn ToSql + Sync), Type)> = vec![
-        (&check.trigger_id, Type::TEXT),
-        (&check.application_id, Type::TEXT),
-    ];
-    params.extend_from_slice(more);
-    sql::query(client, stage, sql, &params).await
+    let ids: [&dyn Param; 2] = [&check.trigger_id, &check.application_id];
+    sql::query(client, stage, sql, &[&ids, more].concat()).await
 }

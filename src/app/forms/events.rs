@@ -32,6 +32,15 @@ tidegate::events! {
     }
 }
 
+/// The place of a document in the archive.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Archived {
+    /// The archive's document.
+    pub document_id: String,
+    /// The archive's journal entry.
+    pub journal_id: String,
+}
+
 /// A form was submitted. Published in the transaction that stored the form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FormSubmitted {
@@ -44,10 +53,9 @@ pub struct FormSubmitted {
 pub struct FormArchived {
     /// The form.
     pub form_id: String,
-    /// The archive's document.
-    pub document_id: String,
-    /// The archive's journal entry.
-    pub journal_id: String,
+    /// Where the archive stored it.
+    #[serde(flatten)]
+    pub archived: Archived,
 }
 
 /// The case system opened a case for the form.
@@ -55,10 +63,9 @@ pub struct FormArchived {
 pub struct CaseOpened {
     /// The form.
     pub form_id: String,
-    /// The case.
-    pub case_number: String,
-    /// The measure in that case.
-    pub measure_id: String,
+    /// The case, and the measure in it.
+    #[serde(flatten)]
+    pub case: Measure,
 }
 
 /// A grant letter for one of our cases was received.
@@ -77,10 +84,9 @@ pub struct GrantLetterReceived {
 pub struct GrantLetterArchived {
     /// The form.
     pub form_id: String,
-    /// The archive's document.
-    pub document_id: String,
-    /// The archive's journal entry.
-    pub journal_id: String,
+    /// Where the archive stored it.
+    #[serde(flatten)]
+    pub archived: Archived,
     /// The grant that the letter announces.
     pub grant: Grant,
 }
@@ -106,10 +112,9 @@ pub struct ExternalLetterReceived {
 /// The document archive stored a letter for a case of another system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExternalLetterArchived {
-    /// The archive's document.
-    pub document_id: String,
-    /// The archive's journal entry.
-    pub journal_id: String,
+    /// Where the archive stored it.
+    #[serde(flatten)]
+    pub archived: Archived,
     /// The grant that the letter announces.
     pub grant: Grant,
 }

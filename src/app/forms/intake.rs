@@ -6,35 +6,46 @@
 //! event waits for a service, the later events of the same form wait behind it.
 
 use serde::Serialize;
+use serde_json::json;
 use tokio_postgres::Transaction;
+use utoipa::ToSchema;
 
 use super::events::{
     ExternalLetterReceived, FormCancelled, FormEvent, FormSubmitted, GrantLetterReceived,
     GrantLetterViewed,
 };
-use super::model::{Form, FormStatus, Grant, Measure, text};
-use super::store::{self, MessageKey, StoredMessage};
+use super::model::{Form, FormStatus, Grant, Measure};
+use super::store::{self, MessageKey};
+use crate::app::field::text;
 use tidegate::{Error, NewEvent, Published, publish};
 
-/// The result of receiving a message from outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Received {
-    /// It concerns one of our forms.
-    Ours {
-        /// The form.
-        form_id: String,
-        /// The event that will process it.
-        event: Published,
-    },
-    /// It concerns a case of another system, but must be processed too.
-    External {
-        /// The event that will process it.
-        event: Published,
-    },
-    /// It concerns a case of another system and needs no processing. It is stored.
-    Unrelated,
-    /// It was received before. Nothing is stored or published.
-    Duplicate,
+/// The result of a submission.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SubmitReport {
+    /// The event that processes it. Null if there is nothing to do.
+    pub id: Option<i64>,
+    /// The form that it is about, if it is one of ours.
+    pub form_id: Option<String>,
+    /// Whether it was submitted before. If so, nothing was stored.
+    pub repeated: bool,
+}
+
+impl SubmitReport {
+    pub(crate) fn published(event: &Published, form_id: Option<String>) -> Self {
+        Self {
+            id: Some(event.id),
+            form_id,
+            repeated: false,
+        }
+    }
+
+    fn unpublished(repeated: bool) -> Self {
+        Self {
+            id: None,
+            form_id: None,
+            repeated,
+        }
+    }
 }
 
 /// The error for a form whose id is already used.
@@ -48,8 +59,7 @@ pub(in crate::app) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 
-/// Submits a form: stores it with status submitted and publishes `form_submitted`. It replaces a
-/// stored draft with the same id.
+/// Submits a form: stores it with status submitted and publishes `form_submitted`.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
@@ -58,25 +68,13 @@ pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<Published, Erro
         status: FormStatus::Submitted,
         ..form.clone()
     };
-    store_new(tx, &form).await?;
+    form.check()?;
+    if !store::submit(tx.client(), &form).await? {
+        return Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()));
+    }
     let id = form.id.clone();
-    publish(
-        tx,
-        &of_form(&id, &FormEvent::FormSubmitted(FormSubmitted { form }))?,
-    )
-    .await
-}
-
-/// Takes over a form for which another system has already opened a case. It stores both and publishes
-/// nothing. From then on, messages about that case concern this form.
-///
-/// # Errors
-/// As [`submit`].
-pub async fn take_over(tx: &Transaction<'_>, form: &Form, case: &Measure) -> Result<(), Error> {
-    case.check()?;
-    store_new(tx, form).await?;
-    store::keep_case(tx, &form.id, case).await?;
-    Ok(())
+    let event = FormEvent::FormSubmitted(FormSubmitted { form });
+    publish(tx, &of_form(&id, &event)?).await
 }
 
 /// Receives a grant letter, once for each key. Publishes
@@ -88,34 +86,28 @@ pub async fn receive_letter(
     tx: &Transaction<'_>,
     key: MessageKey<'_>,
     grant: &Grant,
-) -> Result<Received, Error> {
+) -> Result<SubmitReport, Error> {
     grant.check()?;
-    let form_id = store::form_of(tx, &grant.measure).await?;
-    let stored = keep(tx, key, "grant_letter", form_id.as_deref(), grant).await?;
+    let form_id = store::form_of(tx.client(), &grant.measure).await?;
+    let stored = keep(tx, &key, "grant_letter", form_id.as_deref(), grant).await?;
     let Some(letter_id) = stored else {
-        return Ok(Received::Duplicate);
+        return Ok(SubmitReport::unpublished(true));
     };
     let grant = grant.clone();
-    let Some(form_id) = form_id else {
-        let event = ExternalLetterReceived {
-            letter_id: letter_id.clone(),
+    let event = if let Some(form_id) = form_id.clone() {
+        let event = GrantLetterReceived {
+            form_id: form_id.clone(),
+            letter_id,
             grant,
         };
-        let event = new_event(&FormEvent::ExternalLetterReceived(event))?.correlation(letter_id);
-        return Ok(Received::External {
-            event: publish(tx, &event).await?,
-        });
+        of_form(&form_id, &FormEvent::GrantLetterReceived(event))?
+    } else {
+        let correlation = letter_id.clone();
+        let event = ExternalLetterReceived { letter_id, grant };
+        new_event(&FormEvent::ExternalLetterReceived(event))?.correlation(correlation)
     };
-    let event = GrantLetterReceived {
-        form_id: form_id.clone(),
-        letter_id,
-        grant,
-    };
-    let event = of_form(&form_id, &FormEvent::GrantLetterReceived(event))?;
-    Ok(Received::Ours {
-        form_id,
-        event: publish(tx, &event).await?,
-    })
+    let event = publish(tx, &event).await?;
+    Ok(SubmitReport::published(&event, form_id))
 }
 
 /// Receives a notice that the case system cancelled a measure, once for each key. Publishes
@@ -127,27 +119,19 @@ pub async fn cancel(
     tx: &Transaction<'_>,
     key: MessageKey<'_>,
     measure: &Measure,
-) -> Result<Received, Error> {
+) -> Result<SubmitReport, Error> {
     measure.check()?;
-    let form_id = store::form_of(tx, measure).await?;
-    if keep(tx, key, "cancellation", form_id.as_deref(), measure)
-        .await?
-        .is_none()
-    {
-        return Ok(Received::Duplicate);
-    }
-    let Some(form_id) = form_id else {
-        return Ok(Received::Unrelated);
+    let form_id = store::form_of(tx.client(), measure).await?;
+    let stored = keep(tx, &key, "cancellation", form_id.as_deref(), measure).await?;
+    let (Some(_), Some(form_id)) = (&stored, form_id) else {
+        return Ok(SubmitReport::unpublished(stored.is_none()));
     };
-    let event = FormCancelled {
+    let event = FormEvent::FormCancelled(FormCancelled {
         form_id: form_id.clone(),
         measure: measure.clone(),
-    };
-    let event = of_form(&form_id, &FormEvent::FormCancelled(event))?;
-    Ok(Received::Ours {
-        form_id,
-        event: publish(tx, &event).await?,
-    })
+    });
+    let event = publish(tx, &of_form(&form_id, &event)?).await?;
+    Ok(SubmitReport::published(&event, Some(form_id)))
 }
 
 /// Records that a grant letter was viewed. Publishes `grant_letter_viewed` outside the form's group,
@@ -157,7 +141,7 @@ pub async fn cancel(
 /// As [`receive_letter`].
 pub async fn letter_viewed(tx: &Transaction<'_>, grant_number: &str) -> Result<Published, Error> {
     text("grant_number", grant_number, 100)?;
-    let form_id = store::form_of_grant(tx, grant_number).await?;
+    let form_id = store::form_of_grant(tx.client(), grant_number).await?;
     let event = GrantLetterViewed {
         grant_number: grant_number.to_owned(),
         form_id: form_id.clone(),
@@ -180,41 +164,27 @@ pub async fn letter_of_form_viewed(
     grant_number: &str,
 ) -> Result<Published, Error> {
     text("grant_number", grant_number, 100)?;
-    if store::form_of_grant(tx, grant_number).await?.as_deref() != Some(form_id) {
+    if store::form_of_grant(tx.client(), grant_number)
+        .await?
+        .as_deref()
+        != Some(form_id)
+    {
         return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
     }
     letter_viewed(tx, grant_number).await
 }
 
-async fn store_new(tx: &Transaction<'_>, form: &Form) -> Result<(), Error> {
-    form.check()?;
-    if store::submit(tx, form).await? {
-        return Ok(());
-    }
-    Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()))
-}
-
 /// Stores a message. Returns `None` if it is already stored.
 async fn keep(
     tx: &Transaction<'_>,
-    key: MessageKey<'_>,
-    subject: &'static str,
+    key: &MessageKey<'_>,
+    subject: &str,
     form_id: Option<&str>,
     content: &impl Serialize,
 ) -> Result<Option<String>, Error> {
     text("source", key.source, 100)?;
     text("external_id", key.external_id, 200)?;
-    let content = store::json("forms.message", content)?;
-    store::keep_message(
-        tx,
-        &StoredMessage {
-            key,
-            subject,
-            form_id,
-            content,
-        },
-    )
-    .await
+    store::keep_message(tx.client(), key, subject, form_id, &json!(content)).await
 }
 
 fn of_form(form_id: &str, event: &FormEvent) -> Result<NewEvent, Error> {

@@ -25,8 +25,8 @@ pub mod services;
 mod store;
 
 pub use intake::{
-    HANDED_IN_BEFORE, NO_GRANT_OF_FORM, Received, cancel, letter_of_form_viewed, letter_viewed,
-    receive_letter, submit, take_over,
+    HANDED_IN_BEFORE, NO_GRANT_OF_FORM, SubmitReport, cancel, letter_of_form_viewed, letter_viewed,
+    receive_letter, submit,
 };
 pub use model::{
     Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,

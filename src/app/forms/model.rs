@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
 
-use crate::app::day::is_day;
+use crate::app::field::{demand, is_day, text};
 use tidegate::Error;
 
 /// Text about a person. It serializes as plain text, because payloads and services need it. Its
@@ -147,6 +147,13 @@ pub enum FormStatus {
     Cancelled,
 }
 
+/// The name that the database stores.
+impl fmt::Display for FormStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// A grant, as announced by its letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
@@ -188,40 +195,34 @@ impl Form {
     /// [`Error::Invalid`] names the first invalid field and what is allowed. It never quotes the
     /// value.
     pub fn check(&self) -> Result<(), Error> {
+        let Self {
+            company,
+            employee,
+            expert,
+            need,
+            ..
+        } = self;
+        let contact = &company.contact;
         text("form.id", &self.id, 100)?;
-        digits("form.company.number", &self.company.number, 9)?;
-        text("form.company.name", &self.company.name, 200)?;
-        text(
-            "form.company.contact.name",
-            self.company.contact.name.expose(),
-            200,
-        )?;
-        email(
-            "form.company.contact.email",
-            self.company.contact.email.expose(),
-        )?;
-        phone(
-            "form.company.contact.phone",
-            self.company.contact.phone.expose(),
-        )?;
+        digits("form.company.number", &company.number, 9)?;
+        text("form.company.name", &company.name, 200)?;
+        text("form.company.contact.name", contact.name.expose(), 200)?;
+        email("form.company.contact.email", contact.email.expose())?;
+        phone("form.company.contact.phone", contact.phone.expose())?;
         digits(
             "form.employee.national_id",
-            self.employee.national_id.expose(),
+            employee.national_id.expose(),
             11,
         )?;
-        text("form.employee.name", self.employee.name.expose(), 200)?;
-        text("form.expert.name", self.expert.name.expose(), 200)?;
-        text("form.expert.company", &self.expert.company, 200)?;
-        text("form.expert.competence", &self.expert.competence, 1000)?;
-        text("form.need.reason", self.need.reason.expose(), 10_000)?;
-        text(
-            "form.need.requirement",
-            self.need.requirement.expose(),
-            10_000,
-        )?;
-        not_negative("form.need.estimated_cost", self.need.estimated_cost)?;
-        not_negative("form.need.hours", self.need.hours.into())?;
-        date("form.need.start_date", &self.need.start_date)
+        text("form.employee.name", employee.name.expose(), 200)?;
+        text("form.expert.name", expert.name.expose(), 200)?;
+        text("form.expert.company", &expert.company, 200)?;
+        text("form.expert.competence", &expert.competence, 1000)?;
+        text("form.need.reason", need.reason.expose(), 10_000)?;
+        text("form.need.requirement", need.requirement.expose(), 10_000)?;
+        not_negative("form.need.estimated_cost", need.estimated_cost)?;
+        not_negative("form.need.hours", need.hours.into())?;
+        date("form.need.start_date", &need.start_date)
     }
 }
 
@@ -257,19 +258,6 @@ impl Measure {
     }
 }
 
-fn demand(holds: bool, field: &str, what: &str) -> Result<(), Error> {
-    if holds {
-        Ok(())
-    } else {
-        Err(Error::Invalid(format!("{field}: must be {what}")))
-    }
-}
-
-/// Reports whether the interface's schema treats the character as blank: white space as in ECMA-262.
-fn is_blank(c: char) -> bool {
-    c == '\u{feff}' || c.is_whitespace() && c != '\u{85}'
-}
-
 /// Reads a whole number. In JSON Schema, `97.0` is also a whole number.
 fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<T, D::Error> {
     let number = Number::deserialize(deserializer)?;
@@ -280,17 +268,6 @@ fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<
     });
     let fitting = whole.and_then(|whole| T::try_from(whole).ok());
     fitting.ok_or_else(|| D::Error::custom("must be a whole number"))
-}
-
-/// Requires 1 to `limit` characters that are not all blank, and no NUL, which Postgres cannot store.
-pub(super) fn text(field: &str, value: &str, limit: usize) -> Result<(), Error> {
-    let holds =
-        !value.chars().all(is_blank) && value.chars().count() <= limit && !value.contains('\0');
-    demand(
-        holds,
-        field,
-        &format!("text of 1 to {limit} characters, not only blanks, without NUL"),
-    )
 }
 
 fn digits(field: &str, value: &str, count: usize) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Owns the calls of the forms system to its three services, one method for each call.
+//! Owns the calls of the forms system to its three services.
 //! [`HttpService`] decides how a call fails.
 //!
 //! Each call identifies its subject by a reference of our own (`form/…`, `grant/…`). The reference
@@ -7,11 +7,12 @@
 //! as success.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::model::{Form, Grant, Measure};
+use super::events::Archived;
+use super::model::{Contact, Form, Measure};
 use crate::app::client::{HttpClient, HttpService};
-use tidegate::{Error, HandlerError};
+use tidegate::{Context, Error, HandlerError};
 
 /// The document archive.
 pub const ARCHIVE: &str = "archive";
@@ -41,7 +42,7 @@ impl Services {
         let service =
             |name, variable| HttpService::from_setting(name, variable, &setting, http.clone());
         Ok(Self {
-            archive: Archive(service(ARCHIVE, "ARCHIVE_URL")?),
+            archive: Archive(service(ARCHIVE, "ARCHIVE_URL")?.finding()),
             cases: Cases(service(CASES, "CASES_URL")?),
             notifications: Notifications(service(NOTIFICATIONS, "NOTIFICATIONS_URL")?),
         })
@@ -52,63 +53,19 @@ impl Services {
 #[derive(Debug, Clone)]
 pub struct Archive(HttpService);
 
-/// The place of a document in the archive.
-#[derive(Debug, Deserialize)]
-pub(super) struct Archived {
-    pub document_id: String,
-    pub journal_id: String,
-}
-
 impl Archive {
-    pub(super) async fn form(&self, key: &str, form: &Form) -> Result<Archived, HandlerError> {
-        self.document(
-            key,
-            &format!("form/{}", form.id),
-            "Application",
-            &json!(form),
-        )
-        .await
-    }
-
-    pub(super) async fn note(
+    /// Stores a document. Its reference says `what` it is, and the id of that.
+    pub(super) async fn store(
         &self,
-        key: &str,
-        form_id: &str,
-        measure: &Measure,
-    ) -> Result<Archived, HandlerError> {
-        self.document(
-            key,
-            &format!("note/{form_id}"),
-            "Case opened",
-            &json!(measure),
-        )
-        .await
-    }
-
-    pub(super) async fn letter(
-        &self,
-        key: &str,
-        letter_id: &str,
-        grant: &Grant,
-    ) -> Result<Archived, HandlerError> {
-        self.document(
-            key,
-            &format!("letter/{letter_id}"),
-            "Grant letter",
-            &json!(grant),
-        )
-        .await
-    }
-
-    async fn document(
-        &self,
-        key: &str,
-        reference: &str,
+        ctx: &Context,
+        (what, id): (&str, &str),
         title: &str,
-        content: &Value,
+        content: &impl Serialize,
     ) -> Result<Archived, HandlerError> {
+        let reference = format!("{what}/{id}");
         let body = json!({"reference": reference, "title": title, "content": content});
-        self.0.post_or_find("documents", key, &body).await
+        let key = ctx.idempotency_key(what);
+        self.0.post("documents", &key, &body).await
     }
 }
 
@@ -119,10 +76,9 @@ pub struct Cases(HttpService);
 impl Cases {
     pub(super) async fn open(
         &self,
-        key: &str,
+        ctx: &Context,
         form: &Form,
-        document_id: &str,
-        journal_id: &str,
+        archived: &Archived,
     ) -> Result<Measure, HandlerError> {
         let body = json!({
             "reference": format!("form/{}", form.id),
@@ -130,10 +86,11 @@ impl Cases {
             "employee_national_id": form.employee.national_id,
             "start_date": form.need.start_date,
             "estimated_cost": form.need.estimated_cost,
-            "document_id": document_id,
-            "journal_id": journal_id,
+            "document_id": archived.document_id,
+            "journal_id": archived.journal_id,
         });
-        self.0.post("cases", key, &body).await
+        let key = ctx.idempotency_key("case");
+        self.0.post("cases", &key, &body).await
     }
 }
 
@@ -143,15 +100,32 @@ pub struct Notifications(HttpService);
 
 /// The answers of the service. Both count as success, because the company has been notified.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Told {
+#[serde(tag = "result", rename_all = "lowercase")]
+enum Notified {
     Created,
     Duplicate,
 }
 
-#[derive(Debug, Deserialize)]
-struct Notified {
-    result: Told,
+/// What a notification does.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    /// Adds an entry to the company's page.
+    Case,
+    /// Adds a message to an entry.
+    Message,
+    /// Changes the status of an entry.
+    Status,
+}
+
+impl Part {
+    /// Returns the name of the sub-step, and the path of the service.
+    pub(super) fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Case => ("case", "cases"),
+            Self::Message => ("message", "messages"),
+            Self::Status => ("status", "statuses"),
+        }
+    }
 }
 
 /// A notification for a company about one application or grant.
@@ -164,29 +138,29 @@ pub(super) struct Notice<'a> {
     pub company_number: &'a str,
     pub text: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub contact: Option<&'a super::model::Contact>,
+    pub contact: Option<&'a Contact>,
 }
 
 impl Notifications {
-    /// Adds an entry to the company's page.
-    pub(super) async fn case(&self, key: &str, notice: &Notice<'_>) -> Result<(), HandlerError> {
-        self.send("cases", key, notice).await
-    }
-
-    /// Adds a message to an entry.
-    pub(super) async fn message(&self, key: &str, notice: &Notice<'_>) -> Result<(), HandlerError> {
-        self.send("messages", key, notice).await
-    }
-
-    /// Changes the status of an entry.
-    pub(super) async fn status(&self, key: &str, notice: &Notice<'_>) -> Result<(), HandlerError> {
-        self.send("statuses", key, notice).await
-    }
-
-    async fn send(&self, path: &str, key: &str, notice: &Notice<'_>) -> Result<(), HandlerError> {
-        let Notified {
-            result: Told::Created | Told::Duplicate,
-        } = self.0.post(path, key, notice).await?;
+    pub(super) async fn send(
+        &self,
+        ctx: &Context,
+        part: Part,
+        notice: &Notice<'_>,
+    ) -> Result<(), HandlerError> {
+        let (name, path) = part.names();
+        let key = ctx.idempotency_key(name);
+        let (Notified::Created | Notified::Duplicate) = self.0.post(path, &key, notice).await?;
         Ok(())
+    }
+
+    /// Sends one of several notifications of a handler. It is sent once, even if another one fails.
+    pub(super) async fn send_once(
+        &self,
+        ctx: &Context,
+        part: Part,
+        notice: &Notice<'_>,
+    ) -> Result<(), HandlerError> {
+        ctx.once(part.names().0, self.send(ctx, part, notice)).await
     }
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::entity::{EntityKind, EntityStatus};
 
 /// A signed content of one shape.
-pub(super) trait Content: ToSchema {
+pub(crate) trait Content: ToSchema {
     /// The kind of the content's root.
     const ROOT: EntityKind;
     /// The field that holds the root. `None` if the whole content is the root.
@@ -41,43 +41,48 @@ pub struct Encounter {
     pub episode: Uuid,
 }
 
-/// An encounter and everything that was recorded during it.
-#[derive(ToSchema, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read as a schema; the entities stay JSON")]
-pub struct EncounterPackage {
-    encounter: Encounter,
-    #[serde(default)]
-    conditions: Vec<PackageItem>,
-    #[serde(default)]
-    observations: Vec<PackageItem>,
-    #[serde(default)]
-    immunizations: Vec<PackageItem>,
-    #[serde(default)]
-    allergy_intolerances: Vec<PackageItem>,
-    #[serde(default)]
-    risk_assessments: Vec<PackageItem>,
-    #[serde(default)]
-    devices: Vec<PackageItem>,
-    #[serde(default)]
-    medication_statements: Vec<PackageItem>,
-    #[serde(default)]
-    diagnostic_reports: Vec<PackageItem>,
+/// A package: an entity with lists of entities below it.
+macro_rules! package {
+    ($(#[$attr:meta])* $name:ident { $field:ident: $root:ident, $($list:ident: [$kind:ident]),+ }) => {
+        $(#[$attr])*
+        #[derive(ToSchema, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "read as a schema; the entities stay JSON")]
+        pub struct $name {
+            $field: $root,
+            $(#[serde(default)] $list: Vec<PackageItem>),+
+        }
+
+        impl Content for $name {
+            const ROOT: EntityKind = EntityKind::$root;
+            const ROOT_FIELD: Option<&'static str> = Some(stringify!($field));
+            const LISTS: &'static [(&'static str, EntityKind)] =
+                &[$((stringify!($list), EntityKind::$kind)),+];
+        }
+    };
 }
 
-impl Content for EncounterPackage {
-    const ROOT: EntityKind = EntityKind::Encounter;
-    const ROOT_FIELD: Option<&'static str> = Some("encounter");
-    const LISTS: &'static [(&'static str, EntityKind)] = &[
-        ("conditions", EntityKind::Condition),
-        ("observations", EntityKind::Observation),
-        ("immunizations", EntityKind::Immunization),
-        ("allergy_intolerances", EntityKind::AllergyIntolerance),
-        ("risk_assessments", EntityKind::RiskAssessment),
-        ("devices", EntityKind::Device),
-        ("medication_statements", EntityKind::MedicationStatement),
-        ("diagnostic_reports", EntityKind::DiagnosticReport),
-    ];
+package! {
+    /// An encounter and everything that was recorded during it.
+    EncounterPackage {
+        encounter: Encounter,
+        conditions: [Condition],
+        observations: [Observation],
+        immunizations: [Immunization],
+        allergy_intolerances: [AllergyIntolerance],
+        risk_assessments: [RiskAssessment],
+        devices: [Device],
+        medication_statements: [MedicationStatement],
+        diagnostic_reports: [DiagnosticReport]
+    }
+}
+
+package! {
+    /// A diagnostic report with its observations.
+    DiagnosticReportPackage {
+        diagnostic_report: DiagnosticReport,
+        observations: [Observation]
+    }
 }
 
 /// The result of an examination.
@@ -90,23 +95,6 @@ pub struct DiagnosticReport {
     pub status: Option<EntityStatus>,
     /// The employee who recorded it. This employee has to sign it.
     pub recorded_by: Uuid,
-}
-
-/// A diagnostic report with its observations.
-#[derive(ToSchema, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "read as a schema; the entities stay JSON")]
-pub struct DiagnosticReportPackage {
-    diagnostic_report: DiagnosticReport,
-    #[serde(default)]
-    observations: Vec<PackageItem>,
-}
-
-impl Content for DiagnosticReportPackage {
-    const ROOT: EntityKind = EntityKind::DiagnosticReport;
-    const ROOT_FIELD: Option<&'static str> = Some("diagnostic_report");
-    const LISTS: &'static [(&'static str, EntityKind)] =
-        &[("observations", EntityKind::Observation)];
 }
 
 /// A procedure that was carried out.

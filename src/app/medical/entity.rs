@@ -1,6 +1,10 @@
 //! Owns the entities stored for a patient: their kinds, the states each kind can have, and the
 //! conditions that jobs require. It contains neither SQL nor jobs.
 
+use std::fmt;
+
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as Unknown, StrDeserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -69,82 +73,48 @@ pub enum EntityStatus {
 }
 
 impl EntityKind {
-    const ALL: [Self; 13] = [
-        Self::Episode,
-        Self::Encounter,
-        Self::Condition,
-        Self::Observation,
-        Self::Immunization,
-        Self::AllergyIntolerance,
-        Self::RiskAssessment,
-        Self::Device,
-        Self::MedicationStatement,
-        Self::DiagnosticReport,
-        Self::Procedure,
-        Self::ServiceRequest,
-        Self::Approval,
-    ];
-
-    /// Returns the kind's name, its plural in URLs, and its initial state.
-    fn facts(self) -> (&'static str, &'static str, EntityStatus) {
-        use EntityStatus::{Active, Completed, Final, Finished, New, Valid};
-        match self {
-            Self::Episode => ("episode", "episodes", Active),
-            Self::Encounter => ("encounter", "encounters", Finished),
-            Self::Condition => ("condition", "conditions", Active),
-            Self::Observation => ("observation", "observations", Valid),
-            Self::Immunization => ("immunization", "immunizations", Completed),
-            Self::AllergyIntolerance => ("allergy_intolerance", "allergy_intolerances", Active),
-            Self::RiskAssessment => ("risk_assessment", "risk_assessments", Final),
-            Self::Device => ("device", "devices", Active),
-            Self::MedicationStatement => ("medication_statement", "medication_statements", Active),
-            Self::DiagnosticReport => ("diagnostic_report", "diagnostic_reports", Final),
-            Self::Procedure => ("procedure", "procedures", Completed),
-            Self::ServiceRequest => ("service_request", "service_requests", Active),
-            Self::Approval => ("approval", "approvals", New),
-        }
-    }
-
-    /// Returns the name that the database stores.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.facts().0
-    }
-
     /// Returns the state of a new entity of this kind.
     pub(super) fn initial(self) -> EntityStatus {
-        self.facts().2
+        match self {
+            Self::Encounter => EntityStatus::Finished,
+            Self::Observation => EntityStatus::Valid,
+            Self::Immunization | Self::Procedure => EntityStatus::Completed,
+            Self::RiskAssessment | Self::DiagnosticReport => EntityStatus::Final,
+            Self::Approval => EntityStatus::New,
+            Self::Episode
+            | Self::Condition
+            | Self::AllergyIntolerance
+            | Self::Device
+            | Self::MedicationStatement
+            | Self::ServiceRequest => EntityStatus::Active,
+        }
     }
 
     /// Returns the kind with this plural, as it appears in [`EntityKind::href`].
     #[must_use]
     pub fn of_plural(plural: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.facts().1 == plural)
+        let name: StrDeserializer<'_, Unknown> = plural.strip_suffix('s')?.into_deserializer();
+        Self::deserialize(name).ok()
     }
 
     /// Returns the path of the entity: `/patients/…/episodes/…`.
     #[must_use]
     pub fn href(self, patient_id: Uuid, id: Uuid) -> String {
-        format!("/patients/{patient_id}/{}/{id}", self.facts().1)
+        format!("/patients/{patient_id}/{self}s/{id}")
     }
 }
 
-impl EntityStatus {
-    /// Returns the name that the database stores.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::New => "new",
-            Self::Active => "active",
-            Self::Closed => "closed",
-            Self::Finished => "finished",
-            Self::Valid => "valid",
-            Self::Final => "final",
-            Self::InProgress => "in_progress",
-            Self::Completed => "completed",
-            Self::Recalled => "recalled",
-            Self::EnteredInError => "entered_in_error",
-        }
+/// The name that the database stores.
+impl fmt::Display for EntityKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// The name that the database stores.
+impl fmt::Display for EntityStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 
@@ -174,16 +144,12 @@ impl Entity {
     /// # Errors
     /// 409 if the entity is in another state.
     pub(super) fn must_be(&self, allowed: &[EntityStatus]) -> Result<(), HandlerError> {
-        if allowed.contains(&self.status) {
-            return Ok(());
-        }
-        let allowed: Vec<&str> = allowed.iter().map(|status| status.as_str()).collect();
-        Err(conflict(format!(
-            "the {} is {}, needed is {}",
-            self.kind.as_str(),
-            self.status.as_str(),
-            allowed.join(" or ")
-        )))
+        let Self { kind, status, .. } = self;
+        demand(allowed.contains(status), || {
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            let allowed = allowed.join(" or ");
+            conflict(format!("the {kind} is {status}, needed is {allowed}"))
+        })
     }
 
     /// Requires that the entity belongs to this legal entity.
@@ -191,13 +157,11 @@ impl Entity {
     /// # Errors
     /// 409 if it belongs to another legal entity than the user's client.
     pub(super) fn must_belong_to(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        if self.organization_id == client_id {
-            return Ok(());
-        }
-        let kind = self.kind.as_str();
-        Err(conflict(format!(
-            "the {kind} belongs to another legal entity"
-        )))
+        let is_own = self.organization_id == client_id;
+        let kind = self.kind;
+        demand(is_own, || {
+            conflict(format!("the {kind} belongs to another legal entity"))
+        })
     }
 
     /// Requires that this legal entity requested it.
@@ -205,13 +169,11 @@ impl Entity {
     /// # Errors
     /// 403 if another legal entity requested it.
     pub(super) fn must_be_asked_for_by(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        if self.organization_id == client_id {
-            return Ok(());
-        }
-        let kind = self.kind.as_str();
-        Err(forbidden(format!(
-            "another legal entity has asked for the {kind}"
-        )))
+        let is_own = self.organization_id == client_id;
+        let kind = self.kind;
+        demand(is_own, || {
+            forbidden(format!("another legal entity has asked for the {kind}"))
+        })
     }
 
     /// Requires that the entity has not expired.
@@ -219,10 +181,9 @@ impl Entity {
     /// # Errors
     /// 409 if it has expired.
     pub(super) fn must_not_be_expired(&self) -> Result<(), HandlerError> {
-        if self.expired {
-            return Err(conflict(format!("the {} has expired", self.kind.as_str())));
-        }
-        Ok(())
+        demand(!self.expired, || {
+            conflict(format!("the {} has expired", self.kind))
+        })
     }
 
     /// Requires that the content equals the stored one, except for the status and its reasons.
@@ -230,13 +191,10 @@ impl Entity {
     /// # Errors
     /// 409 if any other field differs.
     pub(super) fn must_equal(&self, content: &Value) -> Result<(), HandlerError> {
-        if same_but_status(&self.content, content) {
-            return Ok(());
-        }
-        let kind = self.kind.as_str();
-        Err(conflict(format!(
-            "the content of the {kind} is not the stored one"
-        )))
+        let kind = self.kind;
+        demand(same_but_status(&self.content, content), || {
+            conflict(format!("the content of the {kind} is not the stored one"))
+        })
     }
 
     /// Reports whether a later job recorded this legal entity as the one that uses it.
@@ -283,18 +241,29 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
+/// Requires a condition.
+///
+/// # Errors
+/// This one, if it does not hold.
+pub(super) fn demand(
+    holds: bool,
+    error: impl FnOnce() -> HandlerError,
+) -> Result<(), HandlerError> {
+    if holds { Ok(()) } else { Err(error()) }
+}
+
 /// Returns an expected error: the request conflicts with the stored data.
-pub(super) fn conflict(message: impl std::fmt::Display) -> HandlerError {
+pub(super) fn conflict(message: impl fmt::Display) -> HandlerError {
     HandlerError::reject("409", message)
 }
 
 /// Returns an expected error: this client may not make the request.
-fn forbidden(message: impl std::fmt::Display) -> HandlerError {
+fn forbidden(message: impl fmt::Display) -> HandlerError {
     HandlerError::reject("403", message)
 }
 
 /// Returns an expected error: the requested entity does not exist.
-pub(super) fn not_found(what: &str) -> HandlerError {
+pub(super) fn not_found(what: impl fmt::Display) -> HandlerError {
     HandlerError::reject("404", format!("{what} not found"))
 }
 
@@ -339,20 +308,30 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_interface() {
-        for kind in EntityKind::ALL {
-            assert_eq!(json!(kind), kind.as_str());
-            let href = kind.href(Uuid::nil(), Uuid::nil());
-            let plural = href.split('/').nth(3).unwrap();
+        for (kind, name, plural) in [
+            (EntityKind::Episode, "episode", "episodes"),
+            (
+                EntityKind::AllergyIntolerance,
+                "allergy_intolerance",
+                "allergy_intolerances",
+            ),
+            (
+                EntityKind::ServiceRequest,
+                "service_request",
+                "service_requests",
+            ),
+        ] {
+            assert_eq!(kind.to_string(), name);
+            assert_eq!(
+                kind.href(Uuid::nil(), Uuid::nil()).split('/').nth(3),
+                Some(plural)
+            );
             assert_eq!(EntityKind::of_plural(plural), Some(kind));
         }
-        assert_eq!(EntityKind::of_plural("episode"), None);
-        for status in [
-            EntityStatus::EnteredInError,
-            EntityStatus::InProgress,
-            EntityStatus::New,
-        ] {
-            assert_eq!(json!(status), status.as_str());
+        for none in ["episode", "episodess", "Episodes", "s", "", "jobs"] {
+            assert_eq!(EntityKind::of_plural(none), None, "{none}");
         }
+        assert_eq!(EntityStatus::EnteredInError.to_string(), "entered_in_error");
     }
 
     #[test]

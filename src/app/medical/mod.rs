@@ -14,8 +14,8 @@
 //!
 //! # How to add a kind
 //!
-//! Add a payload in [`payload`] and a `Transition` in `rules`. If the rules are missing, the program does not
-//! compile.
+//! Add a payload in [`payload`], with the service that it calls and what it signs, and a `Transition` in
+//! `rules`. If the rules are missing, the program does not compile.
 
 pub mod content;
 pub mod entity;
@@ -30,11 +30,9 @@ pub mod transition;
 pub mod value;
 pub mod verdict;
 
-use tokio_postgres::Transaction;
+use tidegate::{Context, Handlers};
 
-use tidegate::{Context, Error, Handlers, Published, publish};
-
-pub use payload::{Job, KINDS, Refusal, ValidJob, group, schema_name, schemas, validate};
+pub use payload::{Job, KINDS, Refusal, group, schema_name, schemas, validate};
 pub use schema::FieldError;
 
 macro_rules! dispatched {
@@ -63,13 +61,3 @@ macro_rules! dispatched {
 }
 
 payload::each_job!(dispatched);
-
-/// Publishes a job in the caller's transaction. If an equal job is pending, it returns the id of that job
-/// (E2, E3). Two jobs are equal if kind, parameters, user, client and patient are equal. The time and the
-/// request's id do not matter. Approvals are never considered equal.
-///
-/// # Errors
-/// As [`publish`].
-pub async fn submit(tx: &Transaction<'_>, job: &ValidJob) -> Result<Published, Error> {
-    publish(tx, &job.event()?).await
-}

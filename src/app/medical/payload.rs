@@ -11,18 +11,19 @@ use std::sync::LazyLock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use super::schema::{self, FieldError};
+use super::services;
 use super::value::{
     AccessLevel, CompletedWith, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus,
     Period, Resource, Visit,
 };
-use tidegate::{Error, NewEvent, dedup_key};
+use tidegate::{NewEvent, dedup_key};
 
 /// The fields that every job has, whatever its kind.
 #[derive(Debug, Clone, Copy)]
@@ -44,23 +45,17 @@ pub trait Job: Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static {
     /// The kind, as it appears in the queue and in the URL of the interface.
     const KIND: &'static str;
 
+    /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient
+    /// call two services and name the second one. A verified signature is not verified again.
+    const SERVICE: Option<&'static str> = None;
+
     /// Returns the fields that all kinds have.
     fn common(&self) -> Common<'_>;
 
     /// Returns the base64 of the signed content, if the payload has one.
-    fn signed_data(&self) -> Option<&str>;
-}
-
-/// A payload that passed every check, ready for [`super::submit`].
-#[derive(Debug, Clone)]
-pub struct ValidJob {
-    /// Its kind.
-    pub kind: &'static str,
-    request_id: String,
-    patient_id: Uuid,
-    user_id: Uuid,
-    client_id: Uuid,
-    payload: Box<RawValue>,
+    fn signed_data(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// The reason why no job was accepted.
@@ -72,15 +67,8 @@ pub enum Refusal {
     Fields(Vec<FieldError>),
 }
 
-/// Selects `signed_data` from all fields, if it is among them.
-macro_rules! signed_data {
-    ($job:ident: signed_data $($others:ident)*) => { Some(&$job.signed_data) };
-    ($job:ident: $other:ident $($others:ident)*) => { signed_data!($job: $($others)*) };
-    ($job:ident:) => { None };
-}
-
 macro_rules! jobs {
-    ($($(#[$attr:meta])* $name:ident = $kind:literal {
+    ($($(#[$attr:meta])* $name:ident = $kind:literal $(calls $service:ident)? $(signs $signed:literal)? {
         $($(#[$field_attr:meta])* $field:ident: $type:ty),* $(,)?
     })+) => {
         /// The 21 kinds, in the order of the table of seed data.
@@ -100,7 +88,12 @@ macro_rules! jobs {
             pub user_id: Uuid,
             /// The legal entity on whose behalf the user acts.
             pub client_id: Uuid,
-            $($(#[$field_attr])* pub $field: $type),*
+            $($(#[$field_attr])* pub $field: $type,)*
+            $(
+            #[doc = $signed]
+            #[schema(min_length = 1, max_length = 1_000_000)]
+            pub signed_data: String,
+            )?
         }
 
         /// Prints no field, because most fields are about a patient.
@@ -112,6 +105,7 @@ macro_rules! jobs {
 
         impl Job for $name {
             const KIND: &'static str = $kind;
+            $(const SERVICE: Option<&'static str> = Some(services::$service);)?
 
             fn common(&self) -> Common<'_> {
                 Common {
@@ -122,9 +116,12 @@ macro_rules! jobs {
                 }
             }
 
+            $(
+            #[doc = $signed]
             fn signed_data(&self) -> Option<&str> {
-                signed_data!(self: $($field)*)
+                Some(&self.signed_data)
             }
+            )?
         }
         )+
 
@@ -134,11 +131,11 @@ macro_rules! jobs {
         }
         pub(super) use each_job;
 
-        /// Checks a payload from outside (E1). Returns all faults, not only the first.
+        /// Checks a payload from outside (E1), and returns the event of its job, or all faults.
         ///
         /// # Errors
         /// See [`Refusal`]. No message quotes the payload.
-        pub fn validate(kind: &str, payload: &Value) -> Result<ValidJob, Refusal> {
+        pub fn validate(kind: &str, payload: &Value) -> Result<NewEvent, Refusal> {
             match kind {
                 $($kind => validate_as::<$name>(payload),)+
                 _ => Err(Refusal::UnknownKind),
@@ -171,7 +168,7 @@ macro_rules! jobs {
 
 jobs! {
     /// Grants an employee access to some of the patient's data, once the patient agrees.
-    ApprovalCreateJob = "approval_create_job" {
+    ApprovalCreateJob = "approval_create_job" calls OTP {
         /// The id of the new approval.
         id: Uuid,
         /// The resources that access is granted to. Either this field or `service_request` is
@@ -189,23 +186,16 @@ jobs! {
         access_level: AccessLevel,
     }
     /// Sends the one-time password of a new approval again.
-    ApprovalResendJob = "approval_resend_job" {
+    ApprovalResendJob = "approval_resend_job" calls OTP {
         /// The approval.
         id: Uuid,
     }
     /// Marks parts of a diagnostic report package as entered in error.
-    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" {
-        /// Base64 of the signed package: equal to the stored one, except for the parts marked
-        /// `entered_in_error`.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" calls SIGNATURE
+        signs "Base64 of the signed package: equal to the stored one, except for the parts marked `entered_in_error`." {}
     /// Stores a diagnostic report with its observations.
-    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" {
-        /// Base64 of the signed package: JSON with `diagnostic_report` and `observations`.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" calls SIGNATURE
+        signs "Base64 of the signed package: JSON with `diagnostic_report` and `observations`." {}
     /// Marks an episode of care as entered in error.
     EpisodeCancelJob = "episode_cancel_job" {
         /// The episode.
@@ -250,43 +240,31 @@ jobs! {
         request_params: EpisodeChange,
     }
     /// Marks parts of an encounter package as entered in error.
-    PackageCancelJob = "package_cancel_job" {
-        /// Base64 of the signed package: equal to the stored one, except for the parts marked
-        /// `entered_in_error`.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    PackageCancelJob = "package_cancel_job" calls SIGNATURE
+        signs "Base64 of the signed package: equal to the stored one, except for the parts marked `entered_in_error`." {}
     /// Stores an encounter and everything that was recorded during it.
-    PackageCreateJob = "package_create_job" {
+    PackageCreateJob = "package_create_job" calls SIGNATURE
+        signs "Base64 of the signed package: JSON with `encounter` and lists of the entities that belong to it."
+    {
         /// The visit it was part of.
         visit: Visit,
-        /// Base64 of the signed package: JSON with `encounter` and lists of the entities that
-        /// belong to it.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Marks a procedure as entered in error.
-    ProcedureCancelJob = "procedure_cancel_job" {
+    ProcedureCancelJob = "procedure_cancel_job" calls SIGNATURE
+        signs "Base64 of the signed procedure: equal to the stored one, except for the status and its reasons."
+    {
         /// The procedure.
         id: Uuid,
-        /// Base64 of the signed procedure: equal to the stored one, except for the status and its
-        /// reasons.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Stores a procedure.
-    ProcedureCreateJob = "procedure_create_job" {
-        /// Base64 of the signed procedure, JSON.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    ProcedureCreateJob = "procedure_create_job" calls SIGNATURE
+        signs "Base64 of the signed procedure, JSON." {}
     /// Marks a service request as entered in error and notifies the patient.
-    ServiceRequestCancelJob = "service_request_cancel_job" {
+    ServiceRequestCancelJob = "service_request_cancel_job" calls SMS
+        signs "Base64 of the signed service request."
+    {
         /// The service request.
         service_request_id: Uuid,
-        /// Base64 of the signed service request.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Completes a service request whose episode was closed.
     ServiceRequestCloseJob = "service_request_close_job" {
@@ -304,23 +282,19 @@ jobs! {
         status_reason: String,
     }
     /// Stores a service request.
-    ServiceRequestCreateJob = "service_request_create_job" {
-        /// Base64 of the signed service request, JSON.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
-    }
+    ServiceRequestCreateJob = "service_request_create_job" calls SIGNATURE
+        signs "Base64 of the signed service request, JSON." {}
     /// Starts the requested service.
     ServiceRequestProcessJob = "service_request_process_job" {
         /// The service request.
         service_request_id: Uuid,
     }
     /// Recalls a service request and notifies the patient.
-    ServiceRequestRecallJob = "service_request_recall_job" {
+    ServiceRequestRecallJob = "service_request_recall_job" calls SMS
+        signs "Base64 of the signed service request, as stored."
+    {
         /// The service request.
         service_request_id: Uuid,
-        /// Base64 of the signed service request, as stored.
-        #[schema(min_length = 1, max_length = 1_000_000)]
-        signed_data: String,
     }
     /// Releases a service request, so that another legal entity can use it.
     ServiceRequestReleaseJob = "service_request_release_job" {
@@ -328,7 +302,7 @@ jobs! {
         service_request_id: Uuid,
     }
     /// Sends the patient the message about a service request again.
-    ServiceRequestResendJob = "service_request_resend_job" {
+    ServiceRequestResendJob = "service_request_resend_job" calls SMS {
         /// The service request.
         service_request_id: Uuid,
     }
@@ -362,12 +336,7 @@ impl Confirmation {
     /// # Errors
     /// [`Refusal::Fields`], which quotes nothing from the request.
     pub fn of(json: &Value) -> Result<Self, Refusal> {
-        let errors = check::<Self>(json);
-        if !errors.is_empty() {
-            return Err(Refusal::Fields(errors));
-        }
-        let undecodable = |_| FieldError::new("$", "schema", "does not decode");
-        Self::deserialize(json).map_err(|error| Refusal::Fields(vec![undecodable(error)]))
+        decode(json)
     }
 }
 
@@ -378,59 +347,45 @@ pub(super) fn check<T: ToSchema>(value: &Value) -> Vec<FieldError> {
     SCHEMAS.check(&T::name(), value)
 }
 
-fn validate_as<T: Job>(payload: &Value) -> Result<ValidJob, Refusal> {
-    let errors = check::<T>(payload);
+/// Checks a value against its schema, then decodes it.
+fn decode<T: ToSchema + DeserializeOwned>(json: &Value) -> Result<T, Refusal> {
+    let errors = check::<T>(json);
     if !errors.is_empty() {
         return Err(Refusal::Fields(errors));
     }
     // Serde accepts everything that the schema accepts. A test checks this.
-    let undecodable = || FieldError::new("$", "schema", "does not decode");
-    serde_json::from_value(payload.clone())
-        .ok()
-        .and_then(|job: T| ValidJob::of(&job).ok())
-        .ok_or_else(|| Refusal::Fields(vec![undecodable()]))
+    T::deserialize(json).map_err(|_| undecodable())
 }
 
-impl ValidJob {
-    /// Creates a job from within the program.
-    ///
-    /// # Errors
-    /// If the payload's `Serialize` fails.
-    pub fn of<T: Job>(job: &T) -> Result<Self, serde_json::Error> {
-        let Common {
-            request_id,
-            patient_id,
-            user_id,
-            client_id,
-        } = job.common();
-        Ok(Self {
-            kind: T::KIND,
-            request_id: request_id.to_owned(),
-            patient_id,
-            user_id,
-            client_id,
-            payload: to_raw_value(job)?,
-        })
-    }
+fn undecodable() -> Refusal {
+    Refusal::Fields(vec![FieldError::new("$", "schema", "does not decode")])
+}
 
-    /// Builds the event of the job. All jobs of a patient are in one group (E5). The request's id is the
-    /// correlation id.
-    pub(super) fn event(&self) -> Result<NewEvent, Error> {
-        let event = NewEvent::raw(self.kind, Some(self.payload.clone()))
-            .group(group(self.patient_id))
-            .correlation(self.request_id.clone());
-        if self.kind == ApprovalCreateJob::KIND {
-            return Ok(event);
-        }
-        let failed = |error| Error::Invalid(format!("payload: {error}"));
-        let mut parameters: Value = serde_json::from_str(self.payload.get()).map_err(failed)?;
-        if let Some(fields) = parameters.as_object_mut() {
-            fields.remove("request_id");
-        }
-        let who = [self.user_id, self.client_id, self.patient_id].map(|id| id.to_string());
-        let who = who.each_ref().map(String::as_str);
-        Ok(event.dedup(dedup_key(self.kind, &parameters, &who).map_err(failed)?))
+fn validate_as<T: Job>(payload: &Value) -> Result<NewEvent, Refusal> {
+    event_of(&decode::<T>(payload)?).map_err(|_| undecodable())
+}
+
+/// Builds the event of a job. All jobs of a patient are in one group (E5). The request's id is the
+/// correlation id.
+///
+/// If an equal job is pending, a publish returns the id of that job (E2, E3). Two jobs are equal if kind,
+/// parameters, user, client and patient are equal. The time and the request's id do not matter. Approvals are
+/// never considered equal.
+pub(super) fn event_of<T: Job>(job: &T) -> Result<NewEvent, serde_json::Error> {
+    let common = job.common();
+    let event = NewEvent::raw(T::KIND, Some(to_raw_value(job)?))
+        .group(group(common.patient_id))
+        .correlation(common.request_id);
+    if T::KIND == ApprovalCreateJob::KIND {
+        return Ok(event);
     }
+    let mut parameters = serde_json::to_value(job)?;
+    if let Some(fields) = parameters.as_object_mut() {
+        fields.remove("request_id");
+    }
+    let who = [common.user_id, common.client_id, common.patient_id].map(|id| id.to_string());
+    let who = who.each_ref().map(String::as_str);
+    Ok(event.dedup(dedup_key(T::KIND, &parameters, &who)?))
 }
 
 /// Returns the group of a patient's jobs. The jobs of a group are handled in order (E5).
@@ -503,9 +458,9 @@ pub(in crate::app) mod tests {
     fn e1_a_good_payload_is_stored_as_it_was_and_every_missing_field_is_told() {
         for kind in KINDS {
             let good = sample(kind);
-            let job = validate(kind, &good).unwrap_or_else(|refusal| panic!("{kind}: {refusal:?}"));
-            let stored: Value = serde_json::from_str(job.payload.get()).unwrap();
-            assert_eq!(stored, good, "{kind}");
+            let event = validate(kind, &good);
+            let event = event.unwrap_or_else(|refusal| panic!("{kind}: {refusal:?}"));
+            assert_eq!(json!(event)["payload"], good, "{kind}");
             for field in good.as_object().unwrap().keys() {
                 let mut bad = good.clone();
                 bad.as_object_mut().unwrap().remove(field);

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::entity::{EntityKind, EntityStatus, Record};
 use super::payload::{Common, Confirmation};
-use super::store::{self, Author, Change};
+use super::store::{self, Author, CHANGE, Change};
 use tidegate::Error;
 
 /// The outcome of a confirmation.
@@ -94,5 +94,5 @@ async fn activate(
         content: json!({}),
         facts: json!({}),
     };
-    store::change(tx.client(), &author, &[change]).await
+    store::write(tx.client(), CHANGE, &author, &[change]).await
 }

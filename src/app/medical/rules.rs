@@ -37,7 +37,7 @@ use super::content::{
 use super::entity::EntityStatus::{
     Active, Closed, Completed, EnteredInError, InProgress, New, Recalled,
 };
-use super::entity::{Entity, EntityKind, conflict, not_found};
+use super::entity::{Entity, EntityKind, conflict, demand, not_found};
 use super::payload::{
     ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
     DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,
@@ -47,12 +47,12 @@ use super::payload::{
     ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
 };
 use super::schema::FieldError;
-use super::services::{Call, OTP, SMS};
+use super::services::Call;
 use super::signed::{Part, Signed, open};
 use super::store::NewEntity;
-use super::transition::{Patient, Plan, SIGNED, Transition};
+use super::transition::{Patient, Plan, Transition};
 use super::value::Resource;
-use super::verdict::invalid;
+use super::verdict::{fault, invalid, refuse};
 use tidegate::HandlerError;
 
 type Planned = Result<Plan, HandlerError>;
@@ -60,13 +60,11 @@ type Planned = Result<Plan, HandlerError>;
 // --- Approvals ---
 
 impl Transition for ApprovalCreateJob {
-    const SERVICE: Option<&'static str> = Some(OTP);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         match (&self.resources, self.service_request) {
             (Some(resources), None) => resources_must_exist(patient, resources).await?,
             (None, Some(id)) => service_request_must_be_open(patient, id).await?,
-            _ => return Err(invalid(&[either_resources_or_request()])),
+            _ => return Err(either_resources_or_request()),
         }
         let wanted = (EntityKind::Approval, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
@@ -100,9 +98,9 @@ async fn resources_must_exist(
 
 /// Returns the fault that the schema reports for payloads from the interface. Payloads from elsewhere are
 /// checked here.
-fn either_resources_or_request() -> FieldError {
+fn either_resources_or_request() -> HandlerError {
     let description = "must have exactly one of resources and service_request";
-    FieldError::new("$", "exclusive", description)
+    fault("$", "exclusive", description)
 }
 
 async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result<(), HandlerError> {
@@ -113,8 +111,6 @@ async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result
 }
 
 impl Transition for ApprovalResendJob {
-    const SERVICE: Option<&'static str> = Some(OTP);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let approval = patient.get(EntityKind::Approval, self.id).await?;
         approval.must_be_asked_for_by(patient.common.client_id)?;
@@ -126,18 +122,14 @@ impl Transition for ApprovalResendJob {
 // --- Diagnostic reports ---
 
 impl Transition for DiagnosticReportPackageCreateJob {
-    const SERVICE: Option<&'static str> = Some(SIGNED);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
-        must_be_signed_by(patient, signed.root()?, "recorded_by")?;
+        must_be_signed_by(patient, &signed.root, "recorded_by")?;
         create_package(patient, &signed, None).await
     }
 }
 
 impl Transition for DiagnosticReportPackageCancelJob {
-    const SERVICE: Option<&'static str> = Some(SIGNED);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
         cancel_package(patient, &signed).await
@@ -192,8 +184,7 @@ impl Transition for EpisodeCloseJob {
         // Days are stored as text, and the texts sort in the same order as the days.
         if end.as_str() < period["start"].as_str() {
             let description = "must be a day not before the start of the episode";
-            let entry = "$.request_params.period.end";
-            return Err(invalid(&[FieldError::new(entry, "order", description)]));
+            return Err(fault("$.request_params.period.end", "order", description));
         }
         period["end"] = end;
         let facts = json!({"closing_summary": self.request_params.closing_summary,
@@ -230,9 +221,10 @@ impl Transition for EpisodeCancelJob {
         episode.must_be(&[Active, Closed])?;
         episode.must_belong_to(patient.common.client_id)?;
         let children = patient.children_of(self.id).await?;
-        if !children.iter().all(|child| child.is(EnteredInError)) {
-            return Err(conflict("an encounter of the episode is not cancelled"));
-        }
+        demand(
+            children.iter().all(|child| child.is(EnteredInError)),
+            || conflict("an encounter of the episode is not cancelled"),
+        )?;
         let facts = json!(self.request_params);
         Ok(linked(patient, &episode).change(&episode, EnteredInError, facts))
     }
@@ -241,16 +233,13 @@ impl Transition for EpisodeCancelJob {
 // --- Encounter packages ---
 
 impl Transition for PackageCreateJob {
-    const SERVICE: Option<&'static str> = Some(SIGNED);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<EncounterPackage>(&self.signed_data)?;
-        let episode_id = signed.root()?.uuid("episode")?;
+        let episode_id = signed.root.uuid("episode")?;
         let episode = patient.find(EntityKind::Episode, episode_id).await?;
         if !episode.is_some_and(|episode| episode.is(Active)) {
             let description = "an active episode of the patient is needed";
-            let fault = FieldError::new("$.encounter.episode", "existence", description);
-            return Err(invalid(&[fault]));
+            return Err(fault("$.encounter.episode", "existence", description));
         }
         let plan = create_package(patient, &signed, Some(episode_id)).await?;
         Ok(plan.remember(json!({ "visit": self.visit })))
@@ -258,14 +247,12 @@ impl Transition for PackageCreateJob {
 }
 
 impl Transition for PackageCancelJob {
-    const SERVICE: Option<&'static str> = Some(SIGNED);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<EncounterPackage>(&self.signed_data)?;
         if !patient.is_known().await? {
             return Err(not_found("patient"));
         }
-        let root = signed.root()?;
+        let root = &signed.root;
         patient.get(EntityKind::Encounter, root.id).await?;
         patient
             .get(EntityKind::Episode, root.uuid("episode")?)
@@ -277,8 +264,6 @@ impl Transition for PackageCancelJob {
 // --- Procedures ---
 
 impl Transition for ProcedureCreateJob {
-    const SERVICE: Option<&'static str> = Some(SIGNED);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<Procedure>(&self.signed_data)?;
         create_package(patient, &signed, None).await
@@ -286,8 +271,6 @@ impl Transition for ProcedureCreateJob {
 }
 
 impl Transition for ProcedureCancelJob {
-    const SERVICE: Option<&'static str> = Some(SIGNED);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let (procedure, root) =
             signed_entity::<Procedure>(patient, self.id, &self.signed_data).await?;
@@ -301,11 +284,9 @@ impl Transition for ProcedureCancelJob {
 // --- Service requests ---
 
 impl Transition for ServiceRequestCreateJob {
-    const SERVICE: Option<&'static str> = Some(SIGNED);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<ServiceRequest>(&self.signed_data)?;
-        must_be_signed_by(patient, signed.root()?, "requester_employee")?;
+        must_be_signed_by(patient, &signed.root, "requester_employee")?;
         create_package(patient, &signed, None).await
     }
 }
@@ -315,9 +296,9 @@ impl Transition for ServiceRequestUseJob {
         let request = service_request(patient, self.service_request_id).await?;
         request.must_be(&[Active])?;
         request.must_not_be_expired()?;
-        if !request.facts["used_by_legal_entity"].is_null() {
-            return Err(conflict("the service_request is used already"));
-        }
+        demand(request.facts["used_by_legal_entity"].is_null(), || {
+            conflict("the service_request is used already")
+        })?;
         let facts = json!({"used_by_employee": self.used_by_employee,
             "used_by_legal_entity": self.used_by_legal_entity});
         Ok(linked(patient, &request).change(&request, Active, facts))
@@ -358,8 +339,6 @@ impl Transition for ServiceRequestCompleteJob {
 }
 
 impl Transition for ServiceRequestRecallJob {
-    const SERVICE: Option<&'static str> = Some(SMS);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let id = self.service_request_id;
         let (request, root) =
@@ -373,8 +352,6 @@ impl Transition for ServiceRequestRecallJob {
 }
 
 impl Transition for ServiceRequestCancelJob {
-    const SERVICE: Option<&'static str> = Some(SMS);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let id = self.service_request_id;
         let (request, root) =
@@ -396,8 +373,6 @@ impl Transition for ServiceRequestCloseJob {
 }
 
 impl Transition for ServiceRequestResendJob {
-    const SERVICE: Option<&'static str> = Some(SMS);
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let request = service_request(patient, self.service_request_id).await?;
         request.must_be(&[Active])?;
@@ -415,18 +390,15 @@ async fn must_exist(
 ) -> Result<(), HandlerError> {
     let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
     let found = patient.find_all(&ids).await?;
-    let is_there = |kind: EntityKind, id: Uuid| {
-        found
-            .iter()
-            .any(|entity| (entity.kind, entity.id) == (kind, id))
-    };
-    let missing = wanted.iter().filter(|(kind, id, _)| !is_there(*kind, *id));
-    let faults: Vec<FieldError> = missing.map(|(_, _, entry)| does_not_exist(entry)).collect();
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(invalid(&faults))
-    }
+    let found: Vec<_> = found
+        .iter()
+        .map(|entity| (entity.kind, entity.id))
+        .collect();
+    let missing = wanted
+        .iter()
+        .filter(|(kind, id, _)| !found.contains(&(*kind, *id)));
+    let faults: Vec<_> = missing.map(|(_, _, entry)| does_not_exist(entry)).collect();
+    refuse(&faults)
 }
 
 async fn service_request(patient: &Patient<'_>, id: Uuid) -> Result<Entity, HandlerError> {
@@ -439,25 +411,18 @@ async fn signed_entity<T: Content>(
     id: Uuid,
     signed_data: &str,
 ) -> Result<(Entity, Part), HandlerError> {
-    let root = open::<T>(signed_data)?.into_root()?;
+    let root = open::<T>(signed_data)?.root;
     if root.id != id {
         let description = "must be the id that the job is about";
-        return Err(invalid(&[FieldError::new(
-            "$.id",
-            "inclusion",
-            description,
-        )]));
+        return Err(fault("$.id", "inclusion", description));
     }
     Ok((patient.get(T::ROOT, id).await?, root))
 }
 
 fn must_be_used_by_client(patient: &Patient<'_>, request: &Entity) -> Result<(), HandlerError> {
-    if request.is_used_by(patient.common.client_id) {
-        return Ok(());
-    }
-    Err(conflict(
-        "the service_request is not used by this legal entity",
-    ))
+    demand(request.is_used_by(patient.common.client_id), || {
+        conflict("the service_request is not used by this legal entity")
+    })
 }
 
 fn must_be_signed_by(
@@ -465,13 +430,10 @@ fn must_be_signed_by(
     root: &Part,
     employee: &str,
 ) -> Result<(), HandlerError> {
-    if root.uuid(employee)? == patient.common.user_id {
-        return Ok(());
-    }
-    let kind = root.kind.as_str();
-    Err(conflict(format!(
-        "the signer is not the {employee} of the {kind}"
-    )))
+    let kind = root.kind;
+    demand(root.uuid(employee)? == patient.common.user_id, || {
+        conflict(format!("the signer is not the {employee} of the {kind}"))
+    })
 }
 
 /// Creates all entities of a signed content: the root below `parent_id`, the others below the root.
@@ -480,36 +442,31 @@ async fn create_package(
     signed: &Signed,
     parent_id: Option<Uuid>,
 ) -> Planned {
-    let faults = signed.faults_of_new();
-    if !faults.is_empty() {
-        return Err(invalid(&faults));
-    }
-    let parts = &signed.parts;
-    let wanted: Vec<_> = parts
-        .iter()
-        .map(|part| (part.kind, part.id, format!("{}.id", part.at)))
-        .collect();
-    patient.must_be_new(&wanted).await?;
-    let root_id = signed.root()?.id;
-    let links: Vec<_> = parts.iter().map(|part| (part.kind, part.id)).collect();
-    let plan = Plan::answer(patient.links(&links));
-    Ok(parts.iter().enumerate().fold(plan, |plan, (index, part)| {
-        plan.create(NewEntity {
-            parent_id: if index == 0 { parent_id } else { Some(root_id) },
-            ..new_entity(patient, part.kind, part.id, part.content.clone())
-        })
+    refuse(&signed.faults_of_new())?;
+    let wanted = signed.parts();
+    let wanted = wanted.map(|part| (part.kind, part.id, format!("{}.id", part.at)));
+    patient.must_be_new(&wanted.collect::<Vec<_>>()).await?;
+    let links: Vec<_> = signed.parts().map(|part| (part.kind, part.id)).collect();
+    let new = |part: &Part, parent_id| NewEntity {
+        parent_id,
+        ..new_entity(patient, part.kind, part.id, part.content.clone())
+    };
+    let plan = Plan::answer(patient.links(&links)).create(new(&signed.root, parent_id));
+    let below = signed.below.iter();
+    Ok(below.fold(plan, |plan, part| {
+        plan.create(new(part, Some(signed.root.id)))
     }))
 }
 
 /// Marks the entities of a package that the content marks as `entered_in_error`.
 async fn cancel_package(patient: &Patient<'_>, signed: &Signed) -> Planned {
-    let root = signed.root()?;
+    let root = &signed.root;
     let stored_root = patient.get(root.kind, root.id).await?;
     let mut stored = patient.children_of(root.id).await?;
     stored.push(stored_root);
     let mut plan = Plan::answer(patient.links(&[]));
     let mut cancelled = 0;
-    for part in &signed.parts {
+    for part in signed.parts() {
         let at = stored
             .iter()
             .position(|entity| (entity.kind, entity.id) == (part.kind, part.id));
@@ -558,6 +515,7 @@ fn new_entity(patient: &Patient<'_>, kind: EntityKind, id: Uuid, content: Value)
         id,
         parent_id: None,
         organization_id: patient.common.client_id,
+        status: kind.initial(),
         content,
         facts: json!({}),
     }

@@ -7,6 +7,7 @@
 //! turned into these in nearly as many lines as there are here.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -15,7 +16,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use uuid::Uuid;
 
-use crate::app::day::is_day;
+use crate::app::field::is_day;
 
 /// One fault of a request. It never quotes the request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -161,13 +162,9 @@ impl Schemas {
     }
 
     fn array(&self, schema: &Value, items: &[Value], at: &str, errors: &mut Vec<FieldError>) {
-        let (min, max) = (
-            limit(schema, "minItems", 0),
-            limit(schema, "maxItems", usize::MAX),
-        );
-        if !(min..=max).contains(&items.len()) {
-            let needed = format!("must have {} items", range(min, max));
-            errors.push(FieldError::new(at, "items", needed).with(bounds(min, max)));
+        if let Some((range, bounds)) = outside(schema, ["minItems", "maxItems"], items.len()) {
+            let needed = format!("must have {range} items");
+            errors.push(FieldError::new(at, "items", needed).with(bounds));
         }
         for (index, item) in items.iter().enumerate() {
             self.any(&schema["items"], item, &format!("{at}[{index}]"), errors);
@@ -203,13 +200,10 @@ fn wrong_text(schema: &Value, text: &str, at: &str) -> Option<FieldError> {
         let description = format!("must be {}", names.join(" or "));
         return Some(FieldError::new(at, "inclusion", description).with(allowed.clone()));
     }
-    let (min, max) = (
-        limit(schema, "minLength", 0),
-        limit(schema, "maxLength", usize::MAX),
-    );
-    if !(min..=max).contains(&text.chars().count()) {
-        let description = format!("must have {} characters", range(min, max));
-        return Some(FieldError::new(at, "length", description).with(bounds(min, max)));
+    let length = text.chars().count();
+    if let Some((range, bounds)) = outside(schema, ["minLength", "maxLength"], length) {
+        let description = format!("must have {range} characters");
+        return Some(FieldError::new(at, "length", description).with(bounds));
     }
     if text.contains('\0') {
         return Some(FieldError::new(at, "format", "must have no NUL character"));
@@ -228,28 +222,21 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && Uuid::try_parse(text).is_ok()
 }
 
-fn limit(schema: &Value, word: &str, otherwise: usize) -> usize {
-    let limit = schema[word].as_u64();
-    limit
-        .and_then(|limit| usize::try_from(limit).ok())
-        .unwrap_or(otherwise)
-}
-
-fn range(min: usize, max: usize) -> String {
-    if max == usize::MAX {
-        format!("at least {min}")
-    } else {
-        format!("{min} to {max}")
+/// Returns the range that a count is outside of, for people and for programs.
+fn outside(schema: &Value, words: [&str; 2], count: usize) -> Option<(String, Vec<Value>)> {
+    let [min, max] = words.map(|word| {
+        let limit = schema[word].as_u64();
+        limit.and_then(|limit| usize::try_from(limit).ok())
+    });
+    let min = min.unwrap_or(0);
+    if count >= min && max.is_none_or(|max| count <= max) {
+        return None;
     }
-}
-
-fn bounds(min: usize, max: usize) -> Vec<Value> {
-    let max = (max != usize::MAX).then_some(max);
-    [Some(min), max]
-        .into_iter()
-        .flatten()
-        .map(Value::from)
-        .collect()
+    let range = match max {
+        Some(max) => format!("{min} to {max}"),
+        None => format!("at least {min}"),
+    };
+    Some((range, iter::once(min).chain(max).map(Value::from).collect()))
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::schema::FieldError;
-use super::verdict::invalid;
+use super::verdict::fault;
 use crate::app::client::{HttpClient, HttpService};
 use tidegate::{Error, HandlerError};
 
@@ -100,7 +99,7 @@ impl Services {
                 return error;
             }
             let needed = "a valid signature of the user is needed";
-            invalid(&[FieldError::new("$.signed_data", "signature", needed)])
+            fault("$.signed_data", "signature", needed)
         })
     }
 }

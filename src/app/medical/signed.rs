@@ -13,11 +13,11 @@ use super::content::{Content, PackageItem};
 use super::entity::{EntityKind, EntityStatus};
 use super::payload;
 use super::schema::FieldError;
-use super::verdict::invalid;
+use super::verdict::{fault, refuse};
 use tidegate::HandlerError;
 
 /// One entity of a signed content.
-pub(super) struct Part {
+pub(crate) struct Part {
     pub kind: EntityKind,
     pub id: Uuid,
     pub status: Option<EntityStatus>,
@@ -27,9 +27,10 @@ pub(super) struct Part {
 }
 
 /// A signed content, split into its entities.
-pub(super) struct Signed {
-    /// The root first, then the entities below it.
-    pub parts: Vec<Part>,
+pub(crate) struct Signed {
+    pub root: Part,
+    /// The entities below the root.
+    pub below: Vec<Part>,
 }
 
 /// Maximum number of entities in one package. Links to all of them must fit into a stored result.
@@ -39,45 +40,18 @@ pub(super) const MAX_PARTS: usize = 60;
 ///
 /// # Errors
 /// 422 if it is not base64 of JSON, or does not match the schema of the shape.
-pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError> {
+pub(crate) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError> {
     let json = decode(signed_data).ok_or_else(|| {
         let needed = "must be base64 of JSON without NUL characters";
-        invalid(&[FieldError::new("$.signed_data", "format", needed)])
+        fault("$.signed_data", "format", needed)
     })?;
-    let errors = payload::check::<T>(&json);
-    if !errors.is_empty() {
-        return Err(invalid(&errors));
-    }
-    let parts = parts::<T>(&json);
-    if parts.len() > MAX_PARTS {
+    refuse(&payload::check::<T>(&json))?;
+    let signed = split::<T>(&json).ok_or_else(|| fault("$", "required", "is empty"))?;
+    if signed.parts().count() > MAX_PARTS {
         let needed = format!("must have at most {MAX_PARTS} entities");
-        return Err(invalid(&[FieldError::new("$", "length", needed)]));
+        return Err(fault("$", "length", &needed));
     }
-    Ok(Signed { parts })
-}
-
-/// Returns the faults of a content, once for each shape.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn faults_of_each(signed_data: &str) -> Vec<Vec<FieldError>> {
-    use super::content::{DiagnosticReportPackage, EncounterPackage, Procedure, ServiceRequest};
-
-    fn faults<T: Content>(signed_data: &str) -> Vec<FieldError> {
-        let Some(json) = decode(signed_data) else {
-            return Vec::new();
-        };
-        let faults = payload::check::<T>(&json);
-        if faults.is_empty() {
-            let opened = open::<T>(signed_data);
-            return opened.map_or_else(|_| Vec::new(), |signed| signed.faults_of_new());
-        }
-        faults
-    }
-    vec![
-        faults::<EncounterPackage>(signed_data),
-        faults::<DiagnosticReportPackage>(signed_data),
-        faults::<Procedure>(signed_data),
-        faults::<ServiceRequest>(signed_data),
-    ]
+    Ok(signed)
 }
 
 fn decode(signed_data: &str) -> Option<Value> {
@@ -100,7 +74,7 @@ fn holds_nul(json: &Value) -> bool {
 
 /// Splits a content into entities. The schema guarantees that every part is an object with a valid id
 /// and state.
-fn parts<T: Content>(json: &Value) -> Vec<Part> {
+fn split<T: Content>(json: &Value) -> Option<Signed> {
     let part = |kind, at: String, content: &Value| {
         let PackageItem { id, status } = PackageItem::deserialize(content).ok()?;
         Some(Part {
@@ -115,53 +89,39 @@ fn parts<T: Content>(json: &Value) -> Vec<Part> {
         Some(field) => part(T::ROOT, format!("$.{field}"), &json[field]),
         None => part(T::ROOT, "$".to_owned(), json),
     };
-    let lists = T::LISTS.iter().flat_map(|(field, kind)| {
+    let below = T::LISTS.iter().flat_map(|(field, kind)| {
         let items = json[field].as_array().into_iter().flatten().enumerate();
         items.filter_map(move |(index, item)| part(*kind, format!("$.{field}[{index}]"), item))
     });
-    root.into_iter().chain(lists).collect()
+    let below = below.collect();
+    Some(Signed { root: root?, below })
 }
 
 impl Signed {
-    /// Returns the root entity.
-    ///
-    /// # Errors
-    /// 422 if there is none. The schema has already excluded this.
-    pub(super) fn root(&self) -> Result<&Part, HandlerError> {
-        self.parts.first().ok_or_else(rootless)
-    }
-
-    /// Like [`Signed::root`], but consumes the content.
-    pub(super) fn into_root(self) -> Result<Part, HandlerError> {
-        self.parts.into_iter().next().ok_or_else(rootless)
+    /// Returns the root first, then the entities below it.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.root).chain(&self.below)
     }
 
     /// Returns the faults of entities that are to be created: duplicate ids, and states that are not
     /// the initial one.
-    pub(super) fn faults_of_new(&self) -> Vec<FieldError> {
+    pub(crate) fn faults_of_new(&self) -> Vec<FieldError> {
         let mut faults = Vec::new();
-        for (index, part) in self.parts.iter().enumerate() {
-            let earlier = &self.parts[..index];
-            if earlier
-                .iter()
-                .any(|other| (other.kind, other.id) == (part.kind, part.id))
-            {
+        for (index, part) in self.parts().enumerate() {
+            let is_same = |other: &Part| (other.kind, other.id) == (part.kind, part.id);
+            if self.parts().take(index).any(is_same) {
                 let entry = format!("{}.id", part.at);
                 faults.push(FieldError::new(entry, "unique", "is there twice"));
             }
             let first = part.kind.initial();
             if part.status.is_some_and(|status| status != first) {
-                let needed = format!("must be {}", first.as_str());
+                let needed = format!("must be {first}");
                 let fault = FieldError::new(format!("{}.status", part.at), "inclusion", needed);
                 faults.push(fault.with([json!(first)]));
             }
         }
         faults
     }
-}
-
-fn rootless() -> HandlerError {
-    invalid(&[FieldError::new("$", "required", "is empty")])
 }
 
 impl Part {
@@ -172,7 +132,7 @@ impl Part {
     pub(super) fn uuid(&self, field: &str) -> Result<Uuid, HandlerError> {
         Uuid::deserialize(&self.content[field]).map_err(|_| {
             let entry = format!("{}.{field}", self.at);
-            invalid(&[FieldError::new(entry, "format", "must be a UUID")])
+            fault(&entry, "format", "must be a UUID")
         })
     }
 }
@@ -208,8 +168,7 @@ mod tests {
         });
         let signed = open::<EncounterPackage>(&signed(&package)).ok().unwrap();
         let found: Vec<(&str, EntityKind)> = signed
-            .parts
-            .iter()
+            .parts()
             .map(|part| (part.at.as_str(), part.kind))
             .collect();
         assert_eq!(

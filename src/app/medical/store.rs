@@ -1,21 +1,21 @@
 //! Owns the SQL of the medical tables, which finds, locks, creates and changes entities. Every
 //! write adds its audit row in the same statement.
 
+use serde::Serialize;
 use serde_json::{Value, json};
-use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus, Record};
 use super::payload::Common;
-use crate::app::sql::query;
+use crate::app::sql::{Param, decode, query};
 use tidegate::Error;
 
 /// An entity as the jobs need it, as one JSON value.
 macro_rules! entity {
     () => {
         "jsonb_build_object('kind', kind, 'id', id, 'status', status, 'organization_id', organization_id, \
-         'content', content, 'facts', facts, 'expired', coalesce(expires_at <= clock_timestamp(), false))::text"
+         'content', content, 'facts', facts, 'expired', coalesce(expires_at <= clock_timestamp(), false))"
     };
 }
 
@@ -43,15 +43,20 @@ const FIND_CHILDREN: &str = concat!(
 
 /// Returns which of these ids are already taken, by any patient.
 const TAKEN: &str = "\
-SELECT e.kind, e.id
+SELECT to_jsonb(e.kind), e.id
   FROM medical.entity AS e
   JOIN jsonb_to_recordset($1::jsonb) AS g(kind text, id uuid) USING (kind, id)";
 
 const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
+/// A statement that writes rows, with its name.
+pub(super) struct Write(&'static str, &'static str);
+
 /// Creates entities. Service requests expire with the seventh day after the day of their creation.
 /// Days are in UTC, because the servers of one system may be in different time zones.
-const CREATE: &str = "\
+pub(super) const CREATE: Write = Write(
+    "medical.create",
+    "\
 WITH created AS (
     INSERT INTO medical.entity
            (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
@@ -65,10 +70,14 @@ WITH created AS (
     RETURNING kind, id, status)
 INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
-SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created";
+SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created
+RETURNING id",
+);
 
 /// Changes entities. A fact of null removes the stored fact.
-const CHANGE: &str = "\
+pub(super) const CHANGE: Write = Write(
+    "medical.change",
+    "\
 WITH given AS (
     SELECT g.kind, g.id, g.status, g.content, g.facts, e.status AS status_before
       FROM jsonb_to_recordset($2::jsonb)
@@ -84,7 +93,9 @@ WITH given AS (
 INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id,
         status_before, status_after)
-SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed";
+SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed
+RETURNING id",
+);
 
 /// Reads an entity as a [`Record`].
 const READ: &str = "\
@@ -97,16 +108,19 @@ SELECT jsonb_strip_nulls(jsonb_build_object(
  WHERE patient_id = $1 AND kind = $2 AND id = $3";
 
 /// An entity to create.
+#[derive(Serialize)]
 pub(super) struct NewEntity {
     pub kind: EntityKind,
     pub id: Uuid,
     pub parent_id: Option<Uuid>,
     pub organization_id: Uuid,
+    pub status: EntityStatus,
     pub content: Value,
     pub facts: Value,
 }
 
 /// A change to an entity.
+#[derive(Serialize)]
 pub(super) struct Change {
     pub kind: EntityKind,
     pub id: Uuid,
@@ -131,10 +145,8 @@ pub(super) async fn find(
     patient_id: Uuid,
     wanted: &[(EntityKind, Uuid)],
 ) -> Result<Vec<Entity>, Error> {
-    let wanted = names(wanted);
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&patient_id, Type::UUID), (&wanted, Type::JSONB)];
-    decode(&query(client, "medical.find", FIND, &params).await?)
+    let params: [&dyn Param; 2] = [&patient_id, &names(wanted)];
+    entities(&query(client, "medical.find", FIND, &params).await?)
 }
 
 pub(super) async fn find_children(
@@ -142,9 +154,8 @@ pub(super) async fn find_children(
     patient_id: Uuid,
     parent_id: Uuid,
 ) -> Result<Vec<Entity>, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&patient_id, Type::UUID), (&parent_id, Type::UUID)];
-    decode(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
+    let params: [&dyn Param; 2] = [&patient_id, &parent_id];
+    entities(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
 }
 
 /// Reads a stored entity without a lock.
@@ -154,82 +165,56 @@ pub(super) async fn read(
     kind: EntityKind,
     id: Uuid,
 ) -> Result<Option<Record>, Error> {
-    let name = kind.as_str();
-    let params: [(&(dyn ToSql + Sync), Type); 3] = [
-        (&patient_id, Type::UUID),
-        (&name, Type::TEXT),
-        (&id, Type::UUID),
-    ];
+    let params: [&dyn Param; 3] = [&patient_id, &kind.to_string(), &id];
     let rows = query(client, "medical.read", READ, &params).await?;
-    let record = |row: &Row| serde_json::from_value(row.get(0)).map_err(|_| unreadable());
+    let record = |row: &Row| decode("medical.entity", row.get(0));
     rows.first().map(record).transpose()
 }
 
-/// Returns those of the wanted entities that already exist, as kind name and id.
+/// Returns those of the wanted entities that already exist.
 pub(super) async fn taken(
     client: &Client,
     wanted: &[(EntityKind, Uuid)],
-) -> Result<Vec<(String, Uuid)>, Error> {
-    let wanted = names(wanted);
-    let rows = query(client, "medical.taken", TAKEN, &[(&wanted, Type::JSONB)]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+) -> Result<Vec<(EntityKind, Uuid)>, Error> {
+    let rows = query(client, "medical.taken", TAKEN, &[&names(wanted)]).await?;
+    let entity = |row: &Row| Ok((decode("medical.entity", row.get(0))?, row.get(1)));
+    rows.iter().map(entity).collect()
 }
 
 pub(super) async fn knows_patient(client: &Client, patient_id: Uuid) -> Result<bool, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&patient_id, Type::UUID)];
-    let rows = query(client, "medical.knows_patient", KNOWS_PATIENT, &params).await?;
+    let rows = query(
+        client,
+        "medical.knows_patient",
+        KNOWS_PATIENT,
+        &[&patient_id],
+    )
+    .await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-pub(super) async fn create(
+/// Creates or changes entities. Requires that every row is written. A missing row would mean a change that
+/// was not made.
+pub(super) async fn write(
     client: &Client,
+    Write(stage, sql): Write,
     author: &Author<'_>,
-    entities: &[NewEntity],
-) -> Result<(), Error> {
-    let rows = entities.iter().map(|entity| {
-        json!({"kind": entity.kind, "id": entity.id, "parent_id": entity.parent_id,
-            "organization_id": entity.organization_id, "status": entity.kind.initial(),
-            "content": entity.content, "facts": entity.facts})
-    });
-    write(client, "medical.create", CREATE, author, rows.collect()).await
-}
-
-pub(super) async fn change(
-    client: &Client,
-    author: &Author<'_>,
-    changes: &[Change],
-) -> Result<(), Error> {
-    let rows = changes.iter().map(|change| {
-        json!({"kind": change.kind, "id": change.id, "status": change.status,
-            "content": change.content, "facts": change.facts})
-    });
-    write(client, "medical.change", CHANGE, author, rows.collect()).await
-}
-
-/// Requires that every row is written. A missing row would mean a change that was not made.
-async fn write(
-    client: &Client,
-    stage: &'static str,
-    sql: &str,
-    author: &Author<'_>,
-    rows: Vec<Value>,
+    rows: &[impl Serialize],
 ) -> Result<(), Error> {
     let asked = rows.len();
     if asked == 0 {
         return Ok(());
     }
-    let rows = Value::Array(rows);
     let common = &author.common;
-    let params: [(&(dyn ToSql + Sync), Type); 7] = [
-        (&common.patient_id, Type::UUID),
-        (&rows, Type::JSONB),
-        (&author.event_id, Type::INT8),
-        (&author.event_kind, Type::TEXT),
-        (&common.request_id, Type::TEXT),
-        (&common.user_id, Type::UUID),
-        (&common.client_id, Type::UUID),
+    let params: [&dyn Param; 7] = [
+        &common.patient_id,
+        &json!(rows),
+        &author.event_id,
+        &author.event_kind,
+        &common.request_id,
+        &common.user_id,
+        &common.client_id,
     ];
-    let written = query(client, stage, &format!("{sql} RETURNING id"), &params).await?;
+    let written = query(client, stage, sql, &params).await?;
     if written.len() == asked {
         return Ok(());
     }
@@ -246,12 +231,7 @@ fn names(wanted: &[(EntityKind, Uuid)]) -> Value {
         .collect()
 }
 
-fn decode(rows: &[Row]) -> Result<Vec<Entity>, Error> {
-    let entity = |row: &Row| serde_json::from_str(row.get(0)).map_err(|_| unreadable());
+fn entities(rows: &[Row]) -> Result<Vec<Entity>, Error> {
+    let entity = |row: &Row| decode("medical.entity", row.get(0));
     rows.iter().map(entity).collect()
-}
-
-/// Hides the decoder's own message, because it may quote the row.
-fn unreadable() -> Error {
-    Error::Unreadable("medical.entity: a row does not decode".to_owned())
 }

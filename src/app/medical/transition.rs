@@ -10,31 +10,24 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus, not_found};
-use super::payload::{Common, Job, ValidJob};
+use super::payload::{Common, Job, event_of};
 use super::schema::FieldError;
 use super::services::{Call, SIGNATURE, Services};
-use super::store::{self, Author, Change, NewEntity};
-use super::verdict::{self, fit, invalid};
+use super::store::{self, Author, CHANGE, CREATE, Change, NewEntity};
+use super::verdict::{self, fit, refuse};
 use crate::app::client::CREDENTIALS;
 use tidegate::{
     Context, Done, Fault, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
 };
 
-/// The rules of a kind. A new kind needs them besides its variant and its payload.
+/// The rules of a kind. A new kind needs them besides its payload.
 pub trait Transition: Job {
-    /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient
-    /// call two services and name the second one. A verified signature is not verified again.
-    const SERVICE: Option<&'static str> = None;
-
     /// Returns the plan, or an expected error: 404, 409 or 422.
     fn plan(
         &self,
         patient: &Patient<'_>,
     ) -> impl Future<Output = Result<Plan, HandlerError>> + Send;
 }
-
-/// The service of a job that only verifies a signature.
-pub(super) const SIGNED: &str = SIGNATURE;
 
 /// Returns the only handler of a job, which has the name of the kind.
 pub(super) fn handlers<'a, J: Transition>(
@@ -66,12 +59,10 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         event_kind: J::KIND,
         common,
     };
-    store::create(&tx, &author, &plan.created)
-        .await
-        .retryable()?;
-    store::change(&tx, &author, &plan.changed)
-        .await
-        .retryable()?;
+    let created = store::write(&tx, CREATE, &author, &plan.created).await;
+    created.retryable()?;
+    let changed = store::write(&tx, CHANGE, &author, &plan.changed).await;
+    changed.retryable()?;
     for event in plan.follow_ups {
         ctx.emit_new(event)?;
     }
@@ -105,6 +96,7 @@ async fn prepare<'a, J: Transition>(
 }
 
 /// The changes that a job is going to make.
+#[derive(Default)]
 pub struct Plan {
     created: Vec<NewEntity>,
     changed: Vec<Change>,
@@ -117,11 +109,8 @@ impl Plan {
     /// A plan that changes nothing and only returns a result.
     pub(super) fn answer(result: Value) -> Self {
         Self {
-            created: Vec::new(),
-            changed: Vec::new(),
-            follow_ups: Vec::new(),
-            call: None,
             result,
+            ..Self::default()
         }
     }
 
@@ -170,8 +159,7 @@ impl Plan {
 
     /// Publishes another job for the same patient. It is published only if this job is processed.
     pub(super) fn follow_up(mut self, job: &impl Job) -> Result<Self, HandlerError> {
-        let job = ValidJob::of(job).reject("follow_up")?;
-        self.follow_ups.push(job.event().reject("follow_up")?);
+        self.follow_ups.push(event_of(job).reject("follow_up")?);
         Ok(self)
     }
 }
@@ -209,7 +197,7 @@ impl Patient<'_> {
     /// Finds and locks an entity, or returns 404 if it does not exist.
     pub(super) async fn get(&self, kind: EntityKind, id: Uuid) -> Result<Entity, HandlerError> {
         let found = self.find(kind, id).await?;
-        found.ok_or_else(|| not_found(kind.as_str()))
+        found.ok_or_else(|| not_found(kind))
     }
 
     /// Finds and locks the entities below an entity.
@@ -234,24 +222,11 @@ impl Patient<'_> {
         let ids: Vec<(EntityKind, Uuid)> =
             wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
         let taken = store::taken(self.client, &ids).await.retryable()?;
-        let is_taken = |kind: EntityKind, id| {
-            taken
-                .iter()
-                .any(|(name, taken)| name == kind.as_str() && *taken == id)
-        };
-        let faults: Vec<FieldError> = wanted
-            .iter()
-            .filter(|(kind, id, _)| is_taken(*kind, *id))
-            .map(|(kind, _, entry)| {
-                let kind = kind.as_str();
-                FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
-            })
-            .collect();
-        if faults.is_empty() {
-            Ok(())
-        } else {
-            Err(invalid(&faults))
-        }
+        let is_taken = |(kind, id, _): &&(EntityKind, Uuid, _)| taken.contains(&(*kind, *id));
+        let faults = wanted.iter().filter(is_taken).map(|(kind, _, entry)| {
+            FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
+        });
+        refuse(&faults.collect::<Vec<_>>())
     }
 
     /// Returns links to entities of this patient, as a result.

@@ -23,6 +23,22 @@ pub(super) fn invalid(errors: &[FieldError]) -> HandlerError {
     ])
 }
 
+/// Refuses a request that has these faults, if it has any.
+///
+/// # Errors
+/// As [`invalid`].
+pub(super) fn refuse(errors: &[FieldError]) -> Result<(), HandlerError> {
+    match errors {
+        [] => Ok(()),
+        errors => Err(invalid(errors)),
+    }
+}
+
+/// Returns an expected error: the request is invalid in this place.
+pub(super) fn fault(entry: &str, rule: &str, description: &str) -> HandlerError {
+    invalid(&[FieldError::new(entry, rule, description)])
+}
+
 /// Returns the links where entities can be read.
 pub(super) fn links(patient_id: Uuid, entities: &[(EntityKind, Uuid)]) -> Value {
     let link = |(kind, id): &(EntityKind, Uuid)| json!({"entity": kind, "href": kind.href(patient_id, *id)});

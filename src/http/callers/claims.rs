@@ -35,14 +35,12 @@ pub(super) fn verified(extensions: &Extensions) -> Option<Claims> {
     Some(claims).filter(|claims| !claims.is_empty())
 }
 
-/// The names that the issuer gives the claims.
+/// Our own names of the claims.
+const NAMES: [&str; 4] = ["client_id", "user_id", "patient_id", "scope"];
+
+/// The names that the issuer gives the claims, in the order of [`NAMES`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ClaimNames {
-    client: String,
-    user: String,
-    patient: String,
-    scope: String,
-}
+pub(super) struct ClaimNames([String; 4]);
 
 impl ClaimNames {
     /// Reads `TIDEGATE_HTTP_JWT_CLAIMS`, such as `client_id=org,user_id=sub`. A claim that is not listed
@@ -59,43 +57,32 @@ impl ClaimNames {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let mut names = Self {
-            client: "client_id".to_owned(),
-            user: "user_id".to_owned(),
-            patient: "patient_id".to_owned(),
-            scope: "scope".to_owned(),
-        };
+        let mut names = NAMES.map(str::to_owned);
         for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
-            let (what, name) = pair.split_once('=')?;
-            let name = name.trim();
-            let renamed = match what.trim() {
-                "client_id" => &mut names.client,
-                "user_id" => &mut names.user,
-                "patient_id" => &mut names.patient,
-                "scope" => &mut names.scope,
-                _ => return None,
-            };
-            name.clone_into(renamed);
+            let (ours, name) = pair.split_once('=').map(|(a, b)| (a.trim(), b.trim()))?;
+            let at = NAMES.iter().position(|known| *known == ours)?;
             if name.is_empty() {
                 return None;
             }
+            name.clone_into(&mut names[at]);
         }
-        Some(names)
+        Some(Self(names))
     }
 
     /// Reads the caller from the claims. Returns `None` if they name no client, or if an id is not a UUID.
     pub(super) fn read(&self, claims: &Claims) -> Option<Known> {
+        let [client, user, patient, scope] = &self.0;
         let id = |name: &String| match claims.get(name) {
             None | Some(Value::Null) => Some(None),
             Some(said) => Uuid::try_parse(said.as_str()?).ok().map(Some),
         };
         let caller = Caller {
-            client: Some(id(&self.client)??),
-            user: id(&self.user)?,
-            patient: id(&self.patient)?,
+            client: Some(id(client)??),
+            user: id(user)?,
+            patient: id(patient)?,
         };
         // One text with several words, as in RFC 8693. API Gateway writes a list as `[jobs forms]`.
-        let scopes = match claims.get(&self.scope) {
+        let scopes = match claims.get(scope) {
             Some(Value::String(words)) => words.split([' ', ',', '[', ']']).collect(),
             Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),

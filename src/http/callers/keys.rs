@@ -15,12 +15,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, GenericClient, Row};
+use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::{Caller, Known, Scope};
-use crate::app::sql::query;
+use crate::app::sql::{Param, query};
 use crate::http::begin;
 use tidegate::Error;
 use tidegate::config::{environment, parse_duration};
@@ -61,8 +60,7 @@ pub(super) fn is_key(token: &str) -> bool {
 /// Database errors.
 pub(super) async fn find(client: &mut Pooled, key: &str) -> Result<Option<Known>, Error> {
     let transaction = begin(client).await?;
-    let digest = digest(key);
-    let rows = query(&transaction, "api key", FIND, &[(&digest, Type::BYTEA)]).await?;
+    let rows = query(transaction.client(), "api key", FIND, &[&digest(key)]).await?;
     Ok(rows.first().map(|row| {
         let caller = Caller {
             client: Some(row.get(0)),
@@ -129,16 +127,15 @@ impl By {
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub(super) async fn create(client: &Client, new: &NewKey, by: &By) -> Result<Value, Error> {
     let key = new_key()?;
-    let lifetime = new.expires_in.as_secs_f64();
-    let params: [(&(dyn ToSql + Sync), Type); 8] = [
-        (&digest(&key), Type::BYTEA),
-        (&new.label, Type::TEXT),
-        (&new.client, Type::UUID),
-        (&new.user, Type::UUID),
-        (&new.scopes, Type::TEXT_ARRAY),
-        (&lifetime, Type::FLOAT8),
-        (&by.reason, Type::TEXT),
-        (&by.actor(), Type::TEXT),
+    let params: [&dyn Param; 8] = [
+        &digest(&key),
+        &new.label,
+        &new.client,
+        &new.user,
+        &new.scopes,
+        &new.expires_in.as_secs_f64(),
+        &by.reason,
+        &by.actor(),
     ];
     let mut made = answer(client, "create api key", CREATE, &params).await?;
     made["key"] = json!(key);
@@ -158,11 +155,7 @@ fn new_key() -> Result<String, Error> {
 /// # Errors
 /// [`Error::Invalid`] if there is no key with this id. Otherwise database errors.
 pub(super) async fn revoke(client: &Client, id: i64, by: &By) -> Result<Value, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 3] = [
-        (&id, Type::INT8),
-        (&by.reason, Type::TEXT),
-        (&by.actor(), Type::TEXT),
-    ];
+    let params: [&dyn Param; 3] = [&id, &by.reason, &by.actor()];
     answer(client, "revoke api key", REVOKE, &params).await
 }
 
@@ -171,11 +164,7 @@ pub(super) async fn revoke(client: &Client, id: i64, by: &By) -> Result<Value, E
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub(super) async fn rotate(client: &Client, forget: bool, by: &By) -> Result<Value, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 3] = [
-        (&forget, Type::BOOL),
-        (&by.reason, Type::TEXT),
-        (&by.actor(), Type::TEXT),
-    ];
+    let params: [&dyn Param; 3] = [&forget, &by.reason, &by.actor()];
     answer(client, "rotate link key", ROTATE, &params).await
 }
 
@@ -189,10 +178,10 @@ pub(super) async fn list(client: &Client) -> Result<Vec<Value>, Error> {
 }
 
 async fn answer(
-    client: &(impl GenericClient + Sync),
+    client: &Client,
     stage: &'static str,
     sql: &str,
-    params: &[(&(dyn ToSql + Sync), Type)],
+    params: &[&dyn Param],
 ) -> Result<Value, Error> {
     let rows = query(client, stage, sql, params).await.map_err(refused)?;
     Ok(rows.first().map_or(Value::Null, |row: &Row| row.get(0)))

@@ -144,37 +144,26 @@ impl Known {
 
 /// Which callers are permitted. Clones share the counts of requests at work.
 #[derive(Clone)]
-pub struct Access(Arc<Rules>);
-
-struct Rules {
-    /// Whether callers are authenticated, and if not, whether the settings say so.
-    asks: Asks,
+pub struct Access {
+    /// Whether nothing says how callers are authenticated, so nobody is.
+    undecided: bool,
     /// Whether API keys are accepted.
     keys: bool,
     /// What the claims are called that a gateway in front has verified, if they are believed.
-    claims: Option<ClaimNames>,
+    claims: Option<Arc<ClaimNames>>,
     at_work: Shares<Uuid>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asks {
-    /// No authentication, because nothing is configured.
-    NobodySaid,
-    /// No authentication by configuration: a system in front of this one knows the callers.
-    Nobody,
-    Everybody,
-}
-
 impl Access {
-    /// Permits everyone.
+    /// Permits everyone, because a system in front of this one knows the callers.
     #[must_use]
     pub fn open() -> Self {
-        Self(Arc::new(Rules {
-            asks: Asks::Nobody,
+        Self {
+            undecided: false,
             keys: false,
             claims: None,
             at_work: Shares::new(IN_FLIGHT_OF_ONE),
-        }))
+        }
     }
 
     /// Reads `TIDEGATE_HTTP_AUTH` and the settings that belong to it.
@@ -182,47 +171,38 @@ impl Access {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
+        let mut access = Self::open();
         let said = lookup(AUTH);
-        let (mut keys, mut claims) = (false, None);
-        let asks = match said.as_deref() {
-            None => Asks::NobodySaid,
-            Some("none") => Asks::Nobody,
-            Some(list) => {
-                for way in list.split(',') {
-                    match way.trim() {
-                        "keys" => keys = true,
-                        "jwt" => claims = Some(ClaimNames::from_settings(lookup)?),
-                        _ => {
-                            let allowed = "must be none, keys, jwt or keys,jwt";
-                            return Err(Error::Config(format!("{AUTH}: {allowed}, got {list:?}")));
-                        }
-                    }
+        access.undecided = said.is_none();
+        let ways = said.as_deref().filter(|said| *said != "none");
+        for way in ways.into_iter().flat_map(|ways| ways.split(',')) {
+            match way.trim() {
+                "keys" => access.keys = true,
+                "jwt" => access.claims = Some(Arc::new(ClaimNames::from_settings(lookup)?)),
+                _ => {
+                    let allowed = "must be none, keys, jwt or keys,jwt";
+                    let said = said.as_deref().unwrap_or_default();
+                    return Err(Error::Config(format!("{AUTH}: {allowed}, got {said:?}")));
                 }
-                Asks::Everybody
             }
-        };
-        Ok(Self(Arc::new(Rules {
-            asks,
-            keys,
-            claims,
-            at_work: Shares::new(IN_FLIGHT_OF_ONE),
-        })))
+        }
+        Ok(access)
     }
 
     /// Reports whether there is no authentication although nothing says that this is intended.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
-        self.0.asks == Asks::NobodySaid
+        self.undecided
     }
 
     /// Reports whether a gateway in front verifies the callers' tokens.
     #[must_use]
     pub fn needs_gateway(&self) -> bool {
-        self.0.claims.is_some()
+        self.claims.is_some()
     }
 
     fn asks(&self) -> bool {
-        self.0.asks == Asks::Everybody
+        self.keys || self.claims.is_some()
     }
 
     /// Returns the caller of a request. Verified claims come first: whoever has them has no other credential.
@@ -235,7 +215,7 @@ impl Access {
         if !self.asks() {
             return Ok(Known::new(Caller::default(), Scope::names()));
         }
-        if let Some(names) = &self.0.claims
+        if let Some(names) = &self.claims
             && let Some(claims) = claims::verified(extensions)
         {
             return names.read(&claims).ok_or_else(|| {
@@ -243,7 +223,7 @@ impl Access {
             });
         }
         let token = bearer(headers)?;
-        if self.0.keys && keys::is_key(token) {
+        if self.keys && keys::is_key(token) {
             let mut client = connection(database).await?;
             let found = keys::find(&mut client, token).await?;
             return found.ok_or_else(|| not_valid("it is unknown, expired or revoked"));
@@ -261,7 +241,7 @@ pub(super) fn describe(access: &Access, document: &mut OpenApi) {
     }
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
     let mut ways = Vec::new();
-    if access.0.keys {
+    if access.keys {
         ways.push("an API key of this service");
     }
     if access.needs_gateway() {
@@ -336,26 +316,18 @@ async fn let_in(
     State((gate, scope)): State<(Gate, Scope)>,
     request: Request,
     next: Next,
-) -> Response {
+) -> Result<Response, Response> {
     let (headers, extensions) = (request.headers(), request.extensions());
-    let caller = match gate.admit(scope, headers, extensions).await {
-        Ok(caller) => caller,
-        Err(problem) => return problem.into_response(),
-    };
+    let admitted = gate.admit(scope, headers, extensions).await;
+    let caller = admitted.map_err(IntoResponse::into_response)?;
     // Until the answer: a client with many slow requests has only its own share of the places.
-    let share = caller
-        .client
-        .map(|client| gate.access.0.at_work.take(client));
+    let share = caller.client.map(|client| gate.access.at_work.take(client));
     if matches!(share, Some(None)) {
-        return Problem::too_many().into_response();
+        return Err(Problem::too_many().into_response());
     }
-    match limits::received(request).await {
-        Ok(mut request) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        Err(refusal) => refusal,
-    }
+    let mut request = limits::received(request).await?;
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
 }
 
 /// Returns the only credential of a request.

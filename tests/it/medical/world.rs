@@ -214,7 +214,7 @@ pub async fn submit(client: &mut Client, kind: &str, payload: &Value) -> Publish
     let job =
         medical::validate(kind, payload).unwrap_or_else(|refusal| panic!("{kind}: {refusal:?}"));
     let tx = client.transaction().await.expect("a transaction starts");
-    let published = medical::submit(&tx, &job).await.expect("it is published");
+    let published = tidegate::publish(&tx, &job).await.expect("it is published");
     tx.commit().await.expect("it commits");
     published
 }

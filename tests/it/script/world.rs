@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate::admin::{Audit, ReplayRequest, RequeueRequest, UnblockAction, UnblockRequest};
 use tidegate::lease::Fate;
-use tidegate::operate::{ReplayRequest, RequeueRequest, UnblockAction, UnblockRequest};
 use tidegate::outcome::Status;
 use tidegate::queue::{self, Completion, ErrorEntry, Finalization, LeaseRequest, Retried};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
@@ -361,10 +361,9 @@ impl World {
         let id = model.pick_id(pick);
         let request = RequeueRequest {
             ids: vec![id],
-            reason: "the script says so".to_owned(),
-            actor: None,
+            audit: Audit::of("the script says so"),
         };
-        let report = queue::requeue(&self.client, &request).await.unwrap();
+        let report = request.on(&self.client).await.unwrap();
         same(&u64::from(model.requeue(id)), &report.requeued)
     }
 
@@ -408,12 +407,11 @@ impl World {
         how: UnblockAction,
     ) -> Result<(), String> {
         let request = UnblockRequest {
-            group_key: group.to_owned(),
-            how,
-            reason: "the script says so".to_owned(),
-            actor: None,
+            group: group.to_owned(),
+            how: how.into(),
+            audit: Audit::of("the script says so"),
         };
-        let report = queue::unblock(&self.client, &request).await.unwrap();
+        let report = request.on(&self.client).await.unwrap();
         if how == UnblockAction::Cancel {
             return same(&model.cancel(group), &report.id);
         }
@@ -434,11 +432,11 @@ impl World {
         let id = model.pick_id(pick);
         let request = ReplayRequest {
             ids: Some(vec![id]),
-            reason: "the script says so".to_owned(),
+            audit: Audit::of("the script says so"),
             expires_in: renews.then(|| hours(RENEWED)),
             ..ReplayRequest::default()
         };
-        let report = queue::replay(&self.client, &request).await.unwrap();
+        let report = request.on(&self.client).await.unwrap();
         let original = model.replay(id, renews);
         same(&u64::from(original.is_some()), &report.replayed)?;
         match original {

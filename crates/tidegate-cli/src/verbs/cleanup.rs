@@ -1,25 +1,21 @@
-//! Runs a cleanup, with a progress line on a terminal, and shows or changes the retention of kinds.
+//! Runs a cleanup, with a progress line on a terminal.
 
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate::invocation::{CleanupRequest, RetentionRequest};
-use tidegate::program::{Retention, Service, stopped_by_signal};
-use tidegate::retention::CleanupHooks;
+use tidegate::admin::CleanupRequest;
+use tidegate::program::{Service, stopped_by_signal};
+use tidegate::retention::{CleanupHooks, CleanupReport};
 use tokio::sync::watch;
 
-use crate::answer::{Answer, Failed, document};
-use crate::args::{CleanupArgs, RetentionArgs};
-use crate::text;
+use super::answered;
+use crate::answer::{Answer, Failed};
 
-pub async fn cleanup(service: &Service, args: CleanupArgs, json: bool) -> Result<Answer, Failed> {
-    let asked = CleanupRequest {
-        dry_run: args.dry_run,
-        budget: args.budget,
-        older_than: args.older_than,
-        batch: args.batch,
-        actor: args.actor,
-    };
+pub async fn cleanup(
+    service: &Service,
+    asked: &CleanupRequest,
+    json: bool,
+) -> Result<Answer, Failed> {
     let options = asked.over(service.options.budget, service.actor.clone());
     let mut hooks = CleanupHooks {
         stop: Some(stopped_by_signal()),
@@ -30,9 +26,7 @@ pub async fn cleanup(service: &Service, args: CleanupArgs, json: bool) -> Result
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let report = report?;
-    let text = text::cleanup::cleaned(&report);
-    Ok(Answer::new(document(&report)?, text))
+    answered(asked, &report?)
 }
 
 /// Shows a spinner without an end, because the number of rows to remove is only known when they are removed.
@@ -41,7 +35,7 @@ fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template("{elapsed} {pos} rows removed, {msg}") {
         bar.set_style(style);
     }
-    let (sender, mut progress) = watch::channel(tidegate::retention::CleanupReport::default());
+    let (sender, mut progress) = watch::channel(CleanupReport::default());
     hooks.progress = Some(sender);
     let shown = bar.clone();
     tokio::spawn(async move {
@@ -56,22 +50,4 @@ fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
         }
     });
     bar
-}
-
-pub async fn retention(service: &Service, args: RetentionArgs) -> Result<Answer, Failed> {
-    let asked = RetentionRequest {
-        kind: args.kind,
-        completed: args.completed,
-        failed: args.failed,
-        apply: args.apply,
-        budget: args.budget,
-        reason: args.reason,
-        actor: args.actor,
-    };
-    let report = service.retention(&asked, None).await?;
-    let text = match &report {
-        Retention::Kept(report) => text::cleanup::kinds(&report.kinds),
-        Retention::Changed(report) => text::cleanup::changed(report),
-    };
-    Ok(Answer::new(document(&report)?, text))
 }

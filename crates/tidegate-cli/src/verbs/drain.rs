@@ -4,25 +4,16 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use tidegate::invocation::DrainRequest;
 use tidegate::program::{Service, stopped_by_signal};
 use tidegate::{DrainReport, Error, Hooks, queue};
 use tokio::sync::watch;
 
-use crate::answer::{Answer, Failed, document};
+use super::answered;
+use crate::answer::{Answer, Failed};
 use crate::args::DrainArgs;
-use crate::text;
 
 pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
-    let asked = DrainRequest {
-        budget: args.budget,
-        batch: args.batch,
-        concurrency: args.concurrency.map(usize::from),
-        linger: args.linger,
-        max_events: args.max_events,
-        chain: None,
-    };
-    let options = asked.over(&service.options);
+    let options = args.asked.over(&service.options);
     // Handlers have their own runtime. If they block all its threads, this process can still be stopped.
     let handlers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -58,9 +49,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let report = drained?;
-    let text = text::drained(&report);
-    Ok(Answer::new(document(&report)?, text))
+    answered(&args.asked, &drained?)
 }
 
 /// Shows a bar that follows the run's counts: finished events out of all events, the rate, the time left.

@@ -32,7 +32,7 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     if let Some(time) = args.expires_in {
         event = event.start_within(time);
     }
-    if let Some(attempts) = args.max_attempts.or(service.max_attempts) {
+    if let Some(attempts) = args.max_attempts.or(service.stored.max_attempts) {
         event = event.max_attempts(attempts);
     }
     if let Some(header) = args.traceparent {

@@ -5,20 +5,22 @@ use std::collections::BTreeMap;
 
 use axum::response::Response;
 use maud::{Markup, html};
-use tidegate::operate::{
-    CancelReport, CancelRequest, Moment, RescheduleReport, RescheduleRequest, Skipped,
+use tidegate::admin::{
+    Audit, CancelReport, CancelRequest, Changed, Moment, RescheduleReport, RescheduleRequest,
+    Selection, Start,
 };
 
 use super::confirm::{
     Confirmation, Tile, carried, fixed, kinds, permitted, refused, skipped, tiles,
 };
 use super::{options, quoted};
+use crate::acts::{Act, audit, done};
 use crate::desk::Desk;
 use crate::flash;
 use crate::form::{Asked, Fields, Sent};
-use crate::html::{event, number};
+use crate::html::{self, number};
 use crate::link::{Base, Link};
-use crate::offer::{input, select, tick};
+use crate::offer::{Offer, input, select, tick};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -83,34 +85,22 @@ impl Action {
     }
 }
 
-/// What both reports have in common.
+/// What a change did, or would do.
 struct Told {
-    changed: u64,
-    kinds: BTreeMap<String, u64>,
-    skipped_count: u64,
-    skipped: Vec<Skipped>,
-    limit_reached: bool,
-    digest: Option<String>,
-    refused: Option<String>,
+    count: u64,
+    report: Changed,
     risks: Vec<(u64, &'static str)>,
-    examples: Vec<i64>,
 }
 
 impl From<CancelReport> for Told {
     fn from(report: CancelReport) -> Self {
         Self {
-            changed: report.cancelled,
-            kinds: report.kinds,
-            skipped_count: report.skipped_count,
-            skipped: report.skipped,
-            limit_reached: report.limit_reached,
-            digest: report.digest,
-            refused: report.refused,
+            count: report.cancelled,
+            report: report.changed,
             risks: vec![(
                 report.begun,
                 "may have a running handler. What it has done to other tables and services is not undone.",
             )],
-            examples: report.ids,
         }
     }
 }
@@ -118,13 +108,8 @@ impl From<CancelReport> for Told {
 impl From<RescheduleReport> for Told {
     fn from(report: RescheduleReport) -> Self {
         Self {
-            changed: report.rescheduled,
-            kinds: report.kinds,
-            skipped_count: report.skipped_count,
-            skipped: report.skipped,
-            limit_reached: report.limit_reached,
-            digest: report.digest,
-            refused: report.refused,
+            count: report.rescheduled,
+            report: report.changed,
             risks: vec![
                 (
                     report.past_deadline,
@@ -139,9 +124,91 @@ impl From<RescheduleReport> for Told {
                     "would hold up their group for longer than allowed, and stay as they are.",
                 ),
             ],
-            examples: report.ids,
         }
     }
+}
+
+/// What can be done with live events that are selected by id.
+pub(super) const ACTS: &[Act] = &[
+    ("cancel", |desk, sent| Box::pin(cancel(desk, sent))),
+    ("reschedule", |desk, sent| Box::pin(reschedule(desk, sent))),
+];
+
+/// The forms for one live event.
+pub(super) fn offers_of(desk: &Desk, of: &[(&str, &str)]) -> Markup {
+    let offer = |verb, label, explains, is_grave| Offer {
+        verb,
+        label,
+        explains,
+        of,
+        is_grave,
+    };
+    html! {
+        (offer("reschedule", "Reschedule", "Changes the start time or the deadline.", false).with(desk, &html! {
+            (tick("at the next drain", "now", false))
+            (input("or in", "delay", "", "30s, 2h"))
+            (input("or at", "available_at", "", "2026-01-31T12:00:00Z"))
+            (input("Deadline in", "expires_in", "", "1h"))
+            (tick("without a deadline", "no_deadline", false))
+        }))
+        (offer("cancel", "Cancel", "Ends the event as FAILED (cancelled). What a handler has already done is not undone.", true).plain(desk))
+    }
+}
+
+/// The buttons for the live ones of the selected events.
+pub(super) fn starts(desk: &Desk) -> Markup {
+    html! { button formaction=(desk.base().of("/act", "reschedule")) name="now" value="on" { "Start at the next drain" } }
+}
+
+pub(super) fn cancels(desk: &Desk) -> Markup {
+    html! { button.grave formaction=(desk.base().of("/act", "cancel")) { "Cancel" } }
+}
+
+fn told(what: &str, count: u64, report: &Changed) -> Result<String, Problem> {
+    done(what, count, report.skipped_count, &report.skipped)
+}
+
+async fn cancel(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = CancelRequest {
+        select: Selection::of(&sent.ids("id")?),
+        audit: audit(desk, sent)?,
+    };
+    let report = desk.service().run(&asked).await?;
+    told("cancelled", report.cancelled, &report.changed)
+}
+
+async fn reschedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = RescheduleRequest {
+        select: Selection::of(&sent.ids("id")?),
+        start: Start {
+            now: sent.is_set("now"),
+            ..start(sent)?
+        },
+        audit: audit(desk, sent)?,
+    };
+    let report = desk.service().run(&asked).await?;
+    if report.rescheduled == 0 && report.in_hand > 0 {
+        return Err(Problem::conflict(
+            "A worker has leased the event. Run it again or cancel it instead.",
+        ));
+    }
+    if report.rescheduled == 0 && report.too_late > 0 {
+        return Err(Problem::conflict(
+            "This would hold up its group for longer than allowed.",
+        ));
+    }
+    told("rescheduled", report.rescheduled, &report.changed)
+}
+
+/// When events start, and their deadline.
+fn start(sent: &Fields) -> Result<Start, Problem> {
+    Ok(Start {
+        delay: sent.duration("delay")?,
+        available_at: sent.time("available_at")?,
+        expires_in: sent.duration("expires_in")?,
+        no_deadline: sent.is_set("no_deadline"),
+        ..Start::default()
+    })
 }
 
 /// Links to the actions on all events of a list, if its filter is one for live events.
@@ -238,7 +305,7 @@ async fn run(
     (since, until): Times,
     (reason, digest): (&str, Option<String>),
 ) -> Result<Told, Problem> {
-    let selected = CancelRequest {
+    let select = Selection {
         kind: fields.owned("kind"),
         group: fields.owned("group"),
         correlation_id: fields.owned("correlation"),
@@ -246,60 +313,51 @@ async fn run(
         since,
         until,
         limit: fields.number("limit")?,
-        reason: reason.to_owned(),
-        actor: Some(desk.actor()),
         dry_run: digest.is_none(),
         digest,
-        ..CancelRequest::default()
+        ..Selection::default()
     };
-    if action == Action::Cancel {
-        return Ok(desk.service().cancel(&selected).await?.into());
-    }
-    let mut asked = RescheduleRequest {
-        kind: selected.kind,
-        group: selected.group,
-        correlation_id: selected.correlation_id,
-        status: selected.status,
-        since: selected.since,
-        until: selected.until,
-        limit: selected.limit,
-        reason: selected.reason,
-        actor: selected.actor,
-        dry_run: selected.dry_run,
-        digest: selected.digest,
-        now: action == Action::Run,
-        ..RescheduleRequest::default()
+    let audit = Audit::of(reason).by(desk.actor());
+    let start = match action {
+        Action::Cancel => {
+            let asked = CancelRequest { select, audit };
+            return Ok(desk.service().run(&asked).await?.into());
+        }
+        Action::Run => Start {
+            now: true,
+            ..Start::default()
+        },
+        Action::Reschedule => start(fields)?,
     };
-    if action == Action::Reschedule {
-        asked.delay = fields.duration("delay")?;
-        asked.available_at = fields.time("available_at")?;
-        asked.expires_in = fields.duration("expires_in")?;
-        asked.no_deadline = fields.is_set("no_deadline");
-    }
-    Ok(desk.service().reschedule(&asked).await?.into())
+    let asked = RescheduleRequest {
+        select,
+        start,
+        audit,
+    };
+    Ok(desk.service().run(&asked).await?.into())
 }
 
 async fn dry_run(desk: &Desk, action: Action, asked: &Fields) -> Result<Markup, Problem> {
     let (since, until) = times(asked)?;
     let told = run(desk, action, asked, (since, until), ("a dry run", None)).await?;
-    let all = if told.limit_reached {
+    let all = if told.report.limit_reached {
         "and there are more"
     } else {
         "all that match"
     };
-    let name = format!("{} {} events", action.title(), number(told.changed));
+    let name = format!("{} {} events", action.title(), number(told.count));
     Ok(html! {
         section {
             h2 { "What it would do" }
-            (tiles(&[Tile("Would be changed", told.changed, all), Tile("Skipped", told.skipped_count, "see the reasons below")]))
-            (kinds(&told.kinds))
-            @if !told.examples.is_empty() {
-                p { "The first: " @for id in told.examples.iter().take(10) { (event(desk.base(), &(*id).into())) " " } }
+            (tiles(&[Tile("Would be changed", told.count, all), Tile("Skipped", told.report.skipped_count, "see the reasons below")]))
+            (kinds(&told.report.kinds))
+            @if !told.report.ids.is_empty() {
+                p { "The first: " @for id in told.report.ids.iter().take(10) { (html::event(desk.base(), &(*id).into())) " " } }
             }
-            (skipped(desk.base(), &BTreeMap::new(), &told.skipped))
+            (skipped(desk.base(), &BTreeMap::new(), &told.report.skipped))
         }
         (risks(&told))
-        @if let (Some(digest), true) = (&told.digest, told.changed > 0) {
+        @if let (Some(digest), true) = (&told.report.digest, told.count > 0) {
             (Confirmation {
                 path: "/change",
                 what: name,
@@ -309,7 +367,7 @@ async fn dry_run(desk: &Desk, action: Action, asked: &Fields) -> Result<Markup, 
                 note: "Exactly these events are changed. If the set has changed by then, for example because drains are working on it, \
                        nothing is changed. Pause the kind to keep the set as it is.",
             }.show(desk))
-        } @else if told.changed > 0 {
+        } @else if told.count > 0 {
             p.problem { "Choose a limit of at most 10,000." }
         } @else {
             p.empty { "There is nothing to change." }
@@ -368,7 +426,7 @@ pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
     let reason = sent.needed("reason")?.to_owned();
     let digest = sent.needed("digest")?.to_owned();
     let told = run(&desk, action, &sent, times(&sent)?, (&reason, Some(digest))).await?;
-    if let Some(why) = told.refused {
+    if let Some(why) = told.report.refused {
         return Err(refused(&why));
     }
     if action != Action::Cancel {
@@ -377,8 +435,8 @@ pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
     let done = format!(
         "{} {} events; {} were skipped.",
         action.done(),
-        number(told.changed),
-        number(told.skipped_count)
+        number(told.count),
+        number(told.report.skipped_count)
     );
     let settings = &desk.shared.settings;
     let to = settings

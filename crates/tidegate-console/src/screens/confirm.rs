@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
-use tidegate::operate::{Moment, Skipped};
+use tidegate::admin::{Moment, Skipped};
 
 use crate::desk::Desk;
 use crate::form::Fields;

@@ -2,6 +2,7 @@
 
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
+use tidegate::admin::DoctorRequest;
 use tidegate::doctor::{DoctorReport, State as Judged};
 
 use crate::checkup::{PATIENCE, PATIENCE_IF_FROZEN, Seen};
@@ -44,7 +45,7 @@ async fn look(desk: &Desk, is_asked: bool) -> Seen {
     } else {
         PATIENCE
     };
-    let examine = async move { shared.service.doctor().await };
+    let examine = async move { shared.service.run(&DoctorRequest {}).await };
     desk.shared.checkup.look(is_asked, patience, examine).await
 }
 

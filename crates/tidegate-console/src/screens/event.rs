@@ -4,10 +4,13 @@ use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::admin::{ReplayRequest, RequeueRequest};
 use tidegate::look::Dossier;
 use tidegate::queue::{Lineage, RelatedEvent, Relation};
 use tidegate::survey::Content;
 
+use super::change;
+use crate::acts::{Act, audit, done};
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
 use crate::html::{
@@ -65,14 +68,7 @@ fn actions(desk: &Desk, one: &Value) -> Markup {
         return html! {
             div.actions {
                 (offer("requeue", "Run again now", "Takes the event back from its worker and runs it at the next drain, even if all attempts are used.", false).plain(desk))
-                (offer("reschedule", "Reschedule", "Changes the start time or the deadline.", false).with(desk, &html! {
-                    (tick("at the next drain", "now", false))
-                    (input("or in", "delay", "", "30s, 2h"))
-                    (input("or at", "available_at", "", "2026-01-31T12:00:00Z"))
-                    (input("Deadline in", "expires_in", "", "1h"))
-                    (tick("without a deadline", "no_deadline", false))
-                }))
-                (offer("cancel", "Cancel", "Ends the event as FAILED (cancelled). What a handler has already done is not undone.", true).plain(desk))
+                (change::offers_of(desk, of))
             }
         };
     }
@@ -90,6 +86,52 @@ fn actions(desk: &Desk, one: &Value) -> Markup {
             }))
         }
     }
+}
+
+/// What can be done with an event.
+pub(super) const ACTS: &[Act] = &[
+    ("requeue", |desk, sent| Box::pin(requeue(desk, sent))),
+    ("replay", |desk, sent| Box::pin(replay(desk, sent))),
+];
+
+async fn requeue(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = RequeueRequest {
+        ids: sent.ids("id")?,
+        audit: audit(desk, sent)?,
+    };
+    let report = desk.service().run(&asked).await?;
+    desk.service().wake().await;
+    done(
+        "put back for the next drain",
+        report.requeued,
+        report.skipped_count,
+        &report.skipped,
+    )
+}
+
+async fn replay(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = ReplayRequest {
+        ids: Some(sent.ids("id")?),
+        failed_handlers_only: sent.is_set("failed_handlers_only"),
+        expires_in: sent.duration("expires_in")?,
+        audit: audit(desk, sent)?,
+        ..ReplayRequest::default()
+    };
+    let report = desk.service().run(&asked).await?;
+    if let Some(refused) = report.refused {
+        return Err(Problem::conflict(refused));
+    }
+    desk.service().wake().await;
+    let told = done(
+        "replayed",
+        report.replayed,
+        report.skipped_count,
+        &report.skipped,
+    )?;
+    Ok(match report.events.as_slice() {
+        [one] => format!("{told} It is event {} now.", one.id),
+        _ => told,
+    })
 }
 
 fn work(dossier: &Dossier) -> Markup {

@@ -4,7 +4,8 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::look::{ListRequest, SearchReport, Searched};
+use tidegate::admin::ListRequest;
+use tidegate::look::{SearchReport, Searched};
 
 use super::{change, options};
 use crate::desk::Desk;
@@ -164,9 +165,9 @@ pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
                 div.row {
                     (reason())
                     button formaction=(act("requeue")) { "Run again now" }
-                    button formaction=(act("reschedule")) name="now" value="on" { "Start at the next drain" }
+                    (change::starts(desk))
                     button formaction=(act("replay")) { "Replay" }
-                    button.grave formaction=(act("cancel")) { "Cancel" }
+                    (change::cancels(desk))
                 }
                 p.note { "Run again, start and cancel work on live events; replay works on finished ones. Other events are skipped." }
             }

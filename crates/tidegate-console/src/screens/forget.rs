@@ -4,7 +4,7 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
-use tidegate::operate::{ForgetReport, ForgetRequest, parse_subject};
+use tidegate::admin::{Audit, ForgetReport, ForgetRequest, Whom, parse_subject};
 
 use super::confirm::{Confirmation, Tile, permitted, refused, tiles};
 use crate::desk::Desk;
@@ -51,13 +51,14 @@ fn request(
 ) -> Result<ForgetRequest, Problem> {
     let subject = sent.text("subject").map(parse_subject).transpose();
     Ok(ForgetRequest {
-        group: sent.owned("group"),
-        correlation_id: sent.owned("correlation"),
-        subject: subject.map_err(|why| Problem::invalid(format!("subject: {why}")))?,
-        reason: reason.to_owned(),
-        actor: Some(desk.actor()),
+        whom: Whom {
+            group: sent.owned("group"),
+            correlation_id: sent.owned("correlation"),
+            subject: subject.map_err(|why| Problem::invalid(format!("subject: {why}")))?,
+            ids: None,
+        },
         dry_run,
-        ..ForgetRequest::default()
+        audit: Audit::of(reason).by(desk.actor()),
     })
 }
 
@@ -72,7 +73,7 @@ pub(super) async fn send(desk: Desk, Sent(sent): Sent) -> Result<Response, Probl
         ));
     };
     let Some(digest) = sent.text("digest") else {
-        let report = desk.service().forget(&dry).await?;
+        let report = desk.service().run(&dry).await?;
         let body = found(&desk, &sent, key, &report);
         return Ok(page(&desk, &sent, body));
     };
@@ -80,7 +81,7 @@ pub(super) async fn send(desk: Desk, Sent(sent): Sent) -> Result<Response, Probl
     if sent.text("typed") != Some(key) {
         return Err(Problem::invalid("typed: must be exactly the key to forget"));
     }
-    let report = desk.service().forget(&dry).await?;
+    let report = desk.service().run(&dry).await?;
     if digest_of(&report) != digest {
         return Err(refused(
             "digest: must match what a dry run finds, and this has changed",
@@ -88,7 +89,7 @@ pub(super) async fn send(desk: Desk, Sent(sent): Sent) -> Result<Response, Probl
     }
     let report = desk
         .service()
-        .forget(&request(&desk, &sent, reason, false)?)
+        .run(&request(&desk, &sent, reason, false)?)
         .await?;
     let again = if report.incomplete || report.in_hand > 0 {
         " Handlers may still be working on some of it, or new events have appeared: repeat it in a while."

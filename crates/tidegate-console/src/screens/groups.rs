@@ -4,11 +4,13 @@ use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::admin::{UnblockAction, UnblockRequest};
 use tidegate::survey::HEADS_LOOKED_AT;
 
 use super::{events, quoted};
+use crate::acts::{Act, audit};
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::{Asked, Fields};
 use crate::html::{empty, event, field, named, number, table, time};
 use crate::offer::{Offer, select};
 use crate::page::{Page, Place};
@@ -107,4 +109,40 @@ async fn group(desk: &Desk, key: &str) -> Result<Response, Problem> {
         .fixed(search(desk))
         .renewing("")
         .answer(desk))
+}
+
+/// What can be done with a group.
+pub(super) const ACTS: &[Act] = &[("unblock", |desk, sent| Box::pin(act(desk, sent)))];
+
+async fn act(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let how = match sent.needed("how")? {
+        "retry" => UnblockAction::Retry,
+        "skip" => UnblockAction::Skip,
+        "cancel" => UnblockAction::Cancel,
+        other => {
+            return Err(Problem::invalid(format!(
+                "how: must be retry, skip or cancel, got {other:?}"
+            )));
+        }
+    };
+    let asked = UnblockRequest {
+        group: sent.needed("group")?.to_owned(),
+        how: how.into(),
+        audit: audit(desk, sent)?,
+    };
+    let report = desk.service().run(&asked).await?;
+    if let Some(refused) = report.refused {
+        return Err(Problem::conflict(refused));
+    }
+    desk.service().wake().await;
+    let id = report.id.unwrap_or_default();
+    Ok(match (how, report.new_id) {
+        (UnblockAction::Retry, _) => format!("Event {id} runs at the next drain."),
+        (UnblockAction::Skip, Some(new)) => {
+            format!("The rest of event {id} was moved behind its group as event {new}.")
+        }
+        (UnblockAction::Skip | UnblockAction::Cancel, _) => {
+            format!("Event {id} has ended; its group goes on.")
+        }
+    })
 }

@@ -4,13 +4,17 @@ use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::admin::{
+    PauseRequest, PolicyRequest, ResumeRequest, Retention, RetentionRequest, RetireRequest,
+};
 use tidegate::survey::{Kind, Span};
 
 use super::overview::figures_of;
 use super::{quoted, span, span_name};
+use crate::acts::{APPLYING, Act, audit, reason};
 use crate::chart;
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::{Asked, Fields};
 use crate::html::{age, chip, empty, field, millis, named, number, short, table, time_of};
 use crate::offer::{Offer, input};
 use crate::page::{Page, Place};
@@ -198,4 +202,115 @@ pub(super) fn retention(desk: &Desk, kind: &str) -> Markup {
         (input("Failed and rejected for", "failed", "", "90d"))
         label.tick { input type="checkbox" name="apply" value="on"; span { "also for events that have already finished" } }
     })
+}
+
+/// What can be done with a kind.
+pub(super) const ACTS: &[Act] = &[
+    ("pause", |desk, sent| Box::pin(pause(desk, sent))),
+    ("resume", |desk, sent| Box::pin(resume(desk, sent))),
+    ("retire", |desk, sent| Box::pin(retire(desk, sent))),
+    ("policy", |desk, sent| Box::pin(change_policy(desk, sent))),
+    ("retention", |desk, sent| {
+        Box::pin(change_retention(desk, sent))
+    }),
+];
+
+fn pausing(desk: &Desk, sent: &Fields) -> Result<PauseRequest, Problem> {
+    Ok(PauseRequest {
+        kind: sent.needed("kind")?.to_owned(),
+        reason: Some(reason(sent)?),
+        actor: Some(desk.actor()),
+    })
+}
+
+async fn pause(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let report = desk.service().run(&pausing(desk, sent)?).await?;
+    let was = if report.changed {
+        "is paused now"
+    } else {
+        "was paused already"
+    };
+    Ok(format!("{} {was}.", report.kind))
+}
+
+async fn resume(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = ResumeRequest {
+        of: pausing(desk, sent)?,
+    };
+    let report = desk.service().run(&asked).await?;
+    desk.service().wake().await;
+    let was = if report.changed {
+        "is active again"
+    } else {
+        "was not paused"
+    };
+    Ok(format!("{} {was}.", report.kind))
+}
+
+async fn retire(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = RetireRequest {
+        kind: sent.needed("kind")?.to_owned(),
+        audit: audit(desk, sent)?,
+    };
+    let report = desk.service().run(&asked).await?;
+    Ok(format!(
+        "{} is retired: it cannot be published any more.",
+        report.kind
+    ))
+}
+
+async fn change_policy(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = PolicyRequest {
+        kind: sent.needed("kind")?.to_owned(),
+        attempts: sent.number("attempts")?,
+        handler_timeout: sent.duration("handler_timeout")?,
+        backoff: sent.duration("backoff")?,
+        backoff_max: sent.duration("backoff_max")?,
+        concurrency: sent.number("concurrency")?,
+        batch: sent.number("batch")?,
+        batch_within: sent.duration("batch_within")?,
+        reset: sent.all("reset").map(str::to_owned).collect(),
+        reason: Some(reason(sent)?),
+        actor: Some(desk.actor()),
+    };
+    let report = desk.service().run(&asked).await?;
+    Ok(format!(
+        "{} {}.",
+        report.kind,
+        if report.changed {
+            "has a new policy"
+        } else {
+            "keeps its policy: no field was given"
+        }
+    ))
+}
+
+async fn change_retention(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let asked = RetentionRequest {
+        kind: Some(sent.needed("kind")?.to_owned()),
+        completed: sent.duration("completed")?,
+        failed: sent.duration("failed")?,
+        apply: sent.is_set("apply"),
+        budget: Some(APPLYING),
+        reason: Some(reason(sent)?),
+        actor: Some(desk.actor()),
+    };
+    match desk.service().run(&asked).await? {
+        Retention::Kept(_) => Err(Problem::invalid(
+            "completed: must be given, or failed, or that it is applied",
+        )),
+        Retention::Changed(report) => {
+            let redated = report.redated.map(|redated| {
+                format!(
+                    " {} finished events got a new expiry.",
+                    number(redated.rows)
+                )
+            });
+            let kind = asked.kind.unwrap_or_default();
+            Ok(format!(
+                "The retention of {kind} is changed.{}",
+                redated.unwrap_or_default()
+            ))
+        }
+    }
 }

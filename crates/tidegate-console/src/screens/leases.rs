@@ -3,7 +3,7 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::look::FirstRequest;
+use tidegate::admin::LeasesRequest;
 
 use crate::desk::Desk;
 use crate::html::{chip, empty, event, field, short, table, time};
@@ -13,7 +13,7 @@ use crate::problem::Problem;
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     let report = desk
         .service()
-        .leases(FirstRequest { limit: Some(200) })
+        .run(&LeasesRequest { limit: Some(200) })
         .await?;
     let expired = report
         .leases

@@ -1,4 +1,4 @@
-//! The pages, one file each. They show data and offer actions; `acts` runs the actions.
+//! The pages, one file each. They show data, offer actions, and say what these do.
 
 mod audit;
 mod change;
@@ -22,13 +22,19 @@ mod services;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::get;
+use axum::extract::Path;
+use axum::response::Response;
+use axum::routing::{get, post};
 use tidegate::survey::Span;
 
-use crate::form::Fields;
+use crate::acts::Act;
+use crate::desk::Desk;
+use crate::flash;
+use crate::form::{Fields, Sent};
+use crate::problem::Problem;
 use crate::shared::Shared;
 
-/// All pages.
+/// All pages and actions.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/", get(overview::show))
@@ -51,6 +57,32 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/doctor", get(doctor::show))
         .route("/doctor/run", get(doctor::run))
         .route("/audit", get(audit::show))
+        .route("/act/{verb}", post(act))
+}
+
+/// Runs an action.
+async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Result<Response, Problem> {
+    confirm::permitted(&desk)?;
+    let found = acts().find(|(name, _)| *name == verb);
+    let (_, act) = found.ok_or_else(Problem::not_found)?;
+    let told = act(&desk, &sent).await?;
+    let to = sent.back(desk.base(), "/");
+    Ok(flash::leading(&desk.shared.settings, &to, &told))
+}
+
+/// All actions.
+fn acts() -> impl Iterator<Item = &'static Act> {
+    [
+        event::ACTS,
+        change::ACTS,
+        groups::ACTS,
+        kinds::ACTS,
+        services::ACTS,
+        schedules::ACTS,
+        retention::ACTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Reads a span from the address.

@@ -4,12 +4,13 @@
 
 use axum::response::Response;
 use maud::{Markup, html};
-use tidegate::operate::{OrderRisks, ReplayReport, ReplayRequest};
+use tidegate::admin::{Audit, OrderRisks, ReplayReport, ReplayRequest};
 
 use super::confirm::{
     Confirmation, Tile, carried, fixed, kinds, permitted, refused, skipped, tiles,
 };
 use super::options;
+use crate::acts::audit;
 use crate::desk::Desk;
 use crate::flash;
 use crate::form::{Asked, Fields, Sent};
@@ -68,11 +69,10 @@ async fn dry_run(desk: &Desk, asked: &Fields) -> Result<Markup, Problem> {
     let asked_for = request(asked)?;
     let dry = ReplayRequest {
         dry_run: true,
-        reason: "a dry run".to_owned(),
-        actor: Some(desk.actor()),
+        audit: Audit::of("a dry run").by(desk.actor()),
         ..asked_for.clone()
     };
-    let report = desk.service().replay(&dry).await?;
+    let report = desk.service().run(&dry).await?;
     Ok(html! {
         (counts(desk.base(), &report))
         @if let Some(risks) = &report.order_risks { (order(desk.base(), risks)) }
@@ -171,12 +171,11 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
 pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
     permitted(&desk)?;
     let asked = ReplayRequest {
-        reason: sent.needed("reason")?.to_owned(),
-        actor: Some(desk.actor()),
+        audit: audit(&desk, &sent)?,
         digest: Some(sent.needed("digest")?.to_owned()),
         ..request(&sent)?
     };
-    let report = desk.service().replay(&asked).await?;
+    let report = desk.service().run(&asked).await?;
     if let Some(why) = report.refused {
         return Err(refused(&why));
     }

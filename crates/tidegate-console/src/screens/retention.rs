@@ -3,9 +3,12 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::retention::{CleanupHooks, CleanupOptions, CleanupStop};
 
 use super::kinds;
+use crate::acts::{APPLYING, Act};
 use crate::desk::Desk;
+use crate::form::Fields;
 use crate::html::{bytes, field, named, nothing, number, short, table};
 use crate::offer::{Offer, input, tick};
 use crate::page::{Page, Place};
@@ -71,4 +74,41 @@ fn partitions_of(partitions: &[Value]) -> Markup {
         p { (partitions.len()) " partitions, " (bytes(total)) " in all. The numbers of events are the planner's estimates; a dash means not analyzed yet." }
         details #partitions { summary { "Show all" } (table("Partitions", &head, &rows)) }
     }
+}
+
+/// What can be done with the log.
+pub(super) const ACTS: &[Act] = &[("cleanup", |desk, sent| Box::pin(cleanup(desk, sent)))];
+
+async fn cleanup(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let options = CleanupOptions {
+        dry_run: sent.is_set("dry_run"),
+        budget: APPLYING,
+        older_than: sent.duration("older_than")?.unwrap_or_default(),
+        actor: Some(desk.actor()),
+        ..CleanupOptions::default()
+    };
+    let hooks = CleanupHooks::default();
+    let report = desk.service().cleanup(&options, hooks).await?;
+    let (ended, removed, other, made) = (
+        number(report.expired + report.abandoned),
+        number(report.rows_dropped + report.rows_deleted),
+        number(report.records.values().sum::<u64>() + report.messages_forgotten),
+        number(report.partitions_made),
+    );
+    let told = if report.dry_run {
+        format!(
+            "Dry run: {ended} live events would end, {removed} finished events and {other} other rows would be removed, {made} partitions created."
+        )
+    } else {
+        format!(
+            "{ended} live events have ended, {removed} finished events and {other} other rows were removed, {made} partitions created."
+        )
+    };
+    let is_done = report.skipped == 0 && report.stop_reason == CleanupStop::Done;
+    let more = if is_done {
+        ""
+    } else {
+        " More is left to do: repeat the action."
+    };
+    Ok(format!("{told}{more}"))
 }

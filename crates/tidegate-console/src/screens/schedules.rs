@@ -3,10 +3,13 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::look::FirstRequest;
-use tidegate::operate::ScheduleStatus;
+use tidegate::admin::{
+    Recurring, ScheduleRequest, ScheduleStatus, SchedulesRequest, parse_catch_up,
+};
 
+use crate::acts::{Act, audit};
 use crate::desk::Desk;
+use crate::form::Fields;
 use crate::html::{chip, empty, event, millis, named, short, table, time_of};
 use crate::offer::{Offer, input, reason, select};
 use crate::page::{Page, Place};
@@ -15,7 +18,7 @@ use crate::problem::Problem;
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     let report = desk
         .service()
-        .schedules(FirstRequest { limit: Some(500) })
+        .run(&SchedulesRequest { limit: Some(500) })
         .await?;
     let stopped = report
         .schedules
@@ -122,4 +125,57 @@ fn another(desk: &Desk) -> Markup {
             }
         }
     }
+}
+
+/// What can be done with a schedule.
+pub(super) const ACTS: &[Act] = &[("schedule", |desk, sent| Box::pin(act(desk, sent)))];
+
+async fn act(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let mut asked = ScheduleRequest {
+        name: sent.needed("name")?.to_owned(),
+        audit: audit(desk, sent)?,
+        ..ScheduleRequest::default()
+    };
+    match sent.needed("do")? {
+        "pause" => asked.change.pause = true,
+        "resume" => asked.change.resume = true,
+        "remove" => asked.change.remove = true,
+        "run" => asked.change.run = true,
+        _ => {
+            asked.recurring = recurring(sent)?;
+            asked.change.kind = Some(sent.needed("kind")?.to_owned());
+        }
+    }
+    let change = desk.service().run(&asked).await?;
+    if let Some(id) = change.event_id {
+        desk.service().wake().await;
+        return Ok(format!("{} has published event {id}.", change.name));
+    }
+    Ok(format!(
+        "{}: {}{}.",
+        change.name,
+        change.change,
+        if change.changed {
+            ""
+        } else {
+            ", as it was before"
+        }
+    ))
+}
+
+fn recurring(sent: &Fields) -> Result<Recurring, Problem> {
+    let payload = sent.text("payload").map(serde_json::from_str).transpose();
+    let payload =
+        payload.map_err(|error| Problem::invalid(format!("payload: must be JSON: {error}")))?;
+    let catch_up = sent.text("catch_up").map(parse_catch_up).transpose();
+    let catch_up = catch_up.map_err(|why| Problem::invalid(format!("catch_up: {why}")))?;
+    Ok(Recurring {
+        payload,
+        cron: sent.owned("cron"),
+        every: sent.duration("every")?,
+        time_zone: sent.owned("time_zone"),
+        group: sent.owned("group"),
+        start_within: sent.duration("start_within")?,
+        catch_up,
+    })
 }

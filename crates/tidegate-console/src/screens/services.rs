@@ -2,10 +2,12 @@
 
 use axum::response::Response;
 use maud::{Markup, html};
+use tidegate::admin::{Calls, ServiceRequest};
 use tidegate::{ServiceState, ServiceStatus};
 
+use crate::acts::{Act, audit};
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::{Asked, Fields};
 use crate::html::{chip, empty, number, short, table, time_of};
 use crate::offer::{Offer, input, reason};
 use crate::page::{Page, Place};
@@ -111,4 +113,44 @@ fn another(desk: &Desk) -> Markup {
             }
         }
     }
+}
+
+/// What can be done with a service.
+pub(super) const ACTS: &[Act] = &[("service", |desk, sent| Box::pin(act(desk, sent)))];
+
+async fn act(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
+    let mut change = Calls::default();
+    match sent.text("do") {
+        Some("pause") => change.pause = true,
+        Some("resume") => change.resume = true,
+        _ => {
+            change.limit = sent.number("limit")?;
+            change.per_second = sent.number("per_second")?;
+            if change == Calls::default() {
+                return Err(Problem::invalid(
+                    "max_running, per_second: one of them must be given, got neither",
+                ));
+            }
+        }
+    }
+    let asked = ServiceRequest {
+        name: sent.needed("name")?.to_owned(),
+        change,
+        audit: audit(desk, sent)?,
+    };
+    let change = desk.service().run(&asked).await?;
+    let known = if change.known {
+        ""
+    } else {
+        " This service was not known before."
+    };
+    Ok(format!(
+        "{}: {}.{known}",
+        change.service,
+        if change.changed {
+            "done"
+        } else {
+            "no change was needed"
+        }
+    ))
 }

@@ -37,13 +37,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::Client;
 
 #[cfg(feature = "aws")]
-use self::aws::kept;
-#[cfg(feature = "aws")]
 pub use self::aws::{
     Invoked, SecretText, SelfInvoke, Signer, config_of_secret, secret_reader, starter,
 };
+#[cfg(feature = "aws")]
+use self::aws::{secret_login, signed_login};
 use self::login::Login;
-use self::settings::DatabaseAccess;
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
 use crate::config::Lookup;
@@ -83,32 +82,41 @@ pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
 pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String, Error>> + Send + Sync>;
 
 #[cfg(not(feature = "aws"))]
-fn kept(access: &DatabaseAccess, _: Option<Trust>) -> Result<Source, Error> {
-    match access {
-        DatabaseAccess::Secret { .. } => without_aws("DATABASE_SECRET_ID"),
-        _ => without_aws("DATABASE_AUTH: iam"),
+pub use self::without_aws::*;
+
+/// Refuses what needs AWS.
+#[cfg(not(feature = "aws"))]
+mod without_aws {
+    use super::settings::DatabasePlace;
+    use super::{Arc, Error, Login, SecretReader, Source, Trust};
+
+    pub(super) fn signed_login(_: Login) -> Result<Source, Error> {
+        refused("DATABASE_AUTH: iam")
     }
-}
 
-/// Refuses what needs AWS.
-#[cfg(not(feature = "aws"))]
-#[doc(hidden)]
-pub fn secret_reader(setting: &str, _: String) -> Result<SecretReader, Error> {
-    without_aws(setting)
-}
+    pub(super) fn secret_login(
+        _: String,
+        _: DatabasePlace,
+        _: Option<Trust>,
+    ) -> Result<Source, Error> {
+        refused("DATABASE_SECRET_ID")
+    }
 
-/// Refuses what needs AWS.
-#[cfg(not(feature = "aws"))]
-#[doc(hidden)]
-pub fn starter(setting: &str, _: String) -> Result<Arc<dyn crate::chain::StartDrain>, Error> {
-    without_aws(setting)
-}
+    #[doc(hidden)]
+    pub fn secret_reader(setting: &str, _: String) -> Result<SecretReader, Error> {
+        refused(setting)
+    }
 
-#[cfg(not(feature = "aws"))]
-fn without_aws<T>(setting: &str) -> Result<T, Error> {
-    Err(Error::Config(format!(
-        "{setting} needs AWS, and this program was built without tidegate's feature `aws`"
-    )))
+    #[doc(hidden)]
+    pub fn starter(setting: &str, _: String) -> Result<Arc<dyn crate::chain::StartDrain>, Error> {
+        refused(setting)
+    }
+
+    fn refused<T>(setting: &str) -> Result<T, Error> {
+        Err(Error::Config(format!(
+            "{setting} needs AWS, and this program was built without tidegate's feature `aws`"
+        )))
+    }
 }
 
 /// How long a connection that comes back to the pool has for its last answer.
@@ -229,14 +237,7 @@ impl Database {
             Some((variable, pem)) => Some(Trust::only(&pem, &variable)?),
             None => None,
         };
-        let source = match settings::database_access(lookup)? {
-            DatabaseAccess::Url(url) => {
-                let trust = trust.unwrap_or_else(Trust::system);
-                Source::Fixed(Arc::new(Login::from_url(&url, &trust)?))
-            }
-            other => kept(&other, trust)?,
-        };
-        Self::of(source, pool_size)
+        Self::of(settings::source(lookup, trust)?, pool_size)
     }
 
     fn of(source: Source, pool_size: usize) -> Result<Self, Error> {

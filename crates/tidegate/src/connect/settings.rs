@@ -1,27 +1,14 @@
 //! Owns the environment's settings for the database: its address, its login, and which certificates are
 //! trusted.
 
-use crate::config::{Lookup, number, read_file};
-use crate::error::Error;
+use std::sync::Arc;
 
-/// How to find the database, and how to log in.
-#[cfg_attr(
-    not(feature = "aws"),
-    expect(dead_code, reason = "without AWS two of them are refused")
-)]
-pub(super) enum DatabaseAccess {
-    /// With `DATABASE_URL`.
-    Url(String),
-    /// With a secret of this id, `DATABASE_SECRET_ID`.
-    Secret {
-        /// A name or an ARN.
-        id: String,
-        /// What the secret may leave out.
-        place: DatabasePlace,
-    },
-    /// With `DATABASE_URL` without a password; `DATABASE_AUTH=iam` creates one.
-    Iam(String),
-}
+use super::login::Login;
+use super::source::Source;
+use super::tls::Trust;
+use super::{secret_login, signed_login};
+use crate::config::{Lookup, read, read_file};
+use crate::error::Error;
 
 /// The address of the database, as far as `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` give it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -34,11 +21,12 @@ pub(super) struct DatabasePlace {
     pub name: Option<String>,
 }
 
-/// Reads how to find the database: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`.
+/// Reads where logins come from: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`. `trust` is what
+/// [`database_ca`] says.
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and what is allowed.
-pub(super) fn database_access(lookup: Lookup<'_>) -> Result<DatabaseAccess, Error> {
+pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source, Error> {
     let refused = |text: &str| Err(Error::Config(text.to_owned()));
     let iam = match lookup("DATABASE_AUTH").as_deref() {
         None | Some("password") => false,
@@ -56,18 +44,21 @@ pub(super) fn database_access(lookup: Lookup<'_>) -> Result<DatabaseAccess, Erro
         (None, Some(_)) if iam => refused(
             "DATABASE_AUTH: iam must be used with DATABASE_URL, not with DATABASE_SECRET_ID",
         ),
-        (Some(url), None) if iam => Ok(DatabaseAccess::Iam(url)),
-        (Some(url), None) => Ok(DatabaseAccess::Url(url)),
-        (None, Some(id)) => Ok(DatabaseAccess::Secret {
-            id,
-            place: DatabasePlace {
+        (Some(url), None) => {
+            let login = Login::from_url(&url, &trust.unwrap_or_else(Trust::system))?;
+            if iam {
+                return signed_login(login);
+            }
+            Ok(Source::Fixed(Arc::new(login)))
+        }
+        (None, Some(id)) => {
+            let place = DatabasePlace {
                 host: lookup("DATABASE_HOST"),
-                port: lookup("DATABASE_PORT")
-                    .map(|_| number(lookup, "DATABASE_PORT", 5432, &(1..=65535)))
-                    .transpose()?,
+                port: read(lookup, "DATABASE_PORT", None, &[Some(1)..=Some(65535)])?,
                 name: lookup("DATABASE_NAME"),
-            },
-        }),
+            };
+            secret_login(id, place, trust)
+        }
         (None, None) => refused(
             "neither DATABASE_URL nor DATABASE_SECRET_ID is set; a URL such as postgres://user:password@host/database, or the id of a secret, is needed",
         ),
@@ -104,14 +95,14 @@ mod tests {
                 let found = settings.iter().find(|(known, _)| *known == name);
                 found.map(|(_, value)| (*value).to_owned())
             };
-            let error = database_access(&lookup)
-                .err()
-                .map(|error| error.to_string());
+            let error = source(&lookup, None).err().map(|error| error.to_string());
             error.or_else(|| database_ca(&lookup).err().map(|error| error.to_string()))
         };
         assert_eq!(refused(&[url]), None);
-        assert_eq!(refused(&[secret, ("DATABASE_PORT", "6432")]), None);
-        assert_eq!(refused(&[url, ("DATABASE_AUTH", "iam")]), None);
+        if cfg!(feature = "aws") {
+            assert_eq!(refused(&[secret, ("DATABASE_PORT", "6432")]), None);
+            assert_eq!(refused(&[url, ("DATABASE_AUTH", "iam")]), None);
+        }
         for (settings, named) in [
             (&[][..], ["DATABASE_URL", "DATABASE_SECRET_ID"]),
             (&[url, secret], ["DATABASE_URL", "DATABASE_SECRET_ID"]),

@@ -22,30 +22,28 @@ pub(super) enum Source {
         not(feature = "aws"),
         expect(dead_code, reason = "without AWS nothing keeps logins")
     )]
-    Kept(Box<dyn Keeper>),
+    Kept(Kept),
 }
 
-/// Something that keeps a login: a store of secrets, or a generator of tokens.
-pub(super) trait Keeper: Send + Sync {
+/// A login that is kept elsewhere: in a store of secrets, or as a generator of tokens.
+pub(super) struct Kept {
     /// Reads a version of the login; `None` when there is no such version.
-    fn read(&self, version: Version) -> BoxFuture<'_, Result<Option<Login>, Error>>;
-
-    /// Returns the versions to try after a refusal, one after the other.
-    fn versions(&self) -> &'static [Version];
-
-    /// Returns how long a login is used for new connections; `None` means until it is refused.
-    fn reused(&self) -> Option<Duration>;
-
-    /// Returns the certificates to trust, if they do not depend on the login. They can be prepared before the
-    /// login is read.
-    fn trust(&self) -> Option<&Trust>;
-
-    /// Returns the name of the place, for a log.
-    fn name(&self) -> String;
-
-    /// Returns what was tried, for the error when all of [`Keeper::versions`] were refused.
-    fn tried(&self) -> String;
+    pub read: Box<ReadLogin>,
+    /// The versions to try after a refusal, one after the other.
+    pub versions: &'static [Version],
+    /// How long a login is used for new connections; `None` means until it is refused.
+    pub reused: Option<Duration>,
+    /// The certificates to trust, if they do not depend on the login. They can be prepared before the login
+    /// is read.
+    pub trust: Option<Trust>,
+    /// The name of the place, for a log.
+    pub name: String,
+    /// What was tried, for the error when all versions were refused.
+    pub tried: String,
 }
+
+pub(super) type ReadLogin =
+    dyn Fn(Version) -> BoxFuture<'static, Result<Option<Login>, Error>> + Send + Sync;
 
 /// The version of a login. It is never left to the store's own choice, because emulators of stores do not
 /// agree on it.
@@ -84,7 +82,7 @@ impl Logins {
     pub(super) async fn prepare(&self) {
         // Errors are ignored here: the next connection meets and reports them.
         let known = async {
-            match self.source.keeper().and_then(Keeper::trust) {
+            match self.source.kept().and_then(|kept| kept.trust.as_ref()) {
                 Some(trust) => trust.connector().await.map(drop),
                 None => Ok(()),
             }
@@ -130,7 +128,7 @@ impl Logins {
         if matches!(failure, Failure::Refused(_)) {
             self.forget(&login).await;
         }
-        Err(failure.with(&self.source.tried()))
+        Err(failure.with(self.source.tried()))
     }
 
     /// Asks the server to cancel what a session is doing. A failure is not reported: the session's own limits
@@ -180,8 +178,8 @@ impl Logins {
             login: login.clone(),
             until: self
                 .source
-                .keeper()
-                .and_then(Keeper::reused)
+                .kept()
+                .and_then(|kept| kept.reused)
                 .map(|time| SystemTime::now() + time),
         });
         login
@@ -200,27 +198,27 @@ impl Logins {
 }
 
 impl Source {
-    fn keeper(&self) -> Option<&dyn Keeper> {
+    fn kept(&self) -> Option<&Kept> {
         match self {
             Self::Fixed(_) => None,
-            Self::Kept(keeper) => Some(&**keeper),
+            Self::Kept(kept) => Some(kept),
         }
     }
 
     async fn read(&self, version: Version) -> Result<Option<Arc<Login>>, Error> {
         match self {
             Self::Fixed(login) => Ok(Some(login.clone())),
-            Self::Kept(keeper) => Ok(keeper.read(version).await?.map(Arc::new)),
+            Self::Kept(kept) => Ok((kept.read)(version).await?.map(Arc::new)),
         }
     }
 
     /// Returns the versions to try after a refusal.
     fn versions(&self) -> &'static [Version] {
-        self.keeper().map_or(&[], Keeper::versions)
+        self.kept().map_or(&[], |kept| kept.versions)
     }
 
-    fn tried(&self) -> String {
-        self.keeper().map_or_else(String::new, Keeper::tried)
+    fn tried(&self) -> &str {
+        self.kept().map_or("", |kept| &kept.tried)
     }
 }
 
@@ -228,7 +226,7 @@ impl fmt::Debug for Logins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.source {
             Source::Fixed(login) => write!(f, "{:?}", login.config().get_hosts()),
-            Source::Kept(keeper) => f.write_str(&keeper.name()),
+            Source::Kept(kept) => f.write_str(&kept.name),
         }
     }
 }

@@ -33,48 +33,48 @@ pub async fn catalog(client: &mut Client) -> Result<Vec<String>, Error> {
     Ok(lines.map(|line| line.trim_end().to_owned()).collect())
 }
 
-/// A difference from the expected schema.
+/// A difference from the expected schema: what is missing, changed or unexpected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Drift {
-    Missing { what: String, expected: String },
-    Changed { what: String, expected: String },
-    Unexpected { what: String },
+pub(super) struct Drift {
+    what: String,
+    /// The definition that the migrations give it; `None` for what they do not make.
+    expected: Option<String>,
+    is_there: bool,
 }
 
 /// Returns the differences between the expected lines and the lines that were found.
 pub(super) fn drift(expected: &str, found: &[String]) -> Vec<Drift> {
     let expected: BTreeMap<&str, &str> = expected.lines().map(halves).collect();
     let found: BTreeMap<&str, &str> = found.iter().map(|line| halves(line)).collect();
-    let absent = expected.iter().filter_map(|(&what, &definition)| {
-        let (what, expected) = (what.to_owned(), definition.to_owned());
-        match found.get(what.as_str()) {
-            None => Some(Drift::Missing { what, expected }),
-            Some(&there) if there != definition => Some(Drift::Changed { what, expected }),
-            Some(_) => None,
-        }
+    let differing = expected.iter().filter_map(|(what, definition)| {
+        let there = found.get(what);
+        (there != Some(definition)).then(|| Drift {
+            what: (*what).to_owned(),
+            expected: Some((*definition).to_owned()),
+            is_there: there.is_some(),
+        })
     });
     let further = found.keys().filter(|what| !expected.contains_key(*what));
-    let further = further.map(|&what| Drift::Unexpected {
-        what: what.to_owned(),
+    let further = further.map(|what| Drift {
+        what: (*what).to_owned(),
+        expected: None,
+        is_there: true,
     });
-    let drift: Vec<Drift> = absent.chain(further).collect();
-    without_parts(drift)
+    without_parts(differing.chain(further).collect())
 }
 
 /// Drops the parts of a table or view that is missing or unexpected as a whole. They add nothing.
 fn without_parts(drift: Vec<Drift>) -> Vec<Drift> {
-    let wholes: Vec<String> = drift
-        .iter()
-        .filter_map(|drift| match drift {
-            Drift::Missing { what, .. } | Drift::Unexpected { what } => what
-                .strip_prefix("table ")
-                .or_else(|| what.strip_prefix("view "))
-                .map(|name| format!("{name}.")),
-            Drift::Changed { .. } => None,
-        })
-        .collect();
+    let is_whole = |drift: &&Drift| drift.expected.is_none() || !drift.is_there;
+    let wholes = drift.iter().filter(is_whole).filter_map(|drift| {
+        let (sort, name) = drift.what.split_once(' ')?;
+        ["table", "view"]
+            .contains(&sort)
+            .then(|| format!("{name}."))
+    });
+    let wholes: Vec<String> = wholes.collect();
     let is_part = |drift: &Drift| {
-        let (_, name) = drift.what().split_once(' ').unwrap_or_default();
+        let (_, name) = drift.what.split_once(' ').unwrap_or_default();
         wholes.iter().any(|whole| name.starts_with(whole.as_str()))
     };
     drift.into_iter().filter(|drift| !is_part(drift)).collect()
@@ -88,46 +88,31 @@ fn halves(line: &str) -> (&str, &str) {
 impl Drift {
     /// Whether something that the queue relies on is missing or changed.
     pub(super) fn is_harmful(&self) -> bool {
-        !matches!(self, Self::Unexpected { .. })
-    }
-
-    fn what(&self) -> &str {
-        match self {
-            Self::Missing { what, .. } | Self::Changed { what, .. } | Self::Unexpected { what } => {
-                what
-            }
-        }
+        self.expected.is_some()
     }
 
     /// Describes the difference.
     pub(super) fn text(&self) -> String {
-        match self {
-            Self::Missing { what, .. } => format!("missing: {what}"),
-            Self::Changed { what, .. } => format!("changed: {what}"),
-            Self::Unexpected { what } => format!("unexpected: {what}"),
-        }
+        let how = match (&self.expected, self.is_there) {
+            (None, _) => "unexpected",
+            (Some(_), true) => "changed",
+            (Some(_), false) => "missing",
+        };
+        format!("{how}: {}", self.what)
     }
 
     /// Returns SQL that repairs it, if the line contains enough. It does not contain the body of a function.
     pub(super) fn remedy(&self) -> Option<String> {
-        let (what, expected) = match self {
-            Self::Missing { what, expected } => (what, Some((expected, false))),
-            Self::Changed { what, expected } => (what, Some((expected, true))),
-            Self::Unexpected { what } => (what, None),
-        };
-        let (sort, name) = what.split_once(' ')?;
+        let (sort, name) = self.what.split_once(' ')?;
         let drop = dropping(sort, name)?;
-        Some(match expected {
-            None => drop,
-            Some((definition, is_there)) => {
-                let make = making(sort, name, definition)?;
-                let first = if is_there {
-                    format!("{drop} ")
-                } else {
-                    String::new()
-                };
-                format!("{first}{make}")
-            }
+        let Some(definition) = &self.expected else {
+            return Some(drop);
+        };
+        let make = making(sort, name, definition)?;
+        Some(if self.is_there {
+            format!("{drop} {make}")
+        } else {
+            make
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio_postgres::Row;
 
 use crate::error::Error;
 
@@ -29,82 +30,79 @@ impl State {
     }
 }
 
-/// What a check found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub state: State,
-    /// What was found.
-    pub text: String,
-    /// What to run: commands or SQL, one on each line. `None` when all is well or nothing can be run.
-    pub remedy: Option<String>,
-}
-
-impl Finding {
-    pub(super) fn ok(text: impl Into<String>) -> Self {
-        Self {
-            state: State::Ok,
-            text: text.into(),
-            remedy: None,
-        }
-    }
-
-    pub(super) fn warning(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            state: State::Warning,
-            text: text.into(),
-            remedy: Some(remedy.into()),
-        }
-    }
-
-    pub(super) fn problem(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self {
-            state: State::Problem,
-            ..Self::warning(text, remedy)
-        }
-    }
-
-    /// Creates a problem that no command repairs. The text says what to do.
-    pub(super) fn beyond_us(text: impl Into<String>) -> Self {
-        Self {
-            state: State::Problem,
-            ..Self::ok(text)
-        }
-    }
-
-    /// Creates the finding of a check that failed to run. It counts as a warning, because its result is
-    /// unknown.
-    pub(super) fn unchecked(error: &Error) -> Self {
-        Self {
-            state: State::Warning,
-            text: format!("could not be checked: {error}"),
-            remedy: None,
-        }
-    }
-}
-
-/// A check with its finding.
+/// A check with what it found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[non_exhaustive]
-pub struct CheckReport {
+pub struct Finding {
     /// What was checked.
     pub name: &'static str,
     /// How bad it is.
     pub state: State,
     /// What was found.
     pub finding: String,
-    /// What to run: commands or SQL, one on each line.
+    /// What to run: commands or SQL, one on each line. `None` when all is well or nothing can be run.
     pub remedy: Option<String>,
 }
 
-impl CheckReport {
-    pub(super) fn new(name: &'static str, finding: Finding) -> Self {
+impl Finding {
+    fn new(state: State, finding: String, remedy: Option<String>) -> Self {
         Self {
-            name,
-            state: finding.state,
-            finding: finding.text,
-            remedy: finding.remedy,
+            name: "",
+            state,
+            finding,
+            remedy,
         }
+    }
+
+    pub(super) fn ok(text: impl Into<String>) -> Self {
+        Self::new(State::Ok, text.into(), None)
+    }
+
+    pub(super) fn warning(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(State::Warning, text.into(), Some(remedy.into()))
+    }
+
+    pub(super) fn problem(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(State::Problem, text.into(), Some(remedy.into()))
+    }
+
+    /// Creates a problem that no command repairs. The text says what to do.
+    pub(super) fn beyond_us(text: impl Into<String>) -> Self {
+        Self::new(State::Problem, text.into(), None)
+    }
+
+    /// Creates the finding of a check that failed to run. It counts as a warning, because its result is
+    /// unknown.
+    pub(super) fn unchecked(error: &Error) -> Self {
+        Self::new(
+            State::Warning,
+            format!("could not be checked: {error}"),
+            None,
+        )
+    }
+}
+
+/// What a check found at several places: a text and perhaps a remedy for each.
+pub(super) struct Places {
+    pub(super) texts: Vec<String>,
+    pub(super) remedies: Vec<String>,
+}
+
+impl Places {
+    /// Collects a text and a remedy for each row.
+    pub(super) fn of(rows: &[Row], place: impl Fn(&Row) -> (String, String)) -> Self {
+        let (texts, mut remedies): (_, Vec<String>) = rows.iter().map(place).unzip();
+        remedies.dedup();
+        Self { texts, remedies }
+    }
+
+    /// Lists the texts, unless there is none: then all is well.
+    pub(super) fn list(&self, separator: &str) -> Option<String> {
+        (!self.texts.is_empty()).then(|| self.texts.join(separator))
+    }
+
+    pub(super) fn remedy(&self) -> String {
+        self.remedies.join("\n")
     }
 }
 
@@ -116,14 +114,5 @@ pub struct DoctorReport {
     /// Whether every check is ok.
     pub ok: bool,
     /// All checks that were run.
-    pub checks: Vec<CheckReport>,
-}
-
-impl DoctorReport {
-    pub(super) fn new(checks: Vec<CheckReport>) -> Self {
-        Self {
-            ok: checks.iter().all(|check| check.state == State::Ok),
-            checks,
-        }
-    }
+    pub checks: Vec<Finding>,
 }

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::finding::Places;
 use super::{Finding, Probe};
 use crate::error::Error;
-use crate::queue::{self, EXPIRY_WINDOW, query, sql};
+use crate::queue::{self, EXPIRY_WINDOW, sql};
 use crate::status::ExpiringKind;
 
 /// The next drain takes an event whose lease has run out, and drains are woken about every minute.
@@ -34,80 +38,65 @@ const MOST_TOLD: i64 = 5;
 
 pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = LEASE_OVERDUE.as_secs_f64();
-    let rows = query(&probe.client, &sql::doctor::LEASES, &[&limit]).await?;
+    let rows = probe.rows(&sql::doctor::LEASES, &[&limit]).await?;
     let Some(row) = rows.first() else {
         return Ok(Finding::ok("none"));
     };
     let (overdue, running): (i64, i64) = (row.get(0), row.get(1));
     if overdue > 0 {
+        let since = rounded(LEASE_OVERDUE);
         let text = format!(
-            "{overdue} leases ran out more than {} ago and no drain has taken their events since",
-            rounded(LEASE_OVERDUE)
+            "{overdue} leases ran out more than {since} ago and no drain has taken their events since"
         );
         return Ok(Finding::problem(text, "tidegate drain"));
     }
-    let longest: Option<(i64, Duration)> = row
-        .get::<_, Option<i64>>(2)
-        .zip(row.get::<_, Option<f64>>(3).map(seconds));
-    Ok(match longest {
-        Some((id, time)) if time > WORKED_ON => {
-            let text = format!(
-                "event {id} has been worked on for {}, its lease renewed",
-                rounded(time)
-            );
-            Finding::warning(text, format!("tidegate show {id}"))
-        }
-        Some((_, time)) => Finding::ok(format!(
-            "{running} running, the longest for {}",
-            rounded(time)
-        )),
-        None => Finding::ok("none running, none overdue"),
-    })
+    let (Some(id), Some(time)) = (row.get::<_, Option<i64>>(2), row.get(3)) else {
+        return Ok(Finding::ok("none running, none overdue"));
+    };
+    let (time, longest) = (seconds(time), rounded(seconds(time)));
+    if time > WORKED_ON {
+        let text = format!("event {id} has been worked on for {longest}, its lease renewed");
+        return Ok(Finding::warning(text, format!("tidegate show {id}")));
+    }
+    let text = format!("{running} running, the longest for {longest}");
+    Ok(Finding::ok(text))
 }
 
 /// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were
 /// changed by hand, or there is a bug.
 pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
+    let rows = probe.rows(&sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
     if rows.is_empty() {
         return Ok(Finding::ok("every group is leased in its order"));
     }
-    let named: Vec<String> = rows
+    let events = rows.iter().map(|row| (row.get(0), row.get(1)));
+    let events: Vec<(i64, String)> = events.collect();
+    let named = events
         .iter()
-        .map(|row| {
-            let (id, group): (i64, String) = (row.get(0), row.get(1));
-            format!("event {id} of group {group:?}")
-        })
-        .collect();
-    let text = format!("out of the order of its group: {}", named.join(", "));
-    let ids: Vec<String> = rows
-        .iter()
-        .map(|row| row.get::<_, i64>(0).to_string())
-        .collect();
+        .map(|(id, group)| format!("event {id} of group {group:?}"));
+    let text = format!(
+        "out of the order of its group: {}",
+        named.collect::<Vec<_>>().join(", ")
+    );
+    let ids: Vec<String> = events.iter().map(|(id, _)| id.to_string()).collect();
     let remedy = format!("tidegate requeue --id {} --reason disorder", ids.join(" "));
     Ok(Finding::problem(text, remedy))
 }
 
 pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let limit = UNTOUCHED.as_secs_f64();
-    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&limit, &probe.target.kinds];
-    let rows = query(&probe.client, &sql::doctor::UNTOUCHED, &values).await?;
+    let (limit, shown) = (UNTOUCHED.as_secs_f64(), rounded(UNTOUCHED));
+    let values: [&(dyn ToSql + Sync); 2] = [&limit, &probe.target.kinds];
+    let rows = probe.rows(&sql::doctor::UNTOUCHED, &values).await?;
     let Some(row) = rows.first() else {
-        return Ok(Finding::ok(format!(
-            "no event has been ready for {}",
-            rounded(UNTOUCHED)
-        )));
+        return Ok(Finding::ok(format!("no event has been ready for {shown}")));
     };
-    let (id, time, something_ended) = (row.get::<_, i64>(0), seconds(row.get(1)), row.get(2));
-    let text = format!("event {id} has been ready for {}", rounded(time));
-    Ok(if something_ended {
+    let (id, time) = (row.get::<_, i64>(0), rounded(seconds(row.get(1))));
+    let text = format!("event {id} has been ready for {time}");
+    Ok(if row.get(2) {
         let text = format!("{text}: drains run, but not long or often enough");
         Finding::warning(text, "tidegate drain --budget 5m")
     } else {
-        let text = format!(
-            "{text}, and nothing has ended in {}: no drain runs",
-            rounded(UNTOUCHED)
-        );
+        let text = format!("{text}, and nothing has ended in {shown}: no drain runs");
         Finding::problem(text, "tidegate drain")
     })
 }
@@ -134,95 +123,92 @@ pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
 }
 
 pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let limit = BLOCKED.as_secs_f64();
-    let rows = query(&probe.client, &sql::doctor::LONG_BLOCKED, &[&limit]).await?;
-    let first = rows.first();
-    let group: Option<String> = first.and_then(|row| row.get(1));
-    let (Some(row), Some(group)) = (first, group) else {
-        return Ok(Finding::ok(format!(
-            "none has been blocked for {}",
-            rounded(BLOCKED)
-        )));
+    let (limit, shown) = (BLOCKED.as_secs_f64(), rounded(BLOCKED));
+    let rows = probe.rows(&sql::doctor::LONG_BLOCKED, &[&limit]).await?;
+    let row = rows.first();
+    let (Some(row), Some(group)) = (row, row.and_then(|row| row.get::<_, Option<String>>(1)))
+    else {
+        return Ok(Finding::ok(format!("none has been blocked for {shown}")));
     };
     let groups: i64 = row.get(0);
     let text = format!(
-        "{groups} groups wait behind a first event older than {}, such as group {group:?}",
-        rounded(BLOCKED)
+        "{groups} groups wait behind a first event older than {shown}, such as group {group:?}"
     );
     Ok(Finding::warning(text, "tidegate blocked-groups"))
 }
 
 pub(super) async fn paused(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::PAUSED, &[]).await?;
-    if rows.is_empty() {
-        return Ok(Finding::ok("none has events waiting"));
-    }
-    let waiting = rows
-        .iter()
-        .map(|row| format!("{} ({})", row.get::<_, String>(0), row.get::<_, i64>(1)));
-    let text = format!("events wait: {}", waiting.collect::<Vec<_>>().join(", "));
-    let resume = rows
-        .iter()
-        .map(|row| format!("tidegate resume {}", row.get::<_, String>(0)));
-    Ok(Finding::warning(
-        text,
-        resume.collect::<Vec<_>>().join("\n"),
-    ))
+    let rows = probe.rows(&sql::doctor::PAUSED, &[]).await?;
+    let paused = Places::of(&rows, |row| {
+        let (kind, events): (String, i64) = (row.get(0), row.get(1));
+        (
+            format!("{kind} ({events})"),
+            format!("tidegate resume {kind}"),
+        )
+    });
+    Ok(match paused.list(", ") {
+        None => Finding::ok("none has events waiting"),
+        Some(kinds) => Finding::warning(format!("events wait: {kinds}"), paused.remedy()),
+    })
 }
 
 pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::SERVICES_DOWN, &[]).await?;
-    let (mut texts, mut remedies, mut longest, mut refuses_us) =
-        (vec![], vec![], Duration::ZERO, false);
-    for row in &rows {
-        let (name, state): (String, String) = (row.get(0), row.get(1));
-        let (time, waiting): (Duration, i64) = (seconds(row.get(2)), row.get(3));
-        let error = row.get::<_, Option<String>>(4).unwrap_or_default();
-        let is_paused = state == "paused";
-        let what = if is_paused {
-            format!("has been paused for {} (", rounded(time))
+    let rows = probe.rows(&sql::doctor::SERVICES_DOWN, &[]).await?;
+    let is_paused = |row: &Row| row.get::<_, &str>(1) == "paused";
+    let error = |row: &Row| row.get::<_, Option<String>>(4).unwrap_or_default();
+    let down = Places::of(&rows, |row| {
+        let (name, waiting): (String, i64) = (row.get(0), row.get(3));
+        let (time, error) = (rounded(seconds(row.get(2))), error(row));
+        let text = if is_paused(row) {
+            format!("{name} has been paused for {time} ({waiting} events wait)")
         } else {
-            format!("has not answered for {} ({error}; ", rounded(time))
+            format!("{name} has not answered for {time} ({error}; {waiting} events wait)")
         };
-        texts.push(format!("{name} {what}{waiting} events wait)"));
-        remedies.push(format!(
-            "tidegate service {name} --resume --reason recovered"
-        ));
-        refuses_us |= error == "credentials" && !is_paused;
-        longest = longest.max(if is_paused { Duration::ZERO } else { time });
-    }
-    let text = texts.join("; ");
-    Ok(if rows.is_empty() {
-        Finding::ok("all that were called have answered")
-    } else if refuses_us || longest > LONG_OUTAGE {
-        Finding::problem(text, remedies.join("\n"))
-    } else if longest > OUTAGE || rows.iter().any(|row| row.get::<_, &str>(1) == "paused") {
-        Finding::warning(text, remedies.join("\n"))
-    } else {
-        Finding::ok(text)
-    })
+        (
+            text,
+            format!("tidegate service {name} --resume --reason recovered"),
+        )
+    });
+    let Some(text) = down.list("; ") else {
+        return Ok(Finding::ok("all that were called have answered"));
+    };
+    let silent = || rows.iter().filter(|row| !is_paused(row));
+    let longest = silent()
+        .map(|row| seconds(row.get(2)))
+        .max()
+        .unwrap_or_default();
+    Ok(
+        if longest > LONG_OUTAGE || silent().any(|row| error(row) == "credentials") {
+            Finding::problem(text, down.remedy())
+        } else if longest > OUTAGE || rows.iter().any(is_paused) {
+            Finding::warning(text, down.remedy())
+        } else {
+            Finding::ok(text)
+        },
+    )
 }
 
 /// Checks for overdue slots, and for schedules that no drain can fire.
 pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = SLOT_OVERDUE.as_secs_f64();
-    let rows = query(&probe.client, &sql::schedule::TROUBLED_SCHEDULES, &[&limit]).await?;
-    if rows.is_empty() {
-        return Ok(Finding::ok("none is stopped or late"));
-    }
-    let (mut texts, mut remedies) = (vec![], vec![]);
-    for row in &rows {
+    let rows = probe
+        .rows(&sql::schedule::TROUBLED_SCHEDULES, &[&limit])
+        .await?;
+    let troubled = Places::of(&rows, |row| {
         let (name, why): (String, String) = (row.get(0), row.get(1));
+        let resume = format!("tidegate schedule {name} --resume --reason mended");
         let waits_for_a_drain: bool = row.get(2);
-        remedies.push(if waits_for_a_drain {
+        let remedy = if waits_for_a_drain {
             "tidegate drain".to_owned()
         } else {
-            format!("tidegate schedule {name} --resume --reason mended")
-        });
-        texts.push(format!("{name}: {why}"));
-    }
-    remedies.dedup();
-    Ok(Finding::warning(texts.join("; "), remedies.join("\n")))
+            resume
+        };
+        (format!("{name}: {why}"), remedy)
+    });
+    Ok(match troubled.list("; ") {
+        None => Finding::ok("none is stopped or late"),
+        Some(text) => Finding::warning(text, troubled.remedy()),
+    })
 }
 
 /// Converts the database's seconds. They are negative if a clock was set back.

@@ -1,9 +1,11 @@
 //! Checks of the log: a partition for every day on which rows will expire, and no partition left whose rows
 //! have all expired.
 
+use tokio_postgres::Row;
+
 use super::{Finding, Probe};
 use crate::error::Error;
-use crate::queue::{query, sql};
+use crate::queue::sql;
 
 /// A new day may begin between two checks, and a daily cleanup may be late once.
 const DAYS_AHEAD: i32 = 2;
@@ -20,52 +22,44 @@ const READERS: i64 = 5;
 const CLEANUP: &str = "tidegate cleanup";
 
 pub(super) async fn missing_partitions(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(
-        &probe.client,
-        &sql::doctor::MISSING_PARTITIONS,
-        &[&DAYS_AHEAD],
-    )
-    .await?;
-    let days: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    Ok(if days.is_empty() {
-        Finding::ok(format!(
+    let statement = &sql::doctor::MISSING_PARTITIONS;
+    let days = probe.rows(statement, &[&DAYS_AHEAD]).await?;
+    Ok(match names(&days) {
+        None => Finding::ok(format!(
             "there for today's events and those of the next {DAYS_AHEAD} days"
-        ))
-    } else {
-        let text = format!(
-            "no partition for rows that expire on {}; they go to the default one, which cannot be dropped",
-            days.join(", ")
-        );
-        Finding::warning(text, CLEANUP)
+        )),
+        Some(days) => Finding::warning(
+            format!(
+                "no partition for rows that expire on {days}; they go to the default one, which cannot be dropped"
+            ),
+            CLEANUP,
+        ),
     })
 }
 
 pub(super) async fn expired_partitions(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(
-        &probe.client,
-        &sql::doctor::EXPIRED_PARTITIONS,
-        &[&DAYS_OVERDUE],
-    )
-    .await?;
-    let names: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    Ok(if names.is_empty() {
-        Finding::ok("no partition is left that should be gone")
-    } else {
-        let text = format!(
-            "all rows expired more than {DAYS_OVERDUE} days ago, so no cleanup has run since: {}",
-            names.join(", ")
-        );
-        Finding::warning(text, CLEANUP)
+    let statement = &sql::doctor::EXPIRED_PARTITIONS;
+    let partitions = probe.rows(statement, &[&DAYS_OVERDUE]).await?;
+    Ok(match names(&partitions) {
+        None => Finding::ok("no partition is left that should be gone"),
+        Some(names) => Finding::warning(
+            format!(
+                "all rows expired more than {DAYS_OVERDUE} days ago, so no cleanup has run since: {names}"
+            ),
+            CLEANUP,
+        ),
     })
+}
+
+fn names(rows: &[Row]) -> Option<String> {
+    let names: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// Checks the room for locks. A statement that finds no room for one more lock fails, even a publish or a
 /// drain.
 pub(super) async fn locks(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::LOCKS, &[]).await?;
-    let [row] = &rows[..] else {
-        return Err(Error::Unreadable("locks: no figures".to_owned()));
-    };
+    let row = probe.row(&sql::doctor::LOCKS).await?;
     Ok(judge_locks(row.get(0), row.get(1), row.get(2)))
 }
 
@@ -88,19 +82,21 @@ fn judge_locks(of_a_query: i64, for_each: i64, sessions: i64) -> Finding {
 }
 
 pub(super) async fn stray_rows(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::STRAY_ROWS, &[&MOST_STRAYS]).await?;
+    let statement = &sql::doctor::STRAY_ROWS;
+    let rows = probe.rows(statement, &[&MOST_STRAYS]).await?;
     let strays: i64 = rows.first().map_or(0, |row| row.get(0));
-    Ok(match strays {
-        0 => Finding::ok("no row is in the default partition"),
-        MOST_STRAYS => {
-            Finding::warning(strays_text(&format!("{MOST_STRAYS} rows or more")), CLEANUP)
-        }
-        rows => Finding::warning(strays_text(&format!("{rows} rows")), CLEANUP),
-    })
-}
-
-fn strays_text(rows: &str) -> String {
-    format!("{rows} in the default partition, where each is deleted by itself when it expires")
+    if strays == 0 {
+        return Ok(Finding::ok("no row is in the default partition"));
+    }
+    let more = if strays == MOST_STRAYS {
+        " or more"
+    } else {
+        ""
+    };
+    let text = format!(
+        "{strays} rows{more} in the default partition, where each is deleted by itself when it expires"
+    );
+    Ok(Finding::warning(text, CLEANUP))
 }
 
 #[cfg(test)]
@@ -113,7 +109,11 @@ mod tests {
         // A table and six indexes for each of 366 days, and for their parent.
         let finding = judge_locks(2569, 64, 100);
         assert_eq!(finding.state, State::Warning);
-        assert!(finding.text.contains("room for 6400"), "{}", finding.text);
+        assert!(
+            finding.finding.contains("room for 6400"),
+            "{}",
+            finding.finding
+        );
         assert_eq!(judge_locks(2569, 257, 100).state, State::Ok);
         assert_eq!(judge_locks(7 * 99, 64, 100).state, State::Ok);
     }

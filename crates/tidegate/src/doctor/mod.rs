@@ -14,16 +14,18 @@ mod upkeep;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row};
 
 pub use self::catalog::{EXPECTED, catalog};
-pub use self::finding::{CheckReport, DoctorReport, Finding, State};
+pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::schema::refuse_foreign;
 use crate::connect::Database;
 use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::migrate::Migrations;
-use crate::queue::{query, sql};
+use crate::queue::query;
+use crate::queue::sql::{self, Statement};
 
 /// What to examine: a database, and what the doctor must know about the program.
 pub struct Target<'a> {
@@ -53,50 +55,71 @@ struct Check {
     look: Look,
 }
 
-/// All checks, in the order of the report: first the basis, then what depends on it.
-static CHECKS: &[Check] = &[
-    of_server("server version", |probe| server::version(probe).boxed()),
-    of_server("writable", |probe| server::writable(probe).boxed()),
-    of_server("isolation", |probe| server::isolation(probe).boxed()),
-    of_server("durability", |probe| server::durability(probe).boxed()),
-    of_server("settings", |probe| server::settings(probe).boxed()),
-    of_server("schema version", |probe| schema::version(probe).boxed()),
-    of_server("rights", |probe| schema::rights(probe).boxed()),
-    of_queue("ids", |probe| schema::ids(probe).boxed()),
-    of_queue("schema drift", |probe| schema::drift(probe).boxed()),
-    of_queue("kinds", |probe| schema::kinds(probe).boxed()),
-    of_queue("log partitions", |probe| {
-        log::missing_partitions(probe).boxed()
-    }),
-    of_queue("log expiry", |probe| log::expired_partitions(probe).boxed()),
-    of_queue("log default", |probe| log::stray_rows(probe).boxed()),
-    of_queue("locks", |probe| log::locks(probe).boxed()),
-    of_queue("leases", |probe| flow::leases(probe).boxed()),
-    of_queue("order of groups", |probe| flow::order(probe).boxed()),
-    of_queue("drains", |probe| flow::drains(probe).boxed()),
-    of_queue("deadlines", |probe| flow::deadlines(probe).boxed()),
-    of_queue("groups", |probe| flow::groups(probe).boxed()),
-    of_queue("paused kinds", |probe| flow::paused(probe).boxed()),
-    of_queue("services", |probe| flow::services(probe).boxed()),
-    of_queue("schedules", |probe| flow::schedules(probe).boxed()),
-    of_queue("bloat", |probe| upkeep::bloat(probe).boxed()),
-    of_queue("autovacuum", |probe| upkeep::autovacuum(probe).boxed()),
-    of_server("vacuum horizon", |probe| upkeep::horizon(probe).boxed()),
-];
-
-const fn of_server(name: &'static str, look: Look) -> Check {
-    Check {
-        name,
-        needs_schema: false,
-        look,
-    }
+macro_rules! checks {
+    ($($of:ident($name:literal, $module:ident::$check:ident);)*) => {
+        &[$(Check {
+            name: $name,
+            needs_schema: checks!($of),
+            look: |probe| $module::$check(probe).boxed(),
+        }),*]
+    };
+    (of_server) => { false };
+    (of_queue) => { true };
 }
 
-const fn of_queue(name: &'static str, look: Look) -> Check {
-    Check {
-        name,
-        needs_schema: true,
-        look,
+/// All checks, in the order of the report: first the basis, then what depends on it.
+static CHECKS: &[Check] = checks! {
+    of_server("server version", server::version);
+    of_server("writable", server::writable);
+    of_server("isolation", server::isolation);
+    of_server("durability", server::durability);
+    of_server("settings", server::settings);
+    of_server("schema version", schema::version);
+    of_server("rights", schema::rights);
+    of_queue("ids", schema::ids);
+    of_queue("schema drift", schema::drift);
+    of_queue("kinds", schema::kinds);
+    of_queue("log partitions", log::missing_partitions);
+    of_queue("log expiry", log::expired_partitions);
+    of_queue("log default", log::stray_rows);
+    of_queue("locks", log::locks);
+    of_queue("leases", flow::leases);
+    of_queue("order of groups", flow::order);
+    of_queue("drains", flow::drains);
+    of_queue("deadlines", flow::deadlines);
+    of_queue("groups", flow::groups);
+    of_queue("paused kinds", flow::paused);
+    of_queue("services", flow::services);
+    of_queue("schedules", flow::schedules);
+    of_queue("bloat", upkeep::bloat);
+    of_queue("autovacuum", upkeep::autovacuum);
+    of_server("vacuum horizon", upkeep::horizon);
+};
+
+impl Probe<'_> {
+    async fn rows(
+        &self,
+        statement: &'static Statement,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        query(&self.client, statement, values).await
+    }
+
+    /// Returns the only row of a statement's answer.
+    async fn row(&self, statement: &'static Statement) -> Result<Row, Error> {
+        let row = self.rows(statement, &[]).await?.into_iter().next();
+        row.ok_or_else(|| Error::Unreadable(format!("{}: no figures", statement.name)))
+    }
+
+    /// Returns the settings of these names whose value is like this, each with the value and its source.
+    async fn settings(
+        &self,
+        names: &[&str],
+        is_like: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Row>, Error> {
+        let mut settings = self.rows(&sql::doctor::SETTINGS, &[&names]).await?;
+        settings.retain(|row| is_like(row.get(1)));
+        Ok(settings)
     }
 }
 
@@ -110,7 +133,7 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport, Error> {
         target,
         client: target.database.connect().await?,
     };
-    let rows = query(&probe.client, &sql::doctor::IS_MIGRATED, &[]).await?;
+    let rows = probe.rows(&sql::doctor::IS_MIGRATED, &[]).await?;
     let is_migrated = rows.first().is_some_and(|row| row.get(0));
     let mut checks = Vec::with_capacity(CHECKS.len());
     for check in CHECKS
@@ -122,7 +145,13 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport, Error> {
             probe.client = target.database.connect().await?;
         }
         let finding = finding.unwrap_or_else(|error| Finding::unchecked(&error));
-        checks.push(CheckReport::new(check.name, finding));
+        checks.push(Finding {
+            name: check.name,
+            ..finding
+        });
     }
-    Ok(DoctorReport::new(checks))
+    Ok(DoctorReport {
+        ok: checks.iter().all(|check| check.state == State::Ok),
+        checks,
+    })
 }

@@ -3,11 +3,12 @@
 use tokio_postgres::Row;
 
 use super::catalog::{self, Drift, EXPECTED};
+use super::finding::Places;
 use super::{Finding, Probe};
 use crate::connect::Database;
-use crate::error::{Error, describe};
+use crate::error::Error;
 use crate::migrate;
-use crate::queue::{self, query, sql};
+use crate::queue::{self, sql};
 
 /// Further differences are counted, not listed: an operator repairs the first ones and checks again.
 const MOST_DIFFERENCES: usize = 20;
@@ -18,15 +19,11 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
         let text = "the database has no queue: it was never migrated";
         return Ok(Finding::problem(text, "tidegate migrate"));
     }
-    let Some(other) = versions
-        .iter()
-        .find(|version| version.found != version.known)
-    else {
-        let known: Vec<String> = versions
+    let Some(other) = versions.iter().find(|version| version.differs()) else {
+        let known = versions
             .iter()
-            .map(|version| format!("{} {}", version.history, version.known))
-            .collect();
-        return Ok(Finding::ok(known.join(", ")));
+            .map(|one| format!("{} {}", one.history, one.known));
+        return Ok(Finding::ok(known.collect::<Vec<_>>().join(", ")));
     };
     let text = other.to_string();
     let registered = queue::registered(&probe.client).await?;
@@ -45,31 +42,28 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
 /// Checks who may create functions in a schema where other logins look up names. Such a function can make
 /// other logins run it.
 pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let open = query(&probe.client, &sql::doctor::OPEN_SCHEMAS, &[]).await?;
-    let open: Vec<String> = open.iter().map(|row| row.get(0)).collect();
-    if open.is_empty() {
-        return Ok(Finding::ok("nobody makes things in a schema of others"));
-    }
-    let text = format!(
-        "every login may make functions in {}, which others then run as their own",
-        open.join(", ")
-    );
-    let remedies = open.iter();
-    let remedies = remedies.map(|schema| format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC;"));
-    Ok(Finding::warning(
-        text,
-        remedies.collect::<Vec<_>>().join("\n"),
-    ))
+    let open = probe.rows(&sql::doctor::OPEN_SCHEMAS, &[]).await?;
+    let open = Places::of(&open, |row| {
+        let schema: String = row.get(0);
+        let remedy = format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC;");
+        (schema, remedy)
+    });
+    Ok(match open.list(", ") {
+        None => Finding::ok("nobody makes things in a schema of others"),
+        Some(schemas) => Finding::warning(
+            format!(
+                "every login may make functions in {schemas}, which others then run as their own"
+            ),
+            open.remedy(),
+        ),
+    })
 }
 
 /// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
 /// sequence.
 pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::IDS, &[]).await?;
-    let Some((last, highest)) = rows.first().map(|row| (row.get(0), row.get(1))) else {
-        return Err(Error::Unreadable("ids: nothing".to_owned()));
-    };
-    let (last, highest): (i64, i64) = (last, highest);
+    let row = probe.row(&sql::doctor::IDS).await?;
+    let (last, highest): (i64, i64) = (row.get(0), row.get(1));
     if last < highest {
         let text = format!(
             "new events get ids that older events already have: {last} was drawn last, and {highest} is stored"
@@ -97,17 +91,14 @@ pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
     }
     let mut remedies: Vec<String> = drift.iter().filter_map(Drift::remedy).collect();
     remedies.truncate(MOST_DIFFERENCES);
-    let is_harmful = drift.iter().any(Drift::is_harmful);
     let (text, remedy) = (texts.join("; "), remedies.join("\n"));
-    let finding = if is_harmful {
+    let mut finding = if drift.iter().any(Drift::is_harmful) {
         Finding::problem(text, remedy)
     } else {
         Finding::warning(text, remedy)
     };
-    Ok(Finding {
-        remedy: finding.remedy.filter(|remedy| !remedy.is_empty()),
-        ..finding
-    })
+    finding.remedy = finding.remedy.filter(|remedy| !remedy.is_empty());
+    Ok(finding)
 }
 
 pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
@@ -125,56 +116,45 @@ pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
         );
         return Ok(Finding::problem(text, "tidegate migrate"));
     }
-    let strange = query(&probe.client, &sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
-    let (foreign, nobodys): (Vec<&Row>, Vec<&Row>) = strange.iter().partition(|row| row.get(1));
-    if !nobodys.is_empty() {
-        let text = format!(
-            "the next drain fails events of kinds that nobody registered: {}",
-            listed(&nobodys)
-        );
-        return Ok(Finding::problem(text, registrations(&nobodys)));
-    }
-    if !foreign.is_empty() {
-        let text = format!(
-            "events of kinds that only another program handles: {}",
-            listed(&foreign)
-        );
-        let first: String = foreign[0].get(0);
-        return Ok(Finding::warning(
-            text,
-            format!("tidegate list --kind {first}"),
-        ));
-    }
-    Ok(Finding::ok(format!(
-        "{} kinds are registered, no event has another",
-        kinds.len()
-    )))
-}
-
-fn listed(rows: &[&Row]) -> String {
-    let counted = |row: &&Row| format!("{} ({})", row.get::<_, String>(0), row.get::<_, i64>(2));
-    rows.iter().map(counted).collect::<Vec<_>>().join(", ")
-}
-
-/// Describes the registrations. Events of a registered kind that this program does not know wait for the
-/// program that does.
-fn registrations(rows: &[&Row]) -> String {
-    let insert = |row: &&Row| {
-        let kind = row.get::<_, String>(0).replace('\'', "''");
+    let strange = probe.rows(&sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
+    let (foreign, nobodys): (Vec<Row>, Vec<Row>) = strange.into_iter().partition(|row| row.get(1));
+    // Events of a registered kind that this program does not know wait for the program that does.
+    let nobodys = counted(&nobodys, |kind| {
+        let kind = kind.replace('\'', "''");
         format!("INSERT INTO tidegate.event_kind (kind) VALUES ('{kind}');")
-    };
-    rows.iter().map(insert).collect::<Vec<_>>().join("\n")
+    });
+    if let Some(list) = nobodys.list(", ") {
+        let text = format!("the next drain fails events of kinds that nobody registered: {list}");
+        return Ok(Finding::problem(text, nobodys.remedy()));
+    }
+    let foreign = counted(&foreign, |kind| format!("tidegate list --kind {kind}"));
+    Ok(match foreign.list(", ") {
+        None => Finding::ok(format!(
+            "{} kinds are registered, no event has another",
+            kinds.len()
+        )),
+        Some(list) => Finding::warning(
+            format!("events of kinds that only another program handles: {list}"),
+            &*foreign.remedies[0],
+        ),
+    })
+}
+
+/// Returns the kinds with their number of events.
+fn counted(rows: &[Row], remedy: impl Fn(&str) -> String) -> Places {
+    Places::of(rows, |row| {
+        let (kind, events): (&str, i64) = (row.get(0), row.get(2));
+        (format!("{kind} ({events})"), remedy(kind))
+    })
 }
 
 /// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not
 /// belong there.
 pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
     let client = database.connect().await?;
-    let found = client
-        .query_typed("SELECT to_regclass('tidegate.event_kind') IS NOT NULL", &[])
-        .await;
-    let found = found.map_err(|error| Error::Migrate(describe(&error)))?;
-    if !found.first().is_some_and(|row| row.get(0)) {
+    let sql = "SELECT to_regclass('tidegate.event_kind') IS NOT NULL";
+    let found = migrate::first_row(&client, sql, &[]).await?;
+    if !found.is_some_and(|row| row.get(0)) {
         return Ok(());
     }
     match foreign(&queue::registered(&client).await?, kinds) {

@@ -2,14 +2,15 @@
 
 use tokio_postgres::Row;
 
+use super::finding::Places;
 use super::{Finding, Probe};
 use crate::error::Error;
 use crate::migrate::refuse_old_server;
-use crate::queue::{query, sql};
+use crate::queue::sql;
 
 pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["server_version", "server_version_num"];
-    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let settings = probe.settings(&names, |_| true).await?;
     let [version, number] = &settings[..] else {
         return Err(Error::Unreadable("settings: no version".to_owned()));
     };
@@ -25,68 +26,49 @@ fn judge_version(version: &str, number: u32) -> Finding {
 }
 
 pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let standby = query(&probe.client, &sql::doctor::IS_STANDBY, &[]).await?;
-    if standby.first().is_some_and(|row| row.get(0)) {
+    let standby = probe.row(&sql::doctor::IS_STANDBY).await?;
+    if standby.get(0) {
         return Ok(Finding::beyond_us(
             "this server is a standby: let DATABASE_URL name the primary",
         ));
     }
-    let names = ["default_transaction_read_only"];
-    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
-    let read_only = settings.first().filter(|row| row.get::<_, &str>(1) == "on");
-    Ok(match read_only {
+    let name = "default_transaction_read_only";
+    let read_only = probe.settings(&[name], |value| value == "on").await?;
+    Ok(match read_only.first() {
         None => Finding::ok("transactions may write"),
         Some(row) => Finding::problem(
-            "default_transaction_read_only is on: nothing can be published or finished",
-            format!(
-                "SET default_transaction_read_only = off;\n{}",
-                correction(row, "off")
-            ),
+            format!("{name} is on: nothing can be published or finished"),
+            format!("SET {name} = off;\n{}", correction(row, "off")),
         ),
     })
 }
 
 pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let names = ["default_transaction_isolation"];
-    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
-    let other = settings
-        .first()
-        .map(|row| (row, row.get::<_, String>(1)))
-        .filter(|(_, level)| level != "read committed");
-    Ok(match other {
+    let (name, wanted) = ("default_transaction_isolation", "read committed");
+    let other = probe.settings(&[name], |level| level != wanted).await?;
+    Ok(match other.first() {
         None => Finding::ok("transactions see what was committed before each of their statements"),
-        Some((row, level)) => Finding::problem(
-            format!(
-                "default_transaction_isolation is {level}: nothing is leased and nothing cleaned up"
-            ),
-            format!(
-                "SET default_transaction_isolation = 'read committed';\n{}",
-                correction(row, "'read committed'")
-            ),
-        ),
+        Some(row) => {
+            let (level, quoted): (String, _) = (row.get(1), format!("'{wanted}'"));
+            Finding::problem(
+                format!("{name} is {level}: nothing is leased and nothing cleaned up"),
+                format!("SET {name} = {quoted};\n{}", correction(row, &quoted)),
+            )
+        }
     })
 }
 
 pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["fsync", "full_page_writes", "synchronous_commit"];
-    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
-    let off: Vec<&Row> = settings
-        .iter()
-        .filter(|row| row.get::<_, &str>(1) == "off")
-        .collect();
-    if off.is_empty() {
-        return Ok(Finding::ok(
-            "what was committed survives a crash of the server",
-        ));
-    }
-    let listed: Vec<&str> = off.iter().map(|row| row.get(0)).collect();
-    let text = format!(
-        "a crash of the server loses events that were acknowledged: {} is off",
-        listed.join(", ")
-    );
-    let mut remedies: Vec<String> = off.iter().map(|row| correction(row, "on")).collect();
-    remedies.push("SELECT pg_reload_conf();".to_owned());
-    Ok(Finding::problem(text, remedies.join("\n")))
+    let off = probe.settings(&names, |value| value == "off").await?;
+    let off = Places::of(&off, |row| (row.get(0), correction(row, "on")));
+    Ok(match off.list(", ") {
+        None => Finding::ok("what was committed survives a crash of the server"),
+        Some(list) => Finding::problem(
+            format!("a crash of the server loses events that were acknowledged: {list} is off"),
+            off.remedy() + "\nSELECT pg_reload_conf();",
+        ),
+    })
 }
 
 /// Returns the statement that changes a setting in the place where its current value is set.

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use tokio_postgres::types::ToSql;
+
+use super::finding::Places;
 use super::{Finding, Probe};
 use crate::error::Error;
-use crate::queue::{query, sql};
+use crate::queue::sql;
 
 /// Ten times the number at which autovacuum should begin. With more, autovacuum does not keep up.
 const MOST_DEAD_ROWS: i64 = 200_000;
@@ -24,19 +27,15 @@ const LONG_TRANSACTION: Duration = Duration::from_mins(10);
 const SLOT_BEHIND: i64 = 1_000_000;
 
 pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = query(&probe.client, &sql::doctor::BLOAT, &[]).await?;
-    Ok(rows.first().map_or_else(
-        || Finding::ok("the server collects no statistics"),
-        |row| {
-            let last: Option<String> = row.get(3);
-            let text = judge_bloat(row.get(0), row.get(1), row.get(2));
-            let last = last.map_or_else(|| "never".to_owned(), |at| format!("{at} UTC"));
-            Finding {
-                text: format!("{}; last autovacuum: {last}", text.text),
-                ..text
-            }
-        },
-    ))
+    let rows = probe.rows(&sql::doctor::BLOAT, &[]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Finding::ok("the server collects no statistics"));
+    };
+    let mut finding = judge_bloat(row.get(0), row.get(1), row.get(2));
+    let last: Option<String> = row.get(3);
+    let last = last.map_or_else(|| "never".to_owned(), |at| format!("{at} UTC"));
+    finding.finding = format!("{}; last autovacuum: {last}", finding.finding);
+    Ok(finding)
 }
 
 fn judge_bloat(live: i64, dead: i64, bytes: i64) -> Finding {
@@ -56,56 +55,45 @@ fn judge_bloat(live: i64, dead: i64, bytes: i64) -> Finding {
 
 pub(super) async fn autovacuum(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["autovacuum", "track_counts"];
-    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
-    let off = settings
-        .iter()
-        .filter(|row| row.get::<_, &str>(1) == "off")
-        .map(|row| row.get::<_, String>(0));
-    let off: Vec<String> = off.collect();
-    let tables = query(&probe.client, &sql::doctor::UNVACUUMED, &[]).await?;
-    let mut texts: Vec<String> = off.iter().map(|name| format!("{name} is off")).collect();
-    let mut remedies: Vec<String> = off
-        .iter()
-        .map(|name| format!("ALTER SYSTEM SET {name} = on;"))
-        .collect();
-    if !off.is_empty() {
-        remedies.push("SELECT pg_reload_conf();".to_owned());
+    let settings = probe.settings(&names, |value| value == "off").await?;
+    let mut off = Places::of(&settings, |row| {
+        let name: String = row.get(0);
+        (
+            format!("{name} is off"),
+            format!("ALTER SYSTEM SET {name} = on;"),
+        )
+    });
+    if !settings.is_empty() {
+        off.remedies.push("SELECT pg_reload_conf();".to_owned());
     }
-    for row in &tables {
+    for row in probe.rows(&sql::doctor::UNVACUUMED, &[]).await? {
         let (table, option): (String, String) = (row.get(0), row.get(1));
-        texts.push(format!("{option} is off for {table}"));
-        remedies.push(format!("ALTER TABLE {table} RESET ({option});"));
+        off.texts.push(format!("{option} is off for {table}"));
+        off.remedies
+            .push(format!("ALTER TABLE {table} RESET ({option});"));
     }
-    Ok(if texts.is_empty() {
-        Finding::ok("on, for every table of the queue")
-    } else {
-        Finding::problem(texts.join("; "), remedies.join("\n"))
+    Ok(match off.list("; ") {
+        None => Finding::ok("on, for every table of the queue"),
+        Some(text) => Finding::problem(text, off.remedy()),
     })
 }
 
 pub(super) async fn horizon(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let limit = LONG_TRANSACTION.as_secs_f64();
-    let holders = query(
-        &probe.client,
-        &sql::doctor::HOLDERS,
-        &[&limit, &SLOT_BEHIND],
-    )
-    .await?;
-    if !holders.is_empty() {
-        let texts: Vec<String> = holders.iter().map(|row| row.get(0)).collect();
-        let remedies: Vec<String> = holders.iter().map(|row| row.get(1)).collect();
-        let text = format!("dead rows cannot be removed: {}", texts.join("; "));
-        return Ok(Finding::warning(text, remedies.join("\n")));
+    let limits: [&(dyn ToSql + Sync); 2] = [&LONG_TRANSACTION.as_secs_f64(), &SLOT_BEHIND];
+    let holders = probe.rows(&sql::doctor::HOLDERS, &limits).await?;
+    let holders = Places::of(&holders, |row| (row.get(0), row.get(1)));
+    if let Some(list) = holders.list("; ") {
+        let text = format!("dead rows cannot be removed: {list}");
+        return Ok(Finding::warning(text, holders.remedy()));
     }
-    let sight = query(&probe.client, &sql::doctor::SIGHT, &[]).await?;
-    let blind = sight.first().filter(|row| !row.get::<_, bool>(0));
-    Ok(match blind {
-        None => Finding::ok("nothing keeps vacuum from removing dead rows"),
-        Some(row) => Finding::warning(
-            "this role does not see what other roles' sessions do",
-            format!("GRANT pg_monitor TO {};", row.get::<_, String>(1)),
-        ),
-    })
+    let sight = probe.row(&sql::doctor::SIGHT).await?;
+    if sight.get(0) {
+        return Ok(Finding::ok("nothing keeps vacuum from removing dead rows"));
+    }
+    Ok(Finding::warning(
+        "this role does not see what other roles' sessions do",
+        format!("GRANT pg_monitor TO {};", sight.get::<_, String>(1)),
+    ))
 }
 
 #[cfg(test)]

@@ -525,23 +525,19 @@ impl Flusher<'_> {
         }
     }
 
-    /// Returns those ends that may be written, and notes those behind one of their group that cannot.
-    fn not_held<'a>(&mut self, ends: &[&'a End]) -> Vec<&'a End> {
-        let mut free = Vec::new();
-        for end in ends.iter().copied() {
-            if !self.is_open(end) {
-                continue;
-            }
-            let lease = end.finalization.lease;
-            let group = end.group.as_deref();
-            let first = group.and_then(|group| self.state.held_groups.get(group));
-            if first.is_some_and(|first| lease.id > *first) {
-                self.state.held.insert(lease);
-            } else {
-                free.push(end);
-            }
+    /// Whether an end may be written. Notes it if it is behind one of its group that cannot be.
+    fn is_free(&mut self, end: &End) -> bool {
+        if !self.is_open(end) {
+            return false;
         }
-        free
+        let lease = end.finalization.lease;
+        let group = end.group.as_deref();
+        let first = group.and_then(|group| self.state.held_groups.get(group));
+        let is_held = first.is_some_and(|first| lease.id > *first);
+        if is_held {
+            self.state.held.insert(lease);
+        }
+        !is_held
     }
 
     /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the
@@ -553,7 +549,8 @@ impl Flusher<'_> {
         ends: &'a [&'a End],
     ) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let ends = self.not_held(ends);
+            let mut ends = ends.to_vec();
+            ends.retain(|end| self.is_free(end));
             if ends.is_empty() {
                 return Ok(());
             }
@@ -648,7 +645,7 @@ impl Flusher<'_> {
         let mut leases = Vec::new();
         for end in &self.flush.ends {
             let lease = end.finalization.lease;
-            if !Self::is_special(end) && !self.not_held(&[end]).is_empty() {
+            if !Self::is_special(end) && self.is_free(end) {
                 leases.push(lease);
                 by_token.entry(lease.token).or_default().done.push(lease.id);
             }

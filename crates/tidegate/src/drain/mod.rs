@@ -1077,7 +1077,12 @@ impl<D: Dispatch> Drain<D> {
             now: Instant::now(),
             brings_window: self.fetcher.brings_window(),
             suspect_runs: self.workers.suspect_runs(self.buffer.leases()),
-            sharing: &|event| self.workers.sharing(event).most,
+            sharing: &|event| {
+                if shared == 1 {
+                    return 1;
+                }
+                self.workers.sharing(event).most
+            },
         };
         if let Some(start) = self.buffer.start_more(&needed) {
             self.completer.start(start);

@@ -3,59 +3,51 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::{Lookup, duration, in_range, number};
+use crate::config::settings;
 use crate::error::Error;
 use crate::outcome::RetryPolicy;
 
-/// How to drain. Every duration is measured by this machine's clock, except the lease's, which the database
-/// measures.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrainOptions {
-    /// The time for the whole run. A tenth of it, at most 2 s, is kept for storing the results.
-    pub budget: Duration,
-    /// The most events in one lease: [`DrainOptions::BATCH`].
-    pub batch: u32,
-    /// The most handlers that run at once: [`DrainOptions::CONCURRENCY`]. With 1 the whole queue is FIFO
-    /// (A2). With more, and with several drains at once, an event without a group may start up to a second
-    /// before an older one.
-    pub concurrency: usize,
-    /// An event whose worker has sent no renewal for this long is abandoned (C12).
-    pub lease_timeout: Duration,
-    /// The time limit of each handler (B16), which must fit into nine tenths of a lease.
-    pub handler_timeout: Duration,
-    /// How long to keep polling an empty queue.
-    pub linger: Duration,
-    /// The most events to lease in this run.
-    pub max_events: Option<u64>,
-    /// The most drains that work on the queue at once: [`DrainOptions::MAX_DRAINS`]. A drain that finds this
-    /// many at work ends at once. All programs that drain one queue should set the same number.
-    pub max_drains: u16,
-    /// The memory of the process in MiB, used for the `cost` in the report. On Lambda this is the memory of
-    /// the function.
-    pub memory_mb: Option<u32>,
-    /// How soon the queue should be empty. If drains can start other drains
-    /// ([`Hooks::starter`](crate::Hooks::starter)), as many are started as this needs, up to `max_drains` and
-    /// while more of them help.
-    pub empty_within: Duration,
-    /// The backoff between attempts.
-    pub retry: RetryPolicy,
-}
-
-impl Default for DrainOptions {
-    fn default() -> Self {
-        Self {
-            budget: Duration::from_secs(50),
-            batch: 1000,
-            concurrency: 8,
-            lease_timeout: Duration::from_mins(1),
-            handler_timeout: Duration::from_secs(30),
-            linger: Duration::ZERO,
-            max_events: None,
-            max_drains: 8,
-            memory_mb: None,
-            empty_within: Duration::from_secs(30),
-            retry: RetryPolicy::default(),
-        }
+settings! {
+    /// How to drain. Every duration is measured by this machine's clock, except the lease's, which the
+    /// database measures.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DrainOptions {
+        /// The time for the whole run, also of a cleanup. The invocation's own deadline limits it too. A
+        /// tenth of it, at most 2 s, is kept for storing the results.
+        budget: Duration = Duration::from_secs(50), "TIDEGATE_BUDGET";
+        /// The most handlers that run at once, 1 to 1,000. With 1 the whole queue is first in, first out
+        /// (A2). With more, and with several drains at once, an event without a group may start up to a
+        /// second before an older one.
+        concurrency: usize = 8, "TIDEGATE_CONCURRENCY", within Self::CONCURRENCY;
+        /// The most events in one lease, 1 to 10,000. Fewer are leased while handlers are slow.
+        batch: u32 = 1000, "TIDEGATE_BATCH", within Self::BATCH;
+        /// How long to keep polling an empty queue.
+        linger: Duration = Duration::ZERO, "TIDEGATE_LINGER";
+        /// The most drains that work on the queue at once, 1 to 1,000. A drain that finds this many at work
+        /// ends at once, with `no_slot`. All programs that drain one queue should set the same number.
+        max_drains: u16 = 8, "TIDEGATE_MAX_DRAINS", within Self::MAX_DRAINS;
+        /// Whether the function invokes itself again when a drain's budget is spent, and while a drain is too
+        /// slow.
+        starts_drains: bool = false, "TIDEGATE_START_DRAINS";
+        /// How soon the queue should be empty. If drains can start other drains, as many are started as this
+        /// needs, up to the most, and while more of them help.
+        empty_within: Duration = Duration::from_secs(30), "TIDEGATE_EMPTY_WITHIN";
+        /// An event whose worker has sent no renewal for this long is abandoned, and goes to other workers
+        /// (C12).
+        lease_timeout: Duration = Duration::from_mins(1), "TIDEGATE_LEASE_TIMEOUT";
+        /// The time limit of each handler (B16), which must fit into nine tenths of a lease.
+        handler_timeout: Duration = Duration::from_secs(30), "TIDEGATE_HANDLER_TIMEOUT";
+        /// The memory of the process in MiB, used for the `cost` in the report. Lambda sets it to the memory
+        /// of the function.
+        memory_mb: Option<u32> = None, "AWS_LAMBDA_FUNCTION_MEMORY_SIZE";
+    }
+    parts {
+        /// The backoff between attempts.
+        retry: RetryPolicy;
+    }
+    rest {
+        /// The most events to lease in this run.
+        max_events: Option<u64>;
     }
 }
 
@@ -67,52 +59,12 @@ impl DrainOptions {
     /// The allowed range of drains that work at once.
     pub const MAX_DRAINS: RangeInclusive<u16> = 1..=1000;
 
-    /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
-    /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`,
-    /// `_EMPTY_WITHIN`.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the variable and what is allowed.
-    pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
-        let default = Self::default();
-        Ok(Self {
-            budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
-            batch: number(lookup, "TIDEGATE_BATCH", default.batch, &Self::BATCH)?,
-            concurrency: number(
-                lookup,
-                "TIDEGATE_CONCURRENCY",
-                default.concurrency,
-                &Self::CONCURRENCY,
-            )?,
-            lease_timeout: duration(lookup, "TIDEGATE_LEASE_TIMEOUT", default.lease_timeout)?,
-            handler_timeout: duration(lookup, "TIDEGATE_HANDLER_TIMEOUT", default.handler_timeout)?,
-            linger: duration(lookup, "TIDEGATE_LINGER", default.linger)?,
-            max_events: None,
-            memory_mb: lookup("AWS_LAMBDA_FUNCTION_MEMORY_SIZE").and_then(|size| size.parse().ok()),
-            max_drains: number(
-                lookup,
-                "TIDEGATE_MAX_DRAINS",
-                default.max_drains,
-                &Self::MAX_DRAINS,
-            )?,
-            empty_within: duration(lookup, "TIDEGATE_EMPTY_WITHIN", default.empty_within)?,
-            retry: RetryPolicy {
-                base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
-                max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
-            },
-        })
-    }
-
     /// Checks the ranges, and that a handler's time limit fits into a lease with a tenth to spare.
     ///
     /// # Errors
     /// [`Error::Config`] names the option and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
-        let in_batch = in_range("batch", self.batch, &Self::BATCH);
-        let in_concurrency = in_range("concurrency", self.concurrency, &Self::CONCURRENCY);
-        let in_drains = in_range("max drains", self.max_drains, &Self::MAX_DRAINS);
-        let in_ranges = in_batch.and(in_concurrency).and(in_drains);
-        in_ranges.map_err(Error::Config)?;
+        self.check_ranges()?;
         if self.handler_timeout.is_zero() || self.handler_timeout > self.lease_timeout.mul_f64(0.9)
         {
             return Err(Error::Config(format!(

@@ -511,7 +511,7 @@ impl<H: Run> Pool<H> {
     /// taken by handlers that have been running for longer, that time counts: quick events may have turned
     /// slow.
     pub(super) fn typical(&self) -> Option<Duration> {
-        self.shared.state().pace(self.shared.most, Instant::now())
+        self.shared.state().pace(self.shared.most)
     }
 
     /// Returns how many events were handed over and wait for a permit.
@@ -703,22 +703,20 @@ impl<H> State<H> {
         }
     }
 
-    fn pace(&self, most: usize, now: Instant) -> Option<Duration> {
+    fn pace(&self, most: usize) -> Option<Duration> {
         let typical = self.typical?;
         if self.taken + PERMIT <= most * PERMIT {
             return Some(typical);
         }
-        let running = self
-            .workers
-            .values()
-            .map(|worker| now - worker.started)
-            .min();
+        let now = Instant::now();
+        let running = self.workers.values();
+        let running = running.map(|worker| now - worker.started).min();
         Some(typical.max(running.unwrap_or_default()))
     }
 
     /// Returns how many events may be handed over and not ended.
     fn room(&self, most: usize) -> usize {
-        match self.pace(most, Instant::now()) {
+        match self.pace(most) {
             Some(typical) if typical < QUICK && most > 1 => {
                 let short = SHORT.as_nanos() / typical.as_nanos().max(1);
                 let short = usize::try_from(short).unwrap_or(usize::MAX);

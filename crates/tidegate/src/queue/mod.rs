@@ -17,6 +17,7 @@ mod schedule;
 mod service;
 mod slot;
 pub mod sql;
+pub(crate) mod statement;
 
 use std::time::Duration;
 
@@ -35,7 +36,11 @@ pub use self::lease::{
     promote, remove_ended, renew, sweep, take_back_starts,
 };
 pub(crate) use self::publish::ALONE;
+#[cfg(feature = "admin")]
+pub(crate) use self::publish::refused;
 pub use self::publish::{Published, publish, publish_batch, receive};
+#[cfg(feature = "admin")]
+pub(crate) use self::read::parsed;
 pub use self::read::{
     Backlog, EXPIRY_WINDOW, Job, JobStatus, MOST_EXPIRING, backlog, declare_policies, expiring,
     job, others, register_kinds, registered, unregistered,
@@ -53,12 +58,18 @@ pub use self::slot::{
     Kept, Left, MOST_LEFT, Slot, Taken, close_slot, keep_slot, leave_slot, left_to_do, note_run,
     should_wake, take_slot, wal_position,
 };
-use self::sql::Statement;
+use self::statement::Statement;
 use crate::error::Error;
 
 /// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
 /// network.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Every statement, for the tests that prepare each one and check who may run it.
+pub fn statements() -> impl Iterator<Item = &'static Statement> {
+    let lists = sql::ALL.iter().chain([&retention::ALL]);
+    lists.copied().flatten().copied()
+}
 
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
 pub(crate) async fn query(

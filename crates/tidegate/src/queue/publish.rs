@@ -181,7 +181,7 @@ fn position() -> Option<String> {
 }
 
 /// Turns the database's refusal of an argument into an error of the caller, with the database's message.
-pub(super) fn refused(error: Error) -> Error {
+pub(crate) fn refused(error: Error) -> Error {
     match &error {
         Error::Database { source, .. } if error.is_bad_data() => {
             let message = source

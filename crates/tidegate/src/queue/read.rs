@@ -179,7 +179,7 @@ pub async fn unregistered(
 }
 
 /// Returns every row's document. One that does not parse is an error: left out, it would seem not to exist.
-pub(super) fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
+pub(crate) fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
     let numbered = rows.iter().enumerate();
     numbered
         .map(|(n, row)| document(row, || format!("{place}: row {}", n + 1)))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::queue::retention::KindRetention;
+use crate::queue::retention::{Done, DroppedPartition, KindRetention};
 
 /// Why a cleanup ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,13 +63,24 @@ pub struct CleanupReport {
     pub stop_reason: CleanupStop,
 }
 
-/// A dropped partition: the finished events of a day.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DroppedPartition {
-    /// The partition's table.
-    pub partition: String,
-    /// How many rows it had.
-    pub rows: u64,
+impl CleanupReport {
+    /// Adds what a step did.
+    pub(super) fn add(&mut self, step: Done) {
+        let count = |ids: Vec<i64>| u64::try_from(ids.len()).unwrap_or(u64::MAX);
+        self.partitions_made += step.partitions_made;
+        self.rows_moved += step.rows_moved;
+        self.left_to_default += step.left_to_default;
+        self.expired += count(step.expired);
+        self.abandoned += count(step.abandoned);
+        self.partitions_sealed += step.partitions_sealed;
+        if let Some(dropped) = step.dropped {
+            self.partitions_dropped += 1;
+            self.rows_dropped += dropped.rows;
+            self.dropped.push(dropped);
+        }
+        self.rows_deleted += step.rows_deleted;
+        self.messages_forgotten += step.messages_forgotten;
+    }
 }
 
 /// How long finished events are kept, by kind.

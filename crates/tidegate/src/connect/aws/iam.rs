@@ -3,22 +3,19 @@
 //! (<https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/UsingWithRDS.IAMDBAuth.html>).
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
-use aws_credential_types::provider::ProvideCredentials;
-use aws_sigv4::http_request::{
-    SignableBody, SignableRequest, SignatureLocation, SigningSettings, sign,
-};
-use aws_sigv4::sign::v4;
-use futures_util::future::{BoxFuture, FutureExt};
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SignatureLocation, SigningSettings};
+use futures_util::future::FutureExt;
 use tokio_postgres::config::Host;
 
-use super::encoded;
 use super::sdk::{Aws, CALL_TIMEOUT};
+use super::sign::For;
+use super::{Failed, encoded};
 use crate::connect::login::Login;
-use crate::connect::source::{Keeper, Version};
-use crate::connect::tls::Trust;
+use crate::connect::source::{Kept, Version};
 use crate::error::Error;
 
 /// The server accepts no older token for a new connection.
@@ -34,32 +31,6 @@ pub(in crate::connect) struct Iam {
     host: String,
     port: u16,
     aws: Aws,
-}
-
-impl Keeper for Iam {
-    fn read(&self, _: Version) -> BoxFuture<'_, Result<Option<Login>, Error>> {
-        self.login().map(|made| made.map(Some)).boxed()
-    }
-
-    fn versions(&self) -> &'static [Version] {
-        &[Version::Current]
-    }
-
-    fn reused(&self) -> Option<Duration> {
-        Some(REUSED)
-    }
-
-    fn trust(&self) -> Option<&Trust> {
-        None
-    }
-
-    fn name(&self) -> String {
-        "IAM".to_owned()
-    }
-
-    fn tried(&self) -> String {
-        "; with a new token too".to_owned()
-    }
 }
 
 impl Iam {
@@ -94,6 +65,21 @@ impl Iam {
         })
     }
 
+    pub(super) fn kept(self) -> Kept {
+        let iam = Arc::new(self);
+        Kept {
+            versions: &[Version::Current],
+            reused: Some(REUSED),
+            trust: None,
+            name: "IAM".to_owned(),
+            tried: "; with a new token too".to_owned(),
+            read: Box::new(move |_| {
+                let iam = iam.clone();
+                async move { iam.login().await.map(Some) }.boxed()
+            }),
+        }
+    }
+
     /// Returns the login with a new token.
     ///
     /// # Errors
@@ -116,10 +102,7 @@ impl Iam {
         let region = config
             .region()
             .ok_or_else(|| failed("AWS_REGION is not set"))?;
-        let provider = config
-            .credentials_provider()
-            .ok_or_else(|| failed("no source of credentials"))?;
-        let credentials = provider.provide_credentials().await.map_err(failed)?;
+        let credentials = self.aws.credentials().await.map_err(failed)?;
         let signed = self.signed(region.as_ref(), credentials, SystemTime::now());
         signed.map_err(|error| failed(format!("the token cannot be signed: {error}")))
     }
@@ -129,19 +112,10 @@ impl Iam {
         region: &str,
         credentials: Credentials,
         now: SystemTime,
-    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<String, Failed> {
         let mut settings = SigningSettings::default();
         settings.expires_in = Some(VALID);
         settings.signature_location = SignatureLocation::QueryParams;
-        let identity = credentials.into();
-        let params = v4::SigningParams::builder()
-            .identity(&identity)
-            .region(region)
-            .name("rds-db")
-            .time(now)
-            .settings(settings)
-            .build()?
-            .into();
         let mut url = format!(
             "https://{}:{}/?Action=connect&DBUser={}",
             self.host,
@@ -150,8 +124,13 @@ impl Iam {
         );
         let body = SignableBody::Bytes(&[]);
         let request = SignableRequest::new("GET", url.clone(), std::iter::empty(), body)?;
-        let (instructions, _) = sign(request, &params)?.into_parts();
-        let (_, pairs) = instructions.into_parts();
+        let to = For {
+            service: "rds-db",
+            region,
+            settings,
+            now,
+        };
+        let (_, pairs) = to.sign(credentials, request)?.into_parts();
         for (name, value) in pairs {
             write!(url, "&{name}={}", encoded(&value))?;
         }

@@ -2,15 +2,13 @@
 //! function's credentials, over the HTTP client that also reads secrets. The SDK's own crate for Lambda would
 //! be larger than all the rest of the SDK. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
 
-use aws_credential_types::Credentials;
-use aws_credential_types::provider::ProvideCredentials;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
 use super::encoded;
-use super::sdk::{Aws, http_client};
-use super::sign::{For, signature};
+use super::sdk::http_client;
+use super::sign::Signer;
 use crate::chain::{Chain, StartDrain};
 use crate::config::environment;
 use crate::error::Error;
@@ -22,7 +20,7 @@ const MOST_TOLD: usize = 300;
 /// `lambda:InvokeFunction`.
 #[derive(Default)]
 pub struct SelfInvoke {
-    aws: Aws,
+    signer: Signer,
     http: OnceCell<reqwest::Client>,
 }
 
@@ -51,9 +49,19 @@ impl Invoked {
             body["database"] = json!(database);
         }
         let body = body.to_string();
-        let request = self.request(body).await?;
+        let (url, place) = (self.url().await?, Place::of(&self.arn)?);
+        let headers = headers(self.trace.as_deref());
+        let by = &self.by.signer;
+        let signed = by.headers("lambda", place.region, &url, &headers, body.as_bytes());
+        let signed = signed
+            .await
+            .map_err(|error| failed(format!("it cannot be signed: {error}")))?;
         let http = self.by.http.get_or_try_init(http_client).await?;
-        let answer = http.execute(request).await.map_err(failed)?;
+        let mut request = http.post(url).body(body).headers(signed);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let answer = request.send().await.map_err(failed)?;
         let status = answer.status();
         if status.is_success() {
             return Ok(());
@@ -63,29 +71,16 @@ impl Invoked {
         Err(failed(format!("Lambda answered {status}: {why}")))
     }
 
-    async fn request(&self, body: String) -> Result<reqwest::Request, Error> {
-        let config = self.by.aws.config().await?;
-        let place = Place::of(&self.arn)?;
-        let provider = config.credentials_provider();
-        let provider = provider.ok_or_else(|| failed("no source of credentials"))?;
-        let credentials = provider.provide_credentials().await.map_err(failed)?;
+    async fn url(&self) -> Result<String, Error> {
+        let config = self.by.signer.0.config().await?;
         let own = environment("AWS_ENDPOINT_URL_LAMBDA");
         let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
-        let host = own.unwrap_or_else(|| place.endpoint());
-        let url = format!(
-            "{}/2015-03-31/functions/{}/invocations",
-            host.trim_end_matches('/'),
-            encoded(&self.arn)
-        );
-        let signed = signed(
-            &url,
-            place.region,
-            credentials,
-            &body,
-            self.trace.as_deref(),
-        );
-        let request = signed.map_err(|error| failed(format!("it cannot be signed: {error}")))?;
-        reqwest::Request::try_from(request.map(|()| body)).map_err(failed)
+        let host = match own {
+            Some(own) => own,
+            None => Place::of(&self.arn)?.endpoint(),
+        };
+        let (host, arn) = (host.trim_end_matches('/'), encoded(&self.arn));
+        Ok(format!("{host}/2015-03-31/functions/{arn}/invocations"))
     }
 }
 
@@ -115,31 +110,14 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Builds the request without its body.
-fn signed(
-    url: &str,
-    region: &str,
-    credentials: Credentials,
-    body: &str,
-    trace: Option<&str>,
-) -> Result<http::Request<()>, Box<dyn std::error::Error + Send + Sync>> {
+/// Returns the headers of an invocation that nobody waits for.
+fn headers(trace: Option<&str>) -> Vec<(&'static str, &str)> {
     let mut headers = vec![
         ("content-type", "application/json"),
         ("x-amz-invocation-type", "Event"),
     ];
     headers.extend(trace.map(|trace| ("x-amzn-trace-id", trace)));
-    let to = For {
-        service: "lambda",
-        region,
-    };
-    let signature = signature(&to, url, &headers, body.as_bytes(), credentials)?;
-    let mut request = http::Request::post(url);
-    for (name, value) in headers {
-        request = request.header(name, value);
-    }
-    let mut request = request.body(())?;
-    request.headers_mut().extend(signature);
-    Ok(request)
+    headers
 }
 
 fn failed(why: impl std::fmt::Display) -> Error {
@@ -148,6 +126,12 @@ fn failed(why: impl std::fmt::Display) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use aws_credential_types::Credentials;
+    use aws_sigv4::http_request::SigningSettings;
+
+    use super::super::sign::{For, signature};
     use super::*;
 
     #[test]
@@ -177,17 +161,17 @@ mod tests {
     fn what_is_sent_is_signed_with_the_way_that_led_here() {
         let credentials =
             Credentials::new("akid", "secret", Some("token".to_owned()), None, "test");
-        let request = signed(
-            "https://lambda.eu-central-1.amazonaws.com/2015-03-31/functions/f/invocations",
-            "eu-central-1",
-            credentials,
-            "{}",
-            Some("Root=1-2-3;Lineage=a:1"),
-        )
-        .unwrap();
-        let header = |name| request.headers().get(name).unwrap().to_str().unwrap();
-        assert_eq!(header("x-amzn-trace-id"), "Root=1-2-3;Lineage=a:1");
-        assert_eq!(header("x-amz-invocation-type"), "Event");
+        let to = For {
+            service: "lambda",
+            region: "eu-central-1",
+            settings: SigningSettings::default(),
+            now: SystemTime::now(),
+        };
+        let headers = headers(Some("Root=1-2-3;Lineage=a:1"));
+        assert!(headers.contains(&("x-amzn-trace-id", "Root=1-2-3;Lineage=a:1")));
+        let url = "https://lambda.eu-central-1.amazonaws.com/2015-03-31/functions/f/invocations";
+        let signed = signature(to, url, &headers, b"{}", credentials).unwrap();
+        let header = |name| signed.get(name).unwrap().to_str().unwrap();
         assert_eq!(header("x-amz-security-token"), "token");
         let signature = header("authorization");
         assert!(

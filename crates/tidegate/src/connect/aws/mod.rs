@@ -20,26 +20,28 @@ pub use self::secret::SecretText;
 pub use self::sign::Signer;
 use super::SecretReader;
 use super::login::Login;
-use super::settings::{DatabaseAccess, DatabasePlace};
+use super::settings::DatabasePlace;
 use super::source::Source;
 use super::tls::Trust;
 use crate::chain::StartDrain;
 use crate::error::Error;
 
-/// Returns the source of logins that are not in `DATABASE_URL`.
+/// Returns the source of this login with signed tokens as the password.
 ///
 /// # Errors
 /// [`Error::Config`] when the URL does not fit a token.
-pub(super) fn kept(access: &DatabaseAccess, trust: Option<Trust>) -> Result<Source, Error> {
-    Ok(match access {
-        DatabaseAccess::Url(url) | DatabaseAccess::Iam(url) => {
-            let trust = trust.unwrap_or_else(Trust::system);
-            Source::Kept(Box::new(Iam::new(Login::from_url(url, &trust)?)?))
-        }
-        DatabaseAccess::Secret { id, place } => {
-            Source::Kept(Box::new(Secret::new(id.clone(), place.clone(), trust)))
-        }
-    })
+pub(super) fn signed_login(login: Login) -> Result<Source, Error> {
+    Ok(Source::Kept(Iam::new(login)?.kept()))
+}
+
+/// Returns the source of the logins in this secret.
+#[expect(clippy::unnecessary_wraps, reason = "without AWS it is refused")]
+pub(super) fn secret_login(
+    id: String,
+    place: DatabasePlace,
+    trust: Option<Trust>,
+) -> Result<Source, Error> {
+    Ok(Source::Kept(Secret::new(id, place, trust).kept()))
 }
 
 /// Returns a reader of this secret. Nothing is requested before its first use.
@@ -69,6 +71,9 @@ pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
     let secret = Secret::new("night/db".to_owned(), DatabasePlace::default(), None);
     secret.login(text).map(|login| login.config().clone())
 }
+
+/// Why a request cannot be signed.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Percent-encodes everything but the unreserved characters of RFC 3986, as the signature requires.
 fn encoded(text: &str) -> String {

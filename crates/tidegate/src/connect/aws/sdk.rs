@@ -11,6 +11,8 @@ use std::time::Duration;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials;
 use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
 };
@@ -21,6 +23,7 @@ use aws_smithy_types::body::SdkBody;
 use reqwest::redirect;
 use tokio::sync::OnceCell;
 
+use super::Failed;
 use crate::config::{environment, read_file};
 use crate::connect::tls::Trust;
 use crate::error::Error;
@@ -38,6 +41,13 @@ pub(super) struct Aws(OnceCell<SdkConfig>);
 impl Aws {
     pub(super) async fn config(&self) -> Result<&SdkConfig, Error> {
         self.0.get_or_try_init(load).await
+    }
+
+    /// Returns the process's credentials, found as every AWS tool finds them.
+    pub(super) async fn credentials(&self) -> Result<Credentials, Failed> {
+        let provider = self.config().await?.credentials_provider();
+        let provider = provider.ok_or("no source of credentials")?;
+        Ok(provider.provide_credentials().await?)
     }
 }
 

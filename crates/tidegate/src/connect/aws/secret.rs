@@ -13,6 +13,7 @@
 //! No message quotes the secret, not even a field that is no password.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_secretsmanager::Client;
@@ -20,14 +21,14 @@ use aws_sdk_secretsmanager::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_secretsmanager::operation::get_secret_value::{
     GetSecretValueError, GetSecretValueOutput,
 };
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::FutureExt;
 use serde_json::{Map, Value};
 use tokio_postgres::Config;
 
 use super::super::settings::DatabasePlace;
 use super::sdk::{Aws, CALL_TIMEOUT};
 use crate::connect::login::{Login, TlsMode};
-use crate::connect::source::{Keeper, Version};
+use crate::connect::source::{Kept, Version};
 use crate::connect::tls::Trust;
 use crate::error::Error;
 
@@ -54,35 +55,6 @@ fn stage(version: Version) -> &'static str {
     match version {
         Version::Current => "AWSCURRENT",
         Version::Pending => "AWSPENDING",
-    }
-}
-
-impl Keeper for Secret {
-    fn read(&self, version: Version) -> BoxFuture<'_, Result<Option<Login>, Error>> {
-        self.version(version).boxed()
-    }
-
-    fn versions(&self) -> &'static [Version] {
-        &[Version::Current, Version::Pending]
-    }
-
-    fn reused(&self) -> Option<Duration> {
-        None
-    }
-
-    fn trust(&self) -> Option<&Trust> {
-        self.trust.as_ref()
-    }
-
-    fn name(&self) -> String {
-        format!("secret {}", self.text.id)
-    }
-
-    fn tried(&self) -> String {
-        format!(
-            "; secret {} was read again, AWSCURRENT and AWSPENDING",
-            self.text.id
-        )
     }
 }
 
@@ -151,6 +123,22 @@ impl Secret {
             text: SecretText::new(id),
             place,
             trust,
+        }
+    }
+
+    pub(super) fn kept(self) -> Kept {
+        let name = format!("secret {}", self.text.id);
+        let secret = Arc::new(self);
+        Kept {
+            versions: &[Version::Current, Version::Pending],
+            reused: None,
+            trust: secret.trust.clone(),
+            tried: format!("; {name} was read again, AWSCURRENT and AWSPENDING"),
+            name,
+            read: Box::new(move |version| {
+                let secret = secret.clone();
+                async move { secret.version(version).await }.boxed()
+            }),
         }
     }
 

@@ -4,52 +4,49 @@
 use std::time::SystemTime;
 
 use aws_credential_types::Credentials;
-use aws_credential_types::provider::ProvideCredentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::http_request::{
+    SignableBody, SignableRequest, SigningInstructions, SigningSettings, sign,
+};
 use aws_sigv4::sign::v4;
 use http::HeaderMap;
 
+use super::Failed;
 use super::sdk::Aws;
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
-
-/// What a request is signed for.
+/// How and for what a request is signed.
 pub(super) struct For<'a> {
     pub service: &'a str,
     pub region: &'a str,
+    pub settings: SigningSettings,
+    pub now: SystemTime,
 }
 
-/// The headers that sign a POST of `body` to `url`, which has these headers already.
-pub(super) fn signature(
-    to: &For<'_>,
-    url: &str,
-    headers: &[(&str, &str)],
-    body: &[u8],
-    credentials: Credentials,
-) -> Result<HeaderMap, Failed> {
-    let identity = credentials.into();
-    let params = v4::SigningParams::builder()
-        .identity(&identity)
-        .region(to.region)
-        .name(to.service)
-        .time(SystemTime::now())
-        .settings(SigningSettings::default())
-        .build()?
-        .into();
-    let headers = headers.iter().copied();
-    let signable = SignableRequest::new("POST", url, headers, SignableBody::Bytes(body))?;
-    let (instructions, _) = sign(signable, &params)?.into_parts();
-    let mut request = http::Request::post(url).body(())?;
-    instructions.apply_to_request_http1x(&mut request);
-    Ok(std::mem::take(request.headers_mut()))
+impl For<'_> {
+    /// Signs a request with these headers and this body.
+    pub(super) fn sign(
+        self,
+        credentials: Credentials,
+        request: SignableRequest<'_>,
+    ) -> Result<SigningInstructions, Failed> {
+        let identity = credentials.into();
+        let params = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(self.region)
+            .name(self.service)
+            .time(self.now)
+            .settings(self.settings)
+            .build()?
+            .into();
+        Ok(sign(request, &params)?.into_parts().0)
+    }
 }
 
 /// Signs with the process's credentials, found as every AWS tool finds them.
 #[derive(Default)]
-pub struct Signer(Aws);
+pub struct Signer(pub(super) Aws);
 
 impl Signer {
-    /// Returns the headers that sign a POST of `body` to `url`.
+    /// Returns the headers that sign a POST of `body` to `url`, which has these headers already.
     ///
     /// # Errors
     /// If there are no credentials, or the URL is malformed.
@@ -58,12 +55,30 @@ impl Signer {
         service: &str,
         region: &str,
         url: &str,
+        headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<HeaderMap, Failed> {
-        let config = self.0.config().await?;
-        let provider = config.credentials_provider();
-        let provider = provider.ok_or("no source of credentials")?;
-        let credentials = provider.provide_credentials().await?;
-        signature(&For { service, region }, url, &[], body, credentials)
+        let to = For {
+            service,
+            region,
+            settings: SigningSettings::default(),
+            now: SystemTime::now(),
+        };
+        signature(to, url, headers, body, self.0.credentials().await?)
     }
+}
+
+pub(super) fn signature(
+    to: For<'_>,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+    credentials: Credentials,
+) -> Result<HeaderMap, Failed> {
+    let headers = headers.iter().copied();
+    let signable = SignableRequest::new("POST", url, headers, SignableBody::Bytes(body))?;
+    let mut request = http::Request::post(url).body(())?;
+    to.sign(credentials, signable)?
+        .apply_to_request_http1x(&mut request);
+    Ok(std::mem::take(request.headers_mut()))
 }

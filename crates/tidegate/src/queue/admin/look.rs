@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 
 use super::lineage::{Lineage, MOST_RELATED, RelatedEvent, arrange};
 use crate::error::Error;
-use crate::operate::Moment;
+use crate::moment::Moment;
 use crate::queue::read::parsed;
 use crate::queue::{query, sql};
 
@@ -52,31 +52,6 @@ pub async fn overview(client: &(impl GenericClient + Sync)) -> Result<Overview, 
         dead_letters_last_day: row.get::<_, i64>(2).unsigned_abs(),
         finished_last_minute: row.get::<_, i64>(3).unsigned_abs(),
     })
-}
-
-/// Returns groups whose first event waits for a retry or a planned time while others wait for it, as in the
-/// view `tidegate.blocked_groups`; the oldest first, at most `limit`.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn blocked_groups(
-    client: &(impl GenericClient + Sync),
-    limit: u32,
-) -> Result<Vec<Value>, Error> {
-    let limit = i64::from(limit);
-    let rows = query(client, &sql::look::BLOCKED_GROUPS, &[&limit]).await?;
-    parsed("tidegate.blocked_groups", &rows)
-}
-
-/// Returns which worker holds what and since when, as in the view `tidegate.leases`; the oldest first, at
-/// most `limit`.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn leases(client: &(impl GenericClient + Sync), limit: u32) -> Result<Vec<Value>, Error> {
-    let limit = i64::from(limit);
-    let rows = query(client, &sql::look::LEASES, &[&limit]).await?;
-    parsed("tidegate.leases", &rows)
 }
 
 /// Returns all columns of one event, with its table in `in`; `None` when there is no such event. A column

@@ -2,38 +2,26 @@
 //! judges them and supplies the limits, in seconds. Times are compared with `statement_timestamp()`, because
 //! an index search can use it.
 
-use tokio_postgres::types::Type;
+use super::statements;
 
-use super::Statement;
+statements! {
+    /// Whether a queue exists.
+    pub IS_MIGRATED: "is_migrated" [] = "SELECT to_regclass('tidegate.event_queue') IS NOT NULL";
 
-/// Whether a queue exists.
-pub static IS_MIGRATED: Statement = Statement {
-    name: "is_migrated",
-    params: &[],
-    text: "SELECT to_regclass('tidegate.event_queue') IS NOT NULL",
-};
-
-/// Fixes the settings that change the catalog's wording, for the rest of a transaction.
-pub static PLAIN_WORDING: Statement = Statement {
-    name: "plain_wording",
-    params: &[],
-    text: "\
+    /// Fixes the settings that change the catalog's wording, for the rest of a transaction.
+    pub PLAIN_WORDING: "plain_wording" [] = "\
 SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('IntervalStyle', 'postgres', true),
        set_config('DateStyle', 'ISO, YMD', true), set_config('TimeZone', 'UTC', true),
-       set_config('quote_all_identifiers', 'off', true)",
-};
+       set_config('quote_all_identifiers', 'off', true)";
 
-/// The schema as lines, one for each object that a migration creates, with the same wording in Postgres 15 to
-/// 18.
-///
-/// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and
-/// bodies in standard SQL. Second, what differs between databases: the log's partitions by day, the bodies of
-/// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, and the migrations' histories. Third,
-/// what a partition inherits from its parent.
-pub static CATALOG: Statement = Statement {
-    name: "catalog",
-    params: &[],
-    text: "\
+    /// The schema as lines, one for each object that a migration creates, with the same wording in Postgres 15 to
+    /// 18.
+    ///
+    /// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and
+    /// bodies in standard SQL. Second, what differs between databases: the log's partitions by day, the bodies of
+    /// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, and the migrations' histories. Third,
+    /// what a partition inherits from its parent.
+    pub CATALOG: "catalog" [] = "\
 WITH relation AS (
     SELECT c.oid, c.relname AS name, c.relkind AS sort, c.relispartition AS is_partition, c.relpartbound AS bound
       FROM pg_class AS c
@@ -83,35 +71,23 @@ WITH relation AS (
                           THEN 'md5 ' || md5(p.prosrc) END)
       FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
      WHERE p.pronamespace = to_regnamespace('tidegate'))
-SELECT line.what, line.definition FROM line ORDER BY line.what COLLATE \"C\", line.definition COLLATE \"C\"",
-};
+SELECT line.what, line.definition FROM line ORDER BY line.what COLLATE \"C\", line.definition COLLATE \"C\"";
 
-/// Schemas in which every login may create objects, among those on the search path and the queue's own.
-pub static OPEN_SCHEMAS: Statement = Statement {
-    name: "open_schemas",
-    params: &[],
-    text: "\
+    /// Schemas in which every login may create objects, among those on the search path and the queue's own.
+    pub OPEN_SCHEMAS: "open_schemas" [] = "\
 SELECT quote_ident(n.nspname) FROM pg_catalog.pg_namespace AS n
  WHERE (n.nspname = ANY (pg_catalog.current_schemas(false)) OR n.nspname IN ('public', 'tidegate'))
    AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE')
- ORDER BY 1",
-};
+ ORDER BY 1";
 
-/// The last id that the sequence returned, and the highest stored id.
-pub static IDS: Statement = Statement {
-    name: "ids",
-    params: &[],
-    text: "\
+    /// The last id that the sequence returned, and the highest stored id.
+    pub IDS: "ids" [] = "\
 SELECT (SELECT last_value FROM tidegate.event_queue_id_seq),
-       coalesce(greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)), 0)",
-};
+       coalesce(greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)), 0)";
 
-/// Days without a partition of the log on which events will soon expire, in the form of the partitions'
-/// names. For each retention, the days from now to `$1` days ahead.
-pub static MISSING_PARTITIONS: Statement = Statement {
-    name: "missing_partitions",
-    params: &[Type::INT4],
-    text: "\
+    /// Days without a partition of the log on which events will soon expire, in the form of the partitions'
+    /// names. For each retention, the days from now to `$1` days ahead.
+    pub MISSING_PARTITIONS: "missing_partitions" [INT4] = "\
 SELECT DISTINCT to_char(wanted.day, 'YYYYMMDD')
   FROM (SELECT ((clock_timestamp() AT TIME ZONE 'UTC') + r.retention)::date + ahead.days AS day
           FROM tidegate.event_kind AS k
@@ -121,35 +97,24 @@ SELECT DISTINCT to_char(wanted.day, 'YYYYMMDD')
        SELECT FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
         WHERE i.inhparent = 'tidegate.event_log'::regclass
           AND c.relname = 'event_log_' || to_char(wanted.day, 'YYYYMMDD'))
- ORDER BY 1",
-};
+ ORDER BY 1";
 
-/// Partitions of the log whose rows all expired more than `$1` days ago.
-pub static EXPIRED_PARTITIONS: Statement = Statement {
-    name: "expired_partitions",
-    params: &[Type::INT4],
-    text: "\
+    /// Partitions of the log whose rows all expired more than `$1` days ago.
+    pub EXPIRED_PARTITIONS: "expired_partitions" [INT4] = "\
 SELECT c.relname::text
   FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
  WHERE i.inhparent = 'tidegate.event_log'::regclass
    AND c.relname ~ '^event_log_[0-9]{8}$'
    AND substr(c.relname, 11) < to_char((clock_timestamp() AT TIME ZONE 'UTC')::date - $1, 'YYYYMMDD')
- ORDER BY 1",
-};
+ ORDER BY 1";
 
-/// The number of rows in the default partition, counted up to `$1`.
-pub static STRAY_ROWS: Statement = Statement {
-    name: "stray_rows",
-    params: &[Type::INT8],
-    text: "SELECT count(*) FROM (SELECT FROM tidegate.event_log_default LIMIT $1) AS stray",
-};
+    /// The number of rows in the default partition, counted up to `$1`.
+    pub STRAY_ROWS: "stray_rows" [INT8] =
+        "SELECT count(*) FROM (SELECT FROM tidegate.event_log_default LIMIT $1) AS stray";
 
-/// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been worked on
-/// longest, and for how many seconds.
-pub static LEASES: Statement = Statement {
-    name: "leases",
-    params: &[Type::FLOAT8],
-    text: "\
+    /// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been worked on
+    /// longest, and for how many seconds.
+    pub LEASES: "leases" [FLOAT8] = "\
 WITH leased AS MATERIALIZED (
     SELECT q.id, l.taken_at, l.expires_at
       FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
@@ -160,27 +125,19 @@ SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - 
   LEFT JOIN (SELECT id, extract(epoch FROM statement_timestamp() - taken_at)::float8 AS seconds
                FROM leased
               WHERE expires_at > statement_timestamp()
-              ORDER BY taken_at, id LIMIT 1) AS longest ON true",
-};
+              ORDER BY taken_at, id LIMIT 1) AS longest ON true";
 
-/// Violations of the order (see `V0003__lease.sql`): events that are leased ahead of their group, and
-/// unmarked events with a group that a walk has passed. Up to `$1` of each.
-pub static DISORDER: Statement = Statement {
-    name: "disorder",
-    params: &[Type::INT8],
-    text: "\
+    /// Violations of the order (see `V0003__lease.sql`): events that are leased ahead of their group, and
+    /// unmarked events with a group that a walk has passed. Up to `$1` of each.
+    pub DISORDER: "disorder" [INT8] = "\
 SELECT u.id, u.group_key FROM tidegate.unordered_leases($1) AS u
 UNION ALL
-SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m",
-};
+SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m";
 
-/// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the
-/// number of seconds, and whether any event has ended since. Delayed events count too, because a drain must
-/// bring them back.
-pub static UNTOUCHED: Statement = Statement {
-    name: "untouched",
-    params: &[Type::FLOAT8, Type::TEXT_ARRAY],
-    text: "\
+    /// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the
+    /// number of seconds, and whether any event has ended since. Delayed events count too, because a drain must
+    /// bring them back.
+    pub UNTOUCHED: "untouched" [FLOAT8, TEXT_ARRAY] = "\
 WITH held AS MATERIALIZED (
     SELECT k.kind FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL ($2)
     UNION ALL SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed'
@@ -206,73 +163,49 @@ SELECT first.id, extract(epoch FROM statement_timestamp() - first.available_at):
             AND q.available_at <= statement_timestamp() - make_interval(secs => $1)
             AND q.kind NOT IN (SELECT kind FROM held)
           ORDER BY q.available_at LIMIT 1)) AS first
- ORDER BY first.available_at LIMIT 1",
-};
+ ORDER BY first.available_at LIMIT 1";
 
-/// Groups whose first event holds back other events and is older than `$1` seconds: their number, and the
-/// oldest one's group.
-pub static LONG_BLOCKED: Statement = Statement {
-    name: "long_blocked",
-    params: &[Type::FLOAT8],
-    text: "\
+    /// Groups whose first event holds back other events and is older than `$1` seconds: their number, and the
+    /// oldest one's group.
+    pub LONG_BLOCKED: "long_blocked" [FLOAT8] = "\
 SELECT count(*), (array_agg(b.group_key ORDER BY b.head_id))[1]
   FROM tidegate.blocked_groups AS b
- WHERE b.created_at <= statement_timestamp() - make_interval(secs => $1)",
-};
+ WHERE b.created_at <= statement_timestamp() - make_interval(secs => $1)";
 
-/// Paused kinds with their number of events.
-pub static PAUSED: Statement = Statement {
-    name: "paused",
-    params: &[],
-    text: "\
+    /// Paused kinds with their number of events.
+    pub PAUSED: "paused" [] = "\
 SELECT k.kind, count(*)
   FROM tidegate.event_kind AS k JOIN tidegate.event_queue AS q USING (kind)
  WHERE k.paused
- GROUP BY k.kind ORDER BY k.kind",
-};
+ GROUP BY k.kind ORDER BY k.kind";
 
-/// Services that are not called: for how many seconds, how many events wait, and the code of the last
-/// failure.
-pub static SERVICES_DOWN: Statement = Statement {
-    name: "services_down",
-    params: &[],
-    text: "\
+    /// Services that are not called: for how many seconds, how many events wait, and the code of the last
+    /// failure.
+    pub SERVICES_DOWN: "services_down" [] = "\
 SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::float8, s.waiting, s.last_error
   FROM tidegate.services AS s
  WHERE s.state <> 'closed'
- ORDER BY s.since, s.service",
-};
+ ORDER BY s.since, s.service";
 
-/// Kinds of live events that no program has registered, or that are not among `$1`, with the number of
-/// events.
-pub static STRANGE_KINDS: Statement = Statement {
-    name: "strange_kinds",
-    params: &[Type::TEXT_ARRAY],
-    text: "\
+    /// Kinds of live events that no program has registered, or that are not among `$1`, with the number of
+    /// events.
+    pub STRANGE_KINDS: "strange_kinds" [TEXT_ARRAY] = "\
 SELECT live.kind, k.kind IS NOT NULL, live.events
   FROM (SELECT kind, count(*) AS events FROM tidegate.event_queue GROUP BY kind) AS live
   LEFT JOIN tidegate.event_kind AS k USING (kind)
  WHERE k.kind IS NULL OR live.kind <> ALL ($1)
- ORDER BY live.kind",
-};
+ ORDER BY live.kind";
 
-/// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of the
-/// last autovacuum.
-pub static BLOAT: Statement = Statement {
-    name: "bloat",
-    params: &[],
-    text: "\
+    /// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of the
+    /// last autovacuum.
+    pub BLOAT: "bloat" [] = "\
 SELECT s.n_live_tup, s.n_dead_tup, pg_relation_size(s.relid),
        to_char(s.last_autovacuum AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')
   FROM pg_catalog.pg_stat_all_tables AS s
- WHERE s.relid = 'tidegate.event_queue'::regclass",
-};
+ WHERE s.relid = 'tidegate.event_queue'::regclass";
 
-/// The queue's tables that have an option which turns autovacuum off, with that option.
-pub static UNVACUUMED: Statement = Statement {
-    name: "unvacuumed",
-    params: &[],
-    text: "\
+    /// The queue's tables that have an option which turns autovacuum off, with that option.
+    pub UNVACUUMED: "unvacuumed" [] = "\
 SELECT c.oid::regclass::text, told.option
   FROM pg_catalog.pg_class AS c
   LEFT JOIN pg_catalog.pg_class AS t ON t.oid = c.reltoastrelid
@@ -281,15 +214,11 @@ SELECT c.oid::regclass::text, told.option
  WHERE c.relnamespace = to_regnamespace('tidegate')
    AND c.relkind = 'r'
    AND EXISTS (SELECT FROM unnest(told.options) AS o WHERE o ~* '^autovacuum_enabled=(off|f|n|0)')
- ORDER BY 1, 2",
-};
+ ORDER BY 1, 2";
 
-/// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a replication
-/// slot, `$2` transactions: what each one is, and how to end it.
-pub static HOLDERS: Statement = Statement {
-    name: "holders",
-    params: &[Type::FLOAT8, Type::INT8],
-    text: "\
+    /// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a replication
+    /// slot, `$2` transactions: what each one is, and how to end it.
+    pub HOLDERS: "holders" [FLOAT8, INT8] = "\
 SELECT format('session %s of %s, %s, has had a transaction open for %s s', a.pid, coalesce(a.usename, 'nobody'),
               coalesce(a.state, 'unknown'), round(extract(epoch FROM statement_timestamp() - a.xact_start))),
        format('SELECT pg_terminate_backend(%s);', a.pid)
@@ -309,69 +238,28 @@ SELECT format('replication slot %s, %s, is %s transactions behind', s.slot_name,
               CASE WHEN s.active THEN 'in use' ELSE 'not in use' END, greatest(age(s.xmin), age(s.catalog_xmin))),
        format('SELECT pg_drop_replication_slot(%L);', s.slot_name)
   FROM pg_catalog.pg_replication_slots AS s
- WHERE greatest(age(s.xmin), age(s.catalog_xmin)) > $2",
-};
+ WHERE greatest(age(s.xmin), age(s.catalog_xmin)) > $2";
 
-/// Whether this role can see other roles' sessions, and its name.
-pub static SIGHT: Statement = Statement {
-    name: "sight",
-    params: &[],
-    text: "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), quote_ident(current_user)",
-};
+    /// Whether this role can see other roles' sessions, and its name.
+    pub SIGHT: "sight" [] =
+        "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), quote_ident(current_user)";
 
-/// Settings `$1` with the source of each value, and the names of the database and the role.
-pub static SETTINGS: Statement = Statement {
-    name: "settings",
-    params: &[Type::TEXT_ARRAY],
-    text: "\
+    /// Settings `$1` with the source of each value, and the names of the database and the role.
+    pub SETTINGS: "settings" [TEXT_ARRAY] = "\
 SELECT s.name, s.setting, s.source, quote_ident(current_database()), quote_ident(current_user)
   FROM pg_catalog.pg_settings AS s
  WHERE s.name = ANY ($1)
- ORDER BY s.name",
-};
+ ORDER BY s.name";
 
-/// Three numbers: the relations that a query of the whole log locks, the locks that the server has room for,
-/// and the sessions for which it reserves that room.
-pub static LOCKS: Statement = Statement {
-    name: "locks",
-    params: &[],
-    text: "\
+    /// Three numbers: the relations that a query of the whole log locks, the locks that the server has room for,
+    /// and the sessions for which it reserves that room.
+    pub LOCKS: "locks" [] = "\
 SELECT (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') AS t)
      + (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') AS t
           JOIN pg_catalog.pg_index AS i ON i.indrelid = t.relid),
        current_setting('max_locks_per_transaction')::bigint,
-       current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint",
-};
+       current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint";
 
-/// Whether the server is a standby.
-pub static IS_STANDBY: Statement = Statement {
-    name: "is_standby",
-    params: &[],
-    text: "SELECT pg_is_in_recovery()",
-};
-
-/// All statements of this file.
-pub static ALL: &[&Statement] = &[
-    &IS_MIGRATED,
-    &PLAIN_WORDING,
-    &CATALOG,
-    &OPEN_SCHEMAS,
-    &IDS,
-    &MISSING_PARTITIONS,
-    &EXPIRED_PARTITIONS,
-    &STRAY_ROWS,
-    &LEASES,
-    &DISORDER,
-    &UNTOUCHED,
-    &LONG_BLOCKED,
-    &PAUSED,
-    &SERVICES_DOWN,
-    &STRANGE_KINDS,
-    &BLOAT,
-    &UNVACUUMED,
-    &HOLDERS,
-    &SIGHT,
-    &SETTINGS,
-    &IS_STANDBY,
-    &LOCKS,
-];
+    /// Whether the server is a standby.
+    pub IS_STANDBY: "is_standby" [] = "SELECT pg_is_in_recovery()";
+}

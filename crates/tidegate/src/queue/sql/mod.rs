@@ -5,34 +5,20 @@
 pub mod doctor;
 pub mod live;
 pub mod look;
-pub mod operate;
 pub mod prometheus;
-pub mod retention;
 pub mod schedule;
 pub mod service;
 pub mod slot;
 pub mod survey;
 
-use tokio_postgres::types::Type;
+pub use super::statement::Statement;
+pub(crate) use super::statement::statements;
 
-/// A statement with the types of its parameters. The types are sent with it, because nothing is prepared.
-#[derive(Debug)]
-pub struct Statement {
-    /// The name in error messages.
-    pub name: &'static str,
-    /// Types of `$1`, `$2` and so on.
-    pub params: &'static [Type],
-    /// The SQL text.
-    pub text: &'static str,
-}
-
-/// All statements, for the test that prepares each one.
+/// The statements of this folder, without those of the operators' verbs.
 pub static ALL: &[&[&Statement]] = &[
     live::ALL,
     look::ALL,
-    operate::ALL,
     prometheus::ALL,
-    retention::ALL,
     schedule::ALL,
     service::ALL,
     slot::ALL,

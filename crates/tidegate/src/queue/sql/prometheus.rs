@@ -1,9 +1,7 @@
 //! Statements for Prometheus. Each reads a bounded number of rows of the queue, whatever its size, and none
 //! reads the log. `tidegate_read` may run all of them.
 
-use tokio_postgres::types::Type;
-
-use super::Statement;
+use super::statements;
 
 /// Runs before [`EVENTS`]. If a queue is only a little larger than the sample, the planner prefers to read
 /// and sort all of it. It may also not know yet how large the queue is.
@@ -12,16 +10,14 @@ pub const WALK: &str = "SET LOCAL enable_seqscan = off";
 /// Runs after [`EVENTS`].
 pub const AS_USUAL: &str = "SET LOCAL enable_seqscan TO DEFAULT";
 
-/// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been
-/// ready. Reading by id costs little and includes the oldest events.
-///
-/// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its kind
-/// is paused; `waiting_for_service` if its kind needs a service that is not called; `retrying` or `planned`
-/// if its time has not come, after an attempt or without one; otherwise `ready`.
-pub static EVENTS: Statement = Statement {
-    name: "prometheus_events",
-    params: &[Type::INT8],
-    text: "\
+statements! {
+    /// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been
+    /// ready. Reading by id costs little and includes the oldest events.
+    ///
+    /// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its kind
+    /// is paused; `waiting_for_service` if its kind needs a service that is not called; `retrying` or `planned`
+    /// if its time has not come, after an attempt or without one; otherwise `ready`.
+    pub EVENTS: "prometheus_events" [INT8] = "\
 WITH held AS MATERIALIZED (
     SELECT ids FROM tidegate.held
 ), live AS (
@@ -41,25 +37,17 @@ WITH held AS MATERIALIZED (
       LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind)
 SELECT s.kind, s.state, count(*),
        greatest(0, extract(epoch FROM statement_timestamp() - min(s.since)))::float8
-  FROM stated AS s GROUP BY s.kind, s.state",
-};
+  FROM stated AS s GROUP BY s.kind, s.state";
 
-/// All events that have ever ended, by kind, status and latency bucket. All kinds that no program has
-/// registered have the kind null.
-pub static ENDED: Statement = Statement {
-    name: "prometheus_ended",
-    params: &[],
-    text: "\
+    /// All events that have ever ended, by kind, status and latency bucket. All kinds that no program has
+    /// registered have the kind null.
+    pub ENDED: "prometheus_ended" [] = "\
 SELECT k.kind, m.status, m.within_ms, least(sum(m.events), 1e17)::bigint, least(sum(m.attempts), 1e17)::bigint, sum(m.latency_ms)::float8
   FROM tidegate.minute_stats AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
- GROUP BY k.kind, m.status, m.within_ms",
-};
+ GROUP BY k.kind, m.status, m.within_ms";
 
-/// Figures that belong to no kind, from at most `$1` events for each figure.
-pub static STATE: Statement = Statement {
-    name: "prometheus_state",
-    params: &[Type::INT8],
-    text: "\
+    /// Figures that belong to no kind, from at most `$1` events for each figure.
+    pub STATE: "prometheus_state" [INT8] = "\
 SELECT (SELECT count(*) FROM (SELECT FROM tidegate.stuck_events LIMIT $1) AS stuck),
        (SELECT count(*)
           FROM (SELECT q.id, q.group_key FROM tidegate.event_queue AS q
@@ -75,15 +63,9 @@ SELECT (SELECT count(*) FROM (SELECT FROM tidegate.stuck_events LIMIT $1) AS stu
          WHERE NOT soon.id <@ (SELECT h.started FROM tidegate.held AS h)),
        (SELECT extract(epoch FROM r.ended_at)::float8 FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT 1),
        (SELECT count(*) FROM tidegate.drain_slot AS s WHERE s.worker IS NOT NULL AND s.until > statement_timestamp()),
-       (SELECT max(m.version) FROM tidegate.queue_migrations AS m)",
-};
+       (SELECT max(m.version) FROM tidegate.queue_migrations AS m)";
 
-/// Outside services, and whether each one is unavailable.
-pub static SERVICES: Statement = Statement {
-    name: "prometheus_services",
-    params: &[],
-    text: "SELECT s.service, s.state <> 'closed' FROM tidegate.service AS s ORDER BY s.service LIMIT 1000",
-};
-
-/// All statements of this file.
-pub static ALL: &[&Statement] = &[&EVENTS, &ENDED, &STATE, &SERVICES];
+    /// Outside services, and whether each one is unavailable.
+    pub SERVICES: "prometheus_services" [] =
+        "SELECT s.service, s.state <> 'closed' FROM tidegate.service AS s ORDER BY s.service LIMIT 1000";
+}

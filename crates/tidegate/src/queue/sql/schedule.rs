@@ -1,16 +1,12 @@
 //! Statements about schedules. Slots are passed as whole seconds since 1970.
 
-use tokio_postgres::types::Type;
+use super::statements;
 
-use super::Statement;
-
-/// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most `$3`.
-/// The time is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait like its
-/// events.
-pub static DUE_SCHEDULES: Statement = Statement {
-    name: "due_schedules",
-    params: &[Type::TEXT_ARRAY, Type::INT8, Type::INT4, Type::FLOAT8],
-    text: "\
+statements! {
+    /// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most `$3`.
+    /// The time is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait like its
+    /// events.
+    pub DUE_SCHEDULES: "due_schedules" [TEXT_ARRAY, INT8, INT4, FLOAT8] = "\
 SELECT s.id, s.name, s.revision, s.cron, extract(epoch FROM s.every)::int8, s.time_zone, s.catch_up,
        extract(epoch FROM s.start_within)::int8, floor(extract(epoch FROM s.since))::int8,
        CASE WHEN isfinite(s.next_at) THEN floor(extract(epoch FROM s.next_at))::int8 END,
@@ -19,134 +15,31 @@ SELECT s.id, s.name, s.revision, s.cron, extract(epoch FROM s.every)::int8, s.ti
   JOIN tidegate.event_kind AS k ON k.kind = s.kind AND NOT k.paused
  WHERE NOT s.paused AND s.next_at <= coalesce(to_timestamp($4), statement_timestamp()) AND s.kind = ANY ($1)
    AND s.id + 0 > $2
- ORDER BY s.id + 0 LIMIT $3",
-};
+ ORDER BY s.id + 0 LIMIT $3";
 
-/// Publishes the events of slots, and advances the schedules to their next slots.
-pub static FIRE_SCHEDULES: Statement = Statement {
-    name: "fire_schedules",
-    params: &[Type::TEXT],
-    text: "SELECT f.id, f.published, f.refused FROM tidegate.fire_schedules($1::jsonb) AS f",
-};
+    /// Publishes the events of slots, and advances the schedules to their next slots.
+    pub FIRE_SCHEDULES: "fire_schedules" [TEXT] =
+        "SELECT f.id, f.published, f.refused FROM tidegate.fire_schedules($1::jsonb) AS f";
 
-/// At most `$1` schedules: those that have stopped first, then the others by their next slot.
-pub static SCHEDULES: Statement = Statement {
-    name: "schedules",
-    params: &[Type::INT4],
-    text: "\
-SELECT jsonb_build_object(
-           'name', s.name, 'keeper', s.keeper, 'kind', s.kind, 'cron', s.cron,
-           'every_ms', (extract(epoch FROM s.every) * 1000)::int8, 'time_zone', s.time_zone, 'group_key', s.group_key,
-           'start_within_ms', (extract(epoch FROM s.start_within) * 1000)::int8, 'catch_up', s.catch_up, 'state',
-           CASE WHEN s.problem IS NOT NULL THEN 'stopped'
-                WHEN s.paused THEN 'paused'
-                WHEN k.kind IS NULL THEN 'unregistered_kind'
-                WHEN k.paused THEN 'paused_kind'
-                WHEN s.next_at <= clock_timestamp() AND isfinite(s.next_at) THEN 'due'
-                ELSE 'waiting' END,
-           'next_at', CASE WHEN isfinite(s.next_at) THEN s.next_at END, 'last_at', s.last_at,
-           'last_event_id', s.last_event_id, 'fired_at', s.fired_at, 'problem', s.problem,
-           'since_s', floor(extract(epoch FROM s.since))::int8)::text
-  FROM tidegate.schedule AS s LEFT JOIN tidegate.event_kind AS k USING (kind)
- ORDER BY s.problem IS NULL, s.next_at, s.name LIMIT $1",
-};
-
-/// Creates or changes a schedule that operators keep.
-pub static SET_SCHEDULE: Statement = Statement {
-    name: "set_schedule",
-    params: &[
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::FLOAT8,
-        Type::TEXT,
-        Type::TEXT,
-        Type::FLOAT8,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-    ],
-    text: "SELECT tidegate.set_schedule($1, $2, $3::json, $4, make_interval(secs => $5), $6, $7, make_interval(secs => $8), $9, $10, $11)::text",
-};
-
-/// Pauses a schedule.
-pub static PAUSE_SCHEDULE: Statement = Statement {
-    name: "pause_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.pause_schedule($1, $2, $3)::text",
-};
-
-/// Resumes a schedule.
-pub static RESUME_SCHEDULE: Statement = Statement {
-    name: "resume_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.resume_schedule($1, $2, $3)::text",
-};
-
-/// Removes a schedule that operators keep.
-pub static REMOVE_SCHEDULE: Statement = Statement {
-    name: "remove_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.remove_schedule($1, $2, $3)::text",
-};
-
-/// Publishes a schedule's event now.
-pub static RUN_SCHEDULE: Statement = Statement {
-    name: "run_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.run_schedule($1, $2, $3)::text",
-};
-
-/// The schedules that program `$1` declares, as stored.
-pub static DECLARED_SCHEDULES: Statement = Statement {
-    name: "declared_schedules",
-    params: &[Type::TEXT],
-    text: "\
+    /// The schedules that program `$1` declares, as stored.
+    pub DECLARED_SCHEDULES: "declared_schedules" [TEXT] = "\
 SELECT s.name, s.kind, s.payload::text, s.cron, extract(epoch FROM s.every)::int8, s.time_zone, s.group_key,
        extract(epoch FROM s.start_within)::int8, s.catch_up
-  FROM tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name",
-};
+  FROM tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
 
-/// Creates or changes a schedule that program `$1` declares.
-pub static PUT_SCHEDULE: Statement = Statement {
-    name: "put_schedule",
-    params: &[
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::FLOAT8,
-        Type::TEXT,
-        Type::TEXT,
-        Type::FLOAT8,
-        Type::TEXT,
-        Type::TEXT,
-    ],
-    text: "SELECT tidegate.put_schedule($1, $2, $3, $4::json, $5, make_interval(secs => $6), $7, $8, make_interval(secs => $9), $10, $11, NULL)::text",
-};
+    /// Creates or changes a schedule that program `$1` declares.
+    pub PUT_SCHEDULE: "put_schedule" [
+        TEXT, TEXT, TEXT, TEXT, TEXT,
+        FLOAT8, TEXT, TEXT, FLOAT8, TEXT, TEXT
+    ] = "SELECT tidegate.put_schedule($1, $2, $3, $4::json, $5, make_interval(secs => $6), $7, $8, make_interval(secs => $9), $10, $11, NULL)::text";
 
-/// Removes a schedule that program `$1` no longer declares.
-pub static DROP_SCHEDULE: Statement = Statement {
-    name: "drop_schedule",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.drop_schedule($1, $2, $3, NULL)::text",
-};
+    /// Removes a schedule that program `$1` no longer declares.
+    pub DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT, TEXT] =
+        "SELECT tidegate.drop_schedule($1, $2, $3, NULL)::text";
 
-/// Removes operators' schedules of the groups `$1`.
-pub static FORGET_SCHEDULES: Statement = Statement {
-    name: "forget_schedules",
-    params: &[Type::TEXT_ARRAY, Type::TEXT, Type::TEXT, Type::BOOL],
-    text: "SELECT tidegate.forget_schedules($1, $2, $3, $4)",
-};
-
-/// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the clock, or
-/// they have not fired for `$1` seconds after their slot.
-pub static TROUBLED_SCHEDULES: Statement = Statement {
-    name: "troubled_schedules",
-    params: &[Type::FLOAT8],
-    text: "\
+    /// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the clock, or
+    /// they have not fired for `$1` seconds after their slot.
+    pub TROUBLED_SCHEDULES: "troubled_schedules" [FLOAT8] = "\
 SELECT s.name, CASE WHEN s.problem IS NOT NULL THEN s.problem
                     WHEN k.kind IS NULL THEN 'its kind ' || s.kind || ' is not registered'
                     WHEN s.last_at > statement_timestamp() THEN 'its last slot is in the future: the clock was set back'
@@ -156,22 +49,5 @@ SELECT s.name, CASE WHEN s.problem IS NOT NULL THEN s.problem
  WHERE NOT s.paused AND NOT coalesce(k.paused, false)
    AND (s.problem IS NOT NULL OR k.kind IS NULL OR s.last_at > statement_timestamp()
         OR isfinite(s.next_at) AND s.next_at <= statement_timestamp() - make_interval(secs => $1))
- ORDER BY s.name LIMIT 10",
-};
-
-/// All statements of this file.
-pub static ALL: &[&Statement] = &[
-    &DUE_SCHEDULES,
-    &FIRE_SCHEDULES,
-    &SCHEDULES,
-    &SET_SCHEDULE,
-    &PAUSE_SCHEDULE,
-    &RESUME_SCHEDULE,
-    &REMOVE_SCHEDULE,
-    &RUN_SCHEDULE,
-    &DECLARED_SCHEDULES,
-    &PUT_SCHEDULE,
-    &DROP_SCHEDULE,
-    &FORGET_SCHEDULES,
-    &TROUBLED_SCHEDULES,
-];
+ ORDER BY s.name LIMIT 10";
+}

@@ -1,74 +1,17 @@
 //! Statements about outside services.
 
-use tokio_postgres::types::Type;
+use super::statements;
 
-use super::Statement;
+statements! {
+    /// Reports the results of a worker's calls of a service.
+    pub REPORT_SERVICE: "report_service" [TEXT, UUID, BOOL, INT4, TEXT, FLOAT8, TEXT_ARRAY, BOOL, TEXT] =
+        "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text";
 
-/// Reports the results of a worker's calls of a service.
-pub static REPORT_SERVICE: Statement = Statement {
-    name: "report_service",
-    params: &[
-        Type::TEXT,
-        Type::UUID,
-        Type::BOOL,
-        Type::INT4,
-        Type::TEXT,
-        Type::FLOAT8,
-        Type::TEXT_ARRAY,
-        Type::BOOL,
-        Type::TEXT,
-    ],
-    text: "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text",
-};
+    /// Requests places and starts at a limited service.
+    pub CLAIM_SERVICE: "claim_service" [TEXT, UUID, INT4, INT4, INT4, FLOAT8] =
+        "SELECT c.places, c.starting, c.first_in, c.apart FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
 
-/// Requests places and starts at a limited service.
-pub static CLAIM_SERVICE: Statement = Statement {
-    name: "claim_service",
-    params: &[
-        Type::TEXT,
-        Type::UUID,
-        Type::INT4,
-        Type::INT4,
-        Type::INT4,
-        Type::FLOAT8,
-    ],
-    text: "SELECT c.places, c.starting, c.first_in, c.apart FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c",
-};
-
-/// Limits the calls of a service.
-pub static LIMIT_SERVICE: Statement = Statement {
-    name: "limit_service",
-    params: &[Type::TEXT, Type::INT4, Type::FLOAT8, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.limit_service($1, $2, $3, $4, $5)::text",
-};
-
-/// Pauses a service.
-pub static PAUSE_SERVICE: Statement = Statement {
-    name: "pause_service",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.pause_service($1, $2, $3)::text",
-};
-
-/// Resumes a service.
-pub static RESUME_SERVICE: Statement = Statement {
-    name: "resume_service",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.resume_service($1, $2, $3)::text",
-};
-
-/// All services about which anything was reported.
-pub static SERVICES: Statement = Statement {
-    name: "services",
-    params: &[],
-    text: "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service",
-};
-
-/// All statements of this file.
-pub static ALL: &[&Statement] = &[
-    &REPORT_SERVICE,
-    &CLAIM_SERVICE,
-    &PAUSE_SERVICE,
-    &RESUME_SERVICE,
-    &LIMIT_SERVICE,
-    &SERVICES,
-];
+    /// All services about which anything was reported.
+    pub SERVICES: "services" [] =
+        "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service";
+}

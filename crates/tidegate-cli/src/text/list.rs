@@ -1,0 +1,79 @@
+//! What people read of a list of events.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use tidegate::admin::ListRequest;
+
+use super::{Text, cell, instant, plain_table, short};
+
+/// One line for each event, and the command for the next page if there may be one.
+impl Text for ListRequest {
+    fn text(&self, report: &Self::Report) -> String {
+        let mut table = plain_table(&[
+            "id",
+            "kind",
+            "status",
+            "attempts",
+            "group",
+            "created",
+            "last error",
+        ]);
+        for event in &report.events {
+            table.add_row(vec![
+                cell(&event["id"]),
+                kind_of(event),
+                cell(&event["status"]),
+                cell(&event["attempts"]),
+                cell(&event["group_key"]),
+                instant(&event["created_at"]),
+                short(&event["last_error"]),
+            ]);
+        }
+        let mut text = table.to_string();
+        if report.events.iter().any(is_foreign) {
+            text.push_str("\n* this program does not have this kind");
+        }
+        if let Some(next) = report.next.map(next_page) {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\nnext page: {next}");
+        }
+        text
+    }
+}
+
+/// Returns an event's kind, with a mark if the program does not have it.
+fn kind_of(event: &Value) -> String {
+    let mark = if is_foreign(event) { "*" } else { "" };
+    format!("{}{mark}", cell(&event["kind"]))
+}
+
+fn is_foreign(event: &Value) -> bool {
+    event["handled"] == false
+}
+
+/// Returns the command line of the next page, after this id. A relative time such as "2h" stays relative.
+/// Therefore the page may lose events that have become too old in the meantime.
+fn next_page(last: i64) -> String {
+    let mut command = "tidegate".to_owned();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == "--before" {
+            arguments.next();
+        } else if !argument.starts_with("--before=") {
+            // Writing to a string does not fail.
+            let _ = write!(command, " {}", quoted(&argument));
+        }
+    }
+    format!("{command} --before {last}")
+}
+
+/// Quotes an argument for a shell.
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=:.,/+@".contains(c);
+    if !argument.is_empty() && argument.chars().all(is_plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', r"'\''"))
+    }
+}

@@ -1,0 +1,206 @@
+//! Owns the texts for people, one file a verb: tables, times, percentages. It queries nothing.
+//!
+//! Publishers choose kinds and keys, and handlers choose errors. [`shown`] makes such text safe to print: a
+//! value within a line goes through it where the line is made, and every line goes through it again where it
+//! is printed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use serde_json::Value;
+use tidegate::admin::{Changed, ServiceState, ServiceStatus, Skipped, Verb};
+
+pub use self::drain::broken_off;
+
+macro_rules! files {
+    ($($file:ident: $($(#[$attribute:meta])* $name:ident($request:ident)),+;)*) => {
+        $(mod $file;)*
+    };
+}
+
+tidegate::each_verb!(files);
+
+/// The most ids and lines that a text shows; `--json` has more.
+const SHOWN: usize = 10;
+
+/// What people read of the report of a verb.
+pub trait Text: Verb {
+    /// Describes what was done or found.
+    fn text(&self, report: &Self::Report) -> String;
+
+    /// Returns the exit code: 0 unless the verb says otherwise.
+    fn code(&self, _report: &Self::Report) -> u8 {
+        0
+    }
+}
+
+/// Adds a line for each service that is not called.
+fn down(services: &[ServiceStatus]) -> String {
+    let lines = services.iter().map(|service| {
+        format!(
+            "\n{} is {} since {}; {} events wait for it",
+            shown(&service.service),
+            state(service.state),
+            without_fraction(&service.since),
+            service.waiting
+        )
+    });
+    lines.collect()
+}
+
+/// Describes whether a service is called.
+fn state(state: ServiceState) -> &'static str {
+    match state {
+        ServiceState::Closed => "called",
+        ServiceState::Open => "down",
+        ServiceState::Probing => "being probed",
+        ServiceState::Paused => "paused",
+    }
+}
+
+/// Lists the kinds of changed events, and the first of them.
+fn told(lines: &mut Vec<String>, changed: &Changed) {
+    by_kind(lines, &changed.kinds);
+    if !changed.ids.is_empty() {
+        let first = &changed.ids[..changed.ids.len().min(SHOWN)];
+        lines.push(format!("  for example {}", ids(first)));
+    }
+}
+
+fn by_kind(lines: &mut Vec<String>, kinds: &BTreeMap<String, u64>) {
+    let kinds = kinds.iter();
+    lines.extend(kinds.map(|(kind, count)| format!("  {}: {count}", shown(kind))));
+}
+
+/// Lists the events that were not changed.
+fn rest(lines: &mut Vec<String>, changed: &Changed) {
+    if changed.skipped_count > 0 {
+        lines.push(format!("skipped {}:", events(changed.skipped_count)));
+        skipped(lines, &changed.skipped, changed.skipped_count);
+    }
+    if changed.limit_reached {
+        lines.push("more events are left: run the same command again".to_owned());
+    }
+}
+
+fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) {
+    lines.extend(skipped.iter().take(SHOWN).map(|event| match event.by {
+        Some(by) => format!("  event {}: {} (event {by})", event.id, event.reason),
+        None => format!("  event {}: {}", event.id, event.reason),
+    }));
+    more(lines, count);
+}
+
+/// Adds a line if a list of `count` entries was cut.
+fn more(lines: &mut Vec<String>, count: u64) {
+    let shown = u64::try_from(SHOWN).unwrap_or(u64::MAX);
+    if count > shown {
+        lines.push(format!("  and {} more", count - shown));
+    }
+}
+
+fn ids(ids: &[i64]) -> String {
+    let mut told: Vec<String> = ids.iter().take(SHOWN).map(ToString::to_string).collect();
+    if ids.len() > SHOWN {
+        told.push(format!("and {} more", ids.len() - SHOWN));
+    }
+    told.join(", ")
+}
+
+fn events(count: u64) -> String {
+    match count {
+        1 => "1 event".to_owned(),
+        count => format!("{count} events"),
+    }
+}
+
+fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(header.to_vec());
+    table
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => shown(text),
+        other => shown(&other.to_string()),
+    }
+}
+
+/// Returns a text in which a terminal finds no command and no change of the direction of writing, and which
+/// has one line. Such characters are written as `\u{1b}`.
+pub fn shown(text: &str) -> String {
+    text.chars()
+        .fold(String::with_capacity(text.len()), |mut shown, one| {
+            if is_command(one) {
+                shown.extend(one.escape_default());
+            } else {
+                shown.push(one);
+            }
+            shown
+        })
+}
+
+/// Whether a character moves, colours, reorders or breaks what is written, instead of being seen: ASCII's and
+/// C1's controls, the line separators, and the marks of bidirectional text.
+pub fn is_command(one: char) -> bool {
+    one.is_control()
+        || matches!(one, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Cuts an error to the width of a line.
+fn short(value: &Value) -> String {
+    let line = value.as_str().unwrap_or_default().replace('\n', " ");
+    shown(&line.chars().take(80).collect::<String>())
+}
+
+/// Formats a timestamp without its fraction of a second.
+fn instant(value: &Value) -> String {
+    without_fraction(&cell(value))
+}
+
+fn without_fraction(time: &str) -> String {
+    let whole = time.split(['.', '+', 'Z']).next();
+    whole.unwrap_or_default().replace('T', " ")
+}
+
+fn time(milliseconds: &Value) -> String {
+    milliseconds.as_u64().map(coarse).unwrap_or_default()
+}
+
+/// Formats a duration; above one second without milliseconds.
+fn coarse(milliseconds: u64) -> String {
+    let duration = match milliseconds {
+        0..1000 => Duration::from_millis(milliseconds),
+        _ => Duration::from_secs(milliseconds.saturating_add(500) / 1000),
+    };
+    humantime::format_duration(duration).to_string()
+}
+
+fn percent(share: &Value) -> String {
+    share
+        .as_f64()
+        .map(|share| format!("{:.1} %", share * 100.0))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_whole_seconds_above_one() {
+        for (milliseconds, text) in [
+            (0, "0s"),
+            (999, "999ms"),
+            (1000, "1s"),
+            (623_973, "10m 24s"),
+        ] {
+            assert_eq!(coarse(milliseconds), text);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What people read of the figures of the queue.
+
+use serde_json::Value;
+use tidegate::admin::{ExpiringKind, StatsReport, StatsRequest};
+
+use super::{Text, cell, coarse, down, percent, plain_table, shown, time, without_fraction};
+
+/// One line for the whole, then one per kind.
+impl Text for StatsRequest {
+    fn text(&self, report: &Self::Report) -> String {
+        let mut table = plain_table(&[
+            "kind",
+            "pending",
+            "running",
+            "delayed",
+            "attempts",
+            "oldest",
+            "completed",
+            "rejected",
+            "failed",
+            "failure rate",
+            "p50",
+            "p95",
+            "p99",
+            "",
+        ]);
+        for kind in &report.kinds {
+            table.add_row(vec![
+                cell(&kind["kind"]),
+                cell(&kind["pending"]),
+                cell(&kind["processing"]),
+                cell(&kind["delayed"]),
+                cell(&kind["max_attempts_used"]),
+                time(&kind["oldest_age_ms"]),
+                cell(&kind["completed"]),
+                cell(&kind["completed_with_errors"]),
+                cell(&kind["failed"]),
+                percent(&kind["failure_rate"]),
+                time(&kind["latency_p50_ms"]),
+                time(&kind["latency_p95_ms"]),
+                time(&kind["latency_p99_ms"]),
+                paused(kind),
+            ]);
+        }
+        let depth = depth(report);
+        let whole = overall(report);
+        let expiring = expiring(&report.expiring);
+        let down = down(&report.services_down);
+        format!(
+            "{depth}\n{whole}{expiring}{down}\nby kind (finished events are those of the last hour):\n{table}"
+        )
+    }
+}
+
+/// Adds a line for each kind with events that will miss their deadline.
+fn expiring(kinds: &[ExpiringKind]) -> String {
+    let lines = kinds.iter().map(|kind| {
+        format!(
+            "\n{} {} will pass their deadline before they are started, the first at {}",
+            kind.events,
+            shown(&kind.kind),
+            without_fraction(&kind.first_deadline)
+        )
+    });
+    lines.collect()
+}
+
+/// Describes the number of live events and their age.
+fn depth(stats: &StatsReport) -> String {
+    match stats.backlog {
+        0 => "the queue is empty".to_owned(),
+        1 => format!("1 event in the queue, {} old", coarse(stats.oldest_age_ms)),
+        events => format!(
+            "{events} events in the queue, the oldest {} old",
+            coarse(stats.oldest_age_ms)
+        ),
+    }
+}
+
+/// Describes the figures of the whole queue in one line.
+fn overall(stats: &StatsReport) -> String {
+    format!(
+        "in flight {}, stuck {}, delayed {}, blocked groups {}; dead letters of the last day {}; \
+         finished in the last hour {}, now {:.1}/s",
+        stats.in_flight,
+        stats.stuck,
+        stats.delayed,
+        stats.blocked_groups,
+        stats.dead_letters_last_day,
+        stats.finished_last_hour,
+        stats.throughput_per_second,
+    )
+}
+
+/// Returns the word for a paused kind, otherwise nothing.
+fn paused(kind: &Value) -> String {
+    let word = if kind["paused"] == true { "paused" } else { "" };
+    word.to_owned()
+}

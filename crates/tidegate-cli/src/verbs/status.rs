@@ -1,0 +1,72 @@
+//! Prints the status, as text or for Prometheus, once or at intervals. A database that does not answer is
+//! reported in its place, and asked again.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate::Error;
+use tidegate::admin::StatsRequest;
+use tidegate::program::{Service, stop_signal};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::{prometheus, run};
+use crate::answer::{Answer, Failed, printable};
+use crate::args::{StatusArgs, StatusFormat};
+
+/// A database that takes longer counts as unavailable.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Moves a terminal's cursor to its first place and clears all that follows.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+pub async fn status(service: &Service, args: &StatusArgs, json: bool) -> Result<Answer, Failed> {
+    let refused = |text: &str| Err(Error::Invalid(text.to_owned()).into());
+    match args.format {
+        _ if args.watch => watch(service, args.interval, json).await,
+        StatusFormat::Prometheus if json => {
+            refused("--format prometheus: cannot be used with --json")
+        }
+        StatusFormat::Prometheus => prometheus::status(service, args.output.as_deref()).await,
+        StatusFormat::Text if args.output.is_some() => {
+            refused("--output: needs --format prometheus")
+        }
+        StatusFormat::Text => run(service, &StatsRequest {}).await,
+    }
+}
+
+/// Prints the status until Ctrl-C, SIGTERM, or the end of the pipe that it writes to.
+async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer, Failed> {
+    if json {
+        return Err(Error::Invalid("--watch: cannot be used with --json".to_owned()).into());
+    }
+    let clear = if std::io::stdout().is_terminal() {
+        CLEAR
+    } else {
+        ""
+    };
+    let stopped = stop_signal();
+    tokio::pin!(stopped);
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let status = tokio::select! {
+            status = next(service, &mut ticks) => status,
+            () = &mut stopped => break,
+        };
+        let text = printable(&status);
+        if writeln!(std::io::stdout(), "{clear}{text}\n").is_err() {
+            break;
+        }
+    }
+    Ok(Answer::new(Value::Null, ""))
+}
+
+async fn next(service: &Service, ticks: &mut tokio::time::Interval) -> String {
+    ticks.tick().await;
+    match timeout(PATIENCE, run(service, &StatsRequest {})).await {
+        Ok(Ok(answer)) => answer.text.trim_end().to_owned(),
+        Ok(Err(failed)) => failed.error.to_string(),
+        Err(_) => format!("the database has not answered within {PATIENCE:?}"),
+    }
+}

@@ -1,0 +1,28 @@
+//! The verb `doctor`: examines the database, the schema and the queue.
+
+use super::prelude::*;
+use crate::doctor::{DoctorReport, examine};
+
+/// Check the database, the schema and the queue, and say how to fix each problem.
+///
+/// The exit code is 0 if all checks pass, and 3 if a check gives a warning, finds a problem or cannot be
+/// made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate doctor --json")]
+pub struct DoctorRequest {}
+
+impl Verb for DoctorRequest {
+    const NAME: &'static str = "doctor";
+    const CHANGES: bool = false;
+    const LOGGED: Option<&'static [&'static str]> = Some(&["ok"]);
+
+    type Report = DoctorReport;
+
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+        Ok(Some(service.options.budget))
+    }
+
+    async fn run(&self, service: &Service) -> Result<DoctorReport, Error> {
+        examine(&service.target()).await
+    }
+}

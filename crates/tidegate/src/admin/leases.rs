@@ -1,0 +1,46 @@
+//! The verb `leases`: lists the leases and their workers.
+
+use serde_json::Value;
+
+use super::length;
+use super::prelude::*;
+use crate::look::{self, rows};
+use crate::queue::{parsed, query};
+
+/// List the leases: which worker holds how many events, and since when.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate leases --limit 20")]
+pub struct LeasesRequest {
+    /// Maximum number of leases to list, 1 to 10000, oldest first.
+    #[arg(long, default_value = "50", value_parser = length())]
+    pub limit: Option<u32>,
+}
+
+/// The leases and their workers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "action", rename = "leases")]
+#[non_exhaustive]
+pub struct LeasesReport {
+    /// With the columns of the view `tidegate.leases`, oldest first.
+    #[schemars(with = "Vec<rows::Lease>")]
+    pub leases: Vec<Value>,
+}
+
+statement! { LEASES = "leases"(INT8):
+"SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1" }
+
+impl Verb for LeasesRequest {
+    const NAME: &'static str = "leases";
+    const CHANGES: bool = false;
+    const STATEMENTS: &'static [&'static Statement] = &[&LEASES];
+
+    type Report = LeasesReport;
+
+    async fn run(&self, service: &Service) -> Result<LeasesReport, Error> {
+        let limit = i64::from(look::limit(self.limit)?);
+        let client = service.looking().await?;
+        let rows = query(&client, &LEASES, &[&limit]).await?;
+        let leases = parsed("tidegate.leases", &rows)?;
+        Ok(LeasesReport { leases })
+    }
+}

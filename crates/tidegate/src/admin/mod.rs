@@ -1,0 +1,422 @@
+//! Owns what operators ask of a program: the verbs, one file each, and what a shell (a function, a command
+//! line, a console) needs to pass them on.
+//!
+//! A verb is a request that implements [`Verb`]: its fields are the fields of an invocation and the flags of
+//! the command line, and its documentation is the command line's help. The list `each_verb!` names every
+//! verb once. The function's dispatch, the subcommands, the JSON Schemas and the statements come from it.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "the comments of requests are the command line's help, which is read as it is"
+)]
+
+mod invocation;
+pub mod program;
+mod publish;
+pub mod schema;
+mod selection;
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use schemars::JsonSchema;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio_postgres::GenericClient;
+use tokio_postgres::types::ToSql;
+
+pub use self::invocation::*;
+use self::program::{Failure, Service, within};
+use self::publish::{RECORD_PUBLISH, publish_by_hand};
+pub use self::selection::{Changed, Selection};
+use crate::config::parse_duration;
+use crate::drain::Hooks;
+use crate::error::Error;
+pub use crate::forget::{Subject, SubjectKeys, parse_subject};
+use crate::look::LIMIT;
+pub use crate::moment::{Moment, parse_moment, parse_time};
+pub use crate::periodic::{CatchUp, parse_catch_up};
+use crate::queue;
+use crate::queue::sql::Statement;
+pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
+
+/// Declares a statement: its name in errors, the types of its parameters, and its text.
+macro_rules! statement {
+    ($name:ident = $label:literal($($parameter:ident),*): $text:expr) => {
+        static $name: Statement = Statement {
+            name: $label,
+            params: &[$(tokio_postgres::types::Type::$parameter),*],
+            text: $text,
+        };
+    };
+}
+
+/// What an operator may ask: the request itself. [`Service::run`] answers it.
+pub trait Verb: DeserializeOwned + Send + Sync {
+    /// Its name in invocations.
+    const NAME: &'static str;
+    /// Whether it may change something. A verb that does not needs the role `tidegate_read` only.
+    const CHANGES: bool;
+    /// The values of `action` in its report.
+    const ACTIONS: &'static [&'static str] = &[Self::NAME];
+    /// Its own statements, for the tests that prepare each one and check who may run it.
+    const STATEMENTS: &'static [&'static Statement] = &[];
+    /// The fields of its report that the log may have, because they name no person (I9). Without it, all
+    /// fields but `order_risks`.
+    const LOGGED: Option<&'static [&'static str]> = None;
+
+    /// Its report, which is printed and returned as JSON.
+    type Report: Serialize + JsonSchema + Send;
+
+    /// Returns the parts of the request that other verbs have too. Their fields are its own fields in JSON.
+    fn parts(&mut self) -> Vec<&mut dyn Part> {
+        Vec::new()
+    }
+
+    /// Checks what the types of the fields cannot say.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the fields and what is allowed.
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
+    fn run(&self, service: &Service) -> impl Future<Output = Result<Self::Report, Error>> + Send;
+
+    /// Does it for a caller who has this time, and is gone afterwards. A verb with a budget watches the time
+    /// itself.
+    ///
+    /// # Errors
+    /// As [`Verb::run`].
+    fn answer(
+        &self,
+        service: &Service,
+        time: Option<Duration>,
+        _hooks: Hooks,
+    ) -> impl Future<Output = Result<Value, Failure>> + Send {
+        async move { answer(time, self.run(service)).await }
+    }
+
+    /// Returns how long it may take on all of several databases; `None` if it needs one that is named.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field that is out of range.
+    fn on_all(
+        &self,
+        _service: &Service,
+        _time: Option<Duration>,
+    ) -> Result<Option<Duration>, Error> {
+        Ok(None)
+    }
+}
+
+/// The verbs, in the order of the command line's help: the file of each, its name in Rust and its request.
+/// Attributes are for the command line, which has its own form of the verbs that it skips. `each_verb!(m)`
+/// calls the macro `m` with the list.
+///
+/// The list also declares the modules, so `cargo fmt` does not find their files; `make fmt` does.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! each_verb {
+    ($with:ident) => {
+        $with! {
+            migrate: Migrate(MigrateRequest);
+            drain: #[command(skip)] Drain(DrainRequest);
+            cleanup: Cleanup(CleanupRequest);
+            retention: Retention(RetentionRequest);
+            stats: #[command(skip)] Stats(StatsRequest);
+            show: Show(ShowRequest);
+            list: List(ListRequest);
+            blocked_groups: BlockedGroups(BlockedGroupsRequest);
+            leases: Leases(LeasesRequest);
+            doctor: Doctor(DoctorRequest);
+            replay: Replay(ReplayRequest);
+            requeue: Requeue(RequeueRequest);
+            cancel: Cancel(CancelRequest);
+            reschedule: Reschedule(RescheduleRequest);
+            pause: Pause(PauseRequest), Resume(ResumeRequest);
+            services: Services(ServicesRequest);
+            service: Service(ServiceRequest);
+            retire: Retire(RetireRequest);
+            policy: Policy(PolicyRequest);
+            unblock: Unblock(UnblockRequest);
+            note: Note(NoteRequest);
+            forget: Forget(ForgetRequest);
+            schedules: Schedules(SchedulesRequest);
+            schedule: Schedule(ScheduleRequest);
+        }
+    };
+}
+
+/// Makes what walks the list.
+macro_rules! walk {
+    ($($file:ident: $($(#[$of_command:meta])* $name:ident($request:ident)),+;)*) => {
+        $(
+            mod $file;
+            pub use self::$file::*;
+        )*
+
+        /// A request, by its `action`.
+        #[derive(Debug, Clone, PartialEq, clap::Subcommand)]
+        pub enum Request {
+            $($(
+                #[doc = concat!("See [`", stringify!($request), "`].")]
+                $(#[$of_command])*
+                $name($request),
+            )+)*
+            /// An action that the program adds.
+            #[command(skip)]
+            Further {
+                /// Its name.
+                action: String,
+                /// All fields of the request except `action`.
+                fields: Value,
+            },
+        }
+
+        /// The actions of every program.
+        pub(crate) const ACTIONS: &[&str] = &[$($($request::NAME,)+)*];
+
+        /// Whether each verb may change something, and its own statements; for tests.
+        #[doc(hidden)]
+        pub static STATEMENTS: &[(bool, &[&Statement])] = &[
+            $($(($request::CHANGES, $request::STATEMENTS),)+)*
+            (true, &[&RECORD_PUBLISH]),
+        ];
+
+        impl Request {
+            /// Reads the fields of an action.
+            fn read(action: &str, fields: Map<String, Value>) -> Result<Self, Error> {
+                $($(if action == $request::NAME {
+                    return invocation::read(fields).map(Self::$name);
+                })+)*
+                let (action, fields) = (action.to_owned(), Value::Object(fields));
+                Ok(Self::Further { action, fields })
+            }
+
+            async fn answer(
+                &self,
+                service: &Service,
+                time: Option<Duration>,
+                hooks: Hooks,
+            ) -> Result<Value, Failure> {
+                match self {
+                    $($(Self::$name(asked) => {
+                        asked.check()?;
+                        Ok(fit(asked.answer(service, time, hooks).await?, ANSWER_LIMIT))
+                    })+)*
+                    // The program itself limits the content and the length of this answer.
+                    Self::Further { action, fields } => {
+                        Ok(within(time, service.further(action, fields.clone())).await?)
+                    }
+                }
+            }
+
+            /// Returns the action, and how long it may take on all databases.
+            fn on_all(
+                &self,
+                service: &Service,
+                time: Option<Duration>,
+            ) -> Result<Option<(&'static str, Duration)>, Error> {
+                match self {
+                    $($(Self::$name(asked) => {
+                        let most = asked.on_all(service, time)?;
+                        Ok(most.map(|most| ($request::NAME, most)))
+                    })+)*
+                    Self::Further { .. } => Ok(None),
+                }
+            }
+        }
+
+        /// Returns what the log may have of the report of an action, as [`Verb::LOGGED`].
+        #[must_use]
+        pub fn logged(action: &str) -> Option<&'static [&'static str]> {
+            $($(if action == $request::NAME {
+                return $request::LOGGED;
+            })+)*
+            None
+        }
+
+        /// Returns the schema of the report of an action.
+        fn schema_of(action: &str) -> Option<Value> {
+            $($(if action == $request::NAME {
+                return Some(schema::one_of::<<$request as Verb>::Report>($request::ACTIONS));
+            })+)*
+            None
+        }
+    };
+}
+
+each_verb!(walk);
+
+/// What nearly every verb needs.
+mod prelude {
+    pub(super) use std::time::Duration;
+
+    pub(super) use clap::Args;
+    pub(super) use schemars::JsonSchema;
+    pub(super) use serde::{Deserialize, Serialize};
+    pub(super) use tokio_postgres::GenericClient;
+    pub(super) use tokio_postgres::types::ToSql;
+
+    pub(super) use super::program::Service;
+    pub(super) use super::{Audit, Part, Verb, report, written};
+    pub(super) use crate::config::parse_duration;
+    pub(super) use crate::error::Error;
+    pub(super) use crate::queue::sql::Statement;
+}
+
+/// A part of a request that several verbs have.
+pub trait Part {
+    /// Reads it from its fields of an invocation, which it removes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what it must be.
+    fn read(&mut self, fields: &mut Fields) -> Result<(), Error>;
+}
+
+impl<T: DeserializeOwned> Part for T {
+    fn read(&mut self, fields: &mut Fields) -> Result<(), Error> {
+        *self = fields.take()?;
+        Ok(())
+    }
+}
+
+/// Reason and actor that the audit records with every action.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+pub struct Audit {
+    /// Reason for the change, recorded in the audit.
+    #[arg(long)]
+    pub reason: String,
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+impl Audit {
+    /// Returns an audit's reason, not blank, at most 1,000 characters, by the operator of the settings.
+    pub fn of(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            actor: None,
+        }
+    }
+
+    /// Sets the operator's name; 1 to 200 characters. It is not verified.
+    #[must_use]
+    pub fn by(self, actor: impl Into<String>) -> Self {
+        Self {
+            actor: Some(actor.into()),
+            ..self
+        }
+    }
+}
+
+/// An event that was left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Skipped {
+    /// The event's id.
+    pub id: i64,
+    /// Why it was left out.
+    pub reason: String,
+    /// The event that stands in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<i64>,
+}
+
+/// A value that invocations have as text, in the format of the command line.
+trait Written: Sized {
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+impl Written for Duration {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_duration(text)
+    }
+}
+
+impl Written for SystemTime {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_time(text)
+    }
+}
+
+impl Written for Moment {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_moment(text)
+    }
+}
+
+impl Written for Subject {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_subject(text)
+    }
+}
+
+/// Reads a [`Written`] field.
+fn written<'de, T: Written, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    let value = text.map(|text| T::parse(&text)).transpose();
+    value.map_err(D::Error::custom)
+}
+
+/// Converts a range of the library to the type that the command line's parser takes.
+fn bounds<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i64> {
+    let bound = |value: T| value.try_into().unwrap_or(i64::MAX);
+    bound(*range.start())..=bound(*range.end())
+}
+
+/// Parses the length of a list.
+fn length() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(bounds(&LIMIT))
+}
+
+/// Parses the id of an event.
+fn event_id(text: &str) -> Result<i64, String> {
+    let id = text.parse();
+    id.map_err(|_| "must be the id of an event, a whole number".to_owned())
+}
+
+/// Reads the JSON of a flag: the text itself, or @FILE, or - for stdin.
+///
+/// # Errors
+/// What it must be.
+pub fn json_argument(argument: &str) -> Result<Box<RawValue>, String> {
+    let unreadable = |error: std::io::Error| format!("{argument}: {error}");
+    let text = if argument == "-" {
+        std::io::read_to_string(std::io::stdin()).map_err(unreadable)?
+    } else if let Some(file) = argument.strip_prefix('@') {
+        std::fs::read_to_string(file).map_err(unreadable)?
+    } else {
+        argument.to_owned()
+    };
+    serde_json::from_str(text.trim()).map_err(|error| format!("must be JSON, @FILE or -: {error}"))
+}
+
+/// Runs a statement that answers with one document, and reads the report from it.
+async fn report<R: DeserializeOwned>(
+    client: &(impl GenericClient + Sync),
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<R, Error> {
+    let rows = queue::query(client, statement, values).await;
+    let rows = rows.map_err(queue::refused)?;
+    let text = rows.first().map_or("", |row| row.get(0));
+    serde_json::from_str(text)
+        .map_err(|error| Error::Unreadable(format!("{}: {error}", statement.name)))
+}
+
+/// Returns the answer of work that has no budget, cut at `time`.
+async fn answer<T: Serialize>(
+    time: Option<Duration>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<Value, Failure> {
+    Ok(serde_json::to_value(within(time, work).await?)?)
+}

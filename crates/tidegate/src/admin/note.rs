@@ -1,0 +1,64 @@
+//! The verb `note`: an operator's remark on an event.
+
+use super::event_id;
+use super::prelude::*;
+
+/// Write a remark on an event, live or finished; show prints it.
+///
+/// The remark is kept with the audit, and stays when the event is forgotten: it should name no person.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(
+    after_help = "Example:\n  tidegate note 42 --text 'the customer was called' --reason 'ticket 17'"
+)]
+pub struct NoteRequest {
+    /// Id of the event.
+    #[arg(value_parser = event_id)]
+    pub id: i64,
+    /// The remark, 1 to 1000 characters.
+    #[arg(long)]
+    pub text: String,
+    /// Change nothing; only report what would be done.
+    #[arg(long)]
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Why, and who.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub audit: Audit,
+}
+
+/// The report of a note. For a dry run, what it would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "action", rename = "note")]
+#[non_exhaustive]
+pub struct NoteReport {
+    /// Whether this was a dry run, which changes nothing.
+    pub dry_run: bool,
+    /// The event.
+    pub id: i64,
+    /// Why nothing was written: there is no such event.
+    pub refused: Option<String>,
+}
+
+statement! { NOTE = "note"(INT8, TEXT, TEXT, TEXT, BOOL):
+"SELECT tidegate.note($1, $2, $3, $4, $5)::text" }
+
+impl Verb for NoteRequest {
+    const NAME: &'static str = "note";
+    const CHANGES: bool = true;
+    const STATEMENTS: &'static [&'static Statement] = &[&NOTE];
+
+    type Report = NoteReport;
+
+    fn parts(&mut self) -> Vec<&mut dyn Part> {
+        vec![&mut self.audit]
+    }
+
+    async fn run(&self, service: &Service) -> Result<NoteReport, Error> {
+        let Audit { reason, actor } = service.signed(&self.audit);
+        let client = service.database.connect().await?;
+        let values: &[&(dyn ToSql + Sync)] =
+            &[&self.id, &self.text, &reason, &actor, &self.dry_run];
+        report(&client, &NOTE, values).await
+    }
+}

@@ -1,0 +1,106 @@
+//! The verbs `pause` and `resume`: whether drains take events of a kind.
+
+use super::prelude::*;
+
+/// Stop drains from taking events of a kind; events that are being handled end normally.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate pause order_placed --reason 'the carrier is down'")]
+pub struct PauseRequest {
+    /// The kind of events; it must be registered.
+    pub kind: String,
+    /// Reason for the change, recorded in the audit.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+/// Let drains take events of a paused kind again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate resume order_placed")]
+pub struct ResumeRequest {
+    /// What a pause says, too.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub of: PauseRequest,
+}
+
+/// The report of a pause or a resume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct PauseReport {
+    /// `pause` or `resume`.
+    pub action: String,
+    /// The kind.
+    pub kind: String,
+    /// Whether it is paused now.
+    pub paused: bool,
+    /// False if the kind was already in this state.
+    pub changed: bool,
+}
+
+statement! { PAUSE = "pause"(TEXT, TEXT, TEXT):
+"SELECT tidegate.pause($1, $2, $3)::text" }
+
+statement! { RESUME = "resume"(TEXT, TEXT, TEXT):
+"SELECT tidegate.resume($1, $2, $3)::text" }
+
+impl PauseRequest {
+    /// Pauses the kind over this connection.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
+    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<PauseReport, Error> {
+        report(client, &PAUSE, &[&self.kind, &self.reason, &self.actor]).await
+    }
+
+    fn signed(&self, service: &Service) -> Self {
+        Self {
+            actor: service.actor(self.actor.as_ref()),
+            ..self.clone()
+        }
+    }
+}
+
+impl Verb for PauseRequest {
+    const NAME: &'static str = "pause";
+    const CHANGES: bool = true;
+    const STATEMENTS: &'static [&'static Statement] = &[&PAUSE];
+
+    type Report = PauseReport;
+
+    async fn run(&self, service: &Service) -> Result<PauseReport, Error> {
+        let client = service.database.connect().await?;
+        self.signed(service).on(&client).await
+    }
+}
+
+impl ResumeRequest {
+    /// Resumes the kind over this connection.
+    ///
+    /// # Errors
+    /// As [`PauseRequest::on`].
+    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<PauseReport, Error> {
+        let of = &self.of;
+        report(client, &RESUME, &[&of.kind, &of.reason, &of.actor]).await
+    }
+}
+
+impl Verb for ResumeRequest {
+    const NAME: &'static str = "resume";
+    const CHANGES: bool = true;
+    const STATEMENTS: &'static [&'static Statement] = &[&RESUME];
+
+    type Report = PauseReport;
+
+    fn parts(&mut self) -> Vec<&mut dyn Part> {
+        vec![&mut self.of]
+    }
+
+    async fn run(&self, service: &Service) -> Result<PauseReport, Error> {
+        let of = self.of.signed(service);
+        let client = service.database.connect().await?;
+        Self { of }.on(&client).await
+    }
+}

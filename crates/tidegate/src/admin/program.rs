@@ -1,0 +1,583 @@
+//! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a
+//! function or a command line) only has to pass on requests. It does not know which shell runs it.
+
+mod databases;
+mod deployment;
+mod survey;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use serde_json::Value;
+use tokio::sync::{oneshot, watch};
+use tokio_postgres::Transaction;
+
+pub use self::deployment::Deployment;
+use super::{Actions, Audit, MigrateRequest, Request, Verb};
+use crate::chain::StartDrain;
+use crate::config::Lookup;
+use crate::connect::Database;
+use crate::dispatch::Dispatch;
+use crate::doctor::{Target, refuse_foreign};
+use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
+use crate::error::Error;
+use crate::event::{Event, NewEvent};
+use crate::figures::Figures;
+use crate::forget::Records;
+use crate::intake::{Intake, Message, Receiver, TakeIn};
+use crate::metrics::Metrics;
+use crate::migrate::{Migrate, MigrateReport, Migrations, StoredSettings};
+use crate::policy::Policy;
+use crate::queue::{Declared, Published};
+use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
+use crate::schedule::Schedule;
+use crate::seal;
+use crate::wake::{self, Waker};
+
+/// A program: the handlers of its events, its own migrations and its own actions. A shell runs it.
+///
+/// ```
+/// use tidegate::{Context, Dispatch, Done, Handlers, Program};
+///
+/// tidegate::events! {
+///     pub enum Shop {
+///         Opened(()) = "opened",
+///     }
+/// }
+///
+/// struct Handling;
+///
+/// impl Dispatch for Handling {
+///     type Event = Shop;
+///
+///     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+///         match event {
+///             Shop::Opened(()) => Handlers::one("greet", async { Ok(Done::ok()) }),
+///         }
+///     }
+/// }
+///
+/// let program = Program::new(|_settings| Ok(Handling));
+/// ```
+pub struct Program {
+    origin: &'static str,
+    kinds: &'static [&'static str],
+    handlers: Box<MakeHandlers>,
+    tables: Vec<Migrations>,
+    further: Vec<Further>,
+    intake: Option<Box<TakeIn>>,
+    records: Option<Arc<dyn Records>>,
+    policies: Vec<(&'static str, Policy)>,
+}
+
+type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync;
+type AnswerFurther =
+    dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync;
+
+/// An action that the program adds.
+struct Further {
+    name: &'static str,
+    answer: Box<AnswerFurther>,
+}
+
+/// The handlers of a program, without its event type.
+trait Drains: Send + Sync {
+    fn drain<'a>(
+        &self,
+        database: &'a Database,
+        options: &'a DrainOptions,
+        hooks: Hooks,
+        figures: Option<oneshot::Sender<Figures>>,
+    ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
+
+    /// Returns the program's periodic events.
+    fn schedules(&self) -> Result<Vec<Declared>, Error>;
+}
+
+struct Typed<D>(Arc<D>);
+
+impl<D: Dispatch> Drains for Typed<D> {
+    fn drain<'a>(
+        &self,
+        database: &'a Database,
+        options: &'a DrainOptions,
+        hooks: Hooks,
+        figures: Option<oneshot::Sender<Figures>>,
+    ) -> BoxFuture<'a, Result<DrainReport, DrainError>> {
+        drain_measured(database, self.0.clone(), options, hooks, figures).boxed()
+    }
+
+    fn schedules(&self) -> Result<Vec<Declared>, Error> {
+        self.0.schedules().iter().map(Schedule::declared).collect()
+    }
+}
+
+impl Program {
+    /// Creates a program. `handlers` builds the handlers from the settings, and returns [`Error::Config`]
+    /// when a setting is wrong.
+    pub fn new<D: Dispatch>(
+        handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            origin: std::any::type_name::<D>()
+                .split("::")
+                .next()
+                .unwrap_or_default(),
+            kinds: D::Event::KINDS,
+            handlers: Box::new(move |lookup| {
+                let made: Arc<dyn Drains> = Arc::new(Typed(Arc::new(handlers(lookup)?)));
+                Ok(made)
+            }),
+            tables: Vec::new(),
+            further: Vec::new(),
+            intake: None,
+            records: None,
+            policies: Vec::new(),
+        }
+    }
+
+    /// Returns the name of the crate that the handlers come from. The log may show more of that crate.
+    #[must_use]
+    pub fn origin(&self) -> &'static str {
+        self.origin
+    }
+
+    /// Adds tables of the program, which `migrate` creates next to the queue's.
+    #[must_use]
+    pub fn tables(mut self, tables: Migrations) -> Self {
+        self.tables.push(tables);
+        self
+    }
+
+    /// Sets how events of this kind are handled. `migrate` stores the policy. Operators can override each
+    /// field with `tidegate policy`.
+    #[must_use]
+    pub fn policy(mut self, kind: &'static str, policy: Policy) -> Self {
+        self.policies.retain(|(known, _)| *known != kind);
+        self.policies.push((kind, policy));
+        self
+    }
+
+    /// Adds an action of the program, such as an intake for messages. A request `{"action": name, …}` is
+    /// answered with the value that `answer` returns for the request's other fields. [`Error::Invalid`]
+    /// reports what is wrong with them.
+    #[must_use]
+    pub fn action<F>(
+        mut self,
+        name: &'static str,
+        answer: impl Fn(Database, Value) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Value, Error>> + Send + 'static,
+    {
+        self.further.push(Further {
+            name,
+            answer: Box::new(move |database, fields| answer(database, fields).boxed()),
+        });
+        self
+    }
+
+    /// Adds an intake for messages from outside, such as those that Lambda brings from SQS. The intake may
+    /// store data and publish events, or none, in the transaction that it receives. The transaction commits
+    /// when the intake returns without an error, and only then is the message acknowledged. A message that
+    /// arrives again is acknowledged without calling the intake.
+    ///
+    /// [`Error::Invalid`] means that the message itself is wrong. Its sender then keeps it with the messages
+    /// that cannot be taken in, for example in the dead-letter queue of SQS. After any other error the
+    /// message is delivered again.
+    ///
+    /// ```
+    /// # use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, Program, publish};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # pub struct Order { order_id: i64 }
+    /// # tidegate::events! { pub enum Shop { OrderPlaced(Order) = "order_placed" } }
+    /// # struct Handling;
+    /// # impl Dispatch for Handling {
+    /// #     type Event = Shop;
+    /// #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+    /// #         match event {
+    /// #             Shop::OrderPlaced(_) => Handlers::one("greet", async { Ok(Done::ok()) }),
+    /// #         }
+    /// #     }
+    /// # }
+    /// let program = Program::new(|_settings| Ok(Handling)).receive(|transaction, message| {
+    ///     Box::pin(async move {
+    ///         let order: Order = message.json()?;
+    ///         let event = NewEvent::of(&Shop::OrderPlaced(order))
+    ///             .map_err(|error| tidegate::Error::Invalid(format!("order: {error}")))?;
+    ///         publish(transaction, &event).await?;
+    ///         Ok(())
+    ///     })
+    /// });
+    /// ```
+    #[must_use]
+    pub fn receive(
+        mut self,
+        intake: impl for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync + 'static,
+    ) -> Self {
+        self.intake = Some(Box::new(intake));
+        self
+    }
+
+    /// Adds the data about people in the program's own tables. `forget` removes it together with the events,
+    /// and `cleanup` removes it when its retention is over.
+    #[must_use]
+    pub fn records(mut self, records: impl Records + 'static) -> Self {
+        self.records = Some(Arc::new(records));
+        self
+    }
+
+    /// Reads all settings, and checks that a handler's time limit fits into a lease. If `DATABASE_SECRET_IDS`
+    /// names several databases, `TIDEGATE_DATABASE` selects one of them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
+        let handlers = (self.handlers)(lookup)?;
+        let one = deployment::one_of(lookup)?;
+        Arc::new(self).serve(&*one, handlers)
+    }
+
+    /// Builds the service for the database that the settings name.
+    fn serve(
+        self: Arc<Self>,
+        lookup: Lookup<'_>,
+        handlers: Arc<dyn Drains>,
+    ) -> Result<Service, Error> {
+        let options = DrainOptions::from_settings(lookup)?;
+        options.check()?;
+        seal::from_settings(lookup)?;
+        // Handlers that wait for a service need no connection. Eight connections serve the others.
+        let database = Database::from_settings(lookup, options.concurrency.min(8))?;
+        let further: Vec<&'static str> = self.further.iter().map(|action| action.name).collect();
+        Ok(Service {
+            database,
+            options,
+            stored: StoredSettings::from_settings(lookup)?,
+            actor: actor(lookup),
+            looks_within: None,
+            wakes: wake::from_settings(lookup)?,
+            metrics: Metrics::from_settings(lookup)?,
+            metrics_to: |line| eprintln!("{line}"),
+            actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
+            handlers,
+            program: self,
+        })
+    }
+}
+
+/// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing
+/// verifies this name; the database knows only its own user for certain.
+fn actor(lookup: Lookup<'_>) -> Option<String> {
+    lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
+}
+
+/// A program with its settings, ready to answer requests.
+pub struct Service {
+    /// Where the queue is.
+    pub database: Database,
+    /// The options of a drain, unless a request overrides them.
+    pub options: DrainOptions,
+    /// What `migrate` stores in the database. A publish without an attempt limit takes it from here.
+    pub stored: StoredSettings,
+    /// The operator's name for the audit, unless a request overrides it.
+    pub actor: Option<String>,
+    /// The longest time that the database may take for one statement of a view; `None` means the usual limit.
+    pub looks_within: Option<Duration>,
+    /// What starts a drain after a publish.
+    pub wakes: Option<Arc<dyn StartDrain>>,
+    /// The metrics to emit for each drain, if they are configured.
+    pub metrics: Option<Metrics>,
+    /// Receives each line of metrics.
+    pub metrics_to: fn(&str),
+    /// The allowed actions.
+    pub actions: Actions,
+    handlers: Arc<dyn Drains>,
+    program: Arc<Program>,
+}
+
+/// Why a request could not be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A drain that failed because of the infrastructure, with its counts.
+    #[error(transparent)]
+    Drain(#[from] DrainError),
+    /// Anything else.
+    #[error(transparent)]
+    Other(#[from] Error),
+    /// The report could not be serialized.
+    #[error("report: {0}")]
+    Report(#[from] serde_json::Error),
+}
+
+impl Service {
+    /// Answers a request, within `time` if the caller has a limit. An answer longer than
+    /// [`ANSWER_LIMIT`](super::ANSWER_LIMIT) is cut, and says so.
+    ///
+    /// # Errors
+    /// See [`Failure`]. [`Error::Invalid`] when an option of the request is out of range.
+    pub async fn answer(
+        &self,
+        request: &Request,
+        time: Option<Duration>,
+        hooks: Hooks,
+    ) -> Result<Value, Failure> {
+        request.answer(self, time, hooks).await
+    }
+
+    /// Answers a verb.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
+    pub async fn run<V: Verb>(&self, verb: &V) -> Result<V::Report, Error> {
+        verb.check()?;
+        verb.run(self).await
+    }
+
+    /// Returns the kinds that this program handles.
+    pub(super) fn handled(&self) -> &'static [&'static str] {
+        self.program.kinds
+    }
+
+    /// Returns what the program's own tables hold about people.
+    pub(super) fn records(&self) -> Option<&dyn Records> {
+        self.program.records.as_deref()
+    }
+
+    /// Returns what the doctor examines.
+    pub(super) fn target(&self) -> Target<'_> {
+        Target {
+            database: &self.database,
+            kinds: self.program.kinds,
+            options: &self.options,
+            tables: &self.program.tables,
+        }
+    }
+
+    /// Returns the operator's name, for the audit.
+    pub(super) fn actor(&self, asked: Option<&String>) -> Option<String> {
+        asked.or(self.actor.as_ref()).cloned()
+    }
+
+    /// Returns the reason with the operator's name.
+    pub(super) fn signed(&self, audit: &Audit) -> Audit {
+        Audit {
+            reason: audit.reason.clone(),
+            actor: self.actor(audit.actor.as_ref()),
+        }
+    }
+
+    /// Drains the queue, and emits metrics of the drain if they are configured.
+    ///
+    /// # Errors
+    /// As [`crate::drain()`].
+    pub async fn drain(
+        &self,
+        options: &DrainOptions,
+        hooks: Hooks,
+    ) -> Result<DrainReport, DrainError> {
+        let Some(metrics) = &self.metrics else {
+            return self
+                .handlers
+                .drain(&self.database, options, hooks, None)
+                .await;
+        };
+        let (told, figures) = oneshot::channel();
+        let drained = self
+            .handlers
+            .drain(&self.database, options, hooks, Some(told))
+            .await;
+        // A drain that was refused has no figures.
+        let figures = figures.await.unwrap_or_default();
+        let (report, succeeded) = match &drained {
+            Ok(report) => (report, true),
+            Err(error) => (&*error.report, false),
+        };
+        for line in metrics.of_drain(report, &figures, succeeded, SystemTime::now()) {
+            (self.metrics_to)(&line);
+        }
+        drained
+    }
+
+    /// Removes finished events whose retention is over, and ends events that no program will handle.
+    ///
+    /// # Errors
+    /// As [`retention::cleanup`].
+    pub async fn cleanup(
+        &self,
+        options: &CleanupOptions,
+        hooks: CleanupHooks,
+    ) -> Result<CleanupReport, Error> {
+        let records = self.program.records.clone();
+        let hooks = CleanupHooks { records, ..hooks };
+        retention::cleanup(&self.database, options, hooks).await
+    }
+
+    /// Returns a receiver for messages from outside, if the program has an intake and this process may use
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when this process may not receive, or when the program has no intake.
+    pub fn receiver(&self) -> Result<Receiver<'_>, Error> {
+        self.actions.check("receive")?;
+        match &self.program.intake {
+            Some(intake) => Ok(Receiver::new(&self.database, intake.as_ref())),
+            None => Err(Error::Invalid(
+                "action: must not be receive, because this program has no intake".to_owned(),
+            )),
+        }
+    }
+
+    /// Answers an action that the program added.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is no such action; otherwise the action's own errors.
+    pub async fn further(&self, action: &str, fields: Value) -> Result<Value, Error> {
+        let Some(further) = self
+            .program
+            .further
+            .iter()
+            .find(|known| known.name == action)
+        else {
+            return Err(Error::Invalid(format!("action: there is no {action:?}")));
+        };
+        (further.answer)(self.database.clone(), fields).await
+    }
+
+    /// Brings the schemas of the queue and of the program up to date. With `roles`, it also creates the
+    /// database roles and grants their privileges.
+    ///
+    /// # Errors
+    /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does
+    /// not ask to share it.
+    pub async fn migrate(&self, asked: MigrateRequest) -> Result<MigrateReport, Error> {
+        if !asked.share {
+            refuse_foreign(&self.database, self.program.kinds).await?;
+        }
+        let mut migrate = Migrate::new(&self.database, self.program.kinds)
+            .tables(&self.program.tables)
+            .policies(&self.program.policies)
+            .stored(self.stored);
+        if asked.roles {
+            migrate = migrate.with_roles();
+        }
+        // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.
+        let declared = self.handlers.schedules()?;
+        migrate = migrate.schedules(self.program.origin, declared);
+        migrate.run().await
+    }
+
+    /// Wakes the function that `TIDEGATE_WAKE` names, if no drain is at work. Call it after the commit of a
+    /// publish. A failure is only logged, because the publish is not affected.
+    pub async fn wake(&self) {
+        if let Some(waker) = self.waker()
+            && let Err(error) = waker.wake().await
+        {
+            tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
+        }
+    }
+
+    /// Returns the waker of the function that `TIDEGATE_WAKE` names.
+    fn waker(&self) -> Option<Waker> {
+        let starter = self.wakes.clone()?;
+        Some(Waker::new(self.database.clone(), starter))
+    }
+
+    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the
+    /// event is delayed. The event has the program's attempt limit, unless it sets its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database
+    /// fails.
+    pub async fn publish_by_hand(
+        &self,
+        event: NewEvent,
+        reason: &str,
+        actor: Option<&String>,
+    ) -> Result<Published, Error> {
+        let event = match self.stored.max_attempts {
+            Some(attempts) if event.max_attempts.is_none() => event.max_attempts(attempts),
+            _ => event,
+        };
+        event.check()?;
+        let actor = self.actor(actor);
+        let mut client = self.database.connect().await?;
+        let published =
+            super::publish_by_hand(&mut client, &event, reason, actor.as_deref()).await?;
+        if event.delay.is_none() {
+            self.wake().await;
+        }
+        Ok(published)
+    }
+}
+
+/// Turns a configuration error into an error of the request. The settings were checked when the service was
+/// built, so the value that is out of range came with the request.
+pub(super) fn the_callers(error: Error) -> Error {
+    match error {
+        Error::Config(text) => Error::Invalid(text),
+        other => other,
+    }
+}
+
+/// Returns when to cut work that watches its own time. The database may not answer during the last step, and
+/// the caller's own deadline must not pass first.
+pub(super) fn overrun(time: Duration) -> Duration {
+    time + OVERRUN
+}
+
+/// Cuts work that has no budget of its own, because its caller is gone after `time`.
+pub(super) async fn within<T>(
+    time: Option<Duration>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let Some(limit) = time else {
+        return work.await;
+    };
+    let late = Error::TimedOut {
+        stage: "invocation",
+        limit,
+    };
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
+}
+
+/// Logs panics from now on, but only their place: the text may quote a payload (I9), and a handler's panic
+/// text is stored with the event anyway.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        tracing::error!(location, "panic");
+    }));
+}
+
+/// Returns a receiver that turns true at SIGTERM or Ctrl-C, which ends a run as the end of its budget would.
+#[must_use]
+pub fn stopped_by_signal() -> watch::Receiver<bool> {
+    let (stop, stopped) = watch::channel(false);
+    let signal = stop_signal();
+    tokio::spawn(async move {
+        signal.await;
+        let _ = stop.send(true);
+    });
+    stopped
+}
+
+/// Listens for SIGTERM and Ctrl-C from this call on. The future is ready at the first of them. If the process
+/// cannot listen for signals, it is never ready. Call it in a Tokio runtime.
+pub fn stop_signal() -> impl Future<Output = ()> + Send + 'static {
+    use tokio::signal::unix::{SignalKind, signal};
+    let signals = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    );
+    async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Owns one deployment of a program for several databases, such as tenants'. It finds the database that a
+//! request is for, and takes them one after the other if the request is for all. The database's service does
+//! the work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::Request;
+use super::databases::one_after_the_other;
+use super::{Failure, Program, Service};
+use crate::config::Lookup;
+use crate::drain::Hooks;
+use crate::error::Error;
+
+/// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id
+/// without a name, the id is the name; for an ARN without a name, the name of its secret is.
+const IDS: &str = "DATABASE_SECRET_IDS";
+
+/// The variable that selects the one database of a program for one database.
+const ONE: &str = "TIDEGATE_DATABASE";
+
+/// How many databases are worked on at once.
+const AT_ONCE: usize = 4;
+
+/// A database's name, and the id of its secret.
+type Named = (String, String);
+
+/// The settings of one database.
+type Settings<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
+
+/// A program with its settings, for one database or for several.
+pub struct Deployment {
+    services: Vec<(String, Service)>,
+    /// Whether `DATABASE_SECRET_IDS` names the databases, so that requests can name one too.
+    has_names: bool,
+}
+
+impl Program {
+    /// Like [`Program::start`], but for all databases that `DATABASE_SECRET_IDS` names. If it is not set, for
+    /// the one that the other settings name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn deploy(self, lookup: Lookup<'_>) -> Result<Deployment, Error> {
+        let Some(databases) = named(lookup)? else {
+            let service = self.start(lookup)?;
+            return Ok(Deployment {
+                services: vec![(String::new(), service)],
+                has_names: false,
+            });
+        };
+        let handlers = (self.handlers)(lookup)?;
+        let program = Arc::new(self);
+        let services = databases.into_iter().map(|database| {
+            let of_this = of(lookup, &database);
+            let service = program.clone().serve(&of_this, handlers.clone())?;
+            Ok((database.0.clone(), service))
+        });
+        let services = services.collect::<Result<_, Error>>()?;
+        Ok(Deployment {
+            services,
+            has_names: true,
+        })
+    }
+}
+
+/// Parses `DATABASE_SECRET_IDS`.
+fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
+    let Some(list) = lookup(IDS) else {
+        return Ok(None);
+    };
+    let refused = |what: String| Err(Error::Config(format!("{IDS}: {what}")));
+    for other in ["DATABASE_URL", "DATABASE_SECRET_ID"] {
+        if lookup(other).is_some() {
+            return refused(format!("must be set alone, and {other} is set too"));
+        }
+    }
+    let mut databases: Vec<Named> = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let (name, id) = entry.split_once('=').unwrap_or((name_of(entry), entry));
+        let (name, id) = (name.trim(), id.trim());
+        if name.is_empty() || id.is_empty() {
+            return refused(format!(
+                "must be a comma-separated list of name=id, got {entry:?}"
+            ));
+        }
+        if databases.iter().any(|(known, _)| known == name) {
+            return refused(format!("names must differ, got {name:?} twice"));
+        }
+        databases.push((name.to_owned(), id.to_owned()));
+    }
+    Ok(Some(databases))
+}
+
+/// Returns the name of a database whose entry is only an id. For an ARN it is the name of the secret, without
+/// the hyphen and the six characters with which Secrets Manager ends every ARN.
+fn name_of(id: &str) -> &str {
+    let secret = match id.split_once(":secret:") {
+        Some((service, secret)) if service.starts_with("arn:") => secret,
+        _ => return id,
+    };
+    match secret.rsplit_once('-') {
+        Some((name, end)) if end.len() == 6 && !name.is_empty() => name,
+        _ => secret,
+    }
+}
+
+/// Returns the settings of one of several databases. The name of the database distinguishes them in metrics.
+fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<String> + 'a {
+    move |asked| match asked {
+        IDS => None,
+        ONE => Some(name.clone()),
+        "DATABASE_SECRET_ID" => Some(id.clone()),
+        _ => lookup(asked),
+    }
+}
+
+/// Returns the settings of the one database that a program works on.
+pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>, Error> {
+    let Some(databases) = named(lookup)? else {
+        return Ok(Box::new(lookup));
+    };
+    let asked = lookup(ONE);
+    let found = databases
+        .iter()
+        .find(|(name, _)| Some(name) == asked.as_ref());
+    let Some(found) = found.cloned() else {
+        let names: Vec<&str> = databases.iter().map(|(name, _)| &**name).collect();
+        return Err(Error::Config(format!(
+            "{ONE}: must be one of those that {IDS} names, {}; {}",
+            names.join(", "),
+            asked.map_or("it is not set".to_owned(), |asked| format!("got {asked:?}"))
+        )));
+    };
+    Ok(Box::new(move |asked| of(lookup, &found)(asked)))
+}
+
+impl Deployment {
+    /// Returns the service of each database.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.iter().map(|(_, service)| service)
+    }
+
+    /// Returns the services mutably, to change how each of them answers.
+    pub fn services_mut(&mut self) -> impl Iterator<Item = &mut Service> {
+        self.services.iter_mut().map(|(_, service)| service)
+    }
+
+    /// Returns the service of the only database.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there are several databases.
+    pub fn only(&self) -> Result<&Service, Error> {
+        match &self.services[..] {
+            [(_, service)] => Ok(service),
+            _ => Err(Error::Invalid(format!(
+                "database: a function that receives messages must serve one database, but {IDS} names several"
+            ))),
+        }
+    }
+
+    /// Answers the payload of an invocation, as [`Service::answer`] does. `hooks` returns the hooks for the
+    /// database of a name.
+    ///
+    /// With several databases, the payload's `database` names one of them. Without it, `drain`, `cleanup`,
+    /// `stats`, `migrate` and `doctor` run on all of them, four at a time and the most urgent first. The
+    /// answer's `databases` then holds a report for each.
+    ///
+    /// # Errors
+    /// See [`Failure`]. On several databases, only when the request fails on every one; otherwise the answer
+    /// says which failed.
+    pub async fn answer(
+        &self,
+        mut payload: Value,
+        time: Option<Duration>,
+        hooks: impl Fn(Option<&str>) -> Hooks,
+    ) -> Result<Value, Failure> {
+        let (first_name, first) = &self.services[0];
+        let asked = match payload.as_object_mut() {
+            Some(fields) if self.has_names => fields.remove("database"),
+            _ => None,
+        };
+        let request = first.actions.request(payload)?;
+        if !self.has_names {
+            return first.answer(&request, time, hooks(None)).await;
+        }
+        match asked {
+            Some(Value::String(name)) => {
+                let service = self.named(&name)?;
+                service.answer(&request, time, hooks(Some(&name))).await
+            }
+            Some(_) => Err(self.refused("got no string").into()),
+            None if self.services.len() == 1 => {
+                first.answer(&request, time, hooks(Some(first_name))).await
+            }
+            None => self.of_all(&request, time, hooks).await,
+        }
+    }
+
+    fn named(&self, name: &str) -> Result<&Service, Error> {
+        let found = self.services.iter().find(|(known, _)| known == name);
+        let (_, service) = found.ok_or_else(|| self.refused(&format!("got {name:?}")))?;
+        Ok(service)
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        let names: Vec<&str> = self.services.iter().map(|(name, _)| &**name).collect();
+        let names = names.join(", ");
+        Error::Invalid(format!("database: must be one of {names}; {what}"))
+    }
+
+    async fn of_all(
+        &self,
+        request: &Request,
+        time: Option<Duration>,
+        hooks: impl Fn(Option<&str>) -> Hooks,
+    ) -> Result<Value, Failure> {
+        let (action, budget) = self.for_all(request, time)?;
+        let budget = time.map_or(budget, |time| time.min(budget));
+        let databases = self.services().map(|service| &service.database).collect();
+        let answers = one_after_the_other(databases, budget, AT_ONCE, |at, part| {
+            let (name, service) = &self.services[at];
+            service.answer(request, Some(part), hooks(Some(name)))
+        });
+        self.together(action, answers.await)
+    }
+
+    /// Returns the name and the time limit of an action that runs on all databases when the request names
+    /// none.
+    fn for_all(
+        &self,
+        request: &Request,
+        time: Option<Duration>,
+    ) -> Result<(&'static str, Duration), Error> {
+        let most = request.on_all(&self.services[0].1, time)?;
+        most.ok_or_else(|| self.refused("this action needs one"))
+    }
+
+    /// Combines the answers of all databases into one.
+    fn together(
+        &self,
+        action: &str,
+        answers: Vec<(usize, Option<Result<Value, Failure>>)>,
+    ) -> Result<Value, Failure> {
+        let (mut told, mut first) = (Vec::new(), None);
+        let (mut failed, mut skipped, mut still_running) = (0, 0, 0);
+        for (at, answer) in answers {
+            let database = &self.services[at].0;
+            told.push(match answer {
+                Some(Ok(report)) => {
+                    still_running += report["still_running"].as_u64().unwrap_or(0);
+                    json!({"database": database, "report": report})
+                }
+                Some(Err(failure)) => {
+                    tracing::error!(database, error = %failure, "a database failed");
+                    failed += 1;
+                    if let Failure::Drain(error) = &failure {
+                        still_running += error.report.still_running;
+                    }
+                    let entry = json!({"database": database, "error": failure.to_string()});
+                    first.get_or_insert(failure);
+                    entry
+                }
+                None => {
+                    skipped += 1;
+                    json!({"database": database, "skipped": true})
+                }
+            });
+        }
+        match first {
+            Some(failure) if failed + skipped == told.len() => Err(failure),
+            _ => Ok(json!({
+                "action": action, "databases": told, "failed": failed, "skipped": skipped, "still_running": still_running,
+            })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(pairs: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        |name| {
+            let found = pairs.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        }
+    }
+
+    fn refusal(pairs: &'static [(&str, &str)]) -> String {
+        one_of(&settings(pairs)).err().unwrap().to_string()
+    }
+
+    #[test]
+    fn each_database_has_its_secret_and_its_name_in_the_metrics() {
+        let lookup = settings(&[
+            (IDS, "north=night/north, night/south"),
+            (ONE, "north"),
+            ("AWS_LAMBDA_FUNCTION_NAME", "drains"),
+            ("TIDEGATE_BATCH", "7"),
+        ]);
+        let found = named(&lookup).unwrap().unwrap();
+        let names: Vec<&str> = found.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["north", "night/south"]);
+        let one = one_of(&lookup).unwrap();
+        assert_eq!(one("DATABASE_SECRET_ID").unwrap(), "night/north");
+        assert_eq!(one("AWS_LAMBDA_FUNCTION_NAME").unwrap(), "drains");
+        assert_eq!(one(ONE).unwrap(), "north");
+        assert_eq!(
+            (one(IDS), one("TIDEGATE_BATCH")),
+            (None, Some("7".to_owned()))
+        );
+        let alone = settings(&[("DATABASE_URL", "postgres://h/d")]);
+        assert!(named(&alone).unwrap().is_none());
+        assert!(one_of(&alone).unwrap()("DATABASE_URL").is_some());
+    }
+
+    #[test]
+    fn an_arn_without_a_name_has_the_name_of_its_secret() {
+        let arn = |secret: &str| format!("arn:aws:secretsmanager:eu-central-1:1:secret:{secret}");
+        for (secret, name) in [
+            ("night/north-AbCdEf", "night/north"),
+            ("north-west-AbCdEf", "north-west"),
+            ("rds!cluster-0a1b-AbCdEf", "rds!cluster-0a1b"),
+            ("north", "north"),
+            ("-AbCdEf", "-AbCdEf"),
+        ] {
+            assert_eq!(name_of(&arn(secret)), name);
+        }
+        for id in ["night/north-AbCdEf", "a:secret:b-AbCdEf"] {
+            assert_eq!(name_of(id), id);
+        }
+        let list = format!("{}, south={}", arn("north-AbCdEf"), arn("x-AbCdEf"));
+        let lookup = |name: &str| (name == IDS).then(|| list.clone());
+        let found = named(&lookup).unwrap().unwrap();
+        assert_eq!(found[0], ("north".to_owned(), arn("north-AbCdEf")));
+        assert_eq!(found[1], ("south".to_owned(), arn("x-AbCdEf")));
+    }
+
+    #[test]
+    fn lists_that_say_nothing_clear_are_refused_by_the_variables_name() {
+        for (pairs, told) in [
+            (&[(IDS, "a=1,,b=2")][..], "name=id, got \"\""),
+            (&[(IDS, "a=1,a=2")], "names must differ, got \"a\" twice"),
+            (&[(IDS, "=1")], "name=id, got \"=1\""),
+            (
+                &[(IDS, "a=1"), ("DATABASE_URL", "x")],
+                "DATABASE_URL is set too",
+            ),
+        ] {
+            let refused = refusal(pairs);
+            assert!(refused.contains(IDS) && refused.contains(told), "{refused}");
+        }
+        let refused = refusal(&[(IDS, "a=1,b=2"), (ONE, "c")]);
+        assert!(
+            refused.starts_with(ONE) || refused.contains("a, b; got \"c\""),
+            "{refused}"
+        );
+        assert!(refusal(&[(IDS, "a=1,b=2")]).contains("it is not set"));
+    }
+}

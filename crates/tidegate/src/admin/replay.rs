@@ -1,0 +1,225 @@
+//! The verb `replay`: publishes finished events again (B22, F5).
+
+use std::collections::BTreeMap;
+
+use super::prelude::*;
+use super::{Moment, Skipped, parse_moment};
+
+/// Publish finished events again as new events, selected by id or by filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(
+    after_help = "Example:\n  tidegate replay --kind order_placed --status FAILED --since 2h --reason 'the carrier was down' --dry-run"
+)]
+pub struct ReplayRequest {
+    /// Ids of events, up to 10000.
+    #[arg(long = "id", value_name = "ID", num_args = 1..)]
+    pub ids: Option<Vec<i64>>,
+    /// Only events of this kind.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only events that ended in this state: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+    #[arg(long, value_parser = upper)]
+    pub status: Option<String>,
+    /// Only events whose last error has this code.
+    #[arg(long)]
+    pub code: Option<String>,
+    /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
+    /// ago.
+    #[arg(long, value_parser = parse_moment)]
+    #[serde(default, deserialize_with = "written")]
+    pub since: Option<Moment>,
+    /// Only events that ended before this time, written like --since.
+    #[arg(long, value_parser = parse_moment)]
+    #[serde(default, deserialize_with = "written")]
+    pub until: Option<Moment>,
+    /// Maximum number of events to replay, 1 to 100000, lowest ids first [default: 10000].
+    #[arg(long)]
+    pub limit: Option<i64>,
+    /// Change nothing; only report what would be done.
+    #[arg(long)]
+    #[serde(default)]
+    pub dry_run: bool,
+    /// With a filter: include events that were replayed before, are replays themselves, or were cancelled.
+    #[arg(long)]
+    #[serde(default)]
+    pub again: bool,
+    /// Run only handlers that failed or did not finish, and keep the results of the others.
+    #[arg(long)]
+    #[serde(default)]
+    pub failed_handlers_only: bool,
+    /// New deadline, counted from now, for events whose old one has passed, such as 1h.
+    #[arg(long, value_parser = parse_duration)]
+    #[serde(default, deserialize_with = "written")]
+    pub expires_in: Option<Duration>,
+    /// Digest from a dry run with --json: replay only if exactly the events of that dry run would be
+    /// replayed.
+    #[arg(long)]
+    pub digest: Option<String>,
+    /// Why, and who.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub audit: Audit,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the parser of a flag may fail")]
+fn upper(text: &str) -> Result<String, String> {
+    Ok(text.to_uppercase())
+}
+
+/// The report of a replay. For a dry run, what the replay would do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "action", rename = "replay")]
+#[non_exhaustive]
+pub struct ReplayReport {
+    /// Whether this was a dry run, which changes nothing.
+    pub dry_run: bool,
+    /// Events in the log that match the request.
+    pub matched: u64,
+    /// Those of them that can be replayed, up to the limit.
+    pub eligible: u64,
+    /// Those of them that were published again.
+    pub replayed: u64,
+    /// The first 100 new events.
+    pub events: Vec<Replayed>,
+    /// Whether eligible events were left out, because of the limit or because a replay may touch at most
+    /// 2,000 groups. Send the request again for the rest.
+    pub limit_reached: bool,
+    /// Eligible events by kind.
+    pub kinds: BTreeMap<String, u64>,
+    /// Events that were not eligible.
+    pub skipped_count: u64,
+    /// Events that were not eligible, by reason.
+    pub skipped_reasons: BTreeMap<String, u64>,
+    /// The first 100 events that were not eligible.
+    pub skipped: Vec<Skipped>,
+    /// Eligible events that need a new deadline.
+    pub passed_deadlines: PassedDeadlines,
+    /// Why nothing at all was replayed.
+    pub refused: Option<String>,
+    /// The digest of the eligible events' ids. Two different sets have different digests.
+    #[serde(default)]
+    pub digest: String,
+    /// How the replay would change the order in groups; only for a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order_risks: Option<OrderRisks>,
+}
+
+/// A replay of one event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Replayed {
+    /// The new event.
+    pub id: i64,
+    /// The original event in the log.
+    pub replay_of: i64,
+}
+
+/// Events whose start-before time has passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PassedDeadlines {
+    /// How many.
+    pub count: u64,
+    /// The first ten.
+    pub ids: Vec<i64>,
+}
+
+/// The changes of order in groups: replays run later in their group than the originals did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OrderRisks {
+    /// How many groups the replay touches.
+    pub groups: u64,
+    /// How many of them have live events, which the replays would wait for.
+    pub groups_with_live_events: u64,
+    /// The first 100 groups with live events.
+    pub live_events: Vec<BusyGroup>,
+    /// How many of them have later events that have already ended.
+    pub groups_overtaken: u64,
+    /// The first 100 groups with such events.
+    pub overtaken: Vec<OvertakenGroup>,
+}
+
+/// A group with live events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BusyGroup {
+    /// The group.
+    pub group_key: String,
+    /// How many live events it has.
+    pub live: u64,
+}
+
+/// A group whose later events have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OvertakenGroup {
+    /// The group.
+    pub group_key: String,
+    /// How many events after the first one to be replayed have ended.
+    pub ended: u64,
+    /// The id of the last of them.
+    pub last_id: i64,
+    /// When the latest of them ended, RFC 3339.
+    #[schemars(extend("format" = "date-time"))]
+    pub last_finished_at: String,
+}
+
+// A time is either an instant or a number of seconds ago.
+statement! { REPLAY = "replay"(INT8_ARRAY, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT8, BOOL, BOOL, BOOL, FLOAT8, TEXT, TEXT):
+"\
+SELECT tidegate.replay(ids => $1, kind => $2, status => $3,
+                       since => coalesce($4, clock_timestamp() - make_interval(secs => $5)),
+                       until => coalesce($6, clock_timestamp() - make_interval(secs => $7)),
+                       reason => $8, actor => $9, \"limit\" => $10, dry_run => $11, again => $12,
+                       failed_handlers_only => $13, expires_in => make_interval(secs => $14),
+                       code => $15, digest => $16)::text" }
+
+impl ReplayRequest {
+    /// Publishes the events again over this connection.
+    ///
+    /// # Errors
+    /// As [`Verb::run`].
+    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<ReplayReport, Error> {
+        let (since, since_ago) = Moment::parts(self.since);
+        let (until, until_ago) = Moment::parts(self.until);
+        let expires_in = self.expires_in.as_ref().map(Duration::as_secs_f64);
+        let values: &[&(dyn ToSql + Sync)] = &[
+            &self.ids,
+            &self.kind,
+            &self.status,
+            &since,
+            &since_ago,
+            &until,
+            &until_ago,
+            &self.audit.reason,
+            &self.audit.actor,
+            &self.limit,
+            &self.dry_run,
+            &self.again,
+            &self.failed_handlers_only,
+            &expires_in,
+            &self.code,
+            &self.digest,
+        ];
+        report(client, &REPLAY, values).await
+    }
+}
+
+impl Verb for ReplayRequest {
+    const NAME: &'static str = "replay";
+    const CHANGES: bool = true;
+    const STATEMENTS: &'static [&'static Statement] = &[&REPLAY];
+
+    type Report = ReplayReport;
+
+    fn parts(&mut self) -> Vec<&mut dyn Part> {
+        vec![&mut self.audit]
+    }
+
+    async fn run(&self, service: &Service) -> Result<ReplayReport, Error> {
+        let audit = service.signed(&self.audit);
+        let client = service.database.connect().await?;
+        Self {
+            audit,
+            ..self.clone()
+        }
+        .on(&client)
+        .await
+    }
+}

@@ -1,0 +1,72 @@
+//! The verb `requeue`: takes live events from their workers.
+
+use super::Skipped;
+use super::prelude::*;
+
+/// Take live events from their workers, and run them again at the next drain.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate requeue --id 42 --reason 'its worker hangs'")]
+pub struct RequeueRequest {
+    /// Ids of events, up to 10000.
+    #[arg(long = "id", value_name = "ID", num_args = 1.., required = true)]
+    pub ids: Vec<i64>,
+    /// Why, and who.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub audit: Audit,
+}
+
+/// The report of a requeue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "action", rename = "requeue")]
+#[non_exhaustive]
+pub struct RequeueReport {
+    /// How many events now wait for the next drain.
+    pub requeued: u64,
+    /// Their ids.
+    pub ids: Vec<i64>,
+    /// Those of them whose deadline has passed. The next drain ends them as expired.
+    pub past_deadline: Vec<i64>,
+    /// How many ids name no live event.
+    pub skipped_count: u64,
+    /// The first 100 of these ids.
+    pub skipped: Vec<Skipped>,
+}
+
+statement! { REQUEUE = "requeue"(INT8_ARRAY, TEXT, TEXT):
+"SELECT tidegate.requeue($1, $2, $3)::text" }
+
+impl RequeueRequest {
+    /// Ends the leases of the events over this connection. Their workers can no longer finalize anything
+    /// (D14).
+    ///
+    /// # Errors
+    /// As [`Verb::run`].
+    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<RequeueReport, Error> {
+        let Audit { reason, actor } = &self.audit;
+        report(client, &REQUEUE, &[&self.ids, reason, actor]).await
+    }
+}
+
+impl Verb for RequeueRequest {
+    const NAME: &'static str = "requeue";
+    const CHANGES: bool = true;
+    const STATEMENTS: &'static [&'static Statement] = &[&REQUEUE];
+
+    type Report = RequeueReport;
+
+    fn parts(&mut self) -> Vec<&mut dyn Part> {
+        vec![&mut self.audit]
+    }
+
+    async fn run(&self, service: &Service) -> Result<RequeueReport, Error> {
+        let audit = service.signed(&self.audit);
+        let client = service.database.connect().await?;
+        Self {
+            audit,
+            ..self.clone()
+        }
+        .on(&client)
+        .await
+    }
+}

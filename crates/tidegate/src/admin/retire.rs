@@ -1,0 +1,69 @@
+//! The verb `retire`: removes a kind that no program handles any more.
+
+use super::prelude::*;
+
+/// Remove a kind that no program handles any more, so that it can no longer be published.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(
+    after_help = "Example:\n  tidegate retire order_placed --reason 'orders have a service of their own'"
+)]
+pub struct RetireRequest {
+    /// The kind of events; it must have no live events, and this program must not handle it.
+    pub kind: String,
+    /// Why, and who.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub audit: Audit,
+}
+
+/// The report of a retirement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "action", rename = "retire")]
+#[non_exhaustive]
+pub struct RetireReport {
+    /// The kind.
+    pub kind: String,
+}
+
+statement! { RETIRE = "retire"(TEXT, TEXT, TEXT):
+"SELECT tidegate.retire($1, $2, $3)::text" }
+
+impl RetireRequest {
+    /// Removes the kind over this connection, without asking whether this program handles it. A migration of
+    /// a program that does registers it again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the kind is not registered or has live events; otherwise the database's error.
+    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<RetireReport, Error> {
+        let Audit { reason, actor } = &self.audit;
+        report(client, &RETIRE, &[&self.kind, reason, actor]).await
+    }
+}
+
+impl Verb for RetireRequest {
+    const NAME: &'static str = "retire";
+    const CHANGES: bool = true;
+    const STATEMENTS: &'static [&'static Statement] = &[&RETIRE];
+
+    type Report = RetireReport;
+
+    fn parts(&mut self) -> Vec<&mut dyn Part> {
+        vec![&mut self.audit]
+    }
+
+    async fn run(&self, service: &Service) -> Result<RetireReport, Error> {
+        if service.handled().contains(&self.kind.as_str()) {
+            let wanted = "must be one that this program does not handle";
+            let text = format!("kind: {wanted}, got {:?}", self.kind);
+            return Err(Error::Invalid(text));
+        }
+        let audit = service.signed(&self.audit);
+        let client = service.database.connect().await?;
+        Self {
+            audit,
+            ..self.clone()
+        }
+        .on(&client)
+        .await
+    }
+}

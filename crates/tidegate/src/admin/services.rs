@@ -1,0 +1,31 @@
+//! The verb `services`: lists the outside services that have failed.
+
+use super::ServiceStatus;
+use super::prelude::*;
+use crate::queue;
+
+/// List the outside services that failed, are paused or are limited, and how many events wait for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate services --json")]
+pub struct ServicesRequest {}
+
+/// Outside services about which anything was reported.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "action", rename = "services")]
+#[non_exhaustive]
+pub struct ServicesReport {
+    /// Services that are not called come first.
+    pub services: Vec<ServiceStatus>,
+}
+
+impl Verb for ServicesRequest {
+    const NAME: &'static str = "services";
+    const CHANGES: bool = false;
+
+    type Report = ServicesReport;
+
+    async fn run(&self, service: &Service) -> Result<ServicesReport, Error> {
+        let services = queue::services(&service.looking().await?).await?;
+        Ok(ServicesReport { services })
+    }
+}

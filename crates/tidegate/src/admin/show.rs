@@ -1,0 +1,73 @@
+//! The verb `show`: everything that is stored about one event.
+
+use serde_json::Value;
+
+use super::event_id;
+use super::prelude::*;
+use crate::look::rows;
+use crate::queue::{self, Lineage, parsed, query};
+
+/// Show everything stored about one event, live or finished, with the events it came from and led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Args)]
+#[command(after_help = "Example:\n  tidegate show 42")]
+pub struct ShowRequest {
+    /// Id of the event.
+    #[arg(value_parser = event_id)]
+    pub id: i64,
+}
+
+/// Everything that is stored about an event.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "action", rename = "show")]
+#[non_exhaustive]
+pub struct ShowReport {
+    /// All its columns. `in` is the name of its table.
+    #[serde(flatten)]
+    #[schemars(with = "rows::StoredEvent")]
+    pub event: Value,
+    /// The remarks of operators on it, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<Note>,
+    /// Its ancestors and descendants. `None` if the event has just ended and was cleaned up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<Lineage>,
+}
+
+/// A remark on an event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct Note {
+    /// When it was written, RFC 3339.
+    #[schemars(extend("format" = "date-time"))]
+    pub at: String,
+    /// The operator's name.
+    pub actor: Option<String>,
+    /// The remark.
+    pub text: String,
+}
+
+statement! { NOTES = "notes"(INT8):
+"SELECT to_jsonb(n)::text FROM tidegate.notes($1) AS n" }
+
+impl Verb for ShowRequest {
+    const NAME: &'static str = "show";
+    const CHANGES: bool = false;
+    const STATEMENTS: &'static [&'static Statement] = &[&NOTES];
+    const LOGGED: Option<&'static [&'static str]> = Some(&["id", "kind", "status"]);
+
+    type Report = ShowReport;
+
+    async fn run(&self, service: &Service) -> Result<ShowReport, Error> {
+        let client = service.looking().await?;
+        let event = queue::show(&client, self.id).await?;
+        let event = event.ok_or(Error::UnknownEvent(self.id))?;
+        let rows = query(&client, &NOTES, &[&self.id]).await?;
+        let notes = parsed("tidegate.notes", &rows)?;
+        let lineage = queue::lineage(&client, self.id).await?;
+        Ok(ShowReport {
+            event,
+            notes,
+            lineage,
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Owns the settings that a migration stores in the database, as functions that return a constant.
+
+use std::time::Duration;
+
+use crate::config::{Value, settings};
+use crate::event::NewEvent;
+
+settings! {
+    /// Settings that [`Migrate`](super::Migrate) stores in the database, for all producers and drains. What
+    /// is `None` stays as it is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct StoredSettings {
+        /// The attempt limit of events that are published from now on, 1 to 1,000 (B6); 5 in a new database.
+        /// At `publish`: this event's.
+        max_attempts: Option<u16> = None, "TIDEGATE_MAX_ATTEMPTS",
+            within Some(*NewEvent::MAX_ATTEMPTS.start())..=Some(*NewEvent::MAX_ATTEMPTS.end());
+        /// How far ahead an event of a group may be planned, and how long one that nobody can read holds back
+        /// its group; `30days` in a new database. Until the planned time, the event holds up later events of
+        /// its group.
+        max_group_delay: Option<Duration> = None, "TIDEGATE_MAX_GROUP_DELAY";
+        /// Which payloads may be published: `any`, as in a new database, or only `sealed` ones.
+        payloads: Option<Payloads> = None, "TIDEGATE_PAYLOADS";
+    }
+    parts {}
+    rest {}
+}
+
+/// Which payloads may be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub enum Payloads {
+    /// Any payload.
+    Any,
+    /// Only a sealed one. Every publish of another one is refused.
+    Sealed,
+}
+
+impl Value for Payloads {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "any" => Ok(Self::Any),
+            "sealed" => Ok(Self::Sealed),
+            other => Err(format!("must be any or sealed, got {other:?}")),
+        }
+    }
+
+    fn written(&self) -> String {
+        let sealed = *self == Self::Sealed;
+        if sealed { "sealed" } else { "any" }.to_owned()
+    }
+}
+
+impl StoredSettings {
+    /// Returns the statements that store what is set.
+    pub(super) fn statements(&self) -> Vec<String> {
+        let attempts = |most| constant("default_max_attempts", "integer", &most);
+        let delay = |most: Duration| {
+            let seconds = format!("interval '{} s'", most.as_secs_f64());
+            constant("max_group_delay", "interval", &seconds)
+        };
+        let plaintext = |payloads| {
+            let takes = payloads == Payloads::Any;
+            constant("takes_plaintext", "boolean", &takes)
+        };
+        let statements = [
+            self.max_attempts.map(attempts),
+            self.max_group_delay.map(delay),
+            self.payloads.map(plaintext),
+        ];
+        statements.into_iter().flatten().collect()
+    }
+}
+
+fn constant(name: &str, sort: &str, value: &dyn std::fmt::Display) -> String {
+    format!(
+        "CREATE OR REPLACE FUNCTION tidegate.{name}() RETURNS {sort}
+         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {value} $$"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
+        for (variable, value, allowed) in [
+            ("TIDEGATE_MAX_ATTEMPTS", "-1", "1 to 1000"),
+            ("TIDEGATE_MAX_GROUP_DELAY", "soon", "500ms, 30s, 5m or 1h"),
+            ("TIDEGATE_PAYLOADS", "none", "any or sealed"),
+        ] {
+            let lookup = |name: &str| (name == variable).then(|| value.to_owned());
+            let error = StoredSettings::from_settings(&lookup)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(variable) && error.contains(allowed),
+                "{error}"
+            );
+        }
+    }
+}

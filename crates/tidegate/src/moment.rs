@@ -1,0 +1,107 @@
+//! Owns points in time as operators write them.
+
+use std::time::{Duration, SystemTime};
+
+use crate::config::parse_duration;
+
+/// A point in time, as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// This instant.
+    At(SystemTime),
+    /// This long before the database's current time.
+    Ago(Duration),
+}
+
+impl Moment {
+    /// Splits a moment into a time, or seconds before the database's current time.
+    pub(crate) fn parts(moment: Option<Self>) -> (Option<SystemTime>, Option<f64>) {
+        match moment {
+            None => (None, None),
+            Some(Self::At(time)) => (Some(time), None),
+            Some(Self::Ago(time)) => (None, Some(time.as_secs_f64())),
+        }
+    }
+}
+
+/// Parses a moment: an RFC 3339 time, or a duration that means "ago".
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_moment(text: &str) -> Result<Moment, String> {
+    if let Some(time) = parse_rfc3339(text) {
+        return Ok(Moment::At(time));
+    }
+    parse_duration(text).map(Moment::Ago).map_err(|_| {
+        format!(
+            "must be an RFC 3339 time such as 2026-01-31T12:00:00Z, or a duration such as 2h, meaning that long ago, got {text:?}"
+        )
+    })
+}
+
+/// Parses a point in time.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_time(text: &str) -> Result<SystemTime, String> {
+    parse_rfc3339(text).ok_or_else(|| {
+        format!("must be an RFC 3339 time such as 2026-01-31T12:00:00Z, got {text:?}")
+    })
+}
+
+/// Parses an RFC 3339 time with any offset, because the library reads only UTC.
+fn parse_rfc3339(text: &str) -> Option<SystemTime> {
+    if text.ends_with('Z') {
+        return humantime::parse_rfc3339(text).ok();
+    }
+    let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
+    let time = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+    let offset_by = Duration::from_secs(hours * 3600 + minutes * 60);
+    match offset.as_bytes().first()? {
+        b'+' => time.checked_sub(offset_by),
+        b'-' => time.checked_add(offset_by),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::At(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn f5_a_moment_is_a_time_in_any_zone_or_a_duration_ago() {
+        for (text, moment) in [
+            ("1970-01-02T00:00:00Z", at(86_400)),
+            ("1970-01-02T02:30:00+02:30", at(86_400)),
+            ("1970-01-01T19:00:00-05:00", at(86_400)),
+            ("2h", Moment::Ago(Duration::from_hours(2))),
+        ] {
+            assert_eq!(parse_moment(text), Ok(moment), "{text}");
+        }
+        for text in [
+            "",
+            "yesterday",
+            "1970-01-02",
+            "1970-01-02T00:00:00",
+            "1970-01-02T00:00:00+2:00",
+            "1970-01-02T00:00:00+24:00",
+            "1970-01-02T00:00:00ø00:00",
+            "-2h",
+        ] {
+            let refused = parse_moment(text).unwrap_err();
+            assert!(
+                refused.contains(&format!("{text:?}")) && refused.contains("ago"),
+                "{refused}"
+            );
+        }
+    }
+}

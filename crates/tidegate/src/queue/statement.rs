@@ -1,0 +1,35 @@
+//! Owns the form of a statement. Statements stand beside the calls that send them; [`super::statements`] lists
+//! all of them.
+
+use tokio_postgres::types::Type;
+
+/// A statement with the types of its parameters. The types are sent with it, because nothing is prepared.
+#[derive(Debug)]
+pub struct Statement {
+    /// The name in error messages.
+    pub name: &'static str,
+    /// Types of `$1`, `$2` and so on.
+    pub params: &'static [Type],
+    /// The SQL text.
+    pub text: &'static str,
+}
+
+/// Defines statements, each as `NAME: "name in error messages" [types of its parameters] = "text";`, and their
+/// list `ALL`.
+macro_rules! statements {
+    ($($(#[$doc:meta])* $vis:vis $name:ident: $label:literal [$($param:ident),*] = $text:expr;)+) => {
+        $(
+            $(#[$doc])*
+            $vis static $name: $crate::queue::statement::Statement = $crate::queue::statement::Statement {
+                name: $label,
+                params: &[$(tokio_postgres::types::Type::$param),*],
+                text: $text,
+            };
+        )+
+
+        /// All of these statements.
+        pub static ALL: &[&$crate::queue::statement::Statement] = &[$(&$name),+];
+    };
+}
+
+pub(crate) use statements;

@@ -1,0 +1,100 @@
+//! Owns how a request with a body is read: JSON from a caller that the gate has let in. One transaction does
+//! what it asks for.
+
+use axum::RequestExt;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio_postgres::Transaction;
+
+use super::callers::Caller;
+use super::problem::Problem;
+use super::{Shared, begin, connection};
+use tidegate::connect::Pooled;
+use tidegate::trace::{self, TraceContext};
+use tidegate::{Database, Error};
+
+/// A request with JSON in its body.
+pub(super) struct Posted {
+    /// Whom the gate has let in.
+    pub caller: Caller,
+    pub body: Bytes,
+    /// The content of the body.
+    pub json: Value,
+    database: Database,
+    trace: Option<TraceContext>,
+}
+
+impl FromRequest<Shared> for Posted {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
+        let failed = || Problem::of(StatusCode::INTERNAL_SERVER_ERROR);
+        let caller = request.extensions().get().copied().ok_or_else(failed)?;
+        let trace = trace_of(request.headers());
+        let is_json = is_json(request.headers());
+        let body: Bytes = request.extract().await.map_err(|_| failed())?;
+        if !is_json {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "the content type must be application/json",
+            ));
+        }
+        Ok(Self {
+            caller,
+            json: json(&body)?,
+            body,
+            database: shared.database.clone(),
+            trace,
+        })
+    }
+}
+
+impl Posted {
+    /// Does this work in a transaction, under the trace of the request. A connection that was lost leaves the
+    /// pool.
+    pub(super) async fn committed<T>(
+        &self,
+        work: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let mut client = connection(&self.database).await?;
+        let committed = async {
+            let transaction = begin(&mut client).await?;
+            let done = work(&transaction).await?;
+            let stage = "commit";
+            let committed = transaction.commit().await;
+            committed.map_err(|source| Error::Database { stage, source })?;
+            Ok(done)
+        };
+        let committed = trace::within(self.trace.clone(), committed).await;
+        if committed.as_ref().is_err_and(Error::is_connection_lost) {
+            drop(Pooled::take(client));
+        }
+        committed
+    }
+}
+
+/// Reads the trace context. A request without one, or with a malformed one, has no trace.
+fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
+    let header = headers.get("traceparent")?.to_str().ok()?;
+    TraceContext::parse(header)
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
+    let essence = content_type.and_then(|text| text.split(';').next());
+    essence.is_some_and(|text| text.trim().eq_ignore_ascii_case("application/json"))
+}
+
+fn json(body: &[u8]) -> Result<Value, Problem> {
+    serde_json::from_slice(body).map_err(|error| {
+        // The parser's own text may quote the body. The position does not.
+        let (line, column) = (error.line(), error.column());
+        let message = format!("the body is not JSON: line {line}, column {column}");
+        Problem::new(StatusCode::BAD_REQUEST, "malformed_json", message)
+    })
+}
