@@ -23,7 +23,7 @@ LEASE = "crates/tidegate/sql/V0003__lease.sql"
 ENDS = "crates/tidegate/sql/V0004__finalize.sql"
 LOG = "crates/tidegate/sql/V0005__log.sql"
 DRAIN = "crates/tidegate/src/drain/mod.rs"
-WRITER = "crates/tidegate/src/drain/writer.rs"
+FLUSH = "crates/tidegate/src/drain/flush.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
 SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 OPERATE = "crates/tidegate/sql/V0006__operate.sql"
@@ -40,8 +40,9 @@ SLOTS = "crates/tidegate/src/drain/slots.rs"
 REPORT = "crates/tidegate/src/drain/report.rs"
 HANDLER = "crates/tidegate/src/handler.rs"
 SETTLE = "crates/tidegate/src/drain/settle.rs"
-RUNNING = "crates/tidegate/src/drain/running.rs"
-HAND = "crates/tidegate/src/drain/hand.rs"
+WORKERS = "crates/tidegate/src/drain/workers.rs"
+COMPLETER = "crates/tidegate/src/drain/completer.rs"
+BUFFER = "crates/tidegate/src/drain/buffer.rs"
 LEASES = "crates/tidegate/src/drain/leases.rs"
 CONNECT = "crates/tidegate/src/connect/mod.rs"
 CONTEXT = "crates/tidegate/src/context.rs"
@@ -144,32 +145,32 @@ MUTANTS = [
     Mutant("sweep: leases of the dead are not broken", DIES,
            (LEASE, "AS d WHERE d IS DISTINCT FROM sweep.worker LOOP", "AS d WHERE false LOOP", 1)),
     Mutant("drain: does not give back what its answer was lost of", LOST,
-           ("crates/tidegate/src/drain/leaser.rs", "let sweeps = unsure || ", "let sweeps = false && unsure || ", 1),
+           ("crates/tidegate/src/drain/fetcher.rs", "let sweeps = is_unsure || ", "let sweeps = false && is_unsure || ", 1),
            (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (sweep.held)\n", "WHERE false\n", 1)),
     # Charges.
     Mutant("sweep: charges nothing", DIES,
            (LEASE, "e.id <= l.started_to AND", "false AND", 1)),
     Mutant("drain: starts more than it tells", KILLED,
-           (WRITER, "            of_lease.start_to = Some(start.upto);\n", "            let _ = (of_lease, start.upto);\n", 1)),
+           (FLUSH, "            of_lease.start_to = Some(start.upto);\n", "            let _ = (of_lease, start.upto);\n", 1)),
     Mutant("lease: spent attempts are run all the same", DIES,
            (LEASE, "WHEN q.attempts >= q.max_attempts THEN 2", "WHEN false THEN 2", 1)),
     Mutant("lease: what lapsed is nothing special", POISON,
            (LEASE, "q.lapses > 0 AS suspect,", "false AS suspect,", 1)),
     Mutant("drain: what lapsed is started beside others", POISON,
-           (HAND, "if self.leases.open() == 0 && !wanted.brings_window ||", "if self.leases.open() < usize::MAX ||", 1)),
+           (BUFFER, "if self.leases.open() == 0 && !wanted.brings_window ||", "if self.leases.open() < usize::MAX ||", 1)),
     # Guards of the lease protocol; the scenes take them out too.
     Mutant("sweep: a worker is dead when its first lease runs out", scene("i6_a_worker_lives_as_long_as_it_renews_one_of_its_leases"),
            (LEASE, "coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at))", "min(l.expires_at)", 1)),
     # Guards of the drain's loop.
-    Mutant("drain: a suspect follows another event of its group", unit("drain::hand::tests::a_suspect_is_not_handed_over_behind_another_event"),
-           (HAND, "(may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)", "may_start.then_some(next)", 1)),
+    Mutant("drain: a suspect follows another event of its group", unit("drain::buffer::tests::a_suspect_is_not_handed_over_behind_another_event"),
+           (BUFFER, "(may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)", "may_start.then_some(next)", 1)),
     Mutant("drain: all wait for a suspect as long as it takes",
-           unit("drain::hand::tests::i10_nobody_waits_for_a_suspect_for_long_and_none_runs_beside_another"),
-           (HAND, "wanted.now >= since + SUSPECT_WAIT {", "false {", 1)),
-    Mutant("drain: windows stay open", unit("drain::hand::tests::i10_windows_close_again_over_what_has_not_started"),
+           unit("drain::buffer::tests::i10_nobody_waits_for_a_suspect_for_long_and_none_runs_beside_another"),
+           (BUFFER, "wanted.now >= since + SUSPECT_WAIT {", "false {", 1)),
+    Mutant("drain: windows stay open", unit("drain::buffer::tests::i10_windows_close_again_over_what_has_not_started"),
            (LEASES, "            held.started_to = begun;\n", "", 1)),
-    Mutant("drain: windows close for a busy moment", unit("drain::hand::tests::windows_close_when_they_stay_too_wide_and_not_for_a_busy_moment"),
-           (HAND, "wide && now >= *self.wide_since.get_or_insert(now) + WIDE_FOR", "wide", 1)),
+    Mutant("drain: windows close for a busy moment", unit("drain::buffer::tests::windows_close_when_they_stay_too_wide_and_not_for_a_busy_moment"),
+           (BUFFER, "wide && now >= *self.wide_since.get_or_insert(now) + WIDE_FOR", "wide", 1)),
     Mutant("drain: a deadline is over with its renewal", unit("drain::leases::tests::b13_a_deadline_counts_from_the_lease_and_is_that_of_what_is_to_run"),
            (LEASES, "Some(held.taken + left)", "Some(held.renewed + left)", 1)),
     Mutant("drain: a handler is told that its own end took its event", unit("context::tests::an_event_that_left_the_queue_by_its_own_end_was_not_taken_away"),
@@ -178,14 +179,14 @@ MUTANTS = [
            guard("b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_log"),
            (CONTEXT, "wait_for(|written| self.flushed.is_clear(written))", "wait_for(|written| self.flushed.is_clear(written) || true)", 1)),
     Mutant("drain: does not look at deadlines in hand", guard("b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there"),
-           (RUNNING, "deadline.is_some_and(|deadline| deadline.is_over(now))", "deadline.is_some_and(|_| false)", 1)),
+           (DRAIN, "deadline.is_some_and(|deadline| deadline.is_over(now))", "deadline.is_some_and(|_| false)", 1)),
     Mutant("drain: does not look at deadlines behind an event of the same group",
            guard("b13_an_event_that_waits_for_its_group_behind_quick_ones_expires_there_too"),
-           (RUNNING, "let start_by = self.start_by(&leased);", "let start_by = self.trusted_until(&leased);", 1)),
+           (DRAIN, "start_by: self.start_by(&leased),", "start_by: self.trusted_until(&leased),", 1)),
     Mutant("drain: does not miss a lease at its renewal", guard("whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers"),
-           ("crates/tidegate/src/drain/leasing.rs", "self.between.rereads |= self.hand.leases.left(*token) > 0;", "let _ = token;", 1)),
+           (BUFFER, "self.is_uncertain |= self.leases.left(*token) > 0;", "let _ = token;", 1)),
     Mutant("drain: learns from what it has stopped", guard("f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind"),
-           (RUNNING, "        if !timed_out {\n            self.budget", "        if !timed_out || true {\n            self.budget", 1)),
+           (DRAIN, "        if !timed_out {\n            self.budget", "        if !timed_out || true {\n            self.budget", 1)),
     Mutant("pool: a connection comes back in the middle of a statement",
            guard("whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_waits_for_nothing"),
            (CONNECT, "            if !matches!(answer, Ok(Ok(_))) {", "            if false && !matches!(answer, Ok(Ok(_))) {", 1)),
@@ -216,7 +217,7 @@ MUTANTS = [
     Mutant("limits: starts are given without end", limit("no_more_events_than_a_limit_start_in_a_second_in_four_drains"),
            (SERVICE_SQL, "first + make_interval(secs =>", "instant + 0 * make_interval(secs =>", 1)),
     Mutant("limits: what nobody may start keeps a drain", limit("whoever_has_all_places_for_ever_holds_up_only_what_needs_one"),
-           ("crates/tidegate/src/drain/limits.rs", "        (limit.refused && running == 0).then_some(&limit.by.kinds)", "        (limit.refused && running > 1000).then_some(&limit.by.kinds)", 1)),
+           ("crates/tidegate/src/drain/limits.rs", "        (limit.refused && running == 0).then(", "        (limit.refused && running > 1000).then(", 1)),
     # Writes under a lease.
     Mutant("complete: does not look at the lease", FROZEN,
            (ENDS, "IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN", "IF NOT isempty(done[n]) THEN", 1),
@@ -242,7 +243,7 @@ MUTANTS = [
     Mutant("drain: a write that is refused ends the run", REFUSED,
            ("crates/tidegate/src/error.rs", "self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()", "false", 1)),
     Mutant("drain: goes on behind an end that was refused before", REFUSED,
-           ("crates/tidegate/src/drain/running.rs", "let holds_group = event.progress.is_some() || end.status != Status::Completed;",
+           (COMPLETER, "let holds_group = event.progress.is_some() || finalization.status != Status::Completed;",
             "let holds_group = false;", 1)),
     Mutant("retention: any time will do", REFUSED,
            (TABLES, "CHECK (retention_completed BETWEEN '0' AND '3660 days')", "CHECK (retention_completed >= '0')", 1)),
@@ -321,7 +322,7 @@ MUTANTS = [
            (LOG, "coalesce(g.id <= l.started_to, false) AS begun", "false AS begun", 1)),
     Mutant("drain: handlers are not told of what was taken away",
            ("it", "change::a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled"),
-           ("crates/tidegate/src/drain/writing.rs", "            self.tell_running(now);\n", "", 1)),
+           (DRAIN, "            self.workers.notify_lost(held);\n", "            let _ = held;\n", 1)),
     Mutant("reschedule: changes what is in hand", ("it", "change::what_is_in_a_workers_hands_is_told_and_left_as_it_is_by_the_view_too"),
            (CHANGE, "u.id <> ALL (held) AND", "", 1)),
     Mutant("reschedule: a group is held up for as long as anybody likes",
@@ -389,7 +390,7 @@ MUTANTS = [
             "!unfinished.any(|end| end.snoozed().is_some())", 1)),
     Mutant("drain: an event of a newer version fails",
            ("it", "versions::an_event_of_a_newer_version_waits_for_a_newer_program_and_its_neighbours_go_on"),
-           ("crates/tidegate/src/drain/running.rs", "Err(error) if error.is_newer() => {", "Err(error) if false => {", 1)),
+           (WORKERS, "if error.is_newer() {", "if false {", 1)),
     Mutant("report_progress: does not look at the lease",
            ("it", "progress::a_handler_whose_event_was_taken_away_learns_it_when_it_tells_its_progress"),
            (ENDS, "        RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);\n",
@@ -446,7 +447,7 @@ MUTANTS = [
     Mutant("a drain is started though those at work are enough", slot("a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on"),
            (SLOTS, "if wanted > u64::from(left.at_work) {", "{", 1)),
     Mutant("a drain does not wait for a slot that is about to be free", wake("a_drain_waits_for_the_slot_of_one_that_closes_and_for_no_other"),
-           (SLOTS, "Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {", "Ok(Taken::Soon) if false => {", 1)),
+           (SLOTS, "Ok(Taken::Soon) if requested_at.elapsed() < LONGEST_CLOSING => {", "Ok(Taken::Soon) if false => {", 1)),
     Mutant("figures: a row that is locked is waited for", ("it", "figures::who_keeps_the_figures_locked_keeps_nobody_waiting"),
            (FIGURES, "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row", "LIMIT 1 FOR NO KEY UPDATE) AS row", 1)),
     Mutant("figures: made-up kinds keep their names", ("it", "figures::kinds_that_a_publisher_makes_up_are_counted_under_one_name"),
@@ -464,7 +465,7 @@ MUTANTS = [
            (SEAL, "if !is_sealed(payload.get().as_bytes())", "if !begins_sealed(payload.get().as_bytes())", 1)),
     Mutant("an event that nobody can read holds its group for ever",
            ("it", "versions::an_event_that_nobody_can_read_holds_its_group_no_longer_than_a_planned_one_may"),
-           (RUNNING, "if event.is_overdue {", "if false {", 1)),
+           (DRAIN, "if event.is_overdue {", "if false {", 1)),
     Mutant("show: what cannot be read hides the rest", ("it", "look::an_event_that_no_program_can_read_is_shown_all_the_same"),
            (READ, "serde_json::from_str(text.get()).unwrap_or_else(", "Ok(serde_json::from_str(text.get())?).unwrap_or_else(", 1)),
     Mutant("logged: a row is taken out of JSON", ("it", "console::an_event_that_no_program_can_read_has_a_page"),
@@ -479,7 +480,7 @@ MUTANTS = [
            (BATCH, "left.mul_f64(0.9)", "left * 2", 1)),
     Mutant("a drain of one lane has calls shared",
            batch("a2_a_drain_of_concurrency_one_keeps_the_order_of_all_and_each_event_has_its_own_call"),
-           (RUNNING, "if self.options.concurrency == 1 {\n            return Sharing::NONE;\n        }", "", 1)),
+           (WORKERS, "if self.options.concurrency == 1 {\n            return Sharing::NONE;\n        }", "", 1)),
     Mutant("schedules: a program takes over what another one keeps",
            periodic("what_a_program_declares_follows_it_and_what_operators_did_stays"),
            (SCHEDULE, "     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper\n", "", 1)),

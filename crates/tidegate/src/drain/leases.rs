@@ -1,4 +1,4 @@
-//! Owns the leases of the events in hand: how far each may start, what is left of it, when it was renewed,
+//! Owns the leases of the events in the buffer: how far each may start, what is left of it, when it was renewed,
 //! and which are over. It is pure.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -8,10 +8,28 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::lanes::PLACE;
 use crate::lease::{Fate, Lease, LeasedEvent};
 
-/// A lease with events in hand.
+/// A request to start more of a lease, up to an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    pub token: Uuid,
+    pub upto: i64,
+}
+
+impl Start {
+    pub(super) fn of(event: Lease) -> Self {
+        Self {
+            token: event.token,
+            upto: event.id,
+        }
+    }
+}
+
+/// The size of one permit to run a handler. Events that share a call share a permit, so a permit has parts.
+pub(super) const PERMIT: usize = 1_000_000;
+
+/// A lease with events in the buffer.
 struct Held {
     /// Events up to this id may start.
     started_to: i64,
@@ -48,19 +66,17 @@ pub(super) struct Window {
     pub suspect: bool,
 }
 
-/// All leases with events in hand, and those that are over.
+/// All leases with events in the buffer, and those that are over.
 #[derive(Default)]
 pub(super) struct Leases {
     held: HashMap<Uuid, Held>,
     /// How many events, in all leases, may have started and have an end that is not written.
     open: usize,
     suspects: usize,
-    /// Leases without events in hand, to be marked as ended.
+    /// Leases without events in the buffer, to be marked as ended.
     over: Vec<Uuid>,
     /// Leases that are marked, to be removed.
     ended: Vec<Uuid>,
-    /// Whether the answer to a lease was lost, so that this worker may have a lease that it does not know.
-    pub has_unknown: bool,
 }
 
 impl Held {
@@ -159,9 +175,9 @@ impl Leases {
     ) -> Option<i64> {
         let Held { rest, last, .. } = self.held.get(&event.token)?;
         let at = rest.partition_point(|id| *id < event.id);
-        let mut room = window.max(1) * PLACE;
+        let mut room = window.max(1) * PERMIT;
         let fits = |id: &&i64| {
-            let part = PLACE / sharing(**id);
+            let part = PERMIT / sharing(**id);
             let fits = part <= room && !last.contains(id);
             room = room.saturating_sub(part);
             fits
@@ -239,7 +255,7 @@ impl Leases {
     }
 
     /// Notes that an event's end is written, or that the event is no longer ours.
-    pub(super) fn let_go(&mut self, lease: Lease) {
+    pub(super) fn note_gone(&mut self, lease: Lease) {
         let Some(held) = self.held.get_mut(&lease.token) else {
             return;
         };
@@ -253,7 +269,7 @@ impl Leases {
     }
 
     /// Leaves an event in its lease until the lease lapses, and does not wait for it.
-    pub(super) fn leave_to_lapse(&mut self, lease: Lease) {
+    pub(super) fn abandon(&mut self, lease: Lease) {
         if let Some(held) = self.held.get_mut(&lease.token) {
             self.open -= held.close(lease.id);
             self.suspects -= usize::from(std::mem::take(&mut held.suspect));
@@ -261,12 +277,12 @@ impl Leases {
         }
     }
 
-    /// Returns how many of a lease's events are in hand, or have an end that is not written.
+    /// Returns how many of a lease's events are in the buffer, or have an end that is not written.
     pub(super) fn left(&self, token: Uuid) -> usize {
         self.held.get(&token).map_or(0, |held| held.left)
     }
 
-    /// Takes the leases without events in hand, to be marked as ended in the database.
+    /// Takes the leases without events in the buffer, to be marked as ended in the database.
     pub(super) fn take_over(&mut self) -> Vec<Uuid> {
         std::mem::take(&mut self.over)
     }
@@ -298,7 +314,7 @@ impl Leases {
         held.is_some_and(|held| cuts != Some(held.cuts))
     }
 
-    /// Notes how often events had been taken from a lease when its events in hand were read.
+    /// Notes how often events had been taken from a lease when its events in the buffer were read.
     pub(super) fn note_cuts(&mut self, token: Uuid, cuts: i32) {
         if let Some(held) = self.held.get_mut(&token) {
             held.cuts = cuts;

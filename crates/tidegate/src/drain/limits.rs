@@ -6,12 +6,14 @@
 //! leasing past such events would lease the whole queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::fetcher::Target;
+use super::scan::{Scan, ScanStep};
 use super::services::Services;
-use super::walk::{Cursor, Stretch};
 use crate::lease::Lease;
 use crate::queue::{Claim, Grant, LeasedBatch, Limited};
 
@@ -27,6 +29,8 @@ const BUSY: Duration = Duration::from_millis(10);
 
 /// All limited services.
 pub(super) struct ServiceLimits {
+    /// What is known of all services.
+    pub calls: Arc<Services>,
     services: BTreeMap<String, Limit>,
     /// The version of the information that they were built from.
     version: u64,
@@ -49,7 +53,7 @@ struct Limit {
     renewed: Instant,
     /// The times at which events may start.
     starts: VecDeque<Instant>,
-    cursor: Cursor,
+    scan: Scan,
     /// Whether the last lease was full.
     more: bool,
     /// Whether the last walk found nothing.
@@ -59,31 +63,16 @@ struct Limit {
     ask_at: Instant,
 }
 
-/// What to do next for one service.
-#[derive(Debug, PartialEq)]
-pub(super) enum Next {
-    Claim(Claim),
-    /// Lease events of these kinds, at most this many.
-    Lease(Turn, Vec<&'static str>, u64),
-}
-
-/// The service that a lease is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Turn {
-    pub service: String,
-    /// Whether none of its events was in hand.
-    idle: bool,
-}
-
 /// The state of the run, as far as limits depend on it.
-pub(super) struct InHand<'a> {
-    pub services: &'a Services,
+pub(super) struct Demand<'a> {
     /// Returns how many events of these kinds wait.
     pub waiting: &'a dyn Fn(&BTreeSet<String>) -> usize,
     /// How many events the handlers do in a second.
     pub pace: usize,
     /// The kinds for which there is time, when events may be leased.
     pub kinds: &'a [&'static str],
+    /// The most events to lease.
+    pub most: u64,
 }
 
 impl Limit {
@@ -94,7 +83,7 @@ impl Limit {
             places: 0,
             renewed: now,
             starts: VecDeque::new(),
-            cursor: Cursor::new(concurrency, batch),
+            scan: Scan::new(concurrency, batch),
             more: false,
             empty: false,
             refused: false,
@@ -150,6 +139,7 @@ impl Limit {
 impl ServiceLimits {
     pub(super) fn new(concurrency: usize, batch: u32, length: Duration) -> Self {
         Self {
+            calls: Arc::default(),
             services: BTreeMap::new(),
             version: 0,
             last: String::new(),
@@ -165,15 +155,15 @@ impl ServiceLimits {
     }
 
     /// Learns which services are limited. Returns the kinds that are limited now and were not before: their
-    /// events in hand were not leased to start soon.
-    pub(super) fn learn(&mut self, services: &Services) -> BTreeSet<String> {
-        let version = services.limits_version();
+    /// events in the buffer were not leased to start soon.
+    pub(super) fn learn(&mut self) -> BTreeSet<String> {
+        let version = self.calls.limits_version();
         if version == self.version {
             return BTreeSet::new();
         }
         self.version = version;
         let before = self.kinds();
-        let limited = services.limited();
+        let limited = self.calls.limited();
         self.services.retain(|name, _| limited.contains_key(name));
         for (name, by) in limited {
             let new = || Limit::new(by.clone(), self.concurrency, self.batch);
@@ -195,11 +185,11 @@ impl ServiceLimits {
     }
 
     /// Returns the kinds whose events may not start now.
-    pub(super) fn barred(&mut self, services: &Services, now: Instant) -> BTreeSet<String> {
+    pub(super) fn barred(&mut self, now: Instant) -> BTreeSet<String> {
         let mut barred = BTreeSet::new();
         for (name, limit) in &mut self.services {
             limit.forget_late(now);
-            if !limit.is_open(services.running(name), self.length, now) {
+            if !limit.is_open(self.calls.running(name), self.length, now) {
                 barred.extend(limit.by.kinds.iter().cloned());
             }
         }
@@ -207,49 +197,57 @@ impl ServiceLimits {
     }
 
     /// Notes that an event of this kind starts.
-    pub(super) fn start(&mut self, services: &Services, kind: &str, lease: Lease) {
+    pub(super) fn start(&mut self, kind: &str, lease: Lease) {
         for (name, limit) in &mut self.services {
             if limit.by.kinds.contains(kind) {
-                services.begin(name, lease);
+                self.calls.begin(name, lease);
                 limit.starts.pop_front();
             }
         }
     }
 
     /// Returns what to request from the database. The services take turns.
-    pub(super) fn next(&mut self, hand: &InHand<'_>, now: Instant) -> Option<Next> {
+    pub(super) fn next(
+        &mut self,
+        demand: &Demand<'_>,
+        now: Instant,
+    ) -> Option<(Target, Vec<&'static str>)> {
         let after = self.services.keys().filter(|name| **name > self.last);
         let names: Vec<String> = after.chain(self.services.keys()).cloned().collect();
         let (name, next) = names.into_iter().find_map(|name| {
-            let next = self.next_of(&name, hand, now)?;
+            let next = self.next_of(&name, demand, now)?;
             Some((name, next))
         })?;
-        self.last = name;
+        (self.last, self.had_turn) = (name, true);
         Some(next)
     }
 
-    fn next_of(&mut self, name: &str, hand: &InHand<'_>, now: Instant) -> Option<Next> {
+    fn next_of(
+        &mut self,
+        name: &str,
+        demand: &Demand<'_>,
+        now: Instant,
+    ) -> Option<(Target, Vec<&'static str>)> {
         let (concurrency, length) = (self.concurrency, self.length);
         let limit = self.services.get_mut(name)?;
-        let running = hand.services.running(name);
-        let waiting = (hand.waiting)(&limit.by.kinds);
-        if waiting == 0 && limit.cursor.poll_at() <= now {
+        let running = self.calls.running(name);
+        let waiting = (demand.waiting)(&limit.by.kinds);
+        if waiting == 0 && limit.scan.poll_at() <= now {
             let of_service = |kind: &&&str| limit.by.kinds.contains(**kind);
-            let kinds: Vec<&'static str> = hand.kinds.iter().filter(of_service).copied().collect();
+            let kinds: Vec<&'static str> =
+                demand.kinds.iter().filter(of_service).copied().collect();
             if !kinds.is_empty() {
-                let turn = Turn {
-                    service: name.to_owned(),
-                    idle: running == 0,
-                };
-                return Some(Next::Lease(turn, kinds, limit.most_to_lease(running)));
+                let most = limit.most_to_lease(running).min(demand.most);
+                let step = limit.scan.next(most, running == 0);
+                return Some((Target::Limited(name.to_owned(), step), kinds));
             }
         }
-        let lanes = concurrency.saturating_sub(running).max(1);
+        let workers = concurrency.saturating_sub(running).max(1);
         let (wanted, starts) = if waiting > limit.has(running) && now >= limit.ask_at {
-            let ahead = if limit.more { hand.pace } else { 0 };
+            let ahead = if limit.more { demand.pace } else { 0 };
             let wanted = waiting.max(ahead);
             let starts = wanted.saturating_sub(limit.starts.len());
-            (wanted.min(lanes), count(starts))
+            (wanted.min(workers), count(starts))
         } else if waiting == 0 && limit.has_something(running) {
             (0, -count(limit.take_starts()))
         } else if limit.places > 0 && now >= limit.renewed + length / 3 {
@@ -257,25 +255,25 @@ impl ServiceLimits {
         } else {
             return None;
         };
-        Some(Next::Claim(Claim {
+        let claim = Claim {
             service: name.to_owned(),
             running: count(running).unsigned_abs(),
             wanted: count(wanted).unsigned_abs(),
             starts,
             length,
-        }))
+        };
+        Some((Target::Claim(claim), Vec::new()))
     }
 
-    /// Processes the answer to a claim. Returns the kinds whose events need not wait in hand, because other
+    /// Processes the answer to a claim. Returns the kinds whose events need not wait in the buffer, because other
     /// workers have all places.
     pub(super) fn granted(
         &mut self,
-        services: &Services,
         claim: &Claim,
         grant: Grant,
         sent: Instant,
-    ) -> Option<&BTreeSet<String>> {
-        let running = services.running(&claim.service);
+    ) -> Option<BTreeSet<String>> {
+        let running = self.calls.running(&claim.service);
         let limit = self.services.get_mut(&claim.service)?;
         let now = Instant::now();
         limit.ask_at = now;
@@ -298,38 +296,29 @@ impl ServiceLimits {
         limit.refused = wanted && limit.by.running && limit.places <= running;
         if limit.refused {
             limit.ask_at = limit.ask_at.max(now + REFUSED);
-            limit.cursor.rest(REFUSED);
+            limit.scan.rest(REFUSED);
         }
-        (limit.refused && running == 0).then_some(&limit.by.kinds)
-    }
-
-    /// Returns where to lease.
-    pub(super) fn stretch(&mut self, turn: &Turn, most: u64) -> Option<Stretch> {
-        let limit = self.services.get_mut(&turn.service)?;
-        let stretch = limit.cursor.next(most, turn.idle);
-        Some(Stretch { ..stretch })
+        (limit.refused && running == 0).then(|| limit.by.kinds.clone())
     }
 
     /// Learns from a lease that has arrived.
     pub(super) fn arrived(
         &mut self,
-        turn: &Turn,
-        stretch: Stretch,
+        service: &str,
+        step: ScanStep,
         promoted: Option<i64>,
         batch: &mut LeasedBatch,
     ) {
-        if let Some(limit) = self.services.get_mut(&turn.service) {
-            limit.more = batch.events.len() >= stretch.limit as usize;
-            limit.empty = limit
-                .cursor
-                .arrived(stretch, promoted, batch, (0, u32::MAX));
+        if let Some(limit) = self.services.get_mut(service) {
+            limit.more = batch.events.len() >= step.limit as usize;
+            limit.empty = limit.scan.arrived(step, promoted, batch, (0, u32::MAX));
         }
     }
 
-    /// Moves the cursors back to an event that may be ready.
+    /// Moves the scans back to an event that may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
         for limit in self.services.values_mut() {
-            limit.cursor.back_to(id);
+            limit.scan.back_to(id);
             limit.empty = false;
         }
     }
@@ -337,7 +326,7 @@ impl ServiceLimits {
     /// Looks again at once.
     pub(super) fn hurry(&mut self) {
         for limit in self.services.values_mut() {
-            limit.cursor.hurry();
+            limit.scan.hurry();
         }
     }
 
@@ -355,7 +344,7 @@ impl ServiceLimits {
         let limits = self.services.values();
         let moments = limits.flat_map(|limit| {
             let start = limit.starts.front().copied();
-            let look = (!limit.empty).then(|| limit.cursor.poll_at());
+            let look = (!limit.empty).then(|| limit.scan.poll_at());
             [start, look, Some(limit.ask_at)]
         });
         let now = Instant::now();
@@ -363,7 +352,7 @@ impl ServiceLimits {
     }
 
     /// Gives back all places and starts at the end of the run.
-    pub(super) fn give_back(&mut self) -> Vec<Claim> {
+    pub(super) fn release(&mut self) -> Vec<Claim> {
         let length = self.length;
         let services = self.services.iter_mut();
         let has = services.filter(|(_, limit)| limit.has_something(0));

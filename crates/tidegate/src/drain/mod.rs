@@ -4,41 +4,37 @@
 //!
 //! All decisions of the loop are made in one task, on its own thread with its two connections. Therefore a
 //! handler that blocks its thread stops neither lease renewals nor the deadline. Handlers run in tasks of the
-//! caller's runtime, the `lanes`. Leases and writes go over two connections, so the loop leases the next
+//! caller's runtime, in the `workers`. Leases and writes go over two connections, so the loop leases the next
 //! batch while it writes the last one (99,000 events/s against 73,000 on one connection).
 //!
 //! Two rules keep the order inside a group despite this overlap. First, a drain may lease further events of a
-//! group that it holds, because in `hand` those events line up behind the earlier ones. Second, no lease is
-//! under way while an event goes back to the queue, so both sides always agree on which events are in hand.
+//! group that it holds, because in `buffer` those events line up behind the earlier ones. Second, no lease is
+//! under way while an event goes back to the queue, so both sides always agree on which events are in the buffer.
 //!
-//! This file holds the loop and its state. The work is in `leasing`, `limiting`, `running` and `writing`.
+//! Each stage has one owner: the `fetcher` leases, the `buffer` holds, the `workers` run, and the `completer`
+//! writes. This file passes events from one to the next.
 
+mod buffer;
 mod clocks;
+mod completer;
 pub(crate) mod execute;
-mod hand;
-mod lanes;
-mod leaser;
+mod fetcher;
+mod flush;
 mod leases;
-mod leasing;
-mod limiting;
 mod limits;
 pub mod lines;
+mod observers;
 mod options;
-mod outbox;
 mod report;
-mod running;
+mod scan;
 mod scheduling;
 pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
 mod slots;
 mod spans;
-mod walk;
-mod watchers;
-mod writer;
-mod writing;
+mod workers;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,26 +42,23 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
-use uuid::Uuid;
 
+use self::buffer::{Buffer, Needed, Pick};
+use self::clocks::Reading;
+use self::completer::Completer;
 use self::execute::EventRun;
-use self::hand::Hand;
-use self::lanes::Lanes;
-use self::leaser::Arrival;
-use self::leasing::Empty;
-use self::limits::ServiceLimits;
-use self::lines::EventLines;
+use self::fetcher::{FetchRequest, FetchResult, Fetched, Fetcher, LEASE_BYTES, Target, Wanted};
+use self::flush::{Change, Class, EventFate, FlushResult, Return};
+use self::leases::{PERMIT, Window};
+use self::limits::{Demand, ServiceLimits};
+use self::observers::Observers;
 pub use self::options::DrainOptions;
-use self::outbox::Outbox;
 pub use self::report::{Cost, DrainReport, StopReason};
-use self::scheduling::Scheduling;
-use self::services::Services;
-use self::session::Slot;
+use self::scan::Scan;
+use self::settle::{Settled, count, settle};
 use self::slots::Slots;
 use self::spans::Spans;
-use self::walk::Cursor;
-use self::watchers::Watchers;
-use self::writer::Round;
+use self::workers::{Attempt, Launch, Pool, Ran, Work, WorkEnd, Workers};
 use crate::budget::{Budget, millis};
 use crate::chain::{Chain, StartDrain};
 use crate::connect::Database;
@@ -74,16 +67,17 @@ use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::event::Event;
 use crate::figures::Figures;
-use crate::lease::Lease;
-use crate::policy::Policies;
-use crate::queue;
+use crate::handler::{Fault, HandlerError, Unhandled};
+use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::outcome::{HandlerEnd, Status};
+use crate::queue::{self, Claim, Finalization, Grant, LeasedBatch, Retried, ending};
 use crate::sealing;
 
 /// A drain that an infrastructure error ended, with its counts so far.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}; until then: {} leased, {} completed, {} failed, {} retried", .report.leased, .report.completed, .report.failed, .report.retried)]
 pub struct DrainError {
-    /// Counts so far, without the events in hand. Their leases run out.
+    /// Counts so far, without the events in the buffer. Their leases run out.
     pub report: Box<DrainReport>,
     /// The error that ended it.
     pub source: Error,
@@ -110,7 +104,7 @@ pub struct Hooks {
 /// Drains the queue with `app`'s handlers.
 ///
 /// # Errors
-/// If options are out of range or the database stays unavailable. Events in hand become available again when
+/// If options are out of range or the database stays unavailable. Events in the buffer become available again when
 /// their leases run out.
 pub async fn drain<D: Dispatch>(
     database: &Database,
@@ -150,11 +144,11 @@ pub(crate) async fn drain_measured<D: Dispatch>(
     let database = database.with_own_pool().map_err(refused)?;
     let mut hooks = hooks;
     let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);
-    let lanes = Lanes::new(options.concurrency, handlers);
-    let watchers = Watchers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
+    let pool = Pool::new(options.concurrency, handlers);
+    let observers = Observers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
     let (options, span) = (options.clone(), tracing::Span::current());
     let run = move || {
-        Drain::new(database, app, options, (hooks, watchers), lanes)
+        Drain::new(database, app, options, (hooks, observers), pool)
             .run_to_end()
             .instrument(span)
     };
@@ -201,55 +195,36 @@ where
     }
 }
 
+/// The most events of a group that are handed over behind its first event. The handler task asks the loop
+/// once for all of them.
+const MOST_CHAINED: usize = 31;
+
+/// An event may wait for a program that has its key or knows its version. This is the shortest and the
+/// longest delay before the next try.
+const DEFER: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+
+/// How many windows of events may wait for their start.
+const WINDOWS_OPEN: usize = 4;
+
 /// The longest time that a run may take after its budget, whatever the database does. It is the same for
 /// every budget, so the time that a caller reserves for its answer does not grow with the budget either.
 pub const OVERRUN: Duration = Duration::from_secs(1);
 
 struct Drain<D: Dispatch> {
-    app: Arc<D>,
-    database: Database,
     options: DrainOptions,
     /// Turns true to end the run as if the budget were spent.
     stop: Option<watch::Receiver<bool>>,
-    watchers: Watchers,
     budget: Budget,
     report: DrainReport,
-    lines: EventLines,
-    /// The name of this run in its leases.
-    worker: Uuid,
-    slots: Slots,
-    walk: Cursor,
-    hand: Hand,
-    /// Events that were handed to the lanes and have not ended.
-    running: BTreeMap<Lease, Arc<Context>>,
-    lanes: Lanes<EventRun<D>>,
-    services: Arc<Services>,
-    limits: ServiceLimits,
-    policies: Policies,
-    scheduling: Scheduling,
-    outbox: Outbox,
-    /// Either the idle session or the work that it does.
-    leasing: Slot<Arrival>,
-    writing: Slot<Round>,
-    /// When the current write was sent.
-    write_sent: Instant,
-    /// The total time spent waiting for the sessions so far.
-    database_time: Duration,
-    between: Between,
-    empty: Empty,
     /// The error that makes the run fail.
     failed: Option<Error>,
-}
-
-/// The state that the leasing session and the writing session share.
-#[derive(Default)]
-struct Between {
-    /// The current write releases events without an end, or reads them again.
-    writes_back: bool,
-    /// The current lease brings events that may start at once.
-    brings_window: bool,
-    /// Events were taken from this drain. No handler starts until the events in hand have been read again.
-    rereads: bool,
+    observers: Observers,
+    slots: Slots,
+    services: ServiceLimits,
+    fetcher: Fetcher,
+    buffer: Buffer,
+    workers: Workers<D>,
+    completer: Completer,
 }
 
 impl<D: Dispatch> Drain<D> {
@@ -257,43 +232,36 @@ impl<D: Dispatch> Drain<D> {
         database: Database,
         app: Arc<D>,
         options: DrainOptions,
-        (hooks, watchers): (Hooks, Watchers),
-        lanes: Lanes<EventRun<D>>,
+        (hooks, observers): (Hooks, Observers),
+        pool: Pool<EventRun<D>>,
     ) -> Self {
+        let (concurrency, timeout) = (options.concurrency, options.lease_timeout);
+        let services = ServiceLimits::new(concurrency, options.batch, timeout);
+        let calls = &services.calls;
+        let scan = Scan::new(concurrency, options.batch);
+        let fetcher = Fetcher::new(&database, timeout, D::Event::KINDS, scan);
+        let (worker, longest) = (fetcher.worker, options.retry.max);
         Self {
-            app,
             budget: Budget::new(options.budget),
             report: DrainReport {
                 budget_ms: millis(options.budget),
                 ..DrainReport::default()
             },
-            lines: EventLines::default(),
-            stop: hooks.stop,
-            watchers,
-            worker: Uuid::new_v4(),
-            slots: Slots::new(hooks.chain, hooks.starter, lanes.runtime()),
-            walk: Cursor::new(options.concurrency, options.batch),
-            hand: Hand::default(),
-            running: BTreeMap::new(),
-            lanes,
-            services: Arc::default(),
-            limits: ServiceLimits::new(options.concurrency, options.batch, options.lease_timeout),
-            policies: Policies::default(),
-            scheduling: Scheduling::new(),
-            outbox: Outbox::new(),
-            leasing: Slot::new(&database),
-            writing: Slot::new(&database),
-            write_sent: Instant::now(),
-            database_time: Duration::ZERO,
-            between: Between::default(),
-            empty: Empty {
-                seen: false,
-                looked_at: Instant::now(),
-                since: None,
-                kinds_left_out: false,
-            },
             failed: None,
-            database,
+            stop: hooks.stop,
+            observers,
+            slots: Slots::new(hooks.chain, hooks.starter, pool.runtime()),
+            buffer: Buffer::default(),
+            completer: Completer::new(&database, worker, calls.clone(), longest),
+            workers: Workers::new(
+                app,
+                database,
+                calls.clone(),
+                worker,
+                (options.clone(), pool),
+            ),
+            fetcher,
+            services,
             options,
         }
     }
@@ -301,15 +269,16 @@ impl<D: Dispatch> Drain<D> {
     /// Runs the whole loop and returns the report.
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
         let ended = self.run_in_time().await;
-        self.close_lanes().await;
+        self.close_workers().await;
         self.start_next().await;
         let elapsed = self.budget.elapsed();
         self.report.elapsed_ms = millis(elapsed);
-        self.report.cost.database_ms = millis(self.database_time);
+        let database_time = self.fetcher.database_time() + self.completer.database_time();
+        self.report.cost.database_ms = millis(database_time);
         let ended_events = self.report.ended();
         let memory = self.options.memory_mb;
         self.report.cost.charged(elapsed, memory, ended_events);
-        self.watchers.ended(&self.report, ended.as_ref().err());
+        self.observers.ended(&self.report, ended.as_ref().err());
         self.note_run().await;
         match ended {
             Ok(()) => Ok(self.report),
@@ -341,8 +310,8 @@ impl<D: Dispatch> Drain<D> {
 
     /// Ends all handlers with the run, except those that block their threads. The report counts these:
     /// whatever they do from now on happens after the answer.
-    async fn close_lanes(&mut self) {
-        let still_running = self.lanes.close().await;
+    async fn close_workers(&mut self) {
+        let still_running = self.workers.pool().close().await;
         if still_running > 0 {
             tracing::warn!(
                 still_running,
@@ -356,11 +325,11 @@ impl<D: Dispatch> Drain<D> {
     fn waits_for(&self) -> &'static str {
         if self.slots.is_waiting() {
             "slot"
-        } else if !self.writing.is_idle() {
+        } else if !self.completer.is_idle() {
             "write outcomes"
-        } else if !self.leasing.is_idle() {
+        } else if !self.fetcher.is_idle() {
             "lease"
-        } else if !self.running.is_empty() {
+        } else if self.workers.count() > 0 {
             "handlers"
         } else {
             "backlog"
@@ -376,9 +345,9 @@ impl<D: Dispatch> Drain<D> {
         loop {
             self.cut_overdue();
             self.start_handlers();
-            self.give_back_rest();
+            self.release_rest();
             self.stop_scheduling();
-            self.send_write();
+            self.send_flush();
             if let Some(reason) = self.stop_reason() {
                 self.report.stop_reason = reason;
                 return match self.failed.take() {
@@ -386,13 +355,13 @@ impl<D: Dispatch> Drain<D> {
                     None => self.count_backlog().await,
                 };
             }
-            self.send_lease();
+            self.send_fetch();
             let wake = self.next_wake();
             tokio::select! {
                 biased;
-                ended = self.lanes.ended() => self.handlers_ended(ended),
-                round = self.writing.done() => self.written(round)?,
-                arrival = self.leasing.done() => self.lease_arrived(arrival),
+                ended = self.workers.pool().ended() => self.on_ended(ended),
+                flushed = self.completer.flushed() => self.on_flushed(flushed)?,
+                fetched = self.fetcher.fetched() => self.on_fetched(fetched),
                 () = stop_signal(&mut self.stop) => self.budget.stop(),
                 () = tokio::time::sleep_until(wake) => {}
             }
@@ -406,16 +375,16 @@ impl<D: Dispatch> Drain<D> {
         self.failed.get_or_insert(error);
     }
 
-    /// Whether no event is in hand and nothing is waiting to be written.
+    /// Whether no event is in the buffer and nothing is waiting to be written.
     fn is_idle(&self) -> bool {
-        self.running.is_empty()
-            && self.hand.waiting() == 0
-            && !self.hand.leases.has_over()
-            && self.outbox.is_empty()
-            && !self.between.rereads
-            && !self.services.has_reports()
-            && !self.scheduling.has_due()
-            && self.writing.is_idle()
+        self.workers.count() == 0
+            && self.buffer.waiting() == 0
+            && !self.buffer.leases().has_over()
+            && !self.buffer.is_uncertain()
+            && self.completer.is_empty()
+            && self.completer.is_idle()
+            && !self.services.calls.has_reports()
+            && !self.fetcher.scheduling.has_due()
     }
 
     /// No handler starts while more ends than this wait to be written. Otherwise a slow database would fill
@@ -426,7 +395,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Returns why the run is over, or `None` if it is not.
     fn stop_reason(&mut self) -> Option<StopReason> {
-        if !self.is_idle() || !self.leasing.is_idle() {
+        if !self.is_idle() || !self.fetcher.is_idle() {
             return None;
         }
         if self.slots.lost {
@@ -443,7 +412,7 @@ impl<D: Dispatch> Drain<D> {
             return Some(StopReason::LimitReached);
         }
         // There may be events of kinds for which the time was too short.
-        let reason = if self.empty.kinds_left_out {
+        let reason = if self.fetcher.empty.kinds_left_out {
             StopReason::BudgetSpent
         } else {
             StopReason::QueueEmpty
@@ -462,32 +431,24 @@ impl<D: Dispatch> Drain<D> {
     /// Returns when the loop must act even if nothing happens.
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
-        let mut wake = now + Duration::from_millis(250);
-        if self.writing.is_idle()
-            && (self.outbox.next.outcomes() > 0 || self.hand.leases.has_over())
-        {
-            wake = wake.min(self.outbox.due());
-        }
-        if let Some(busy_until) = self.outbox.busy_until() {
-            wake = wake.min(busy_until);
-        }
-        if self.leasing.is_idle() && self.hand.waiting() == 0 {
-            wake = wake.min(self.walk.poll_at());
-        }
-        if let Some(limits) = self.limits.wake() {
-            wake = wake.min(limits);
-        }
-        if let Some(open_at) = self.lanes.open_at() {
-            wake = wake.min(open_at);
-        }
+        let looks = self.fetcher.is_idle() && self.buffer.waiting() == 0;
+        let moments = [
+            self.completer.wake(self.buffer.leases().has_over()),
+            looks.then(|| self.fetcher.scan.poll_at()),
+            self.services.wake(),
+            self.workers.pool().open_at(),
+        ];
+        let idle = now + Duration::from_millis(250);
+        let wake = moments.into_iter().flatten().fold(idle, Instant::min);
         // Prevents a busy loop: work that is due but blocked waits for an answer, not for time.
         wake.max(now + Duration::from_millis(1))
     }
 
     /// Asks the database for the backlog, in the last query, and releases the last leases.
     async fn count_backlog(&mut self) -> Result<(), Error> {
-        let ended = self.hand.leases.take_ended();
-        let Some(session) = self.leasing.idle() else {
+        let ended = self.buffer.take_ended();
+        let (worker, has_unknown) = (self.fetcher.worker, self.fetcher.has_unknown());
+        let Some(session) = self.fetcher.session() else {
             return Ok(());
         };
         let client = session.client().await?;
@@ -496,14 +457,14 @@ impl<D: Dispatch> Drain<D> {
                 .await;
         removed?;
         let backlog = backlog?;
-        if self.hand.leases.has_unknown {
+        if has_unknown {
             // What nobody has started goes back uncharged.
-            queue::sweep(client, self.worker, &self.hand.leases.tokens()).await?;
+            queue::sweep(client, worker, &self.buffer.leases().tokens()).await?;
         }
-        for claim in self.limits.give_back() {
-            queue::claim_service(client, self.worker, &claim).await?;
+        for claim in self.services.release() {
+            queue::claim_service(client, worker, &claim).await?;
         }
-        if self.services.has_shut() {
+        if self.services.calls.has_shut() {
             self.report.services_down = queue::services_down(client).await?;
         }
         self.report.backlog = backlog.events;
@@ -520,6 +481,720 @@ impl<D: Dispatch> Drain<D> {
         self.report.ready_left = left.ready;
         self.report.next_due_at = left.next_due_at;
         Ok(())
+    }
+}
+
+/// What goes from the queue to the handlers.
+impl<D: Dispatch> Drain<D> {
+    /// Fetches ahead: as soon as the waiting events are no more than one lease brings. With half of that, the
+    /// leasing session, which is the busier one, was idle for a seventh of a drain of quick handlers (5 %
+    /// slower).
+    fn send_fetch(&mut self) {
+        if !self.fetcher.is_idle() || self.completer.is_exclusive() {
+            return;
+        }
+        let now = Instant::now();
+        let (target, kinds) = self.next_target(now);
+        // Not together with a firing. The answer to the firing shows whether another drain holds the
+        // schedules.
+        let looks = !matches!(target, Target::Fire(_)) && !self.is_spent();
+        let wanted = Wanted {
+            target,
+            kinds,
+            look: looks.then(|| self.fetcher.scheduling.look(now)).flatten(),
+            slots: self.slot_request(now),
+            window: if self.buffer.leases().has_suspect() {
+                0
+            } else {
+                self.workers.window()
+            },
+        };
+        if self.fetcher.send(wanted, &mut self.buffer, now)
+            && let Some(spans) = &mut self.observers.spans
+        {
+            spans.leases();
+        }
+    }
+
+    /// Returns one thing to request: due schedules to fire, an event to try a service with, something for a
+    /// limited service, or other events. Also returns the kinds of events.
+    fn next_target(&mut self, now: Instant) -> (Target, Vec<&'static str>) {
+        let mut kinds = self.budget.kinds_with_time(D::Event::KINDS);
+        let due = self.fetcher.scheduling.take_due();
+        if !due.is_empty() {
+            return (Target::Fire(due), kinds);
+        }
+        let may_lease = self.may_lease();
+        if let Some(probe) = self.services.calls.due(now).filter(|_| may_lease) {
+            self.services.calls.note_requested(&probe, now);
+            return (Target::Probe(probe), kinds);
+        }
+        let wants_more = may_lease && self.wants_more(now);
+        let most = self.room_to_lease();
+        let rest_first = std::mem::take(&mut self.services.had_turn) && wants_more;
+        let asks_limited = !rest_first && !self.services.is_empty();
+        if asks_limited {
+            let demand = Demand {
+                waiting: &|kinds| self.buffer.waiting_of(kinds),
+                pace: self.workers.handled_in_a_second(),
+                kinds: if may_lease { &kinds } else { &[] },
+                most,
+            };
+            if let Some(limited) = self.services.next(&demand, now) {
+                return limited;
+            }
+        }
+        if !wants_more {
+            return (Target::Nothing, kinds);
+        }
+        self.fetcher.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
+        kinds.retain(|kind| !self.services.has_kind(kind));
+        let step = self.fetcher.scan.next(most, self.is_idle());
+        (Target::Events(step), kinds)
+    }
+
+    fn room_to_lease(&self) -> u64 {
+        let leased = self.report.leased;
+        let most = self.options.max_events;
+        most.map_or(u64::MAX, |limit| limit.saturating_sub(leased))
+    }
+
+    /// Whether too few events wait. Those that wait for a limited service do not count: they do not keep
+    /// other events from being leased.
+    fn wants_more(&self, now: Instant) -> bool {
+        let mut waiting = self.buffer.waiting();
+        if !self.services.is_empty() {
+            waiting -= self.buffer.waiting_of(&self.services.kinds());
+        }
+        let scan = &self.fetcher.scan;
+        let enough = waiting > scan.want() as usize || self.buffer.bytes() as u64 > LEASE_BYTES;
+        !enough && now >= scan.poll_at()
+    }
+
+    fn may_lease(&self) -> bool {
+        let goes_back = self.completer.has_returns() || self.buffer.is_uncertain();
+        !goes_back
+            && self.completer.unwritten() < self.most_unwritten()
+            && self.room_to_lease() > 0
+            && !self.is_spent()
+    }
+
+    /// Processes the answer to a fetch. After an error, the held events are completed as far as possible, and
+    /// the rest is released.
+    fn on_fetched(&mut self, result: FetchResult) {
+        let (request, mut fetched) = match self.fetcher.on_fetched(result) {
+            Ok(fetched) => fetched,
+            Err(error) => return self.fail(error),
+        };
+        if let Some(renewed) = &fetched.renewed {
+            self.buffer.on_renewed(&request.held, renewed, request.sent);
+        }
+        self.on_slot_answer(&fetched.slots, request.sent.steady);
+        let scheduled = self.fetcher.on_scheduled(&mut fetched);
+        self.report.scheduled += scheduled;
+        if scheduled > 0 {
+            self.rescan();
+        }
+        let announced = fetched.slots.closes();
+        self.on_target(request, fetched);
+        // This lease looked before the announcement, so its result does not count as the last look.
+        if announced {
+            self.closed();
+        }
+    }
+
+    /// Processes what was requested besides renewals, schedules and slots.
+    fn on_target(&mut self, request: FetchRequest, mut fetched: Fetched) {
+        let (batch, promoted, sent) = (&mut fetched.batch, fetched.promoted, request.sent);
+        match request.wanted.target {
+            Target::Nothing | Target::Fire(_) => return,
+            Target::Claim(claim) => return self.on_granted(&claim, fetched.grant, sent.steady),
+            Target::Probe(service) => {
+                self.fetcher.empty.seen = false;
+                if let Some(event) = batch.events.first() {
+                    self.services.calls.begin_probe(event.lease, service);
+                }
+            }
+            Target::Limited(turn, step) => self.services.arrived(&turn, step, promoted, batch),
+            Target::Events(step) => {
+                let pace = (self.buffer.waiting(), self.workers.pace(&step));
+                let empty = self.fetcher.scan.arrived(step, promoted, batch, pace);
+                let seen = empty && self.is_idle();
+                self.fetcher.empty.note(seen, sent.steady);
+            }
+        }
+        // Delayed events that have become due may be behind the scans.
+        if let Some(lowest) = promoted {
+            self.back_to(lowest);
+        }
+        self.learn(batch);
+        if batch.events.is_empty() && batch.unreadable.is_empty() {
+            return;
+        }
+        self.hold(fetched, sent);
+    }
+
+    /// Puts fetched events into the buffer.
+    fn hold(&mut self, fetched: Fetched, sent: Reading) {
+        let (batch, token) = (fetched.batch, fetched.token);
+        self.report.batches += 1;
+        let run = batch.events.iter().filter(|event| event.fate == Fate::Run);
+        self.report.leased += (run.count() + batch.unreadable.len()) as u64;
+        if let Some(spans) = &mut self.observers.spans {
+            spans.leased(batch.events.len());
+        }
+        let window = Window {
+            started_to: batch.started_to,
+            suspect: batch.suspect,
+        };
+        let unreadable = &batch.unreadable;
+        let stale = self
+            .buffer
+            .insert(token, batch.events, unreadable, window, sent);
+        self.lose(stale);
+        for id in batch.unreadable {
+            self.completer.end_unreadable(Lease { id, token });
+        }
+    }
+
+    /// Learns what a lease reports about services and kinds.
+    fn learn(&mut self, batch: &mut LeasedBatch) {
+        let policies = std::mem::take(&mut batch.policies);
+        self.workers.policies().learn(policies);
+        if self.services.calls.learn(&batch.watched) {
+            self.rescan();
+        }
+    }
+
+    /// Processes the answer to a claim. Held events that wait for places of other drains go back, so that
+    /// those can lease them.
+    fn on_granted(&mut self, claim: &Claim, grant: Grant, sent: Instant) {
+        if let Some(kinds) = self.services.granted(claim, grant, sent) {
+            for event in self.buffer.take_kinds(&kinds) {
+                self.release(event);
+            }
+        }
+    }
+
+    /// Leaves due schedules to the next run when there is no time left.
+    fn stop_scheduling(&mut self) {
+        if self.fetcher.scheduling.has_due() && self.is_spent() {
+            self.fetcher.scheduling.stop();
+        }
+    }
+
+    /// Moves the scans back to an event that may be ready.
+    fn back_to(&mut self, id: i64) {
+        self.fetcher.scan.back_to(id);
+        self.services.back_to(id);
+    }
+
+    /// Looks again from the start, for events that waited for a service that answers again.
+    fn rescan(&mut self) {
+        self.back_to(1);
+        self.fetcher.scan.hurry();
+        self.services.hurry();
+        self.fetcher.empty.seen = false;
+    }
+
+    /// Whether the queue was seen empty, and again when the linger time was over.
+    fn is_settled_empty(&mut self) -> bool {
+        // For limited services, nothing is left to do either, or other drains do it.
+        let is_quiet = |services: &ServiceLimits| {
+            services.is_empty() || services.is_quiet(&self.budget.kinds_with_time(D::Event::KINDS))
+        };
+        if !self.fetcher.empty.seen
+            || !self.is_idle()
+            || self.services.calls.due(Instant::now()).is_some()
+            || !is_quiet(&self.services)
+        {
+            self.fetcher.note_busy();
+            return false;
+        }
+        // A drain that has announced its end has already lingered.
+        let linger = if self.is_closing() {
+            Duration::ZERO
+        } else {
+            self.options.linger
+        };
+        self.fetcher.has_lingered(linger)
+    }
+
+    /// Starts handlers while there are events, permits and time, and while the held events are certain.
+    fn start_handlers(&mut self) {
+        if self.buffer.is_uncertain() {
+            return self.recall(|_| true);
+        }
+        self.follow_limits();
+        let (mut permits, mut for_large) = self.workers.permits();
+        let most_unwritten = self.most_unwritten();
+        let in_order = self.options.concurrency == 1;
+        let (now, spent) = (Instant::now(), self.is_spent());
+        while permits > 0 && !spent && self.completer.unwritten() < most_unwritten {
+            let before = self.workers.count();
+            let pick = Pick {
+                in_order,
+                large: for_large > 0,
+            };
+            match self.buffer.pop(pick) {
+                Some(event) if self.is_late(&event, now) => {
+                    let fate = Fate::Expired;
+                    // What is only swept does not count as leased.
+                    self.report.leased -= 1;
+                    self.start(LeasedEvent { fate, ..event }, now);
+                }
+                Some(event) if self.may_start(&event, now) => {
+                    let part = PERMIT / self.workers.sharing(&event).most;
+                    self.start(event, now);
+                    if self.workers.count() > before {
+                        permits = permits.saturating_sub(part);
+                        for_large = for_large.saturating_sub(part);
+                    }
+                }
+                Some(event) => self.release(event),
+                None => break,
+            }
+        }
+        self.workers.pool().open();
+    }
+
+    /// Learns which services are limited, and which of their events may start now. Events that were leased
+    /// before their service was limited go back.
+    fn follow_limits(&mut self) {
+        let kinds = self.services.learn();
+        if !kinds.is_empty() {
+            self.recall(|event| kinds.contains(&event.kind));
+            for event in self.buffer.take_kinds(&kinds) {
+                self.release(event);
+            }
+        }
+        if !self.services.is_empty() || self.buffer.has_barred() {
+            self.buffer.bar(self.services.barred(Instant::now()));
+        }
+    }
+
+    /// Whether there is time for the event and its lease is certainly still valid. If this process was frozen
+    /// or its machine suspended, another drain may be running the event.
+    fn may_start(&self, event: &LeasedEvent, now: Instant) -> bool {
+        !self.start_by(event).is_over(now) && self.budget.allows(&event.kind, now)
+    }
+
+    /// Whether the event's deadline has passed while it waited here (B13). It ends unless its lease may be
+    /// lost.
+    fn is_late(&self, event: &LeasedEvent, now: Instant) -> bool {
+        let deadline = self.buffer.leases().deadline(event);
+        event.fate == Fate::Run
+            && deadline.is_some_and(|deadline| deadline.is_over(now))
+            && !self.trusted_until(event).is_over(now)
+    }
+
+    /// Returns the time until which an event's lease can be trusted.
+    fn trusted_until(&self, event: &LeasedEvent) -> Reading {
+        let trusted = self.options.lease_timeout.mul_f64(0.9);
+        let renewed = self.buffer.leases().renewed(event.lease.token);
+        renewed.map_or_else(Reading::now, |renewed| renewed + trusted)
+    }
+
+    /// Returns the time before which an event must start: its lease can be trusted until then, and its
+    /// deadline has not passed.
+    fn start_by(&self, event: &LeasedEvent) -> Reading {
+        let trusted = self.trusted_until(event);
+        let deadline = self.buffer.leases().deadline(event);
+        deadline.map_or(trusted, |deadline| deadline.earlier(trusted))
+    }
+
+    /// Starts one event, or ends it at once if there is nothing to run.
+    fn start(&mut self, leased: LeasedEvent, now: Instant) {
+        let swept = match leased.fate {
+            Fate::Run => None,
+            Fate::Expired => Some((Class::Expired, "expired", "not started before its deadline")),
+            Fate::Abandoned => {
+                let why = "its worker went away on the last attempt";
+                Some((Class::Abandoned, "abandoned", why))
+            }
+        };
+        if let Some((class, code, why)) = swept {
+            return self.give_up(&leased, &Fault::new(code, why), class);
+        }
+        let event = match Workers::<D>::read(&leased) {
+            Ok(event) => event,
+            Err(Unhandled::Later(error)) => return self.defer(&leased, error),
+            Err(Unhandled::Never(fault)) => {
+                return self.give_up(&leased, &fault, Class::Handled(Status::Failed));
+            }
+        };
+        let group = leased.group_key.clone();
+        let limited = self.services.has_kind(&leased.kind);
+        if limited {
+            self.services.start(&leased.kind, leased.lease);
+            self.buffer.bar(self.services.barred(now));
+        }
+        let mut work = self.prepare(event, leased, None, now);
+        let chains = self.workers.pool().chains() && !limited && work.part == PERMIT;
+        if let Some(group) = group.filter(|_| chains) {
+            self.chain(&mut work, &group, now);
+        }
+        self.workers.pool().push(work);
+    }
+
+    /// Creates an event's work, chained behind the event `ahead` in its group if that one has not ended yet.
+    fn prepare(
+        &mut self,
+        event: D::Event,
+        leased: LeasedEvent,
+        ahead: Option<Arc<Context>>,
+        now: Instant,
+    ) -> Work<EventRun<D>> {
+        let launch = Launch {
+            start_by: self.start_by(&leased),
+            flushed: self.completer.progress(leased.group_key.as_deref(), ahead),
+            spans: self.observers.spans.as_ref(),
+            cut: self.budget.cut(),
+            now,
+        };
+        self.workers.prepare(event, leased, launch)
+    }
+
+    /// Hands over the events of a group that follow its first event, together with it.
+    fn chain(&mut self, work: &mut Work<EventRun<D>>, group: &str, now: Instant) {
+        let mut ahead = self.workers.context(work.lease);
+        while work.then.len() < MOST_CHAINED {
+            let next = self.buffer.behind(group).filter(|next| {
+                self.may_start(next, now)
+                    && !self.services.has_kind(&next.kind)
+                    && self.workers.sharing(next).most == 1
+            });
+            // An event that cannot be read ends without a handler, when it is its turn.
+            let Some(Ok(event)) = next.map(Workers::<D>::read) else {
+                return;
+            };
+            let Some(next) = self.buffer.pop_behind(group) else {
+                return;
+            };
+            let lease = next.lease;
+            work.then.push_back(self.prepare(event, next, ahead, now));
+            ahead = self.workers.context(lease);
+        }
+    }
+}
+
+/// What comes back from the handlers, and leaves.
+impl<D: Dispatch> Drain<D> {
+    /// Collects the events whose handlers have ended.
+    fn on_ended(&mut self, ended: Vec<WorkEnd>) {
+        for WorkEnd { lease, how } in ended {
+            let Some(ctx) = self.workers.take(lease) else {
+                continue;
+            };
+            match how {
+                Ran::For(took) => {
+                    let (ends, published) = ctx.take_ends();
+                    self.settle(Attempt {
+                        ctx,
+                        ends,
+                        published,
+                        took,
+                    });
+                }
+                Ran::Late => self.release(ctx.event().clone()),
+                Ran::NotReached => self.buffer.reinsert(ctx.event().clone()),
+            }
+        }
+    }
+
+    /// Cuts handlers that ignore their limit, or that a stop signal overtook.
+    fn cut_overdue(&mut self) {
+        for attempt in self.workers.cut_overdue(self.budget.cut()) {
+            self.settle(attempt);
+        }
+    }
+
+    /// Decides the end of an event whose handlers ran.
+    fn settle(&mut self, attempt: Attempt) {
+        let Attempt {
+            ctx,
+            ends,
+            published,
+            took,
+        } = attempt;
+        let event = ctx.event();
+        let timed_out = ends.iter().any(HandlerEnd::is_timed_out);
+        if !timed_out {
+            self.budget.learn(&event.kind, took);
+        }
+        let usual = self.options.retry;
+        let retry = self.workers.policies().retry(&event.kind, usual);
+        let settled = settle(event, &ends, &retry, fastrand::f64());
+        let ended = settled.status().map(|_| event.kind.as_str());
+        self.services.calls.note_left(event.lease, ended);
+        self.observers.lines.ended(event, &settled, took);
+        self.observers.attempted(&ctx, &settled, &ends, took);
+        match settled {
+            Settled::AlreadyFinished(status) => {
+                self.report.published += published;
+                count(&mut self.report, Class::Handled(status));
+                self.buffer.note_gone(event.lease);
+                self.open_group(event);
+            }
+            Settled::Finish(end) => {
+                let class = Class::Handled(end.status);
+                ctx.note_completion(self.finish(event, end, class, ends));
+            }
+            Settled::Retry(retried) => self.retry(event, retried),
+        }
+    }
+
+    /// Hands an event's end to the completer. Returns its number.
+    fn finish(
+        &mut self,
+        event: &LeasedEvent,
+        end: Finalization,
+        class: Class,
+        work: Vec<HandlerEnd>,
+    ) -> u64 {
+        let (number, holds_group) = self.completer.finish(event, end, class, work);
+        if !holds_group {
+            self.open_group(event);
+        }
+        number
+    }
+
+    fn open_group(&mut self, event: &LeasedEvent) {
+        if let Some(group) = &event.group_key {
+            self.buffer.open_group(group, event.lease);
+        }
+    }
+
+    /// Ends an event that no handler will see.
+    fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
+        self.services.calls.note_left(event.lease, None);
+        let settled = Settled::Finish(ending::given_up(event, fault));
+        self.observers.lines.ended(event, &settled, Duration::ZERO);
+        if let Some(spans) = &self.observers.spans {
+            spans.given_up(event, &fault.code);
+        }
+        if let Settled::Finish(end) = settled {
+            self.finish(event, end, class, Vec::new());
+        }
+    }
+
+    /// Retries an event later that no handler here can take. The delay grows with the age of the event, like
+    /// the backoff of its own attempts. Otherwise many such events, which nothing ends, would keep drains busy
+    /// for ever. An event that has held back its group for too long ends.
+    fn defer(&mut self, event: &LeasedEvent, error: HandlerError) {
+        if event.is_overdue {
+            let why = "held back its group for longer than TIDEGATE_MAX_GROUP_DELAY";
+            let fault = Fault::new("held_too_long", why);
+            return self.give_up(event, &fault, Class::Handled(Status::Failed));
+        }
+        let age = event.created_at.elapsed().unwrap_or_default();
+        let error = error.after((age / 4).clamp(DEFER.0, DEFER.1));
+        self.services.calls.note_left(event.lease, None);
+        let end = HandlerEnd {
+            handler: "read",
+            result: Err(error),
+            earlier: false,
+            emitted: Vec::new(),
+        };
+        let settled = settle(event, &[end], &self.options.retry, fastrand::f64());
+        self.observers.lines.ended(event, &settled, Duration::ZERO);
+        if let Settled::Retry(retried) = settled {
+            self.retry(event, retried);
+        }
+    }
+
+    fn retry(&mut self, event: &LeasedEvent, retried: Retried) {
+        if let Some(group) = &event.group_key {
+            self.buffer.close_group(group);
+        }
+        self.completer.retry(event, retried);
+    }
+
+    /// Releases an event that has not started, with its attempt restored.
+    fn release(&mut self, event: LeasedEvent) {
+        self.services.calls.note_left(event.lease, None);
+        if let Some(group) = &event.group_key {
+            self.buffer.close_group(group);
+        }
+        self.completer.release(event);
+    }
+
+    /// Releases the selected events that were handed over and have not started.
+    fn recall(&mut self, selected: impl Fn(&LeasedEvent) -> bool) {
+        for event in self.workers.recall(selected) {
+            self.release(event);
+        }
+    }
+
+    /// Releases all events that have not started, with their attempts restored, when no handler may start any
+    /// more (F2).
+    fn release_rest(&mut self) {
+        if self.is_idle() || !self.is_spent() {
+            return;
+        }
+        self.recall(|_| true);
+        for event in self.buffer.take_all() {
+            self.completer.release(event);
+        }
+    }
+
+    /// Flushes when enough outcomes have accumulated, when they have waited long enough, when nothing else is
+    /// going on, or when more events are to start.
+    fn send_flush(&mut self) {
+        if !self.completer.may_flush() {
+            return;
+        }
+        self.completer.take_up_busy(self.is_spent());
+        self.start_more();
+        let enough = (self.options.batch / 2).max(1) as usize;
+        let quiet = self.workers.count() == 0 && !self.buffer.has_startable();
+        let alone = self.fetcher.is_idle();
+        let is_due = self.completer.is_due(enough, &self.buffer, quiet, alone);
+        if is_due
+            && self
+                .completer
+                .send(alone, &mut self.buffer, self.workers.groups())
+            && let Some(spans) = &mut self.observers.spans
+        {
+            spans.writes();
+        }
+    }
+
+    /// Requests that more of a lease may start, before the handlers run out of work.
+    fn start_more(&mut self) {
+        if self.buffer.is_uncertain() || self.is_spent() || self.completer.has_starts() {
+            return;
+        }
+        let shared = self.workers.most_shared();
+        if self.close_windows(shared) {
+            return;
+        }
+        let running = self.workers.count();
+        let needed = Needed {
+            few: self.options.concurrency * shared,
+            window: self.workers.window(),
+            permits: self.options.concurrency.saturating_sub(running),
+            now: Instant::now(),
+            brings_window: self.fetcher.brings_window(),
+            suspect_runs: self.workers.suspect_runs(self.buffer.leases()),
+            sharing: &|event| {
+                if shared == 1 {
+                    return 1;
+                }
+                self.workers.sharing(event).most
+            },
+        };
+        if let Some(start) = self.buffer.start_more(&needed) {
+            self.completer.start(start);
+        }
+    }
+
+    /// Closes windows that the handlers' pace no longer fills: when quick events turn slow, thousands that
+    /// have not started would be charged if this drain died. Returns whether it did.
+    fn close_windows(&mut self, shared: usize) -> bool {
+        let handed_over = self.workers.count();
+        let started = handed_over + self.completer.unwritten();
+        let unstarted = self.buffer.leases().open().saturating_sub(started);
+        let fits = WINDOWS_OPEN * self.workers.window().max(self.options.concurrency) * shared;
+        let wide = unstarted + self.workers.pool().waiting() > fits;
+        if !self.buffer.stays_wide(wide, Instant::now()) {
+            return false;
+        }
+        self.recall(|_| true);
+        let begun = self
+            .workers
+            .leases()
+            .chain(self.completer.unwritten_leases());
+        let marks = self.buffer.close_windows(begun);
+        let closed = self.workers.count() < handed_over || !marks.is_empty();
+        self.completer.lower(marks);
+        closed
+    }
+
+    /// Processes the answer to a flush.
+    fn on_flushed(&mut self, result: FlushResult) -> Result<(), Error> {
+        let mut flushed = self.completer.on_flushed(result, self.is_spent())?;
+        if let Some(spans) = &mut self.observers.spans {
+            spans.written(flushed.outcomes);
+        }
+        if let Some(error) = flushed.failed.take() {
+            self.fail(error);
+        }
+        let alone = |id: &i64| !flushed.retried.contains(id);
+        // Looks at once for events that are free again, and not only with the next scan.
+        if let Some(lowest) = flushed.left.iter().copied().filter(alone).min() {
+            self.back_to(lowest);
+        }
+        for event in self.buffer.on_flushed(&flushed) {
+            self.report.released += u64::from(event.fate == Fate::Run && alone(&event.lease.id));
+        }
+        for change in std::mem::take(&mut flushed.changes) {
+            self.on_change(&change);
+        }
+        let lost = self.buffer.end_flush(&flushed);
+        self.lose(lost);
+        if let Some(held) = &flushed.reread {
+            self.workers.notify_lost(held);
+        }
+        if flushed.service_opened {
+            self.rescan();
+        }
+        self.report.published += flushed.published;
+        self.fetcher.scan.hurry();
+        self.observers
+            .progress(&self.report, millis(self.budget.elapsed()));
+        Ok(())
+    }
+
+    /// Counts what became of an event.
+    fn on_change(&mut self, change: &Change) {
+        for event in self.buffer.apply(change) {
+            self.release(event);
+        }
+        match &change.fate {
+            EventFate::Ended(class) => count(&mut self.report, *class),
+            EventFate::Held => {}
+            EventFate::Refused(code) => {
+                self.observers.lines.unwritable(change.lease, code);
+                if let Some(group) = &change.group {
+                    // Later events of the group that have not started need not be charged.
+                    self.recall(|event| event.group_key.as_ref() == Some(group));
+                }
+            }
+            EventFate::Returned(why, at_once) => {
+                let counted = match why {
+                    Return::Retried => &mut self.report.retried,
+                    Return::Snoozed => &mut self.report.snoozed,
+                    Return::Deferred => &mut self.report.deferred,
+                    Return::Released => &mut self.report.released,
+                };
+                *counted += u64::from(change.leased);
+                if *at_once {
+                    self.back_to(change.lease.id);
+                }
+            }
+            EventFate::Abandoned | EventFate::Lost { .. } => {
+                if change.leased {
+                    self.count_lost(change.lease);
+                }
+            }
+        }
+    }
+
+    /// Counts waiting events that are no longer ours.
+    fn lose(&mut self, events: Vec<LeasedEvent>) {
+        for event in events {
+            self.services.calls.note_left(event.lease, None);
+            self.buffer.note_gone(event.lease);
+            if event.fate == Fate::Run {
+                self.count_lost(event.lease);
+            }
+        }
+    }
+
+    fn count_lost(&mut self, lease: Lease) {
+        self.observers.lines.lost(lease);
+        self.report.lease_lost += 1;
     }
 }
 
@@ -596,10 +1271,10 @@ mod tests {
                     ..DrainOptions::default()
                 };
                 let database = Database::new(&url, 1).unwrap();
-                let lanes = Lanes::new(options.concurrency, Handle::current());
+                let pool = Pool::new(options.concurrency, Handle::current());
                 let limit = options.budget + OVERRUN;
                 let began = Instant::now();
-                let drain = Drain::new(database, Arc::new(Idle), options, <_>::default(), lanes);
+                let drain = Drain::new(database, Arc::new(Idle), options, <_>::default(), pool);
                 let ended = drain.run_to_end().await;
                 assert!(ended.is_err());
                 assert!(began.elapsed() <= limit, "{lets_in}, {:?}", began.elapsed());

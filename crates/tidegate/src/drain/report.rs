@@ -42,15 +42,15 @@ pub struct DrainReport {
     pub completed_with_errors: u64,
     /// Ended FAILED: no attempt left, no handler, or undecodable.
     pub failed: u64,
-    /// Back in the queue for another attempt.
+    /// Retry in the queue for another attempt.
     pub retried: u64,
-    /// Back in the queue, with their attempt restored: a service that they need does not answer.
+    /// Retry in the queue, with their attempt restored: a service that they need does not answer.
     #[serde(default, skip_serializing_if = "is_none")]
     pub deferred: u64,
-    /// Back in the queue, with their attempt restored: their handlers asked to run later.
+    /// Retry in the queue, with their attempt restored: their handlers asked to run later.
     #[serde(default, skip_serializing_if = "is_none")]
     pub snoozed: u64,
-    /// Back in the queue before they started, with their attempt restored.
+    /// Retry in the queue before they started, with their attempt restored.
     pub released: u64,
     /// No longer held by this drain when their handlers finished: requeued, or leased by another worker after
     /// the lease had run out.

@@ -57,7 +57,7 @@ struct Service {
     due: Option<Instant>,
     /// When this run last requested an event to try it with. Another program may be the one that handles such
     /// events.
-    asked_at: Option<Instant>,
+    requested_at: Option<Instant>,
     /// Unanswered calls in a row that the database has not heard of, or only recently.
     in_row: u32,
     /// Kinds that wait for it, as far as the database knows.
@@ -201,8 +201,8 @@ impl Services {
         report.probed |= probed;
         report.code = error.faults().first().map(|fault| fault.code.to_string());
         report.retry_after = report.retry_after.max(error.delay());
-        let put_back = event.progress.as_ref();
-        let answers_then = put_back.and_then(|progress| progress.deferred.get(service));
+        let reinsert = event.progress.as_ref();
+        let answers_then = reinsert.and_then(|progress| progress.deferred.get(service));
         let answered_since =
             answers_then.is_some_and(|then| !known.troubled || known.answers > *then);
         if answered_since {
@@ -326,7 +326,7 @@ impl Services {
             service.report.is_none()
                 && service.due.is_some_and(|due| due <= now)
                 && service
-                    .asked_at
+                    .requested_at
                     .is_none_or(|asked| now >= asked + ASK_AGAIN)
         });
         due.filter(|_| known.probe.is_none())
@@ -334,9 +334,9 @@ impl Services {
     }
 
     /// Notes that an event to try the service with is requested.
-    pub(super) fn note_asked(&self, service: &str, now: Instant) {
+    pub(super) fn note_requested(&self, service: &str, now: Instant) {
         if let Some(service) = self.watch().services.get_mut(service) {
-            service.asked_at = Some(now);
+            service.requested_at = Some(now);
         }
     }
 

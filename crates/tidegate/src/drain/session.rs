@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 use tokio_postgres::Client;
 
 use crate::connect::Database;
@@ -76,8 +77,15 @@ impl Session {
     }
 }
 
-/// A connection that is idle or at work.
-pub(super) enum Slot<T> {
+/// A connection that is idle or at work, and the time that it was at work.
+pub(super) struct Slot<T> {
+    state: State<T>,
+    /// When the current work was sent.
+    sent: Instant,
+    busy_time: Duration,
+}
+
+enum State<T> {
     Idle(Box<Session>),
     Busy(BoxFuture<'static, T>),
     Empty,
@@ -86,41 +94,56 @@ pub(super) enum Slot<T> {
 impl<T> Slot<T> {
     /// Creates a slot with a session that is not open yet.
     pub(super) fn new(database: &Database) -> Self {
-        Self::Idle(Box::new(Session::new(database.clone())))
+        Self {
+            state: State::Idle(Box::new(Session::new(database.clone()))),
+            sent: Instant::now(),
+            busy_time: Duration::ZERO,
+        }
     }
 
     /// Returns the session, if it is idle.
     pub(super) fn idle(&mut self) -> Option<&mut Session> {
-        match self {
-            Self::Idle(session) => Some(session),
-            Self::Busy(_) | Self::Empty => None,
+        match &mut self.state {
+            State::Idle(session) => Some(session),
+            State::Busy(_) | State::Empty => None,
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self, Self::Idle(_))
+        matches!(self.state, State::Idle(_))
     }
 
-    /// Takes the idle session out. The caller puts work in.
-    pub(super) fn take(&mut self) -> Option<Session> {
-        match std::mem::replace(self, Self::Empty) {
-            Self::Idle(session) => Some(*session),
-            busy => {
-                *self = busy;
-                None
+    /// Returns how long the session was at work so far.
+    pub(super) fn busy_time(&self) -> Duration {
+        self.busy_time
+    }
+
+    /// Sets the idle session to work.
+    pub(super) fn send(&mut self, work: impl FnOnce(Session) -> BoxFuture<'static, T>) {
+        match std::mem::replace(&mut self.state, State::Empty) {
+            State::Idle(session) => {
+                self.sent = Instant::now();
+                self.state = State::Busy(work(*session));
             }
+            busy => self.state = busy,
         }
+    }
+
+    /// Puts the session back after its work.
+    pub(super) fn put(&mut self, session: Session) {
+        self.busy_time += self.sent.elapsed();
+        self.state = State::Idle(Box::new(session));
     }
 
     /// Waits for the work, or for ever if there is none.
     pub(super) async fn done(&mut self) -> T {
-        match self {
-            Self::Busy(work) => {
+        match &mut self.state {
+            State::Busy(work) => {
                 let done = work.await;
-                *self = Self::Empty;
+                self.state = State::Empty;
                 done
             }
-            Self::Idle(_) | Self::Empty => std::future::pending().await,
+            State::Idle(_) | State::Empty => std::future::pending().await,
         }
     }
 }

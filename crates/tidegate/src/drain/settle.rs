@@ -1,7 +1,7 @@
 //! Decides what to write and count for an event, from how its handlers ended.
 
+use super::flush::Class;
 use super::report::DrainReport;
-use super::writer::Class;
 use crate::handler::{Committed, Done};
 use crate::lease::LeasedEvent;
 use crate::outcome::{Disposition, HandlerEnd, Progress, RetryPolicy, Status, is_charged};

@@ -1,6 +1,6 @@
 //! The part of the loop that holds a slot while it works. The slots limit how many drains work at once,
 //! however many are started. A drain that gets no slot ends at once. A drain that has lost its slot, for
-//! instance because it was frozen, finishes what it has in hand.
+//! instance because it was frozen, finishes what it has in the buffer.
 //!
 //! Where drains can start other drains, the one in the lowest slot checks from time to time whether more of
 //! them would help. The last drain to end while events are left starts the next one.
@@ -75,9 +75,9 @@ enum Closing {
     /// Publishers rely on this drain.
     Open,
     /// The end is to be announced.
-    Asked,
+    Due,
     /// The end is announced.
-    Told,
+    Announced,
 }
 
 #[derive(Clone, Copy)]
@@ -88,7 +88,7 @@ struct Held {
 
 /// What a lease requests about slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct SlotAsk {
+pub(super) struct SlotRequest {
     /// Renew this slot, with the number of events that its drain ends per second.
     keep: Option<(i32, Option<f64>)>,
     /// Look at all drains.
@@ -99,21 +99,21 @@ pub(super) struct SlotAsk {
 
 /// The answers.
 #[derive(Default)]
-pub(super) struct SlotTold {
+pub(super) struct SlotAnswer {
     kept: Option<Kept>,
     /// Whether the announcement was made, or cannot be made.
     closes: bool,
     surveyed: Option<Left>,
 }
 
-impl SlotTold {
+impl SlotAnswer {
     /// Whether something was announced to publishers.
     pub(super) fn closes(&self) -> bool {
         self.closes
     }
 }
 
-impl SlotAsk {
+impl SlotRequest {
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -125,7 +125,7 @@ impl SlotAsk {
         worker: Uuid,
         timeout: Duration,
         kinds: &[&str],
-    ) -> Result<SlotTold, Error> {
+    ) -> Result<SlotAnswer, Error> {
         let keep = self
             .keep
             .map(|(slot, rate)| queue::keep_slot(client, (slot, worker), timeout, rate));
@@ -141,7 +141,7 @@ impl SlotAsk {
             OptionFuture::from(close),
         )
         .await;
-        Ok(SlotTold {
+        Ok(SlotAnswer {
             kept: kept.transpose()?,
             closes: closed.transpose()?.is_some(),
             surveyed: surveyed.transpose()?,
@@ -209,21 +209,22 @@ impl<D: Dispatch> Drain<D> {
     /// Takes a slot. If there is none, returns why there is nothing to do.
     pub(super) async fn take_slot(&mut self) -> Result<Option<StopReason>, Error> {
         let most = i32::from(self.options.max_drains);
-        let Some(session) = self.leasing.idle() else {
+        let worker = self.fetcher.worker;
+        let Some(session) = self.fetcher.session() else {
             return Ok(Some(StopReason::NoSlot));
         };
-        let asked_at = Instant::now();
-        let mut kept_at = asked_at;
+        let requested_at = Instant::now();
+        let mut kept_at = requested_at;
         let taken = loop {
             let timeout = self.options.lease_timeout;
             let taken = match session.client().await {
                 Ok(client) => {
-                    queue::take_slot(client, self.worker, most, timeout, self.slots.chain).await
+                    queue::take_slot(client, worker, most, timeout, self.slots.chain).await
                 }
                 Err(error) => Err(error),
             };
             match taken {
-                Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {
+                Ok(Taken::Soon) if requested_at.elapsed() < LONGEST_CLOSING => {
                     tokio::time::sleep(WHILE_CLOSING).await;
                     kept_at = Instant::now();
                 }
@@ -249,8 +250,8 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Returns what to request about slots now.
-    pub(super) fn ask_of_slots(&mut self, now: Instant) -> SlotAsk {
-        SlotAsk {
+    pub(super) fn slot_request(&mut self, now: Instant) -> SlotRequest {
+        SlotRequest {
             keep: self.keep_slot(now),
             surveys: std::mem::take(&mut self.slots.surveys),
             closes: self.close_slot(),
@@ -262,31 +263,31 @@ impl<D: Dispatch> Drain<D> {
     fn close_slot(&mut self) -> Option<(i32, bool)> {
         let number = self.slots.held?.number;
         match self.slots.closing {
-            Closing::Asked => Some((number, true)),
-            Closing::Told if !self.is_idle() => {
+            Closing::Due => Some((number, true)),
+            Closing::Announced if !self.is_idle() => {
                 self.slots.closing = Closing::Open;
                 Some((number, false))
             }
-            Closing::NeedNot | Closing::Open | Closing::Told => None,
+            Closing::NeedNot | Closing::Open | Closing::Announced => None,
         }
     }
 
     /// Whether publishers know that this drain ends, so that it looks one last time.
     pub(super) fn is_closing(&self) -> bool {
-        self.slots.closing == Closing::Told
+        self.slots.closing == Closing::Announced
     }
 
     /// Whether a drain that has found the queue empty may end, because no publisher has relied on it since.
     /// If not, it announces its end, and another look follows.
     pub(super) fn may_end_empty(&mut self) -> bool {
         if self.slots.closing == Closing::Open {
-            self.slots.closing = Closing::Asked;
+            self.slots.closing = Closing::Due;
         }
-        self.slots.held.is_none() || self.slots.closing != Closing::Asked
+        self.slots.held.is_none() || self.slots.closing != Closing::Due
     }
 
     /// Processes the answers about slots.
-    pub(super) fn told_of_slots(&mut self, told: &SlotTold, sent: Instant) {
+    pub(super) fn on_slot_answer(&mut self, told: &SlotAnswer, sent: Instant) {
         if let Some(kept) = told.kept {
             self.slot_kept(kept, sent);
         }
@@ -297,9 +298,9 @@ impl<D: Dispatch> Drain<D> {
 
     /// Notes that publishers know of the end, as far as possible.
     pub(super) fn closed(&mut self) {
-        if self.slots.closing == Closing::Asked {
-            self.slots.closing = Closing::Told;
-            self.look_again();
+        if self.slots.closing == Closing::Due {
+            self.slots.closing = Closing::Announced;
+            self.rescan();
         }
     }
 
@@ -368,13 +369,14 @@ impl<D: Dispatch> Drain<D> {
     /// slot becomes free in time.
     pub(super) async fn leave_slot(&mut self) -> Result<Left, Error> {
         let held = self.slots.held.take();
-        let Some(session) = self.leasing.idle() else {
+        let worker = self.fetcher.worker;
+        let Some(session) = self.fetcher.session() else {
             return Ok(Left::default());
         };
         let client = session.client().await?;
         // In this order: of several drains that end at once, the last one sees none at work.
         if let Some(held) = held
-            && let Err(error) = queue::leave_slot(client, held.number, self.worker).await
+            && let Err(error) = queue::leave_slot(client, held.number, worker).await
         {
             tracing::warn!(%error, "the drain's slot could not be released");
         }
@@ -436,10 +438,11 @@ impl<D: Dispatch> Drain<D> {
     async fn note(&mut self) -> Result<(), Error> {
         let report = serde_json::to_string(&self.report)
             .map_err(|error| Error::Invalid(format!("report: {error}")))?;
-        let Some(session) = self.leasing.idle() else {
+        let worker = self.fetcher.worker;
+        let Some(session) = self.fetcher.session() else {
             return Ok(());
         };
         let client = session.client().await?;
-        queue::note_run(client, self.worker, &report).await
+        queue::note_run(client, worker, &report).await
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
+use super::lines::EventLines;
 use super::report::DrainReport;
 use super::settle::Settled;
 use super::spans::Spans;
@@ -14,25 +15,28 @@ use crate::figures::Figures;
 use crate::outcome::HandlerEnd;
 
 #[derive(Default)]
-pub(super) struct Watchers {
+pub(super) struct Observers {
     progress: Option<watch::Sender<DrainReport>>,
-    asked: Option<oneshot::Sender<Figures>>,
+    figures_to: Option<oneshot::Sender<Figures>>,
     /// Kept only if a receiver wants them.
     figures: Option<Figures>,
     pub(super) spans: Option<Spans>,
+    /// The log lines about single events.
+    pub(super) lines: EventLines,
 }
 
-impl Watchers {
+impl Observers {
     pub(super) fn new(
         progress: Option<watch::Sender<DrainReport>>,
-        asked: Option<oneshot::Sender<Figures>>,
+        figures_to: Option<oneshot::Sender<Figures>>,
         spans: Option<Spans>,
     ) -> Self {
         Self {
             progress,
-            figures: asked.is_some().then(Figures::default),
-            asked,
+            figures: figures_to.is_some().then(Figures::default),
+            figures_to,
             spans,
+            lines: EventLines::default(),
         }
     }
 
@@ -68,9 +72,9 @@ impl Watchers {
         if let Some(spans) = self.spans.take() {
             spans.ended(report, failed);
         }
-        if let (Some(asked), Some(figures)) = (self.asked.take(), self.figures.take()) {
+        if let (Some(receiver), Some(figures)) = (self.figures_to.take(), self.figures.take()) {
             // The receiver may be gone.
-            let _ = asked.send(figures);
+            let _ = receiver.send(figures);
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::hand::Start;
+use super::leases::Start;
 use super::services::Services;
 use super::session::Session;
 use crate::error::Error;
@@ -62,8 +62,8 @@ pub(super) struct End {
 
 impl End {
     /// Converts the end into a return of the event to the queue, with the work that is done.
-    pub(super) fn back(self, fault: &Fault, charged: bool, delay: Duration) -> Back {
-        Back {
+    pub(super) fn into_retry(self, fault: &Fault, charged: bool, delay: Duration) -> Retry {
+        Retry {
             retried: Retried {
                 lease: self.finalization.lease,
                 charged,
@@ -81,7 +81,7 @@ impl End {
 }
 
 /// An event's return to the queue.
-pub(super) struct Back {
+pub(super) struct Retry {
     pub retried: Retried,
     pub group: Option<String>,
     /// Whether the report has counted it as leased.
@@ -99,20 +99,11 @@ pub(super) struct Release {
     pub busy_since: Option<Instant>,
 }
 
-impl Release {
-    pub(super) fn of(event: LeasedEvent) -> Self {
-        Self {
-            event,
-            busy_since: None,
-        }
-    }
-}
-
 /// The content of one round of writing.
 #[derive(Default)]
-pub(super) struct WriteBatch {
+pub(super) struct Flush {
     pub ends: Vec<End>,
-    pub retries: Vec<Back>,
+    pub retries: Vec<Retry>,
     /// Events to be given back unchanged.
     pub releases: Vec<Release>,
     /// Events that were started after an event that goes back.
@@ -125,13 +116,13 @@ pub(super) struct WriteBatch {
     pub reports: Vec<ServiceReport>,
     /// Leases that have no events left once this is written.
     pub over: HashSet<Uuid>,
-    /// The tokens of all leases, when the events in hand are to be read again.
+    /// The tokens of all leases, when the events in the buffer are to be read again.
     pub reread: Option<Vec<Uuid>>,
     /// Completions up to this number are in this batch or an earlier one.
     pub up_to: u64,
 }
 
-impl WriteBatch {
+impl Flush {
     /// Whether an event leaves our hands without an end, or may have. Then no lease may be under way, because
     /// that lease would count the returned event as ours.
     pub(super) fn is_exclusive(&self) -> bool {
@@ -156,7 +147,7 @@ impl WriteBatch {
 
 /// What a batch has changed so far.
 #[derive(Default)]
-pub(super) struct Written {
+pub(super) struct FlushState {
     /// Leases whose plain ends in this batch are all in the log. This is nearly always every lease.
     whole: HashSet<Uuid>,
     /// Other ends that are in the log.
@@ -183,7 +174,8 @@ pub(super) struct Written {
     held_groups: HashMap<String, i64>,
     /// How often events were taken from each lease; `None` for a lease that is gone.
     pub cuts: Vec<(Uuid, Option<i32>)>,
-    pub in_hand: Option<Vec<InHand>>,
+    /// The events that the database knows to be held, if they were read again.
+    pub reread: Option<Vec<InHand>>,
     pub published: u64,
     /// Whether a service may be called again, according to the answers to the reports.
     pub service_opened: bool,
@@ -192,7 +184,7 @@ pub(super) struct Written {
     refusals: u32,
 }
 
-impl Written {
+impl FlushState {
     /// Whether this end is in the log.
     pub(super) fn has_ended(&self, end: &Finalization) -> bool {
         let with_all = end.is_plain() && self.whole.contains(&end.lease.token);
@@ -205,35 +197,118 @@ impl Written {
     }
 }
 
-/// The answer, with the session and the batch handed back.
-pub(super) struct Round {
+/// The answer, with the session and the content of the flush.
+pub(super) struct FlushResult {
     pub session: Session,
-    pub batch: WriteBatch,
-    pub written: Written,
+    pub flush: Flush,
+    pub state: FlushState,
     /// Why not everything was written.
     pub failed: Option<Error>,
 }
 
-/// Writes a batch, with bounded reconnects.
-pub(super) async fn write(
+/// What a flush has changed.
+pub(super) struct Flushed {
+    /// How many outcomes it was to write.
+    pub outcomes: usize,
+    /// Why not everything was written.
+    pub failed: Option<Error>,
+    /// Windows that the database knows now.
+    pub starts: Vec<Start>,
+    /// Leases whose marks were lowered, with the new marks.
+    pub lowered: Vec<(Uuid, i64)>,
+    /// Events that have left this drain.
+    pub left: HashSet<i64>,
+    /// Those of them that left with a retry of their own.
+    pub retried: HashSet<i64>,
+    /// What became of single events, in this order.
+    pub changes: Vec<Change>,
+    /// Leases without events, and whether they are marked as ended.
+    pub over: (HashSet<Uuid>, bool),
+    /// How often events were taken from each lease; `None` for a lease that is gone.
+    pub cuts: Vec<(Uuid, Option<i32>)>,
+    /// The events that the database knows to be held, if they were read again.
+    pub reread: Option<Vec<InHand>>,
+    pub published: u64,
+    /// Whether a service may be called again.
+    pub service_opened: bool,
+}
+
+/// What became of an event.
+pub(super) struct Change {
+    pub lease: Lease,
+    pub group: Option<String>,
+    /// Whether the report has counted it as leased.
+    pub leased: bool,
+    pub fate: EventFate,
+    /// Whether its group has waited for this.
+    pub opens: bool,
+    /// Whether its group was closed until this, and nothing else holds it.
+    pub reopens: bool,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EventFate {
+    /// Its end is written.
+    Ended(Class),
+    /// Its end waits. Until it is written, no later event of its group starts, ends or commits.
+    Held,
+    /// Its end cannot be written for a reason with this code, and it will go back.
+    Refused(String),
+    /// It is in the queue again, and ready at once if this says so.
+    Returned(Return, bool),
+    /// It cannot go back, and stays in its lease until the lease lapses.
+    Abandoned,
+    /// Its end or its return was not ours to write.
+    Lost { returned: bool },
+}
+
+/// Why an event went back to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Return {
+    /// An attempt failed.
+    Retried,
+    /// Its handlers asked to run later.
+    Snoozed,
+    /// It waits for a service.
+    Deferred,
+    /// It was not started.
+    Released,
+}
+
+impl Change {
+    pub(super) fn new(lease: Lease, group: Option<String>, leased: bool, fate: EventFate) -> Self {
+        Self {
+            lease,
+            group,
+            leased,
+            fate,
+            opens: false,
+            reopens: false,
+        }
+    }
+}
+
+/// Writes the content of a flush, with bounded reconnects.
+pub(super) async fn flush(
     mut session: Session,
-    mut batch: WriteBatch,
+    mut flush: Flush,
     worker: Uuid,
     services: Arc<Services>,
-) -> Round {
+) -> FlushResult {
     // The database locks rows in the order of the arguments, and every statement locks them by id.
-    batch
+    flush
         .ends
         .sort_unstable_by_key(|end| end.finalization.lease);
-    let mut writer = Writer {
+    let mut flusher = Flusher {
         worker,
         services: &services,
-        batch: &batch,
-        written: Written::default(),
+        flush: &flush,
+        state: FlushState::default(),
     };
     let failed = loop {
         let tried = match session.client().await {
-            Ok(client) => writer.write(client).await,
+            Ok(client) => flusher.write(client).await,
             Err(error) => Err(error),
         };
         let Err(error) = tried else {
@@ -244,57 +319,57 @@ pub(super) async fn write(
             break Some(error);
         }
     };
-    let written = writer.written;
-    Round {
+    let state = flusher.state;
+    FlushResult {
         session,
-        batch,
-        written,
+        flush,
+        state,
         failed,
     }
 }
 
 /// One batch that is being written, in as many tries as it takes.
-struct Writer<'a> {
+struct Flusher<'a> {
     worker: Uuid,
     services: &'a Services,
-    batch: &'a WriteBatch,
-    written: Written,
+    flush: &'a Flush,
+    state: FlushState,
 }
 
-impl Writer<'_> {
+impl Flusher<'_> {
     /// Writes the parts that are not written yet. Returns to the queue go first, because the locks of a
     /// completion are weaker.
     async fn write(&mut self, client: &Client) -> Result<(), Error> {
         self.report(client).await?;
-        if self.written.left.is_none() {
-            let mut left = self.give_back(client).await?;
+        if self.state.left.is_none() {
+            let mut left = self.release(client).await?;
             left.extend(self.retry(client).await?);
-            self.written.left = Some(left);
+            self.state.left = Some(left);
         }
-        if !self.batch.lowered.is_empty() {
-            let lowered = queue::take_back_starts(client, self.worker, &self.batch.lowered).await;
+        if !self.flush.lowered.is_empty() {
+            let lowered = queue::take_back_starts(client, self.worker, &self.flush.lowered).await;
             match lowered {
-                Ok(lowered) => self.written.lowered = lowered,
+                Ok(lowered) => self.state.lowered = lowered,
                 Err(error) => drop(self.note_refusal(error)?),
             }
         }
-        for lease in &self.batch.unreadable {
-            if self.written.ended.contains(lease) {
+        for lease in &self.flush.unreadable {
+            if self.state.ended.contains(lease) {
                 continue;
             }
             match queue::end_unreadable(client, *lease).await {
-                Ok(true) => drop(self.written.ended.insert(*lease)),
+                Ok(true) => drop(self.state.ended.insert(*lease)),
                 Ok(false) => {}
                 Err(error) if error.is_lock_timeout() => {
-                    self.written.busy.insert(lease.id);
+                    self.state.busy.insert(lease.id);
                 }
                 Err(error) => return Err(error),
             }
         }
         self.finalize(client).await?;
         self.complete(client).await?;
-        if let (Some(tokens), None) = (&self.batch.reread, &self.written.in_hand) {
-            self.written.in_hand = Some(queue::in_hand(client, tokens).await?);
+        if let (Some(tokens), None) = (&self.flush.reread, &self.state.reread) {
+            self.state.reread = Some(queue::in_hand(client, tokens).await?);
         }
         Ok(())
     }
@@ -302,11 +377,11 @@ impl Writer<'_> {
     /// Sends the reports about services. This comes before the retries, because each event that waits for a
     /// service is stored with the number of that service's answers.
     async fn report(&mut self, client: &Client) -> Result<(), Error> {
-        for report in self.batch.reports.iter().skip(self.written.reported) {
+        for report in self.flush.reports.iter().skip(self.state.reported) {
             match queue::report_service(client, self.worker, report).await {
                 Ok(watched) => {
                     let opened = self.services.learn(&watched);
-                    self.written.service_opened |= opened || report.uncalled.is_some();
+                    self.state.service_opened |= opened || report.uncalled.is_some();
                 }
                 // A name or a code that cannot be stored must not keep the rest from being written.
                 Err(error) if error.is_refusal() => {
@@ -314,7 +389,7 @@ impl Writer<'_> {
                 }
                 Err(error) => return Err(error),
             }
-            self.written.reported += 1;
+            self.state.reported += 1;
         }
         Ok(())
     }
@@ -330,12 +405,12 @@ impl Writer<'_> {
         retried
     }
 
-    async fn give_back(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
-        if self.batch.releases.is_empty() {
+    async fn release(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
+        if self.flush.releases.is_empty() {
             return Ok(HashSet::new());
         }
         let leases: Vec<Lease> = self
-            .batch
+            .flush
             .releases
             .iter()
             .map(|release| release.event.lease)
@@ -345,7 +420,7 @@ impl Writer<'_> {
             // Somebody uses one of the leases for longer than a moment.
             Err(error) if error.is_lock_timeout() => {
                 let busy = leases.iter().map(|lease| lease.id);
-                self.written.returns_busy.extend(busy);
+                self.state.returns_busy.extend(busy);
                 return Ok(HashSet::new());
             }
             Err(error) => return Err(error),
@@ -354,18 +429,18 @@ impl Writer<'_> {
     }
 
     fn take_returned(&mut self, returned: Returned) -> HashSet<i64> {
-        self.written.returns_busy.extend(returned.busy);
+        self.state.returns_busy.extend(returned.busy);
         returned.left.into_iter().collect()
     }
 
     /// Writes all retries at once. If the database refuses that, writes each by itself.
     async fn retry(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
-        let retries = self.batch.retries.iter();
+        let retries = self.flush.retries.iter();
         let retries: Vec<Retried> = retries.map(|back| self.noted(&back.retried)).collect();
         if retries.is_empty() {
             return Ok(HashSet::new());
         }
-        let error = match queue::retry(client, self.worker, &retries, &self.batch.ran).await {
+        let error = match queue::retry(client, self.worker, &retries, &self.flush.ran).await {
             Ok(returned) => return Ok(self.take_returned(returned)),
             Err(error) => error,
         };
@@ -376,7 +451,7 @@ impl Writer<'_> {
                 client,
                 self.worker,
                 std::slice::from_ref(retry),
-                &self.batch.ran,
+                &self.flush.ran,
             )
             .await
             {
@@ -384,7 +459,7 @@ impl Writer<'_> {
                 Err(error) => {
                     tracing::error!(event.id = retry.lease.id, error = %error, "retry cannot be stored; the event lapses");
                     self.note_refusal(error)?;
-                    self.written.stuck.insert(retry.lease.id);
+                    self.state.stuck.insert(retry.lease.id);
                 }
             }
         }
@@ -393,8 +468,8 @@ impl Writer<'_> {
 
     /// Counts a refusal and returns it. Any other error, or one refusal too many, ends this try.
     fn note_refusal(&mut self, error: Error) -> Result<Error, Error> {
-        self.written.refusals += 1;
-        if !error.is_refusal() || self.written.refusals > MOST_REFUSALS {
+        self.state.refusals += 1;
+        if !error.is_refusal() || self.state.refusals > MOST_REFUSALS {
             return Err(error);
         }
         Ok(error)
@@ -403,10 +478,10 @@ impl Writer<'_> {
     /// Whether an end is not decided yet.
     fn is_open(&self, end: &End) -> bool {
         let lease = end.finalization.lease;
-        !self.written.has_ended(&end.finalization)
-            && !self.written.refused.contains_key(&lease)
-            && !self.written.busy.contains(&lease.id)
-            && !self.written.held.contains(&lease)
+        !self.state.has_ended(&end.finalization)
+            && !self.state.refused.contains_key(&lease)
+            && !self.state.busy.contains(&lease.id)
+            && !self.state.held.contains(&lease)
     }
 
     /// Whether an end can only be written one by one: it stores more than the status, or a statement for many
@@ -418,14 +493,14 @@ impl Writer<'_> {
     /// Writes ends that store more than the status. The ends of their groups go the same way, so that the
     /// order in a group is kept if one of them cannot be written.
     async fn finalize(&mut self, client: &Client) -> Result<(), Error> {
-        let batch = self.batch;
-        let special = batch.ends.iter().filter(|end| Self::is_special(end));
+        let flush = self.flush;
+        let special = flush.ends.iter().filter(|end| Self::is_special(end));
         let groups: HashSet<&str> = special.filter_map(|end| end.group.as_deref()).collect();
         let of_them = |end: &&End| {
             let group = end.group.as_deref();
             Self::is_special(end) || group.is_some_and(|group| groups.contains(group))
         };
-        let ends: Vec<&End> = batch.ends.iter().filter(of_them).collect();
+        let ends: Vec<&End> = flush.ends.iter().filter(of_them).collect();
         self.finalize_in_order(client, &ends).await
     }
 
@@ -445,7 +520,7 @@ impl Writer<'_> {
     fn note_held(&mut self, end: &End) {
         if let Some(group) = &end.group {
             let id = end.finalization.lease.id;
-            let first = self.written.held_groups.entry(group.clone()).or_insert(id);
+            let first = self.state.held_groups.entry(group.clone()).or_insert(id);
             *first = id.min(*first);
         }
     }
@@ -457,10 +532,10 @@ impl Writer<'_> {
         }
         let lease = end.finalization.lease;
         let group = end.group.as_deref();
-        let first = group.and_then(|group| self.written.held_groups.get(group));
+        let first = group.and_then(|group| self.state.held_groups.get(group));
         let is_held = first.is_some_and(|first| lease.id > *first);
         if is_held {
-            self.written.held.insert(lease);
+            self.state.held.insert(lease);
         }
         !is_held
     }
@@ -482,9 +557,9 @@ impl Writer<'_> {
             let finals: Vec<&Finalization> = ends.iter().map(|end| &end.finalization).collect();
             let error = match queue::finalize_under(client, token, &finals, Follow::IfFree).await {
                 Ok(flushed) => {
-                    self.written.published += flushed.published;
-                    self.written.ended.extend(flushed.ended);
-                    self.written.cuts.push((token, flushed.cuts));
+                    self.state.published += flushed.published;
+                    self.state.ended.extend(flushed.ended);
+                    self.state.cuts.push((token, flushed.cuts));
                     return self.take_busy(client, &ends, flushed.busy).await;
                 }
                 Err(error) if error.is_lock_timeout() => {
@@ -498,8 +573,8 @@ impl Writer<'_> {
                 [end] => {
                     self.end_refused(client, &end.finalization, error).await?;
                     let lease = end.finalization.lease;
-                    if self.written.refused.contains_key(&lease)
-                        || self.written.busy.contains(&lease.id)
+                    if self.state.refused.contains_key(&lease)
+                        || self.state.busy.contains(&lease.id)
                     {
                         self.note_held(end);
                     }
@@ -522,7 +597,7 @@ impl Writer<'_> {
         ends: &[&End],
         busy: Vec<i64>,
     ) -> Result<(), Error> {
-        self.written.busy.extend(&busy);
+        self.state.busy.extend(&busy);
         for end in ends {
             if busy.contains(&end.finalization.lease.id) {
                 self.note_held(end);
@@ -547,19 +622,19 @@ impl Writer<'_> {
             match queue::finalize_under(client, end.lease.token, &[&failed], Follow::IfFree).await {
                 Ok(flushed) => {
                     if flushed.busy.is_empty() {
-                        self.written.unstorable.insert(end.lease);
+                        self.state.unstorable.insert(end.lease);
                     }
-                    self.written.ended.extend(flushed.ended);
-                    self.written.busy.extend(flushed.busy);
+                    self.state.ended.extend(flushed.ended);
+                    self.state.busy.extend(flushed.busy);
                     return Ok(());
                 }
                 Err(again) => error = self.note_refusal(again)?,
             }
         }
         if !error.is_bad_data() && !error.is_by_trigger() {
-            self.written.blameless.insert(end.lease);
+            self.state.blameless.insert(end.lease);
         }
-        self.written.refused.insert(end.lease, error.to_string());
+        self.state.refused.insert(end.lease, error.to_string());
         Ok(())
     }
 
@@ -568,18 +643,18 @@ impl Writer<'_> {
     async fn complete(&mut self, client: &Client) -> Result<(), Error> {
         let mut by_token: BTreeMap<Uuid, Completion> = BTreeMap::new();
         let mut leases = Vec::new();
-        for end in &self.batch.ends {
+        for end in &self.flush.ends {
             let lease = end.finalization.lease;
             if !Self::is_special(end) && self.is_free(end) {
                 leases.push(lease);
                 by_token.entry(lease.token).or_default().done.push(lease.id);
             }
         }
-        for start in &self.batch.starts {
+        for start in &self.flush.starts {
             let of_lease = by_token.entry(start.token).or_default();
             of_lease.start_to = Some(start.upto);
         }
-        for token in &self.batch.over {
+        for token in &self.flush.over {
             by_token.entry(*token).or_default().over = true;
         }
         let completions: Vec<Completion> = by_token
@@ -592,7 +667,7 @@ impl Writer<'_> {
         match queue::complete(client, &completions).await {
             Ok(completed) => {
                 self.take_completed(&completions, &completed);
-                leases.retain(|lease| !self.written.whole.contains(&lease.token));
+                leases.retain(|lease| !self.state.whole.contains(&lease.token));
                 self.look_up(client, leases.into_iter()).await
             }
             Err(error) => {
@@ -605,9 +680,9 @@ impl Writer<'_> {
     /// Processes the answer to a completion. If it counts all events of a lease, they have ended.
     fn take_completed(&mut self, completions: &[Completion], completed: &[Completed]) {
         for (completion, answer) in completions.iter().zip(completed) {
-            self.written.cuts.push((completion.token, answer.cuts));
+            self.state.cuts.push((completion.token, answer.cuts));
             if !completion.done.is_empty() && answer.ended == completion.done.len() as u64 {
-                self.written.whole.insert(completion.token);
+                self.state.whole.insert(completion.token);
             }
         }
     }
@@ -621,12 +696,12 @@ impl Writer<'_> {
     ) -> Result<(), Error> {
         let missing: Vec<Lease> = leases
             .filter(|lease| {
-                !self.written.ended.contains(lease) && !self.written.busy.contains(&lease.id)
+                !self.state.ended.contains(lease) && !self.state.busy.contains(&lease.id)
             })
             .collect();
         if !missing.is_empty() {
             let found = queue::finished_under(client, &missing).await?;
-            self.written.ended.extend(found);
+            self.state.ended.extend(found);
         }
         Ok(())
     }
@@ -641,7 +716,7 @@ impl Writer<'_> {
     ) -> Result<(), Error> {
         let leases: HashSet<Lease> = leases.iter().copied().collect();
         let of_them = |end: &&End| leases.contains(&end.finalization.lease);
-        let ends: Vec<&End> = self.batch.ends.iter().filter(of_them).collect();
+        let ends: Vec<&End> = self.flush.ends.iter().filter(of_them).collect();
         self.finalize_in_order(client, &ends).await?;
         let rest: Vec<Completion> = completions
             .iter()

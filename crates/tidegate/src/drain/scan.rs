@@ -1,9 +1,9 @@
 //! Decides where to lease next, how much to lease, and when to look again. It is pure except that it reads
 //! tokio's clock.
 //!
-//! The scan keeps a cursor within the run. Finished rows stay in the index as dead entries, and a scan from
+//! The scan keeps a scan within the run. Finished rows stay in the index as dead entries, and a scan from
 //! the start would pass all of them every time. When another session holds the vacuum horizon, a drain stays
-//! at 50,000 events/s with the cursor, and falls from 34,500 to 13,300 without it.
+//! at 50,000 events/s with the scan, and falls from 34,500 to 13,300 without it.
 //!
 //! How much is leased ahead follows the pace of the handlers, so that slow handlers do not hoard events that
 //! other drains could handle.
@@ -21,7 +21,7 @@ pub(super) const WORTH: Duration = Duration::from_millis(250);
 /// goes back late, or lapses. A slow link brings little within this time.
 pub(super) const ARRIVAL: Duration = Duration::from_secs(1);
 
-/// An event that becomes ready behind the cursor waits about this long at most.
+/// An event that becomes ready behind the scan waits about this long at most.
 const RESCAN: Duration = Duration::from_secs(1);
 
 /// The pauses between looks at an empty queue. They double from the first to the last.
@@ -31,20 +31,20 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 const MOST_BLOCKED: usize = 10_000;
 
 /// The walk of one drain, which goes from the start of the queue to its end over and over.
-pub(super) struct Cursor {
+pub(super) struct Scan {
     batch: u32,
     least: u32,
     /// How many events to lease next.
     want: u32,
     at: Walk,
-    /// Whether the last lease reached the end of the queue. The cursor stays there while events are in hand.
+    /// Whether the last lease reached the end of the queue. The scan stays there while events are in the buffer.
     at_end: bool,
-    /// The place to which the cursor was called back since the last lease was sent.
+    /// The place to which the scan was called back since the last lease was sent.
     called_back: Option<i64>,
     /// A walk from the start that has not reached this id yet is a re-scan.
     resume_at: i64,
     began: Instant,
-    /// Whether nothing was in hand when the walk began.
+    /// Whether nothing was in the buffer when the walk began.
     began_idle: bool,
     /// Whether the walk has found nothing ready so far.
     barren: bool,
@@ -58,7 +58,7 @@ pub(super) struct Cursor {
 }
 
 /// Where and how much to lease next.
-pub(super) struct Stretch {
+pub(super) struct ScanStep {
     pub walk: Walk,
     pub limit: u32,
     /// Groups found blocked earlier in the walk.
@@ -67,7 +67,7 @@ pub(super) struct Stretch {
     pub sent: Instant,
 }
 
-impl Stretch {
+impl ScanStep {
     /// Whether a walk begins with it.
     pub(super) fn is_start(&self) -> bool {
         self.walk.after == 0
@@ -87,7 +87,7 @@ impl Stretch {
     }
 }
 
-impl Cursor {
+impl Scan {
     pub(super) fn new(concurrency: usize, batch: u32) -> Self {
         let now = Instant::now();
         let least = u32::try_from(concurrency).unwrap_or(u32::MAX).min(batch);
@@ -130,7 +130,7 @@ impl Cursor {
         self.poll_at = self.poll_at.max(Instant::now() + pause);
     }
 
-    /// Moves the cursor back, because an event behind it may be ready.
+    /// Moves the scan back, because an event behind it may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
         self.at.after = self.at.after.min(id - 1).max(0);
         self.called_back = Some(self.called_back.map_or(id, |earlier| earlier.min(id)));
@@ -138,10 +138,10 @@ impl Cursor {
         self.barren = false;
     }
 
-    /// Returns what to lease next, at most `most` events. `idle` says that nothing is in hand. The walk
+    /// Returns what to lease next, at most `most` events. `idle` says that nothing is in the buffer. The walk
     /// starts again when it is time for that. It also starts again when it has reached the end and nothing is
-    /// in hand, because then the only question left is whether the queue is empty.
-    pub(super) fn next(&mut self, most: u64, idle: bool) -> Stretch {
+    /// in the buffer, because then the only question left is whether the queue is empty.
+    pub(super) fn next(&mut self, most: u64, idle: bool) -> ScanStep {
         let now = Instant::now();
         let last = idle && self.at_end;
         if self.at.after > 0 && (last || self.resume_at == 0 && now >= self.due) {
@@ -157,7 +157,7 @@ impl Cursor {
             self.barren = true;
         }
         let passed_by = std::mem::take(&mut self.blocked);
-        Stretch {
+        ScanStep {
             walk: self.at,
             limit: u32::try_from(most).unwrap_or(u32::MAX).min(self.want),
             passed_by,
@@ -167,32 +167,32 @@ impl Cursor {
 
     /// Learns from a lease how far it came and whether it brought enough. `left` events were still waiting
     /// for a handler when it came, and the handlers' pace is `pace` events a lease. Returns whether the queue
-    /// is empty: a whole walk that began with nothing in hand has found nothing ready.
+    /// is empty: a whole walk that began with nothing in the buffer has found nothing ready.
     pub(super) fn arrived(
         &mut self,
-        stretch: Stretch,
+        step: ScanStep,
         promoted: Option<i64>,
         batch: &mut LeasedBatch,
         (left, pace): (usize, u32),
     ) -> bool {
         let now = Instant::now();
         let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
-        let full = leased >= stretch.limit;
-        let reached_end = batch.scanned < stretch.limit;
+        let full = leased >= step.limit;
+        let reached_end = batch.scanned < step.limit;
         let since = now - std::mem::replace(&mut self.last_arrival, now);
         if full {
             let most = pace.clamp(self.least, self.batch);
-            let fast = stretch.in_time();
+            let fast = step.in_time();
             self.want = self.adapted(left, since, fast).clamp(self.least, most);
         }
         self.barren &= leased == 0 && batch.unreadable.is_empty() && promoted.is_none();
         self.advance(batch.walk, reached_end, now);
         if self.called_back.is_none() && !reached_end {
-            self.blocked = stretch.passed_by;
+            self.blocked = step.passed_by;
             self.blocked.append(&mut batch.blocked);
             self.blocked.truncate(MOST_BLOCKED);
         }
-        if !reached_end && leased < stretch.limit.div_ceil(2) {
+        if !reached_end && leased < step.limit.div_ceil(2) {
             // This was a page of blocked rows, so look further at once.
             self.want = self.want.saturating_mul(2).clamp(self.least, self.batch);
         }
@@ -218,7 +218,7 @@ impl Cursor {
         }
     }
 
-    /// Moves the cursor past the rows that were examined. An expensive walk past many blocked or dead rows is
+    /// Moves the scan past the rows that were examined. An expensive walk past many blocked or dead rows is
     /// repeated less often. A walk from the end of a short queue is repeated at once.
     fn advance(&mut self, walk: Walk, reached_end: bool, now: Instant) {
         self.at = walk;
@@ -286,116 +286,116 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_pause_before_an_empty_queue_grows_up_to_its_limit() {
-        let mut cursor = Cursor::new(8, 1000);
+        let mut scan = Scan::new(8, 1000);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let stretch = cursor.next(1000, true);
-            assert!(cursor.arrived(stretch, None, &mut LeasedBatch::default(), (0, u32::MAX)));
-            pauses.push((cursor.poll_at() - Instant::now()).as_millis());
+            let step = scan.next(1000, true);
+            assert!(scan.arrived(step, None, &mut LeasedBatch::default(), (0, u32::MAX)));
+            pauses.push((scan.poll_at() - Instant::now()).as_millis());
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
-        cursor.hurry();
-        assert!(cursor.poll_at() <= Instant::now());
+        scan.hurry();
+        assert!(scan.poll_at() <= Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_page_without_an_event_is_passed_with_larger_steps() {
-        let mut cursor = Cursor::new(8, 1000);
+        let mut scan = Scan::new(8, 1000);
         let mut limits = Vec::new();
         for page in 1..=4 {
-            let stretch = cursor.next(1000, true);
-            limits.push(stretch.limit);
-            let scanned = stretch.limit;
-            assert!(!cursor.arrived(stretch, None, &mut batch(scanned, page * 80), (0, u32::MAX)));
+            let step = scan.next(1000, true);
+            limits.push(step.limit);
+            let scanned = step.limit;
+            assert!(!scan.arrived(step, None, &mut batch(scanned, page * 80), (0, u32::MAX)));
         }
         assert_eq!(limits, [8, 16, 32, 64]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn leases_that_arrive_before_any_handler_has_ended_stay_small() {
-        let mut cursor = Cursor::new(8, 1000);
+        let mut scan = Scan::new(8, 1000);
         let mut limits = Vec::new();
         for at in 1..=6 {
-            let stretch = cursor.next(1000, false);
-            let count = i64::from(stretch.limit);
+            let step = scan.next(1000, false);
+            let count = i64::from(step.limit);
             limits.push(count);
-            cursor.arrived(stretch, None, &mut leased(count, at * 1000), (1, 16));
+            scan.arrived(step, None, &mut leased(count, at * 1000), (1, 16));
         }
         assert_eq!(limits, [8, 16, 16, 16, 16, 16]);
         // A long page of blocked rows has made it larger, but a handler is as slow as before.
-        let stretch = cursor.next(1000, false);
-        assert!(!cursor.arrived(stretch, None, &mut batch(16, 7000), (1, 16)));
-        let stretch = cursor.next(1000, false);
-        cursor.arrived(stretch, None, &mut leased(32, 8000), (1, 16));
-        assert_eq!(cursor.next(1000, false).limit, 16);
+        let step = scan.next(1000, false);
+        assert!(!scan.arrived(step, None, &mut batch(16, 7000), (1, 16)));
+        let step = scan.next(1000, false);
+        scan.arrived(step, None, &mut leased(32, 8000), (1, 16));
+        assert_eq!(scan.next(1000, false).limit, 16);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_was_long_under_way_is_not_followed_by_a_larger_one() {
-        let mut cursor = Cursor::new(100, 1000);
+        let mut scan = Scan::new(100, 1000);
         for (took, next) in [(ARRIVAL / 8, 400), (ARRIVAL * 2, 200), (ARRIVAL * 4, 100)] {
-            let stretch = cursor.next(1000, false);
-            let count = i64::from(stretch.limit);
+            let step = scan.next(1000, false);
+            let count = i64::from(step.limit);
             tokio::time::advance(took).await;
             // No event waited for a handler, so a quick lease would be followed by a four times larger one.
-            cursor.arrived(stretch, None, &mut leased(count, count), (0, u32::MAX));
-            assert_eq!(cursor.want(), next);
+            scan.arrived(step, None, &mut leased(count, count), (0, u32::MAX));
+            assert_eq!(scan.want(), next);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_walk_goes_on_where_it_was_and_begins_anew_after_a_while() {
-        let mut cursor = Cursor::new(8, 8);
-        let stretch = cursor.next(8, true);
-        assert!(stretch.is_start());
-        cursor.arrived(stretch, None, &mut leased(8, 8), (0, u32::MAX));
-        let stretch = cursor.next(8, false);
-        assert_eq!(stretch.walk.after, 8);
-        cursor.arrived(stretch, None, &mut leased(8, 16), (0, u32::MAX));
+        let mut scan = Scan::new(8, 8);
+        let step = scan.next(8, true);
+        assert!(step.is_start());
+        scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
+        let step = scan.next(8, false);
+        assert_eq!(step.walk.after, 8);
+        scan.arrived(step, None, &mut leased(8, 16), (0, u32::MAX));
         tokio::time::advance(RESCAN * 2).await;
-        let stretch = cursor.next(8, false);
-        assert!(stretch.is_start() && stretch.walk == Walk::default());
+        let step = scan.next(8, false);
+        assert!(step.is_start() && step.walk == Walk::default());
         // The re-scan takes its time, finds nothing, and arrives where the walk was.
         tokio::time::advance(RESCAN / 10).await;
-        cursor.arrived(stretch, None, &mut batch(0, 0), (0, u32::MAX));
-        assert_eq!(cursor.next(8, false).walk.after, 16);
+        scan.arrived(step, None, &mut batch(0, 0), (0, u32::MAX));
+        assert_eq!(scan.next(8, false).walk.after, 16);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_came_free_behind_the_cursor_is_looked_for_at_once() {
-        let mut cursor = Cursor::new(8, 8);
-        let stretch = cursor.next(8, true);
-        cursor.arrived(stretch, None, &mut leased(8, 8), (0, u32::MAX));
-        let stretch = cursor.next(8, false);
-        // If the cursor is called back while a lease is under way, the lease's cursor is not taken over.
-        cursor.back_to(3);
-        cursor.arrived(stretch, None, &mut leased(8, 16), (0, u32::MAX));
-        let stretch = cursor.next(8, false);
-        assert_eq!(stretch.walk.after, 2);
+        let mut scan = Scan::new(8, 8);
+        let step = scan.next(8, true);
+        scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
+        let step = scan.next(8, false);
+        // If the scan is called back while a lease is under way, the lease's scan is not taken over.
+        scan.back_to(3);
+        scan.arrived(step, None, &mut leased(8, 16), (0, u32::MAX));
+        let step = scan.next(8, false);
+        assert_eq!(step.walk.after, 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn groups_that_a_walk_has_found_blocked_are_passed_until_it_ends() {
-        let mut cursor = Cursor::new(8, 8);
-        let stretch = cursor.next(8, false);
+        let mut scan = Scan::new(8, 8);
+        let step = scan.next(8, false);
         let mut found = leased(8, 8);
         found.blocked = vec!["a".to_owned()];
-        cursor.arrived(stretch, None, &mut found, (0, u32::MAX));
-        let stretch = cursor.next(8, false);
-        assert_eq!(stretch.passed_by, ["a"]);
-        cursor.arrived(stretch, None, &mut batch(0, 8), (0, u32::MAX));
-        assert!(cursor.next(8, false).passed_by.is_empty());
+        scan.arrived(step, None, &mut found, (0, u32::MAX));
+        let step = scan.next(8, false);
+        assert_eq!(step.passed_by, ["a"]);
+        scan.arrived(step, None, &mut batch(0, 8), (0, u32::MAX));
+        assert!(scan.next(8, false).passed_by.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn no_more_is_leased_than_handlers_do() {
-        let mut cursor = Cursor::new(1, 1000);
+        let mut scan = Scan::new(1, 1000);
         for _ in 0..3 {
-            let stretch = cursor.next(1000, false);
-            let limit = i64::from(stretch.limit);
+            let step = scan.next(1000, false);
+            let limit = i64::from(step.limit);
             tokio::time::advance(WORTH * 2).await;
-            cursor.arrived(stretch, None, &mut leased(limit, limit), (1, u32::MAX));
+            scan.arrived(step, None, &mut leased(limit, limit), (1, u32::MAX));
         }
-        assert_eq!(cursor.want(), 1);
+        assert_eq!(scan.want(), 1);
     }
 }

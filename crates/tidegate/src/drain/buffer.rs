@@ -1,4 +1,4 @@
-//! Owns the events in hand, which are leased and not yet finalized: which leases hold them, and which may
+//! Owns the events in the buffer, which are leased and not yet finalized: which leases hold them, and which may
 //! start. The lowest id starts first, and one event of a group at a time. It is pure.
 //!
 //! Only the events in a window of a lease may start. The database knows the end of the window before anything
@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
-use super::leases::{Leases, Window};
+use super::flush::{Change, EventFate, Flushed};
+use super::leases::{Leases, Start, Window};
 use crate::lease::{Fate, Lease, LeasedEvent};
 
 /// A group with an event that is ready or running, and the events that wait after it.
@@ -38,10 +39,10 @@ fn is_small(event: &LeasedEvent) -> bool {
     payload.is_none_or(|payload| payload.len() <= LARGE)
 }
 
-/// All events in hand.
+/// All events in the buffer.
 #[derive(Default)]
-pub(super) struct Hand {
-    pub leases: Leases,
+pub(super) struct Buffer {
+    leases: Leases,
     /// The events that are first in line: those without a group, and the first of each group that is not
     /// running.
     ready: BTreeMap<i64, LeasedEvent>,
@@ -53,11 +54,13 @@ pub(super) struct Hand {
     /// The sizes of the large payloads.
     large: HashMap<i64, usize>,
     /// Kinds whose handlers may not start at present.
-    pub barred: BTreeSet<String>,
+    barred: BTreeSet<String>,
     /// Since when a suspect is the next to start.
     suspect_since: Option<Instant>,
     /// Since when the windows are too wide.
     wide_since: Option<Instant>,
+    /// Events were taken from this drain. No handler starts until the held events have been read again.
+    is_uncertain: bool,
 }
 
 /// How long other events wait for a suspect: before it starts, for those that run to end, and after its
@@ -79,13 +82,13 @@ pub(super) struct Pick {
 }
 
 /// How much of a lease to start next.
-pub(super) struct Wanted<'a> {
+pub(super) struct Needed<'a> {
     /// Start more when fewer events than this can start.
     pub few: usize,
     /// The size of a window in events. Events that share calls count as one.
     pub window: usize,
     /// How many handlers could start at once. As many events on their last attempt may start.
-    pub places: usize,
+    pub permits: usize,
     pub now: Instant,
     /// Whether a lease is under way that brings events which may start at once.
     pub brings_window: bool,
@@ -95,26 +98,131 @@ pub(super) struct Wanted<'a> {
     pub sharing: &'a dyn Fn(&LeasedEvent) -> usize,
 }
 
-/// A request to start more of a lease, up to an id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Start {
-    pub token: Uuid,
-    pub upto: i64,
-}
+impl Buffer {
+    pub(super) fn leases(&self) -> &Leases {
+        &self.leases
+    }
 
-impl Start {
-    fn of(event: Lease) -> Self {
-        Self {
-            token: event.token,
-            upto: event.id,
+    /// Whether events were taken from this drain, so that the held events must be read again.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.is_uncertain
+    }
+
+    /// Sets the kinds whose handlers may not start at present.
+    pub(super) fn bar(&mut self, kinds: BTreeSet<String>) {
+        self.barred = kinds;
+    }
+
+    pub(super) fn has_barred(&self) -> bool {
+        !self.barred.is_empty()
+    }
+
+    /// Processes a renewal. Leases that are missing from it are gone; others may have been cut.
+    pub(super) fn on_renewed(
+        &mut self,
+        requested: &[Uuid],
+        renewed: &[(Uuid, i32)],
+        sent: Reading,
+    ) {
+        for (token, cuts) in renewed {
+            self.is_uncertain |= self.leases.is_cut(*token, Some(*cuts));
+            self.leases.note_renewal(*token, sent);
+        }
+        let found: HashSet<Uuid> = renewed.iter().map(|(token, _)| *token).collect();
+        for token in requested.iter().filter(|token| !found.contains(token)) {
+            self.is_uncertain |= self.leases.left(*token) > 0;
         }
     }
-}
 
-impl Hand {
+    /// Takes the leases that have no events left when the ends of these tokens are written.
+    pub(super) fn take_over(&mut self, ends: impl Iterator<Item = Uuid>) -> HashSet<Uuid> {
+        let mut counts: HashMap<Uuid, usize> = HashMap::new();
+        for token in ends {
+            *counts.entry(token).or_default() += 1;
+        }
+        counts.retain(|token, count| self.leases.left(*token) == *count);
+        let over = self.leases.take_over().into_iter();
+        over.chain(counts.into_keys()).collect()
+    }
+
+    /// Takes the leases that are marked as ended, to be removed.
+    pub(super) fn take_ended(&mut self) -> Vec<Uuid> {
+        self.leases.take_ended()
+    }
+
+    /// Begins to process a flush: removes and returns the waiting events that have left, and notes the
+    /// windows that the database knows now.
+    pub(super) fn on_flushed(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
+        let left = if flushed.left.is_empty() {
+            Vec::new()
+        } else {
+            self.remove(|lease| flushed.left.contains(&lease.id))
+        };
+        for event in &left {
+            self.note_gone(event.lease);
+        }
+        for start in &flushed.starts {
+            self.leases.started(start.token, start.upto);
+        }
+        for (token, mark) in &flushed.lowered {
+            self.leases.note_lowered(*token, *mark);
+        }
+        left
+    }
+
+    /// Learns what became of an event. Returns the events that must be released because of that.
+    pub(super) fn apply(&mut self, change: &Change) -> Vec<LeasedEvent> {
+        let (lease, group) = (change.lease, change.group.as_deref());
+        match &change.fate {
+            EventFate::Held | EventFate::Refused(_) => {
+                if let Some(group) = group {
+                    self.close_group(group);
+                }
+            }
+            EventFate::Abandoned => return self.abandon(lease, group),
+            fate => {
+                self.note_gone(lease);
+                self.is_uncertain |= matches!(fate, EventFate::Lost { .. });
+                let returned = matches!(
+                    fate,
+                    EventFate::Returned(..) | EventFate::Lost { returned: true }
+                );
+                if let Some(group) = group {
+                    if change.opens {
+                        self.open_group(group, lease);
+                    }
+                    // After an event went back with the events that follow it, those of the group that still
+                    // wait here were taken from us before or since.
+                    self.is_uncertain |= returned && self.has_waiting(group);
+                    if change.reopens || returned {
+                        self.reopen_group(group, lease);
+                    }
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    /// Ends the processing of a flush: notices cut or lost leases. Returns the events that are no longer
+    /// ours.
+    pub(super) fn end_flush(&mut self, flushed: &Flushed) -> Vec<LeasedEvent> {
+        let (over, written) = &flushed.over;
+        for token in over {
+            self.leases.note_over(*token, *written);
+        }
+        for (token, cuts) in &flushed.cuts {
+            self.is_uncertain |= self.leases.is_cut(*token, *cuts);
+        }
+        let Some(held) = &flushed.reread else {
+            return Vec::new();
+        };
+        self.is_uncertain = false;
+        self.keep_only(held)
+    }
+
     /// Adds a lease. The events of one group come in order, as a lease returns them. Returns the events that
     /// were taken away from an older lease, are now leased again, and have not ended for the older lease.
-    pub(super) fn take_in(
+    pub(super) fn insert(
         &mut self,
         token: Uuid,
         events: Vec<LeasedEvent>,
@@ -166,8 +274,8 @@ impl Hand {
         !self.barred.is_empty() && event.fate == Fate::Run && self.barred.contains(&event.kind)
     }
 
-    /// Returns the next event to start. Its group stays closed until [`Hand::open_group`], except for
-    /// [`Hand::pop_behind`].
+    /// Returns the next event to start. Its group stays closed until [`Buffer::open_group`], except for
+    /// [`Buffer::pop_behind`].
     pub(super) fn pop(&mut self, pick: Pick) -> Option<LeasedEvent> {
         let mut ready = self.ready.values().filter(|event| !self.is_barred(event));
         let first = ready.find(|event| {
@@ -201,7 +309,7 @@ impl Hand {
 
     /// Puts back an event that was handed over to follow another one of its group and has not started. It
     /// waits again.
-    pub(super) fn put_back(&mut self, event: LeasedEvent) {
+    pub(super) fn reinsert(&mut self, event: LeasedEvent) {
         let key = event.group_key.as_ref();
         if let Some(group) = key.and_then(|key| self.groups.get_mut(key)) {
             group.out.retain(|lease| *lease != event.lease);
@@ -214,7 +322,7 @@ impl Hand {
         }
     }
 
-    /// Takes out the event that [`Hand::behind`] returns.
+    /// Takes out the event that [`Buffer::behind`] returns.
     pub(super) fn pop_behind(&mut self, key: &str) -> Option<LeasedEvent> {
         self.behind(key)?;
         let event = self.groups.get_mut(key)?.line.pop_front()?;
@@ -252,7 +360,7 @@ impl Hand {
     ///
     /// All this lasts for [`SUSPECT_WAIT`]. Then the suspect starts beside those that still run, and after
     /// the same time again others start beside it, but no other suspect, and no event on its last attempt.
-    pub(super) fn start_more(&mut self, wanted: &Wanted<'_>) -> Option<Start> {
+    pub(super) fn start_more(&mut self, wanted: &Needed<'_>) -> Option<Start> {
         if let Some(since) = wanted.suspect_runs.filter(|_| self.leases.runs_suspect()) {
             let is_long = wanted.now >= since + SUSPECT_WAIT;
             return is_long.then(|| self.next_window(wanted, true)).flatten();
@@ -271,7 +379,7 @@ impl Hand {
         self.ahead_of_open().map(Start::of)
     }
 
-    fn next_window(&self, wanted: &Wanted<'_>, beside_suspect: bool) -> Option<Start> {
+    fn next_window(&self, wanted: &Needed<'_>, beside_suspect: bool) -> Option<Start> {
         let waits = |event: &LeasedEvent| {
             self.is_barred(event)
                 || beside_suspect && (self.leases.is_suspect(event.lease.token) || event.is_last())
@@ -285,7 +393,7 @@ impl Hand {
             let places = if self.has_startable() {
                 0
             } else {
-                wanted.places
+                wanted.permits
             };
             self.leases.last_window_end(shut, places, starts_at_once)?
         } else {
@@ -308,15 +416,22 @@ impl Hand {
     }
 
     /// Closes the windows of events that have not started, because they would wait in them for too long.
-    /// Returns the marks that the database must lower. `begun` names for each lease the last event that was
-    /// started.
-    pub(super) fn close_windows(&mut self, begun: &HashMap<Uuid, i64>) -> Vec<(Uuid, i64, i64)> {
+    /// Returns the marks that the database must lower. `started` are the events that were started.
+    pub(super) fn close_windows(
+        &mut self,
+        started: impl Iterator<Item = Lease>,
+    ) -> Vec<(Uuid, i64, i64)> {
+        let mut begun: HashMap<Uuid, i64> = HashMap::new();
+        for lease in started {
+            let last = begun.entry(lease.token).or_insert(lease.id);
+            *last = lease.id.max(*last);
+        }
         let mut waiting: HashMap<Uuid, Vec<i64>> = HashMap::new();
         for event in self.all_waiting() {
             let ids = waiting.entry(event.lease.token).or_default();
             ids.push(event.lease.id);
         }
-        self.leases.close_windows(begun, &waiting)
+        self.leases.close_windows(&begun, &waiting)
     }
 
     /// Returns an event without a window that a later event of its group with a window waits for. Without a
@@ -499,27 +614,29 @@ impl Hand {
     }
 
     /// Notes that an event's end is written, or that the event is no longer ours.
-    pub(super) fn let_go(&mut self, lease: Lease) {
+    pub(super) fn note_gone(&mut self, lease: Lease) {
         self.forget_large(lease.id);
-        self.leases.let_go(lease);
+        self.leases.note_gone(lease);
     }
 
     /// Notes that an event has ended and that nothing can be written for it. It stays in its lease, which is
     /// held and renewed like the others, until the lease lapses. Nothing here waits for it. Returns the later
     /// events of its group, which must go back.
-    pub(super) fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>) -> Vec<LeasedEvent> {
-        self.leases.leave_to_lapse(lease);
-        let line = group.and_then(|key| self.groups.get_mut(key));
-        let behind = line.map(|group| {
-            group.out.retain(|other| *other != lease);
-            std::mem::take(&mut group.line)
-        });
-        let behind = Vec::from(behind.unwrap_or_default());
+    fn abandon(&mut self, lease: Lease, key: Option<&str>) -> Vec<LeasedEvent> {
+        self.leases.abandon(lease);
+        self.forget_large(lease.id);
+        let Some((key, group)) = key.and_then(|key| Some((key, self.groups.get_mut(key)?))) else {
+            return Vec::new();
+        };
+        group.out.retain(|other| *other != lease);
+        let behind = Vec::from(std::mem::take(&mut group.line));
         self.behind -= behind.len();
         for event in &behind {
             self.waits_no_more(event);
         }
-        self.forget_large(lease.id);
+        if behind.is_empty() {
+            self.reopen_group(key, lease);
+        }
         behind
     }
 
@@ -528,7 +645,7 @@ impl Hand {
         self.ready.len() + self.behind
     }
 
-    /// Returns the bytes of payload in hand, without those of small events that have started.
+    /// Returns the bytes of payload in the buffer, without those of small events that have started.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -564,24 +681,24 @@ mod tests {
         event
     }
 
-    fn hand(events: &[(i64, Option<&str>)], started_to: i64) -> Hand {
-        let mut hand = Hand::default();
+    fn buffer(events: &[(i64, Option<&str>)], started_to: i64) -> Buffer {
+        let mut buffer = Buffer::default();
         let events = events.iter().map(|(id, group)| event(*id, *group, ONE));
-        hand.take_in(
+        buffer.insert(
             ONE,
             events.collect(),
             &[],
             window(started_to, false),
             Reading::now(),
         );
-        hand
+        buffer
     }
 
-    fn wanted(few: usize, window: usize) -> Wanted<'static> {
-        Wanted {
+    fn wanted(few: usize, window: usize) -> Needed<'static> {
+        Needed {
             few,
             window,
-            places: few,
+            permits: few,
             now: Instant::now(),
             brings_window: false,
             suspect_runs: None,
@@ -599,28 +716,28 @@ mod tests {
         Lease { id, token: ONE }
     }
 
-    fn popped(hand: &mut Hand) -> Vec<i64> {
-        std::iter::from_fn(|| hand.pop(ANY).map(|event| event.lease.id)).collect()
+    fn popped(buffer: &mut Buffer) -> Vec<i64> {
+        std::iter::from_fn(|| buffer.pop(ANY).map(|event| event.lease.id)).collect()
     }
 
-    fn end(hand: &mut Hand, id: i64, token: Uuid) {
-        hand.let_go(Lease { id, token });
+    fn end(buffer: &mut Buffer, id: i64, token: Uuid) {
+        buffer.note_gone(Lease { id, token });
     }
 
     #[test]
     fn events_that_share_a_call_count_as_one_of_a_window() {
         let ungrouped: Vec<(i64, Option<&str>)> = (1..=20).map(|id| (id, None)).collect();
-        let mut hand = hand(&ungrouped, 0);
+        let mut buffer = buffer(&ungrouped, 0);
         let mut upto = |first_alone: i64| {
             let sharing = move |event: &LeasedEvent| match event.lease.id {
                 id if id < first_alone => 4,
                 _ => 1,
             };
-            let wanted = Wanted {
+            let wanted = Needed {
                 sharing: &sharing,
                 ..wanted(8, 3)
             };
-            hand.start_more(&wanted).unwrap().upto
+            buffer.start_more(&wanted).unwrap().upto
         };
         assert_eq!(upto(1), 3);
         assert_eq!(upto(21), 12);
@@ -634,7 +751,7 @@ mod tests {
 
     #[test]
     fn a2_the_lowest_id_goes_first_and_one_of_a_group_at_a_time() {
-        let mut hand = hand(
+        let mut buffer = buffer(
             &[
                 (1, Some("a")),
                 (2, Some("a")),
@@ -644,28 +761,28 @@ mod tests {
             ],
             9,
         );
-        assert_eq!(popped(&mut hand), [1, 3, 4]);
-        hand.open_group("a", of(1));
-        assert_eq!(popped(&mut hand), [2]);
-        hand.open_group("b", of(4));
-        assert_eq!(hand.waiting(), 1);
+        assert_eq!(popped(&mut buffer), [1, 3, 4]);
+        buffer.open_group("a", of(1));
+        assert_eq!(popped(&mut buffer), [2]);
+        buffer.open_group("b", of(4));
+        assert_eq!(buffer.waiting(), 1);
     }
 
     #[test]
     fn only_what_the_database_knows_may_start_is_started() {
-        let mut hand = hand(&[(1, None), (2, None), (3, None), (4, None)], 1);
-        assert_eq!(popped(&mut hand), [1]);
-        assert!(!hand.has_startable());
-        let start = hand.start_more(&wanted(1, 2)).unwrap();
+        let mut buffer = buffer(&[(1, None), (2, None), (3, None), (4, None)], 1);
+        assert_eq!(popped(&mut buffer), [1]);
+        assert!(!buffer.has_startable());
+        let start = buffer.start_more(&wanted(1, 2)).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 3));
-        hand.leases.started(start.token, start.upto);
-        assert_eq!(popped(&mut hand), [2, 3]);
+        buffer.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut buffer), [2, 3]);
     }
 
     #[test]
     fn a_window_goes_on_where_the_first_that_may_not_start_is() {
-        let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
-        hand.take_in(
+        let mut buffer = buffer(&[(1, Some("a")), (2, None)], 0);
+        buffer.insert(
             TWO,
             vec![event(3, Some("a"), TWO)],
             &[],
@@ -673,9 +790,9 @@ mod tests {
             Reading::now(),
         );
         // The event of the second lease may start, but waits for one of the first lease that may not.
-        assert!(!hand.has_startable());
+        assert!(!buffer.has_startable());
         assert_eq!(
-            hand.start_more(&wanted(1, 1)),
+            buffer.start_more(&wanted(1, 1)),
             Some(Start {
                 token: ONE,
                 upto: 1
@@ -685,43 +802,43 @@ mod tests {
 
     #[test]
     fn a_suspect_is_started_when_nothing_else_is_between_start_and_end() {
-        let mut hand = hand(&[(1, None), (2, None)], 1);
-        hand.take_in(
+        let mut buffer = buffer(&[(1, None), (2, None)], 1);
+        buffer.insert(
             TWO,
             vec![event(3, None, TWO)],
             &[],
             window(0, true),
             Reading::now(),
         );
-        assert_eq!(hand.leases.trusted(), [ONE]);
-        assert_eq!(popped(&mut hand), [1]);
+        assert_eq!(buffer.leases.trusted(), [ONE]);
+        assert_eq!(popped(&mut buffer), [1]);
         assert_eq!(
-            hand.start_more(&wanted(8, 8)),
+            buffer.start_more(&wanted(8, 8)),
             None,
             "event 1 has not ended"
         );
-        end(&mut hand, 1, ONE);
-        let under_way = Wanted {
+        end(&mut buffer, 1, ONE);
+        let under_way = Needed {
             brings_window: true,
             ..wanted(8, 8)
         };
         assert_eq!(
-            hand.start_more(&under_way),
+            buffer.start_more(&under_way),
             None,
             "a lease under way brings more"
         );
-        let start = hand.start_more(&wanted(8, 8)).unwrap();
+        let start = buffer.start_more(&wanted(8, 8)).unwrap();
         assert_eq!((start.token, start.upto), (TWO, 3));
-        hand.leases.started(start.token, start.upto);
-        assert_eq!(popped(&mut hand), [3]);
+        buffer.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut buffer), [3]);
         assert_eq!(
-            hand.start_more(&wanted(8, 8)),
+            buffer.start_more(&wanted(8, 8)),
             None,
             "and the others wait for it"
         );
-        end(&mut hand, 3, TWO);
+        end(&mut buffer, 3, TWO);
         assert_eq!(
-            hand.start_more(&wanted(8, 8)),
+            buffer.start_more(&wanted(8, 8)),
             Some(Start {
                 token: ONE,
                 upto: 2
@@ -731,44 +848,44 @@ mod tests {
 
     #[test]
     fn i10_nobody_waits_for_a_suspect_for_long_and_none_runs_beside_another() {
-        let mut hand = hand(&[(1, None), (4, None), (6, None)], 1);
+        let mut buffer = buffer(&[(1, None), (4, None), (6, None)], 1);
         for (id, token) in [(3, TWO), (5, Uuid::from_u128(3))] {
             let suspect = vec![event(id, None, token)];
-            hand.take_in(token, suspect, &[], window(0, true), Reading::now());
+            buffer.insert(token, suspect, &[], window(0, true), Reading::now());
         }
         let mut last = event(2, None, Uuid::from_u128(4));
         last.attempts = last.max_attempts;
         let token = last.lease.token;
-        hand.take_in(token, vec![last], &[], window(0, false), Reading::now());
-        assert_eq!(popped(&mut hand), [1]);
+        buffer.insert(token, vec![last], &[], window(0, false), Reading::now());
+        assert_eq!(popped(&mut buffer), [1]);
         let began = Instant::now();
-        let at = |now: Instant, suspect_runs: Option<Instant>| Wanted {
+        let at = |now: Instant, suspect_runs: Option<Instant>| Needed {
             now,
             suspect_runs,
             ..wanted(8, 8)
         };
-        assert_eq!(hand.start_more(&at(began, None)), None, "event 1 runs");
+        assert_eq!(buffer.start_more(&at(began, None)), None, "event 1 runs");
         // Event 1 does not end: the suspect starts beside it.
         let later = began + SUSPECT_WAIT;
-        let start = hand.start_more(&at(later, None)).unwrap();
+        let start = buffer.start_more(&at(later, None)).unwrap();
         assert_eq!((start.token, start.upto), (TWO, 3));
-        hand.leases.started(start.token, start.upto);
-        assert_eq!(popped(&mut hand), [3]);
+        buffer.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut buffer), [3]);
         // The suspect does not end either: others start beside it, but no suspect, and none on its last
         // attempt.
-        assert_eq!(hand.start_more(&at(later, Some(later))), None);
+        assert_eq!(buffer.start_more(&at(later, Some(later))), None);
         let much_later = later + SUSPECT_WAIT;
-        let start = hand.start_more(&at(much_later, Some(later))).unwrap();
+        let start = buffer.start_more(&at(much_later, Some(later))).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 6));
-        hand.leases.started(start.token, start.upto);
-        assert_eq!(popped(&mut hand), [4, 6]);
-        assert_eq!(hand.start_more(&at(much_later, Some(later))), None);
+        buffer.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut buffer), [4, 6]);
+        assert_eq!(buffer.start_more(&at(much_later, Some(later))), None);
     }
 
     #[test]
     fn windows_close_when_they_stay_too_wide_and_not_for_a_busy_moment() {
-        let (mut hand, began) = (Hand::default(), Instant::now());
-        let mut stays_wide = |wide, after| hand.stays_wide(wide, began + after);
+        let (mut buffer, began) = (Buffer::default(), Instant::now());
+        let mut stays_wide = |wide, after| buffer.stays_wide(wide, began + after);
         assert!(!stays_wide(true, Duration::ZERO));
         assert!(!stays_wide(false, WIDE_FOR / 2));
         assert!(!stays_wide(true, WIDE_FOR));
@@ -781,16 +898,16 @@ mod tests {
         for event in &mut events[2..5] {
             event.attempts = event.max_attempts;
         }
-        let mut hand = Hand::default();
-        hand.take_in(ONE, events, &[], window(0, false), Reading::now());
-        let with_places = |places| Wanted {
-            places,
+        let mut buffer = Buffer::default();
+        buffer.insert(ONE, events, &[], window(0, false), Reading::now());
+        let with_permits = |permits| Needed {
+            permits,
             ..wanted(8, 100)
         };
-        let mut next = |places| {
-            let start = hand.start_more(&with_places(places))?;
-            hand.leases.started(start.token, start.upto);
-            Some(popped(&mut hand))
+        let mut next = |permits| {
+            let start = buffer.start_more(&with_permits(permits))?;
+            buffer.leases.started(start.token, start.upto);
+            Some(popped(&mut buffer))
         };
         assert_eq!(next(8), Some(vec![1, 2]), "the window ends before 3");
         assert_eq!(next(0), None, "there is no place for 3");
@@ -801,33 +918,33 @@ mod tests {
 
     #[test]
     fn i10_windows_close_again_over_what_has_not_started() {
-        let mut hand = hand(&[(1, None), (2, None), (3, None), (4, None)], 4);
-        assert_eq!(hand.pop(ANY).unwrap().lease.id, 1);
-        let begun = HashMap::from([(ONE, 1)]);
-        assert_eq!(hand.close_windows(&begun), [(ONE, 4, 1)]);
-        assert!(!hand.has_startable() && hand.leases.open() == 1);
+        let mut buffer = buffer(&[(1, None), (2, None), (3, None), (4, None)], 4);
+        assert_eq!(buffer.pop(ANY).unwrap().lease.id, 1);
+        let begun = || [Lease { id: 1, token: ONE }].into_iter();
+        assert_eq!(buffer.close_windows(begun()), [(ONE, 4, 1)]);
+        assert!(!buffer.has_startable() && buffer.leases.open() == 1);
         // The database still has the higher mark until it is told.
-        assert_eq!(hand.close_windows(&begun), []);
-        hand.leases.note_lowered(ONE, 1);
-        let start = hand.start_more(&wanted(8, 2)).unwrap();
+        assert_eq!(buffer.close_windows(begun()), []);
+        buffer.leases.note_lowered(ONE, 1);
+        let start = buffer.start_more(&wanted(8, 2)).unwrap();
         assert_eq!(start.upto, 3);
-        hand.leases.started(start.token, start.upto);
-        assert_eq!(popped(&mut hand), [2, 3]);
+        buffer.leases.started(start.token, start.upto);
+        assert_eq!(popped(&mut buffer), [2, 3]);
     }
 
     #[test]
     fn a_suspect_in_line_behind_one_without_a_window_holds_nobody_up() {
-        let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
+        let mut buffer = buffer(&[(1, Some("a")), (2, None)], 0);
         let suspect = vec![event(3, Some("a"), TWO)];
-        hand.take_in(TWO, suspect, &[], window(0, true), Reading::now());
-        let start = hand.start_more(&wanted(8, 1)).unwrap();
+        buffer.insert(TWO, suspect, &[], window(0, true), Reading::now());
+        let start = buffer.start_more(&wanted(8, 1)).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
 
     /// Creates leases of about thirty events, some with suspects and some with groups. Returns the number of
     /// events and the suspects.
-    fn random_hand(random: &mut fastrand::Rng) -> (Hand, i64, HashSet<i64>) {
-        let mut hand = Hand::default();
+    fn random_hand(random: &mut fastrand::Rng) -> (Buffer, i64, HashSet<i64>) {
+        let mut buffer = Buffer::default();
         let mut last = 0;
         let mut suspects = HashSet::new();
         // No event of a suspect's group is leased after it.
@@ -843,13 +960,13 @@ mod tests {
                 groups.retain(|other| !suspect || *other != group || group.is_none());
                 events.push(event(id, group, token));
             }
-            // A lease brings no window while a suspect is in hand.
+            // A lease brings no window while a suspect is in the buffer.
             let wide = suspects.is_empty() && !suspect;
             let started_to = if wide { random.i64(0..=last) } else { 0 };
             if suspect {
                 suspects.insert(last);
             }
-            hand.take_in(
+            buffer.insert(
                 token,
                 events,
                 &[],
@@ -857,7 +974,7 @@ mod tests {
                 Reading::now(),
             );
         }
-        (hand, last, suspects)
+        (buffer, last, suspects)
     }
 
     /// Whatever leases come, each event starts once and in the order of its group, and no suspect runs beside
@@ -866,18 +983,18 @@ mod tests {
     fn everything_in_hand_comes_to_its_end() {
         for seed in 0..2_000 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let (mut hand, count, suspects) = random_hand(&mut random);
+            let (mut buffer, count, suspects) = random_hand(&mut random);
             let mut running: Vec<LeasedEvent> = Vec::new();
             // These were handed over together with the previous event of their group.
             let mut behind: VecDeque<LeasedEvent> = VecDeque::new();
             let mut ended = Vec::new();
             while ended.len() < usize::try_from(count).unwrap() {
                 while running.len() < 3
-                    && let Some(event) = hand.pop(ANY)
+                    && let Some(event) = buffer.pop(ANY)
                 {
                     let group = event.group_key.clone();
                     running.push(event);
-                    if let Some(next) = group.and_then(|key| hand.pop_behind(&key)) {
+                    if let Some(next) = group.and_then(|key| buffer.pop_behind(&key)) {
                         behind.push_back(next);
                     }
                 }
@@ -885,15 +1002,15 @@ mod tests {
                     .iter()
                     .any(|event| suspects.contains(&event.lease.id));
                 assert!(
-                    !beside || hand.leases.open() == 1,
+                    !beside || buffer.leases.open() == 1,
                     "seed {seed}: a suspect runs beside another"
                 );
                 let (few, window) = (random.usize(1..4), random.usize(1..4));
-                let start = hand.start_more(&wanted(few, window));
+                let start = buffer.start_more(&wanted(few, window));
                 let goes_on = start.is_some() || !running.is_empty();
                 assert!(goes_on, "seed {seed}: nothing goes on");
                 if let Some(start) = start {
-                    hand.leases.started(start.token, start.upto);
+                    buffer.leases.started(start.token, start.upto);
                 }
                 if !running.is_empty() && random.bool() {
                     let event = running.swap_remove(random.usize(..running.len()));
@@ -902,9 +1019,9 @@ mod tests {
                             .iter()
                             .position(|next| next.group_key.as_ref() == Some(group));
                         running.extend(next.and_then(|place| behind.remove(place)));
-                        hand.open_group(group, event.lease);
+                        buffer.open_group(group, event.lease);
                     }
-                    hand.let_go(event.lease);
+                    buffer.note_gone(event.lease);
                     ended.push((event.group_key, event.lease.id));
                 }
             }
@@ -921,105 +1038,108 @@ mod tests {
     fn expired_events_need_no_window() {
         let mut late = event(7, None, ONE);
         late.fate = Fate::Expired;
-        let mut hand = Hand::default();
-        hand.take_in(ONE, vec![late], &[], window(0, true), Reading::now());
-        assert_eq!(popped(&mut hand), [7]);
+        let mut buffer = Buffer::default();
+        buffer.insert(ONE, vec![late], &[], window(0, true), Reading::now());
+        assert_eq!(popped(&mut buffer), [7]);
     }
 
     #[test]
     fn what_stands_behind_is_handed_over_with_the_head_and_the_next_waits_for_both() {
         let all: Vec<_> = (1..=4).map(|id| (id, Some("a"))).collect();
-        let mut hand = hand(&all, 3);
-        assert!(hand.behind("a").is_some_and(|event| event.lease.id == 2));
-        assert_eq!(popped(&mut hand), [1]);
+        let mut buffer = buffer(&all, 3);
+        assert!(buffer.behind("a").is_some_and(|event| event.lease.id == 2));
+        assert_eq!(popped(&mut buffer), [1]);
         for id in [2, 3] {
-            assert_eq!(hand.pop_behind("a").unwrap().lease.id, id);
+            assert_eq!(buffer.pop_behind("a").unwrap().lease.id, id);
         }
-        assert!(hand.behind("a").is_none(), "4 has no window yet");
+        assert!(buffer.behind("a").is_none(), "4 has no window yet");
         for id in [1, 2] {
-            hand.open_group("a", of(id));
-            assert_eq!(hand.ready.len(), 0);
+            buffer.open_group("a", of(id));
+            assert_eq!(buffer.ready.len(), 0);
         }
         let stale = Lease { id: 3, token: TWO };
-        hand.open_group("a", stale);
-        assert_eq!(hand.ready.len(), 0, "3 has not ended under this lease");
-        hand.open_group("a", of(3));
-        assert_eq!(hand.ready.len(), 1);
+        buffer.open_group("a", stale);
+        assert_eq!(buffer.ready.len(), 0, "3 has not ended under this lease");
+        buffer.open_group("a", of(3));
+        assert_eq!(buffer.ready.len(), 1);
     }
 
     #[test]
     fn what_was_handed_over_and_not_reached_waits_again_in_its_place() {
         let all: Vec<_> = (1..=4).map(|id| (id, Some("a"))).collect();
-        let mut hand = hand(&all, 4);
-        assert_eq!(popped(&mut hand), [1]);
-        let behind: Vec<_> = (2..=3).filter_map(|_| hand.pop_behind("a")).collect();
+        let mut buffer = buffer(&all, 4);
+        assert_eq!(popped(&mut buffer), [1]);
+        let behind: Vec<_> = (2..=3).filter_map(|_| buffer.pop_behind("a")).collect();
         for event in behind.into_iter().rev() {
-            hand.put_back(event);
+            buffer.reinsert(event);
         }
         for id in 1..=4 {
-            hand.open_group("a", of(id));
-            assert_eq!(popped(&mut hand), (id + 1..=4).take(1).collect::<Vec<_>>());
+            buffer.open_group("a", of(id));
+            assert_eq!(
+                popped(&mut buffer),
+                (id + 1..=4).take(1).collect::<Vec<_>>()
+            );
         }
-        assert_eq!((hand.waiting(), hand.bytes()), (0, 0));
+        assert_eq!((buffer.waiting(), buffer.bytes()), (0, 0));
     }
 
     #[test]
     fn what_goes_back_opens_its_group_when_nothing_of_it_is_handed_over() {
         let all: Vec<_> = (1..=4).map(|id| (id, Some("a"))).collect();
-        let mut hand = hand(&all, 4);
-        assert_eq!(popped(&mut hand), [1]);
-        hand.pop_behind("a");
-        hand.close_group("a");
-        hand.open_group("a", of(2));
-        hand.reopen_group("a", of(1));
-        hand.reopen_group("a", of(1));
-        assert_eq!((hand.ready.len(), hand.behind), (1, 1));
+        let mut buffer = buffer(&all, 4);
+        assert_eq!(popped(&mut buffer), [1]);
+        buffer.pop_behind("a");
+        buffer.close_group("a");
+        buffer.open_group("a", of(2));
+        buffer.reopen_group("a", of(1));
+        buffer.reopen_group("a", of(1));
+        assert_eq!((buffer.ready.len(), buffer.behind), (1, 1));
     }
 
     #[test]
     fn a_closed_group_starts_nothing_until_what_goes_back_is_written() {
-        let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, Some("a"))], 9);
-        assert_eq!(popped(&mut hand), [1]);
-        hand.close_group("a");
-        hand.take_in(
+        let mut buffer = buffer(&[(1, Some("a")), (2, Some("a")), (3, Some("a"))], 9);
+        assert_eq!(popped(&mut buffer), [1]);
+        buffer.close_group("a");
+        buffer.insert(
             TWO,
             vec![event(4, Some("a"), TWO)],
             &[],
             window(9, false),
             Reading::now(),
         );
-        hand.open_group("a", of(1));
-        assert!(!hand.has_startable());
-        assert_eq!(ids(&hand.remove(|_| true)), [2, 3, 4]);
-        hand.reopen_group("a", of(1));
-        assert_eq!(hand.waiting(), 0);
-        hand.take_in(
+        buffer.open_group("a", of(1));
+        assert!(!buffer.has_startable());
+        assert_eq!(ids(&buffer.remove(|_| true)), [2, 3, 4]);
+        buffer.reopen_group("a", of(1));
+        assert_eq!(buffer.waiting(), 0);
+        buffer.insert(
             Uuid::nil(),
             vec![event(5, Some("a"), Uuid::nil())],
             &[],
             window(9, false),
             Reading::now(),
         );
-        assert_eq!(popped(&mut hand), [5]);
+        assert_eq!(popped(&mut buffer), [5]);
     }
 
     #[test]
     fn an_event_that_had_ended_and_goes_back_takes_the_ready_one_behind_it_along() {
-        let mut hand = hand(&[(1, Some("a")), (2, Some("a"))], 9);
-        assert_eq!(popped(&mut hand), [1]);
-        hand.open_group("a", of(1));
-        hand.close_group("a");
-        assert!(!hand.has_startable());
-        assert_eq!(ids(&hand.remove(|_| true)), [2]);
+        let mut buffer = buffer(&[(1, Some("a")), (2, Some("a"))], 9);
+        assert_eq!(popped(&mut buffer), [1]);
+        buffer.open_group("a", of(1));
+        buffer.close_group("a");
+        assert!(!buffer.has_startable());
+        assert_eq!(ids(&buffer.remove(|_| true)), [2]);
     }
 
     #[test]
     fn what_the_database_does_not_know_to_be_ours_is_not_ours() {
-        let mut hand = hand(&[(1, None), (2, Some("a")), (3, Some("a"))], 9);
+        let mut buffer = buffer(&[(1, None), (2, Some("a")), (3, Some("a"))], 9);
         assert!(
-            !hand.leases.is_cut(ONE, Some(0))
-                && hand.leases.is_cut(ONE, Some(1))
-                && hand.leases.is_cut(ONE, None)
+            !buffer.leases.is_cut(ONE, Some(0))
+                && buffer.leases.is_cut(ONE, Some(1))
+                && buffer.leases.is_cut(ONE, None)
         );
         let now = [InHand {
             token: ONE,
@@ -1027,16 +1147,16 @@ mod tests {
             started_to: 9,
             id: 1,
         }];
-        assert_eq!(ids(&hand.keep_only(&now)), [2, 3]);
-        assert!(!hand.leases.is_cut(ONE, Some(1)));
-        assert_eq!(popped(&mut hand), [1]);
+        assert_eq!(ids(&buffer.keep_only(&now)), [2, 3]);
+        assert!(!buffer.leases.is_cut(ONE, Some(1)));
+        assert_eq!(popped(&mut buffer), [1]);
     }
 
     #[test]
     fn what_was_taken_away_and_leased_again_waits_under_its_new_lease() {
-        let mut hand = hand(&[(1, None), (2, Some("a"))], 9);
+        let mut buffer = buffer(&[(1, None), (2, Some("a"))], 9);
         let again = vec![event(1, None, TWO), event(2, Some("a"), TWO)];
-        let stale = hand.take_in(TWO, again, &[], window(9, false), Reading::now());
+        let stale = buffer.insert(TWO, again, &[], window(9, false), Reading::now());
         assert_eq!(stale[0].lease, Lease { id: 1, token: ONE });
         let now = [1, 2].map(|id| InHand {
             token: TWO,
@@ -1044,53 +1164,59 @@ mod tests {
             started_to: 9,
             id,
         });
-        let gone = hand.keep_only(&now);
+        let gone = buffer.keep_only(&now);
         assert_eq!(
             (gone.len(), gone[0].lease),
             (1, Lease { id: 2, token: ONE })
         );
         for event in stale.into_iter().chain(gone) {
-            hand.let_go(event.lease);
+            buffer.note_gone(event.lease);
         }
-        assert_eq!(hand.leases.take_over(), [ONE]);
-        assert_eq!((popped(&mut hand), hand.leases.left(TWO)), (vec![1, 2], 2));
+        assert_eq!(buffer.leases.take_over(), [ONE]);
+        assert_eq!(
+            (popped(&mut buffer), buffer.leases.left(TWO)),
+            (vec![1, 2], 2)
+        );
     }
 
     #[test]
     fn a_lease_is_over_when_nothing_of_it_is_left() {
-        let mut hand = hand(&[(1, None), (2, None)], 1);
-        end(&mut hand, 1, ONE);
-        assert!(!hand.leases.has_over() && hand.leases.left(ONE) == 1);
-        end(&mut hand, 2, ONE);
-        assert_eq!(hand.leases.take_over(), [ONE]);
-        assert!(hand.leases.tokens().is_empty());
+        let mut buffer = buffer(&[(1, None), (2, None)], 1);
+        end(&mut buffer, 1, ONE);
+        assert!(!buffer.leases.has_over() && buffer.leases.left(ONE) == 1);
+        end(&mut buffer, 2, ONE);
+        assert_eq!(buffer.leases.take_over(), [ONE]);
+        assert!(buffer.leases.tokens().is_empty());
     }
 
     #[test]
     fn taking_all_empties_it() {
-        let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, None)], 9);
-        hand.pop(ANY);
-        assert_eq!(ids(&hand.take_all()), [2, 3]);
-        assert_eq!(hand.waiting(), 0);
+        let mut buffer = buffer(&[(1, Some("a")), (2, Some("a")), (3, None)], 9);
+        buffer.pop(ANY);
+        assert_eq!(ids(&buffer.take_all()), [2, 3]);
+        assert_eq!(buffer.waiting(), 0);
     }
 
     #[test]
     fn a2_an_older_event_behind_its_window_is_not_left_behind_by_a_younger_lease_with_a_larger_one()
     {
-        let mut hand = hand(&[(1, None), (2, None)], 0);
+        let mut buffer = buffer(&[(1, None), (2, None)], 0);
         let younger = [event(3, None, TWO), event(4, None, TWO)];
-        hand.take_in(TWO, younger.to_vec(), &[], window(4, false), Reading::now());
-        assert!(hand.pop(IN_ORDER).is_none(), "one at a time: 1 goes first");
+        buffer.insert(TWO, younger.to_vec(), &[], window(4, false), Reading::now());
+        assert!(
+            buffer.pop(IN_ORDER).is_none(),
+            "one at a time: 1 goes first"
+        );
         let start = Start {
             token: ONE,
             upto: 1,
         };
-        assert_eq!(hand.start_more(&wanted(2, 1)), Some(start));
-        hand.leases.started(start.token, start.upto);
+        assert_eq!(buffer.start_more(&wanted(2, 1)), Some(start));
+        buffer.leases.started(start.token, start.upto);
         let started = |event: Option<LeasedEvent>| event.unwrap().lease.id;
-        assert_eq!(started(hand.pop(IN_ORDER)), 1);
+        assert_eq!(started(buffer.pop(IN_ORDER)), 1);
         assert_eq!(
-            started(hand.pop(ANY)),
+            started(buffer.pop(ANY)),
             3,
             "side by side: 3 does not wait for 2"
         );
@@ -1098,74 +1224,74 @@ mod tests {
             token: ONE,
             upto: 2,
         };
-        assert_eq!(hand.start_more(&wanted(1, 1)), Some(start));
+        assert_eq!(buffer.start_more(&wanted(1, 1)), Some(start));
     }
 
     #[test]
     fn a2_a_suspect_that_waits_for_the_others_does_not_hold_them_up() {
-        let mut hand = Hand::default();
+        let mut buffer = Buffer::default();
         let suspect = vec![event(1, None, ONE)];
-        hand.take_in(ONE, suspect, &[], window(0, true), Reading::now());
+        buffer.insert(ONE, suspect, &[], window(0, true), Reading::now());
         let other = vec![event(2, None, TWO)];
-        hand.take_in(TWO, other, &[], window(2, false), Reading::now());
-        assert_eq!(hand.start_more(&wanted(1, 1)), None);
-        assert_eq!(hand.pop(IN_ORDER).unwrap().lease.id, 2);
+        buffer.insert(TWO, other, &[], window(2, false), Reading::now());
+        assert_eq!(buffer.start_more(&wanted(1, 1)), None);
+        assert_eq!(buffer.pop(IN_ORDER).unwrap().lease.id, 2);
     }
 
     #[test]
     fn what_lapses_stays_in_its_lease_and_nothing_waits_for_it_or_comes_behind_it() {
-        let mut hand = hand(&[(1, Some("g")), (2, Some("g")), (3, None)], 3);
-        assert_eq!(hand.pop(ANY).unwrap().lease.id, 1);
+        let mut buffer = buffer(&[(1, Some("g")), (2, Some("g")), (3, None)], 3);
+        assert_eq!(buffer.pop(ANY).unwrap().lease.id, 1);
         let stuck = Lease { id: 1, token: ONE };
-        assert_eq!(ids(&hand.leave_to_lapse(stuck, Some("g"))), [2]);
-        assert!(hand.leases.trusted().is_empty());
-        assert_eq!(popped(&mut hand), [3]);
-        assert_eq!(hand.waiting(), 0);
+        assert_eq!(ids(&buffer.abandon(stuck, Some("g"))), [2]);
+        assert!(buffer.leases.trusted().is_empty());
+        assert_eq!(popped(&mut buffer), [3]);
+        assert_eq!(buffer.waiting(), 0);
         for id in [2, 3] {
-            hand.let_go(Lease { id, token: ONE });
+            buffer.note_gone(Lease { id, token: ONE });
         }
-        assert!(!hand.leases.has_over(), "the lease is not over");
-        assert_eq!(hand.leases.tokens(), [ONE]);
+        assert!(!buffer.leases.has_over(), "the lease is not over");
+        assert_eq!(buffer.leases.tokens(), [ONE]);
         let mut suspect = event(4, None, TWO);
         suspect.attempts = 2;
-        hand.take_in(TWO, vec![suspect], &[], window(0, true), Reading::now());
+        buffer.insert(TWO, vec![suspect], &[], window(0, true), Reading::now());
         assert!(
-            hand.start_more(&wanted(1, 1)).is_some(),
+            buffer.start_more(&wanted(1, 1)).is_some(),
             "a suspect's turn comes"
         );
     }
 
     #[test]
     fn large_payloads_count_until_their_ends_are_written_and_small_ones_while_they_wait() {
-        let mut hand = Hand::default();
+        let mut buffer = Buffer::default();
         let mut events = [event(1, None, ONE), event(2, None, ONE)];
         events[0].payload = Some(vec![0; LARGE + 1]);
         events[1].payload = Some(vec![0; 10]);
-        hand.take_in(ONE, events.to_vec(), &[], window(2, false), Reading::now());
-        assert_eq!(hand.bytes(), LARGE + 11);
-        assert_eq!(popped(&mut hand), [1, 2]);
-        assert_eq!(hand.bytes(), LARGE + 1);
+        buffer.insert(ONE, events.to_vec(), &[], window(2, false), Reading::now());
+        assert_eq!(buffer.bytes(), LARGE + 11);
+        assert_eq!(popped(&mut buffer), [1, 2]);
+        assert_eq!(buffer.bytes(), LARGE + 1);
         // An operator took it away and it was leased again, while the first run still goes on.
         let mut again = events[0].clone();
         again.lease.token = TWO;
-        hand.take_in(TWO, vec![again], &[], window(1, false), Reading::now());
-        assert_eq!(hand.bytes(), LARGE + 1);
+        buffer.insert(TWO, vec![again], &[], window(1, false), Reading::now());
+        assert_eq!(buffer.bytes(), LARGE + 1);
         for token in [ONE, TWO] {
-            hand.let_go(Lease { id: 1, token });
+            buffer.note_gone(Lease { id: 1, token });
         }
-        hand.let_go(Lease { id: 2, token: ONE });
-        assert_eq!(hand.bytes(), 0);
+        buffer.note_gone(Lease { id: 2, token: ONE });
+        assert_eq!(buffer.bytes(), 0);
     }
 
     #[test]
     fn a_suspect_is_not_handed_over_behind_another_event() {
-        let mut hand = hand(&[(1, Some("a"))], 1);
+        let mut buffer = buffer(&[(1, Some("a"))], 1);
         let suspect = vec![event(2, Some("a"), TWO)];
-        hand.take_in(TWO, suspect, &[], window(0, true), Reading::now());
-        hand.leases.started(TWO, 2);
-        assert_eq!(popped(&mut hand), [1]);
-        assert!(hand.pop_behind("a").is_none());
-        hand.open_group("a", of(1));
-        assert_eq!(popped(&mut hand), [2]);
+        buffer.insert(TWO, suspect, &[], window(0, true), Reading::now());
+        buffer.leases.started(TWO, 2);
+        assert_eq!(popped(&mut buffer), [1]);
+        assert!(buffer.pop_behind("a").is_none());
+        buffer.open_group("a", of(1));
+        assert_eq!(popped(&mut buffer), [2]);
     }
 }

@@ -1,0 +1,647 @@
+//! Owns the outcomes that wait to be written: ends, retries and releases, each with a number. It also owns the
+//! session that writes them: it decides when to flush, what must wait before it is tried again, and what a
+//! flush has changed. The statements of a flush are in `flush`.
+//!
+//! No lease is under way while an event goes back to the queue, or while the held events are read again
+//! because some were taken from this drain.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::FutureExt;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::buffer::Buffer;
+use super::flush::{
+    Change, Class, End, EventFate, Flush, FlushResult, FlushState, Flushed, Release, Retry, Return,
+    flush,
+};
+use super::leases::Start;
+use super::services::Services;
+use super::session::Slot;
+use crate::connect::Database;
+use crate::context::{self, Completions, Context};
+use crate::error::Error;
+use crate::handler::Fault;
+use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::outcome::{HandlerEnd, Status};
+use crate::queue::{Finalization, Retried};
+
+/// How long to wait for a fuller flush: one commit for many events.
+const FLUSH_AGE: Duration = Duration::from_millis(10);
+
+/// How long to wait before trying again what waits for another session's lock.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long an end is tried again while the group of its follow-up is busy. Then the event goes back with the
+/// work that is done, and keeps its attempt.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// How long to wait before a failed flush is tried again, and how often it is tried before the run ends.
+const REWRITES: (Duration, u32) = (Duration::from_millis(500), 3);
+
+/// How long an event waits after it goes back through no fault of its own.
+const BLAMELESS_DELAY: Duration = Duration::from_secs(1);
+
+/// A retry with a delay below this may become ready without ever counting as delayed.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// The outcomes that wait to be written, and the session that writes them.
+pub(super) struct Completer {
+    worker: Uuid,
+    services: Arc<Services>,
+    session: Slot<FlushResult>,
+    /// Whether the current flush lets events leave without an end, or reads them again.
+    is_exclusive: bool,
+    /// The content of the next flush.
+    next: Flush,
+    /// Since when it has content.
+    since: Instant,
+    /// What waits for a lock of another session, and ends of the same groups behind it. It is tried again at
+    /// `busy_until`.
+    busy: Flush,
+    busy_until: Instant,
+    /// How many outcomes were noted so far. This is also the number of the last one.
+    noted: u64,
+    /// Which of them are written.
+    reached: (watch::Sender<Completions>, watch::Receiver<Completions>),
+    /// The number of each group's last end that is not written yet.
+    group_ends: HashMap<String, u64>,
+    failures: u32,
+    not_before: Instant,
+    /// The delay of an event whose end cannot be written and that has no attempt left.
+    longest_delay: Duration,
+}
+
+/// How a flush went, as far as it concerns each of its events.
+struct Outcome<'a> {
+    state: &'a FlushState,
+    /// Whether everything was written.
+    whole: bool,
+    /// Whether there is no time to try again what is busy.
+    spent: bool,
+    changes: Vec<Change>,
+}
+
+impl Outcome<'_> {
+    /// Whether an event that cannot be written now is tried again.
+    fn waits(&self, busy_since: Option<Instant>) -> bool {
+        !self.spent && busy_since.is_none_or(|since| since.elapsed() < BUSY)
+    }
+}
+
+impl Completer {
+    pub(super) fn new(
+        database: &Database,
+        worker: Uuid,
+        services: Arc<Services>,
+        longest_delay: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            worker,
+            services,
+            session: Slot::new(database),
+            is_exclusive: false,
+            next: Flush::default(),
+            since: now,
+            busy: Flush::default(),
+            busy_until: now,
+            noted: 0,
+            reached: watch::channel(Completions::default()),
+            group_ends: HashMap::new(),
+            failures: 0,
+            not_before: now,
+            longest_delay,
+        }
+    }
+
+    /// Whether nothing waits to be written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.next.is_empty() && self.busy.is_empty()
+    }
+
+    /// Whether no flush is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.session.is_idle()
+    }
+
+    /// Whether an event is about to go back to the queue.
+    pub(super) fn has_returns(&self) -> bool {
+        self.next.is_exclusive()
+    }
+
+    /// Whether the current flush lets events leave without an end, or reads them again.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.is_exclusive
+    }
+
+    /// Returns the time spent waiting for the session.
+    pub(super) fn database_time(&self) -> Duration {
+        self.session.busy_time()
+    }
+
+    /// Waits for the current flush.
+    pub(super) async fn flushed(&mut self) -> FlushResult {
+        self.session.done().await
+    }
+
+    /// Returns how many events have ended, or go back, and are not written.
+    pub(super) fn unwritten(&self) -> usize {
+        self.next.outcomes() + self.busy.outcomes()
+    }
+
+    /// Returns the leases of events that have been started, and whose end or return is not written.
+    pub(super) fn unwritten_leases(&self) -> impl Iterator<Item = Lease> {
+        let flushes = [&self.next, &self.busy].into_iter();
+        flushes.flat_map(|flush| {
+            let ends = flush.ends.iter().map(|end| end.finalization.lease);
+            ends.chain(flush.retries.iter().map(|retry| retry.retried.lease))
+        })
+    }
+
+    /// Returns what a handler must know of the writes before its event: the last end of its group, and which
+    /// are written.
+    pub(super) fn progress(
+        &self,
+        group: Option<&str>,
+        ahead: Option<Arc<Context>>,
+    ) -> context::Flushed {
+        let after = group.and_then(|group| self.group_ends.get(group));
+        context::Flushed {
+            ahead,
+            after: after.copied().unwrap_or(0),
+            progress: self.reached.1.clone(),
+        }
+    }
+
+    /// Returns the content of the next flush, for a caller that is about to add one outcome. This call
+    /// numbers that outcome.
+    fn note(&mut self) -> &mut Flush {
+        if self.next.outcomes() == 0 {
+            self.since = Instant::now();
+        }
+        self.noted += 1;
+        self.next.up_to = self.noted;
+        &mut self.next
+    }
+
+    /// Adds an event's end. Returns its number, and whether its group stays closed until it is written.
+    pub(super) fn finish(
+        &mut self,
+        event: &LeasedEvent,
+        finalization: Finalization,
+        class: Class,
+        work: Vec<HandlerEnd>,
+    ) -> (u64, bool) {
+        // An event that starts behind an end which is then refused loses an attempt. This happens at most
+        // once: an event whose end was refused before comes back with the results of its handlers.
+        let holds_group = event.progress.is_some() || finalization.status != Status::Completed;
+        self.note();
+        let number = self.noted;
+        let end = End {
+            number,
+            finalization,
+            class,
+            group: event.group_key.clone(),
+            attempt: (event.attempts, event.max_attempts),
+            work,
+            busy_since: None,
+            was_held: false,
+            holds_group,
+        };
+        if let Some(group) = &event.group_key {
+            self.group_ends.insert(group.clone(), number);
+        }
+        if end.group.as_deref().is_some_and(|group| self.holds(group)) {
+            self.hold(end);
+        } else {
+            self.next.ends.push(end);
+        }
+        (number, holds_group)
+    }
+
+    /// Adds the return of an event that is retried.
+    pub(super) fn retry(&mut self, event: &LeasedEvent, retried: Retried) {
+        self.note().retries.push(Retry {
+            retried,
+            group: event.group_key.clone(),
+            leased: true,
+            number: None,
+            busy_since: None,
+        });
+    }
+
+    /// Adds the return of an event that was not started.
+    pub(super) fn release(&mut self, event: LeasedEvent) {
+        self.note().releases.push(Release {
+            event,
+            busy_since: None,
+        });
+    }
+
+    /// Adds the end of an event whose payload cannot be read.
+    pub(super) fn end_unreadable(&mut self, lease: Lease) {
+        self.note().unreadable.push(lease);
+    }
+
+    /// Whether more of a lease is about to start.
+    pub(super) fn has_starts(&self) -> bool {
+        !self.next.starts.is_empty()
+    }
+
+    /// Adds a window to open.
+    pub(super) fn start(&mut self, start: Start) {
+        self.next.starts.push(start);
+    }
+
+    /// Adds marks of leases that are to be lowered.
+    pub(super) fn lower(&mut self, marks: Vec<(Uuid, i64, i64)>) {
+        self.next.lowered = marks;
+    }
+
+    /// Whether an end of this group is held.
+    fn holds(&self, group: &str) -> bool {
+        let of_group = |end: &End| end.group.as_deref() == Some(group);
+        self.busy.ends.iter().any(of_group)
+    }
+
+    /// Keeps an end that cannot be written yet, and the ends of its group behind it.
+    fn hold(&mut self, mut end: End) {
+        if self.busy.is_empty() {
+            self.busy_until = Instant::now() + BUSY_PAUSE;
+        }
+        end.was_held = true;
+        self.keep_open(end.number);
+        let id = end.finalization.lease.id;
+        let behind = |other: &mut End| {
+            other.group.is_some() && other.group == end.group && other.finalization.lease.id > id
+        };
+        let behind: Vec<End> = self.next.ends.extract_if(.., behind).collect();
+        self.busy.ends.push(end);
+        for end in behind {
+            self.hold(end);
+        }
+    }
+
+    /// Notes that an outcome is not written, although later ones may be.
+    fn keep_open(&mut self, number: u64) {
+        self.reached.0.send_if_modified(|reached| {
+            reached.open.insert(number);
+            false
+        });
+    }
+
+    /// Notes that such an outcome is written after all, or never will be.
+    fn settled(&mut self, number: u64) {
+        self.reached
+            .0
+            .send_if_modified(|reached| !reached.open.is_empty() && reached.open.remove(&number));
+    }
+
+    /// Whether a flush may be sent: none is under way, and a failed one has waited long enough.
+    pub(super) fn may_flush(&self) -> bool {
+        self.session.is_idle() && Instant::now() >= self.not_before
+    }
+
+    /// Returns when something must be flushed, if nothing else happens.
+    pub(super) fn wake(&self, has_over: bool) -> Option<Instant> {
+        let waits = self.is_idle() && (self.next.outcomes() > 0 || has_over);
+        let due = waits.then(|| (self.since + FLUSH_AGE).max(self.not_before));
+        let busy = (!self.busy.is_empty()).then_some(self.busy_until);
+        due.into_iter().chain(busy).min()
+    }
+
+    /// Adds what is busy to the next flush, when its time has come or `at_once`.
+    pub(super) fn take_up_busy(&mut self, at_once: bool) {
+        let now = Instant::now();
+        if !self.busy.is_empty() && (now >= self.busy_until || at_once) {
+            self.busy_until = now + BUSY_PAUSE;
+            let mut busy = std::mem::take(&mut self.busy);
+            let next = self.note();
+            next.ends.append(&mut busy.ends);
+            next.retries.append(&mut busy.retries);
+            next.releases.append(&mut busy.releases);
+        }
+    }
+
+    /// Whether it is time to flush: enough outcomes have accumulated, they have waited long enough, nothing
+    /// else is going on (`quiet`), or more events are to start. `alone` says that no lease is under way.
+    pub(super) fn is_due(&self, enough: usize, buffer: &Buffer, quiet: bool, alone: bool) -> bool {
+        let outcomes = self.next.outcomes();
+        let aged = Instant::now() >= self.since + FLUSH_AGE;
+        let waits = outcomes > 0 || buffer.leases().has_over();
+        self.has_starts()
+            || !self.next.lowered.is_empty()
+            || alone && (self.next.is_exclusive() || buffer.is_uncertain())
+            || self.services.has_reports()
+            || waits && (outcomes >= enough || aged || quiet)
+    }
+
+    /// Sends the next flush. Returns to the queue stay here while a lease is under way, unless this flush is
+    /// `alone`. `running` are the ids and groups of the events that run. Returns whether there was anything.
+    pub(super) fn send<'a>(
+        &mut self,
+        alone: bool,
+        buffer: &mut Buffer,
+        running: impl Iterator<Item = (i64, Option<&'a str>)>,
+    ) -> bool {
+        let mut next = std::mem::take(&mut self.next);
+        next.reports = self.services.take_reports();
+        let heads = heads(&next.retries);
+        if alone {
+            next.reread = buffer.is_uncertain().then(|| buffer.leases().tokens());
+            if !heads.is_empty() {
+                self.retry_followers(&mut next, &heads);
+                // These were started after one that goes back: it had ended, and its end was refused.
+                let of_them =
+                    |group: Option<&str>| group.is_some_and(|key| heads.contains_key(key));
+                let ends = next.ends.iter().filter(|end| of_them(end.group.as_deref()));
+                let running = running.filter(|(_, group)| of_them(*group));
+                let running = running.map(|(id, _)| id);
+                next.ran = running
+                    .chain(ends.map(|end| end.finalization.lease.id))
+                    .collect();
+            }
+        } else {
+            // Ends behind an event that is about to go back wait for it.
+            let waits = |end: &mut End| is_behind(&heads, end);
+            let held: Vec<End> = next.ends.extract_if(.., waits).collect();
+            self.next.retries = std::mem::take(&mut next.retries);
+            self.next.releases = std::mem::take(&mut next.releases);
+            for end in held {
+                self.hold(end);
+            }
+        }
+        next.over = buffer.take_over(next.ends.iter().map(|end| end.finalization.lease.token));
+        if next.is_empty() {
+            return false;
+        }
+        self.is_exclusive = next.is_exclusive();
+        let (worker, services) = (self.worker, self.services.clone());
+        self.session
+            .send(|session| flush(session, next, worker, services).boxed());
+        true
+    }
+
+    /// Sends back the ends of events that follow an event that goes back. They keep the work that is done. An
+    /// event that precedes it in the group has ended in order, and is written.
+    fn retry_followers(&mut self, next: &mut Flush, heads: &HashMap<String, i64>) {
+        let fault = Fault::new(
+            "unwritable",
+            "the result was not stored, because an earlier event of the group is released",
+        );
+        for ends in [&mut next.ends, &mut self.busy.ends] {
+            let followers: Vec<End> = ends.extract_if(.., |end| is_behind(heads, end)).collect();
+            let followers = followers.into_iter();
+            let retries = followers.map(|end| end.into_retry(&fault, false, BLAMELESS_DELAY));
+            next.retries.extend(retries);
+        }
+    }
+
+    /// Processes the answer to a flush.
+    ///
+    /// # Errors
+    /// When flushes have failed too often.
+    pub(super) fn on_flushed(
+        &mut self,
+        result: FlushResult,
+        spent: bool,
+    ) -> Result<Flushed, Error> {
+        let FlushResult {
+            session,
+            flush,
+            state,
+            failed,
+        } = result;
+        self.session.put(session);
+        self.is_exclusive = false;
+        let failed = failed.map(|error| self.note_failure(error)).transpose()?;
+        let whole = failed.is_none();
+        let outcomes = flush.outcomes();
+        let returns = flush.retries.iter();
+        let returns = returns.map(|retry| retry.retried.lease.id).collect();
+        let mut outcome = Outcome {
+            state: &state,
+            whole,
+            spent: spent || !whole,
+            changes: Vec::with_capacity(outcomes),
+        };
+        if let Some(left) = &state.left {
+            // These were about to be released, and have left together with a preceding event.
+            let gone = |release: &mut Release| left.contains(&release.event.lease.id);
+            let gone: Vec<Release> = self.next.releases.extract_if(.., gone).collect();
+            self.take_releases(gone, &mut outcome);
+        }
+        for end in flush.ends {
+            self.take_end(end, &mut outcome);
+        }
+        for lease in flush.unreadable {
+            self.take_unreadable(lease, &mut outcome);
+        }
+        self.take_retries(flush.retries, &mut outcome);
+        self.take_releases(flush.releases, &mut outcome);
+        let changes = outcome.changes;
+        if whole {
+            self.failures = 0;
+            self.note_written(flush.up_to);
+        }
+        let lowered = flush.lowered.into_iter();
+        let lowered = lowered.filter(|(token, ..)| state.lowered.contains(token));
+        let lowered = lowered.map(|(token, _, mark)| (token, mark)).collect();
+        Ok(Flushed {
+            outcomes,
+            failed,
+            starts: if whole { flush.starts } else { Vec::new() },
+            lowered,
+            left: state.left.unwrap_or_default(),
+            retried: returns,
+            changes,
+            over: (flush.over, whole),
+            cuts: state.cuts,
+            reread: state.reread,
+            published: state.published,
+            service_opened: state.service_opened,
+        })
+    }
+
+    fn take_end(&mut self, mut end: End, outcome: &mut Outcome<'_>) {
+        let (lease, state) = (end.finalization.lease, outcome.state);
+        let fate = if state.has_ended(&end.finalization) {
+            let failed = Class::Handled(Status::Failed);
+            let stored = !state.unstorable.contains(&lease);
+            EventFate::Ended(if stored { end.class } else { failed })
+        } else if let Some(reason) = state.refused.get(&lease) {
+            let reason = format!("the result cannot be stored: {reason}");
+            let fault = Fault::new("unwritable", reason);
+            return self.refuse(end, &fault, state.blameless.contains(&lease), outcome);
+        } else if state.busy.contains(&lease.id) {
+            let since = *end.busy_since.get_or_insert_with(Instant::now);
+            if !outcome.waits(Some(since)) {
+                let why = "another transaction holds a lock that the end of this event needs";
+                let fault = Fault::new("group_busy", why);
+                return self.refuse(end, &fault, true, outcome);
+            }
+            EventFate::Held
+        } else if state.held.contains(&lease) {
+            EventFate::Held
+        } else if outcome.whole {
+            EventFate::Lost { returned: false }
+        } else {
+            return self.next.ends.push(end);
+        };
+        if fate == EventFate::Held {
+            let group = end.group.clone();
+            outcome.changes.push(Change::new(lease, group, false, fate));
+            return self.hold(end);
+        }
+        self.settled(end.number);
+        let group = end.group.as_deref();
+        let leased = matches!(end.class, Class::Handled(_));
+        let reopens = end.was_held && group.is_some_and(|group| !self.holds(group));
+        outcome.changes.push(Change {
+            opens: end.holds_group,
+            reopens,
+            ..Change::new(lease, end.group.take(), leased, fate)
+        });
+    }
+
+    /// Sends an event back, with the work that is done, because its end cannot be written.
+    fn refuse(&mut self, end: End, fault: &Fault, blameless: bool, outcome: &mut Outcome<'_>) {
+        let (attempt, most) = end.attempt;
+        let charged = end.finalization.ran && !blameless && attempt < most;
+        let delay = if charged || blameless {
+            BLAMELESS_DELAY
+        } else {
+            self.longest_delay
+        };
+        self.keep_open(end.number);
+        let retry = end.into_retry(fault, charged, delay);
+        let (lease, group) = (retry.retried.lease, retry.group.clone());
+        self.note().retries.push(retry);
+        let fate = EventFate::Refused(fault.code.to_string());
+        outcome.changes.push(Change::new(lease, group, true, fate));
+    }
+
+    fn take_unreadable(&mut self, lease: Lease, outcome: &mut Outcome<'_>) {
+        let fate = if outcome.state.has_ended_unreadable(&lease) {
+            EventFate::Ended(Class::Handled(Status::Failed))
+        } else if outcome.state.busy.contains(&lease.id) {
+            EventFate::Abandoned
+        } else if outcome.whole {
+            EventFate::Lost { returned: false }
+        } else {
+            return self.next.unreadable.push(lease);
+        };
+        outcome.changes.push(Change::new(lease, None, true, fate));
+    }
+
+    fn take_retries(&mut self, retries: Vec<Retry>, outcome: &mut Outcome<'_>) {
+        let Some(left) = &outcome.state.left else {
+            return self.next.retries.extend(retries);
+        };
+        for retry in retries {
+            let lease = retry.retried.lease;
+            let is_busy = outcome.state.returns_busy.contains(&lease.id);
+            if is_busy && outcome.waits(retry.busy_since) {
+                let busy_since = retry.busy_since.or(Some(Instant::now()));
+                self.busy.retries.push(Retry {
+                    busy_since,
+                    ..retry
+                });
+                continue;
+            }
+            if let Some(number) = retry.number {
+                self.settled(number);
+            }
+            let why = if retry.retried.is_snoozed() {
+                Return::Snoozed
+            } else if retry.retried.deferred.is_empty() {
+                Return::Retried
+            } else {
+                Return::Deferred
+            };
+            let fate = if outcome.state.stuck.contains(&lease.id) || is_busy {
+                EventFate::Abandoned
+            } else if left.contains(&lease.id) {
+                EventFate::Returned(why, retry.retried.delay < AT_ONCE)
+            } else {
+                EventFate::Lost { returned: true }
+            };
+            let change = Change::new(lease, retry.group, retry.leased, fate);
+            outcome.changes.push(change);
+        }
+    }
+
+    fn take_releases(&mut self, releases: Vec<Release>, outcome: &mut Outcome<'_>) {
+        let Some(left) = &outcome.state.left else {
+            return self.next.releases.extend(releases);
+        };
+        for Release { event, busy_since } in releases {
+            let lease = event.lease;
+            let fate = if outcome.state.returns_busy.contains(&lease.id) {
+                if outcome.waits(busy_since) {
+                    let busy_since = busy_since.or(Some(Instant::now()));
+                    self.busy.releases.push(Release { event, busy_since });
+                    continue;
+                }
+                EventFate::Abandoned
+            } else if left.contains(&lease.id) {
+                EventFate::Returned(Return::Released, false)
+            } else {
+                // Another worker has taken it. Or an earlier try, whose answer was lost, has released it with
+                // the events that follow it.
+                EventFate::Lost { returned: true }
+            };
+            let leased = event.fate == Fate::Run;
+            let change = Change::new(lease, event.group_key, leased, fate);
+            outcome.changes.push(change);
+        }
+    }
+
+    /// Notes that everything up to this number is written, except what is kept open.
+    fn note_written(&mut self, up_to: u64) {
+        self.reached.0.send_if_modified(|reached| {
+            let further = up_to > reached.up_to;
+            reached.up_to = up_to.max(reached.up_to);
+            further
+        });
+        let open: BTreeSet<u64> = self.reached.1.borrow().open.clone();
+        self.group_ends
+            .retain(|_, number| *number > up_to || open.contains(number));
+    }
+
+    /// Notes that the last flush failed as a whole. It is tried again a few times; after that, this returns
+    /// the error that ends the run.
+    fn note_failure(&mut self, error: Error) -> Result<Error, Error> {
+        self.failures += 1;
+        self.not_before = Instant::now() + REWRITES.0 * self.failures;
+        tracing::warn!(error = %error, tries = self.failures, "outcomes could not be written");
+        if self.failures > REWRITES.1 {
+            return Err(error);
+        }
+        Ok(error)
+    }
+}
+
+/// Returns the first event of each group that goes back with these retries.
+fn heads(retries: &[Retry]) -> HashMap<String, i64> {
+    let mut heads: HashMap<String, i64> = HashMap::new();
+    for retry in retries {
+        if let Some(group) = &retry.group {
+            let id = retry.retried.lease.id;
+            let head = heads.entry(group.clone()).or_insert(id);
+            *head = id.min(*head);
+        }
+    }
+    heads
+}
+
+/// Whether an end belongs to an event that follows one of these in its group.
+fn is_behind(heads: &HashMap<String, i64>, end: &End) -> bool {
+    let head = end.group.as_ref().and_then(|group| heads.get(group));
+    head.is_some_and(|head| end.finalization.lease.id >= *head)
+}

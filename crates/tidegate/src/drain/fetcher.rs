@@ -1,0 +1,423 @@
+//! Leases events ahead of the handlers, as `scan` decides, and renews leases. It owns the leasing session, so
+//! a write that waits never delays a renewal. Whatever else a drain asks the database beside its leases
+//! travels along: due schedules, places of limited services, the drain's slot.
+
+use std::time::Duration;
+
+use futures_util::future::{FutureExt, OptionFuture, join3, join5};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::buffer::Buffer;
+use super::clocks::Reading;
+use super::scan::{Scan, ScanStep};
+use super::scheduling::{PAGE, Scheduling};
+use super::session::{Session, Slot};
+use super::slots::{SlotAnswer, SlotRequest};
+use crate::connect::Database;
+use crate::error::Error;
+use crate::queue::{
+    self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Walk,
+};
+
+/// The most delayed events that become ready at once.
+const PROMOTE_LIMIT: u32 = 1000;
+
+/// The most bytes of payload in one lease. As many may be held when the lease is requested. A function of the
+/// smallest size can hold both beside the program.
+pub(super) const LEASE_BYTES: u64 = 8 << 20;
+
+/// The leasing session, and what leases have shown about the queue.
+pub(super) struct Fetcher {
+    /// The name of this run in its leases.
+    pub worker: Uuid,
+    session: Slot<FetchResult>,
+    /// How long a lease lasts.
+    timeout: Duration,
+    /// All kinds that this program handles.
+    all_kinds: &'static [&'static str],
+    pub scan: Scan,
+    pub scheduling: Scheduling,
+    pub empty: Empty,
+    /// Whether the current lease brings events that may start at once.
+    brings_window: bool,
+    /// Whether the answer to a lease was lost, so that this run may have a lease that it does not know.
+    has_unknown: bool,
+}
+
+/// What leases have shown about whether the queue is empty.
+pub(super) struct Empty {
+    pub seen: bool,
+    /// When the last lease that was answered was requested.
+    looked_at: Instant,
+    /// Since when there is no work here either.
+    since: Option<Instant>,
+    /// Whether the last lease left out kinds for which there was no time.
+    pub kinds_left_out: bool,
+}
+
+impl Empty {
+    /// Notes the answer to a lease that was requested at this time.
+    pub(super) fn note(&mut self, seen: bool, looked_at: Instant) {
+        (self.seen, self.looked_at) = (seen, looked_at);
+    }
+}
+
+/// What to request next.
+pub(super) struct Wanted {
+    pub target: Target,
+    /// The kinds of events to lease.
+    pub kinds: Vec<&'static str>,
+    /// If it is time to look for due schedules: the schedule after which to look.
+    pub look: Option<i64>,
+    /// What to request about slots.
+    pub slots: SlotRequest,
+    /// How many of the events may start at once.
+    pub window: usize,
+}
+
+/// A request to the database, with all that travels along.
+pub(super) struct FetchRequest {
+    worker: Uuid,
+    timeout: Duration,
+    all_kinds: &'static [&'static str],
+    /// The tokens of all held leases.
+    pub held: Vec<Uuid>,
+    /// Those of them after which more events of a group may be leased.
+    trusted: Vec<Uuid>,
+    /// Leases that are marked as ended.
+    over: Vec<Uuid>,
+    /// Whether to renew the leases too.
+    renews: bool,
+    pub wanted: Wanted,
+    /// When the request was made. Its renewals count from this time.
+    pub sent: Reading,
+}
+
+/// What to request besides a renewal.
+pub(super) enum Target {
+    Nothing,
+    /// More events.
+    Events(ScanStep),
+    /// One event to try this service with.
+    Probe(String),
+    /// Events that call a limited service.
+    Limited(String, ScanStep),
+    /// Places and starts of a limited service.
+    Claim(Claim),
+    /// The firing of schedules.
+    Fire(Vec<Firing>),
+}
+
+impl Target {
+    /// Returns where to lease events, if this leases from a walk.
+    fn step(&self) -> Option<&ScanStep> {
+        match self {
+            Self::Events(step) | Self::Limited(_, step) => Some(step),
+            Self::Nothing | Self::Probe(_) | Self::Claim(_) | Self::Fire(_) => None,
+        }
+    }
+
+    /// Whether this leases events.
+    pub(super) fn leases(&self) -> bool {
+        matches!(self, Self::Probe(_)) || self.step().is_some()
+    }
+}
+
+impl FetchRequest {
+    /// Returns the request for a lease, if there is one. Over a new connection it keeps the place of the
+    /// walk, and nothing of what the walk knew.
+    fn request(&self, token: Uuid, begins_anew: bool) -> Option<LeaseRequest<'_>> {
+        let request = LeaseRequest {
+            token,
+            worker: self.worker,
+            held: &self.trusted,
+            over: &self.over,
+            timeout: self.timeout,
+            kinds: &self.wanted.kinds,
+            limit: 1,
+            bytes: LEASE_BYTES,
+            first_window: u32::try_from(self.wanted.window).unwrap_or(u32::MAX),
+            passed_by: &[],
+            probe: None,
+            walk: Walk::default(),
+        };
+        if let Target::Probe(service) = &self.wanted.target {
+            return Some(LeaseRequest {
+                probe: Some(service),
+                ..request
+            });
+        }
+        let step = self.wanted.target.step()?;
+        Some(LeaseRequest {
+            limit: step.limit,
+            passed_by: &step.passed_by,
+            walk: if begins_anew {
+                Walk {
+                    after: step.walk.after,
+                    ..Walk::default()
+                }
+            } else {
+                step.walk
+            },
+            ..request
+        })
+    }
+}
+
+/// What a request has brought.
+pub(super) struct Fetched {
+    /// The lowest id of the delayed events that became ready just before.
+    pub promoted: Option<i64>,
+    pub batch: LeasedBatch,
+    /// What was granted of the claim.
+    pub grant: Grant,
+    /// The schedules that are due, if it looked for them.
+    pub due: Option<Result<Vec<DueSchedule>, Error>>,
+    /// The result of the firing.
+    pub fired: Option<Result<Vec<Fired>, Error>>,
+    pub token: Uuid,
+    /// The leases that still exist, each with how often events were taken from it.
+    pub renewed: Option<Vec<(Uuid, i32)>>,
+    /// The answers about slots.
+    pub slots: SlotAnswer,
+}
+
+/// The answer, with the session and the request.
+pub(super) struct FetchResult {
+    session: Session,
+    /// Whether a lease may have been taken whose answer was lost.
+    is_unsure: bool,
+    request: FetchRequest,
+    fetched: Result<Fetched, Error>,
+}
+
+impl Fetcher {
+    pub(super) fn new(
+        database: &Database,
+        timeout: Duration,
+        all_kinds: &'static [&'static str],
+        scan: Scan,
+    ) -> Self {
+        Self {
+            worker: Uuid::new_v4(),
+            session: Slot::new(database),
+            timeout,
+            all_kinds,
+            scan,
+            scheduling: Scheduling::new(),
+            empty: Empty {
+                seen: false,
+                looked_at: Instant::now(),
+                since: None,
+                kinds_left_out: false,
+            },
+            brings_window: false,
+            has_unknown: false,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.session.is_idle()
+    }
+
+    /// Returns the session, if it is idle.
+    pub(super) fn session(&mut self) -> Option<&mut Session> {
+        self.session.idle()
+    }
+
+    /// Returns the time spent waiting for the session.
+    pub(super) fn database_time(&self) -> Duration {
+        self.session.busy_time()
+    }
+
+    /// Whether a lease is under way that brings events which may start at once.
+    pub(super) fn brings_window(&self) -> bool {
+        self.brings_window
+    }
+
+    /// Whether this run may have a lease that it does not know.
+    pub(super) fn has_unknown(&self) -> bool {
+        self.has_unknown
+    }
+
+    /// Sends a request, if there is anything to request. Also renews leases that are older than a third of
+    /// their time. Returns whether it did.
+    pub(super) fn send(&mut self, wanted: Wanted, buffer: &mut Buffer, now: Instant) -> bool {
+        let oldest = buffer.leases().oldest_renewal();
+        let renews = oldest.is_some_and(|renewed| now >= renewed + self.timeout / 3);
+        let leases = wanted.target.leases();
+        let beside = wanted.look.is_some() || !wanted.slots.is_empty();
+        if matches!(wanted.target, Target::Nothing) && !renews && !beside {
+            return false;
+        }
+        self.brings_window = leases && wanted.window > 0;
+        let request = FetchRequest {
+            worker: self.worker,
+            timeout: self.timeout,
+            all_kinds: self.all_kinds,
+            held: buffer.leases().tokens(),
+            trusted: buffer.leases().trusted(),
+            over: if leases || renews {
+                buffer.take_ended()
+            } else {
+                Vec::new()
+            },
+            renews,
+            wanted,
+            sent: Reading::now(),
+        };
+        self.session.send(|session| fetch(session, request).boxed());
+        true
+    }
+
+    /// Waits for the current request.
+    pub(super) async fn fetched(&mut self) -> FetchResult {
+        self.session.done().await
+    }
+
+    /// Processes the answer to a request.
+    ///
+    /// # Errors
+    /// When the request has failed too often.
+    pub(super) fn on_fetched(
+        &mut self,
+        result: FetchResult,
+    ) -> Result<(FetchRequest, Fetched), Error> {
+        self.session.put(result.session);
+        self.has_unknown |= result.is_unsure;
+        self.brings_window = false;
+        Ok((result.request, result.fetched?))
+    }
+
+    /// Processes the answers about schedules. Returns how many events a firing has published.
+    pub(super) fn on_scheduled(&mut self, fetched: &mut Fetched) -> u64 {
+        let fired = fetched.fired.take();
+        let published = fired.map_or(0, |fired| self.scheduling.fired(fired));
+        if let Some(due) = fetched.due.take() {
+            self.scheduling.found(due);
+        }
+        published
+    }
+
+    /// Notes that there is work. The queue does not count as empty.
+    pub(super) fn note_busy(&mut self) {
+        self.empty.since = None;
+    }
+
+    /// Whether the queue, in which nothing is left to do, was also seen empty when this time was over.
+    pub(super) fn has_lingered(&mut self, linger: Duration) -> bool {
+        let now = Instant::now();
+        let over = *self.empty.since.get_or_insert(now) + linger;
+        if now < over {
+            return false;
+        }
+        if linger.is_zero() || self.empty.looked_at >= over {
+            return true;
+        }
+        self.scan.hurry();
+        false
+    }
+}
+
+/// Renews leases, makes due events ready, and leases events, with bounded reconnects.
+async fn fetch(mut session: Session, request: FetchRequest) -> FetchResult {
+    let mut is_unsure = false;
+    let fetched = loop {
+        match attempt(&mut session, &request, is_unsure).await {
+            Ok(fetched) => {
+                session.recovered();
+                break Ok(fetched);
+            }
+            Err(error) => {
+                // A lost attempt may have leased events under its own token, which is not held. A sweep
+                // releases them.
+                is_unsure |= request.wanted.target.leases();
+                if let Err(error) = session.retry_after(error).await {
+                    break Err(error);
+                }
+            }
+        }
+    };
+    FetchResult {
+        session,
+        is_unsure,
+        request,
+        fetched,
+    }
+}
+
+/// Makes one attempt. All requests travel in one round trip and run in this request.
+async fn attempt(
+    session: &mut Session,
+    request: &FetchRequest,
+    is_unsure: bool,
+) -> Result<Fetched, Error> {
+    let begins_anew = session.begins_anew().await?;
+    let client = session.client().await?;
+    let token = Uuid::new_v4();
+    let sweeps = is_unsure || request.wanted.target.step().is_some_and(ScanStep::is_start);
+    let renew = request
+        .renews
+        .then(|| queue::renew(client, request.worker, &request.held, request.timeout));
+    let sweep = sweeps.then(|| queue::sweep(client, request.worker, &request.held));
+    let promote = request
+        .wanted
+        .target
+        .leases()
+        .then(|| queue::promote(client, PROMOTE_LIMIT));
+    let lease = request.request(token, begins_anew);
+    let over = (lease.is_none() && !request.over.is_empty())
+        .then(|| queue::remove_ended(client, &request.over));
+    let leased = lease.as_ref().map(|lease| queue::lease(client, lease));
+    let claimed = match &request.wanted.target {
+        Target::Claim(claim) => Some(queue::claim_service(client, request.worker, claim)),
+        _ => None,
+    };
+    let fire = match &request.wanted.target {
+        Target::Fire(firings) => Some(queue::fire_schedules(client, firings)),
+        _ => None,
+    };
+    let look = request
+        .wanted
+        .look
+        .map(|after| queue::due_schedules(client, request.all_kinds, (after, PAGE), None));
+    let leasing = join5(
+        OptionFuture::from(renew),
+        OptionFuture::from(sweep),
+        OptionFuture::from(promote),
+        OptionFuture::from(leased),
+        OptionFuture::from(claimed),
+    );
+    let slots =
+        request
+            .wanted
+            .slots
+            .ask(client, request.worker, request.timeout, request.all_kinds);
+    let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
+    let over = OptionFuture::from(over);
+    let ((renewed, swept, promoted, batch, grant), (fired, due, slots), over) =
+        join3(leasing, beside, over).await;
+    swept.transpose()?;
+    over.transpose()?;
+    let (fired, due) = (passes(fired)?, passes(due)?);
+    Ok(Fetched {
+        renewed: renewed.transpose()?,
+        promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
+        batch: batch.transpose()?.unwrap_or_default(),
+        grant: grant.transpose()?.unwrap_or_default(),
+        due,
+        fired,
+        token,
+        slots: slots?,
+    })
+}
+
+/// Lets errors of schedules pass, so that they do not stop the drain. Only a lost connection is an error
+/// here, because it affects everything.
+fn passes<T>(answer: Option<Result<T, Error>>) -> Result<Option<Result<T, Error>>, Error> {
+    match answer {
+        Some(Err(error)) if error.is_connection_lost() => Err(error),
+        answer => Ok(answer),
+    }
+}
