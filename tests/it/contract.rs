@@ -24,8 +24,8 @@ const SILENT: &str = "
        AND a.attnum > 0 AND NOT a.attisdropped AND col_description(c.oid, a.attnum) IS NULL
        AND (c.relname !~ '_migrations$' OR c.relname = 'queue_migrations')
     UNION ALL
-    -- Whatever a role of people and producers may call is described with its arguments, each by its name. What drains call, and
-    -- what nobody but the owner may call, is no interface: there one line is enough.
+    -- Whatever a role of people and producers may call is described with its arguments, each by its name.
+    -- What drains call, and what nobody but the owner may call, is no interface: there one line is enough.
     SELECT 'argument ' || name || ' of ' || p.oid::regprocedure
       FROM pg_proc AS p CROSS JOIN LATERAL unnest(p.proargnames[:p.pronargs]) AS name
      WHERE p.pronamespace = 'tidegate'::regnamespace

@@ -50,7 +50,8 @@ pub enum Harm {
     CutBeforeAnswer,
     /// The server receives it. Then no data passes in either direction, while the connection stays open.
     Silence,
-    /// The server receives it, and all that follows. Its answers are discarded, until [`Proxy::cut_withheld`].
+    /// The server receives it, and all that follows. Its answers are discarded, until
+    /// [`Proxy::cut_withheld`].
     Withhold,
     /// The server receives it. The client receives garbage as the answer, and the connection stays open.
     Garbage,

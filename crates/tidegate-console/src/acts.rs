@@ -1,6 +1,6 @@
 //! What all actions have in common. Each action is a form. It does what the verb of the command line does,
-//! with the person's name for the audit, and redirects to the page where the form was. The screen that offers an
-//! action also says what it does.
+//! with the person's name for the audit, and redirects to the page where the form was. The screen that offers
+//! an action also says what it does.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -140,10 +140,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.refuse_new_cuts IS 'Rolls back the ends of events that an operator took while they were being ended.';
 
--- For one event without what a batch needs, because every handler's transaction waits for it: half the time of
--- complete(). The transaction must not commit if the lease is lost. Whether an operator has taken the event is
--- looked up when its row is locked: he has committed by then, and the lock of the lease keeps his row in
--- lease_cut.
+-- For one event without what a batch needs, because every handler's transaction waits for it: half the time
+-- of complete(). The transaction must not commit if the lease is lost. Whether an operator has taken the
+-- event is looked up when its row is locked: he has committed by then, and the lock of the lease keeps his
+-- row in lease_cut.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off

@@ -845,10 +845,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.count_expired IS 'How many rows of a partition have expired, for a dry run.';
 
--- Does the next step. The state that a call returns in `next` is the argument of the next call; with null, all
--- is done. The first state has the options. `stages` are the stages that are left, and each walks over items:
--- days without a partition, partitions, or a single item that is the stage itself. `at` is the item of the
--- last step. `since` is set if there is more to do for it, and says where to go on.
+-- Does the next step. The state that a call returns in `next` is the argument of the next call; with null,
+-- all is done. The first state has the options. `stages` are the stages that are left, and each walks over
+-- items: days without a partition, partitions, or a single item that is the stage itself. `at` is the item of
+-- the last step. `since` is set if there is more to do for it, and says where to go on.
 --
 -- A step that fails changes nothing. The caller may try it again, or pass over its item with `skip`.
 CREATE FUNCTION tidegate.cleanup_step(state jsonb DEFAULT '{}', skip boolean DEFAULT false) RETURNS jsonb

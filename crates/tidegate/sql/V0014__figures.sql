@@ -113,8 +113,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.count_ended IS 'Internal: adds single ended events to minute_stats.';
 
--- Adds one event that a transaction has completed at `instant`, in half the time of count_ended(). A kind that is
--- not registered has no row of this name to find.
+-- Adds one event that a transaction has completed at `instant`, in half the time of count_ended(). A kind
+-- that is not registered has no row of this name to find.
 CREATE FUNCTION tidegate.count_completed(kind text, attempts integer, created_at timestamptz, instant timestamptz) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
         SET enable_seqscan = off SET jit = off

@@ -1,4 +1,5 @@
--- A column of a view or table that another one has, too, is described there, unless it has a description here.
+-- A column of a view or table that another one has, too, is described there, unless it has a description
+-- here.
 DO $$
 DECLARE
     same record;

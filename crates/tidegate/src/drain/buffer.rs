@@ -1,5 +1,5 @@
-//! Owns the events in the buffer, which are leased and not yet finalized: which leases hold them, and which may
-//! start. The lowest id starts first, and one event of a group at a time. It is pure.
+//! Owns the events in the buffer, which are leased and not yet finalized: which leases hold them, and which
+//! may start. The lowest id starts first, and one event of a group at a time. It is pure.
 //!
 //! Only the events in a window of a lease may start. The database knows the end of the window before anything
 //! in it starts. If this worker disappears, the events in the window are charged an attempt, and no others

@@ -1,6 +1,6 @@
-//! Owns the outcomes that wait to be written: ends, retries and releases, each with a number. It also owns the
-//! session that writes them: it decides when to flush, what must wait before it is tried again, and what a
-//! flush has changed. The statements of a flush are in `flush`.
+//! Owns the outcomes that wait to be written: ends, retries and releases, each with a number. It also owns
+//! the session that writes them: it decides when to flush, what must wait before it is tried again, and what
+//! a flush has changed. The statements of a flush are in `flush`.
 //!
 //! No lease is under way while an event goes back to the queue, or while the held events are read again
 //! because some were taken from this drain.

@@ -19,8 +19,8 @@ use crate::trace;
 /// What a worker runs for an event.
 pub(super) trait Run: Send + 'static {
     /// Runs the event's handlers, and returns whether the event that follows it may start at once. The worker
-    /// creates the future itself. A future is large: moving it to the worker, and freeing it on another thread,
-    /// took a tenth of the client's time.
+    /// creates the future itself. A future is large: moving it to the worker, and freeing it on another
+    /// thread, took a tenth of the client's time.
     fn run(self) -> impl Future<Output = bool> + Send;
 }
 

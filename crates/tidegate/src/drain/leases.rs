@@ -1,5 +1,5 @@
-//! Owns the leases of the events in the buffer: how far each may start, what is left of it, when it was renewed,
-//! and which are over. It is pure.
+//! Owns the leases of the events in the buffer: how far each may start, what is left of it, when it was
+//! renewed, and which are over. It is pure.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;

@@ -265,8 +265,8 @@ impl ServiceLimits {
         Some((Target::Claim(claim), Vec::new()))
     }
 
-    /// Processes the answer to a claim. Returns the kinds whose events need not wait in the buffer, because other
-    /// workers have all places.
+    /// Processes the answer to a claim. Returns the kinds whose events need not wait in the buffer, because
+    /// other workers have all places.
     pub(super) fn granted(
         &mut self,
         claim: &Claim,

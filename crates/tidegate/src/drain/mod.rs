@@ -9,7 +9,8 @@
 //!
 //! Two rules keep the order inside a group despite this overlap. First, a drain may lease further events of a
 //! group that it holds, because in `buffer` those events line up behind the earlier ones. Second, no lease is
-//! under way while an event goes back to the queue, so both sides always agree on which events are in the buffer.
+//! under way while an event goes back to the queue, so both sides always agree on which events are in the
+//! buffer.
 //!
 //! Each stage has one owner: the `fetcher` leases, the `buffer` holds, the `workers` run, and the `completer`
 //! writes. This file passes events from one to the next.
@@ -104,8 +105,8 @@ pub struct Hooks {
 /// Drains the queue with `app`'s handlers.
 ///
 /// # Errors
-/// If options are out of range or the database stays unavailable. Events in the buffer become available again when
-/// their leases run out.
+/// If options are out of range or the database stays unavailable. Events in the buffer become available again
+/// when their leases run out.
 pub async fn drain<D: Dispatch>(
     database: &Database,
     app: Arc<D>,
@@ -979,8 +980,8 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Retries an event later that no handler here can take. The delay grows with the age of the event, like
-    /// the backoff of its own attempts. Otherwise many such events, which nothing ends, would keep drains busy
-    /// for ever. An event that has held back its group for too long ends.
+    /// the backoff of its own attempts. Otherwise many such events, which nothing ends, would keep drains
+    /// busy for ever. An event that has held back its group for too long ends.
     fn defer(&mut self, event: &LeasedEvent, error: HandlerError) {
         if event.is_overdue {
             let why = "held back its group for longer than TIDEGATE_MAX_GROUP_DELAY";

@@ -37,7 +37,8 @@ pub(super) struct Scan {
     /// How many events to lease next.
     want: u32,
     at: Walk,
-    /// Whether the last lease reached the end of the queue. The scan stays there while events are in the buffer.
+    /// Whether the last lease reached the end of the queue. The scan stays there while events are in the
+    /// buffer.
     at_end: bool,
     /// The place to which the scan was called back since the last lease was sent.
     called_back: Option<i64>,

@@ -1,6 +1,6 @@
-//! Owns the tasks in which handlers run, and what runs in them. There is a limited number of workers. Each worker takes its next event
-//! itself when one has ended, and reports several ends to the loop at once. The workers decide neither what
-//! starts nor what becomes of an event.
+//! Owns the tasks in which handlers run, and what runs in them. There is a limited number of workers. Each
+//! worker takes its next event itself when one has ended, and reports several ends to the loop at once. The
+//! workers decide neither what starts nor what becomes of an event.
 //!
 //! With quick handlers, a task for each event and a wake-up of the loop for each end took a third of the
 //! client's time. So while handlers are quick, a few more events are handed over than there are workers. An
@@ -41,9 +41,9 @@ use crate::trace::TraceContext;
 /// them.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// The minimum and the maximum number of events in the buffer for each worker while handlers are quick, including the
-/// running one. The number above the minimum is limited to the work of [`SHORT`]. The loop is notified of
-/// ends when half as many have accumulated.
+/// The minimum and the maximum number of events in the buffer for each worker while handlers are quick,
+/// including the running one. The number above the minimum is limited to the work of [`SHORT`]. The loop is
+/// notified of ends when half as many have accumulated.
 const QUEUED: (usize, usize) = (4, 32);
 
 /// A line with less work than this is left to the worker that runs. With a worker for each event, two threads
@@ -412,8 +412,8 @@ struct Shared<H> {
 struct State<H> {
     waiting: VecDeque<Work<H>>,
     ended: Vec<WorkEnd>,
-    /// The event that each worker runs, by the worker's number. A worker that does not find its number here was
-    /// cut, and ends.
+    /// The event that each worker runs, by the worker's number. A worker that does not find its number here
+    /// was cut, and ends.
     workers: BTreeMap<u64, Worker<H>>,
     /// The parts of permits that the workers take.
     taken: usize,
@@ -479,9 +479,9 @@ impl<H: Run> Pool<H> {
         self.shared.runtime.clone()
     }
 
-    /// Returns how many events may be handed over and not ended. A single worker receives one event at a time,
-    /// so that the whole queue is handled in order (A2). The next event of a group can only be handed over
-    /// when the preceding one has ended.
+    /// Returns how many events may be handed over and not ended. A single worker receives one event at a
+    /// time, so that the whole queue is handled in order (A2). The next event of a group can only be handed
+    /// over when the preceding one has ended.
     pub(super) fn room(&self) -> usize {
         self.shared.state().room(self.shared.most)
     }
@@ -602,8 +602,8 @@ impl<H: Run> Pool<H> {
 }
 
 impl<H> Pool<H> {
-    /// Ends all workers. Returns how many handlers still run: a handler that waits for nothing cannot be ended,
-    /// and blocks its thread for as long as it likes.
+    /// Ends all workers. Returns how many handlers still run: a handler that waits for nothing cannot be
+    /// ended, and blocks its thread for as long as it likes.
     pub(super) async fn close(&self) -> usize {
         self.shared.cut_all();
         let all_gone = async {

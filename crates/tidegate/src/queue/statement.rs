@@ -1,5 +1,5 @@
-//! Owns the form of a statement. Statements stand beside the calls that send them; [`super::statements`] lists
-//! all of them.
+//! Owns the form of a statement. Statements stand beside the calls that send them; [`super::statements`]
+//! lists all of them.
 
 use tokio_postgres::types::Type;
 
@@ -14,8 +14,8 @@ pub struct Statement {
     pub text: &'static str,
 }
 
-/// Defines statements, each as `NAME: "name in error messages" [types of its parameters] = "text";`, and their
-/// list `ALL`.
+/// Defines statements, each as `NAME: "name in error messages" [types of its parameters] = "text";`, and
+/// their list `ALL`.
 macro_rules! statements {
     ($($(#[$doc:meta])* $vis:vis $name:ident: $label:literal [$($param:ident),*] = $text:expr;)+) => {
         $(

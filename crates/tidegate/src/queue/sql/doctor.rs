@@ -14,11 +14,12 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('Inter
        set_config('DateStyle', 'ISO, YMD', true), set_config('TimeZone', 'UTC', true),
        set_config('quote_all_identifiers', 'off', true)";
 
-    /// The schema as lines, one for each object that a migration creates, with the same wording in Postgres 15 to
-    /// 18.
+    /// The schema as lines, one for each object that a migration creates, with the same wording in Postgres
+    /// 15 to 18.
     ///
     /// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and
-    /// bodies in standard SQL. Second, what differs between databases: the log's partitions by day, the bodies of
+    /// bodies in standard SQL. Second, what differs between databases: the log's partitions by day, the
+    /// bodies of
     /// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, and the migrations' histories. Third,
     /// what a partition inherits from its parent.
     pub CATALOG: "catalog" [] = "\
@@ -112,8 +113,8 @@ SELECT c.relname::text
     pub STRAY_ROWS: "stray_rows" [INT8] =
         "SELECT count(*) FROM (SELECT FROM tidegate.event_log_default LIMIT $1) AS stray";
 
-    /// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been worked on
-    /// longest, and for how many seconds.
+    /// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been
+    /// worked on longest, and for how many seconds.
     pub LEASES: "leases" [FLOAT8] = "\
 WITH leased AS MATERIALIZED (
     SELECT q.id, l.taken_at, l.expires_at
@@ -135,8 +136,8 @@ UNION ALL
 SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m";
 
     /// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the
-    /// number of seconds, and whether any event has ended since. Delayed events count too, because a drain must
-    /// bring them back.
+    /// number of seconds, and whether any event has ended since. Delayed events count too, because a drain
+    /// must bring them back.
     pub UNTOUCHED: "untouched" [FLOAT8, TEXT_ARRAY] = "\
 WITH held AS MATERIALIZED (
     SELECT k.kind FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL ($2)
@@ -196,8 +197,8 @@ SELECT live.kind, k.kind IS NOT NULL, live.events
  WHERE k.kind IS NULL OR live.kind <> ALL ($1)
  ORDER BY live.kind";
 
-    /// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of the
-    /// last autovacuum.
+    /// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of
+    /// the last autovacuum.
     pub BLOAT: "bloat" [] = "\
 SELECT s.n_live_tup, s.n_dead_tup, pg_relation_size(s.relid),
        to_char(s.last_autovacuum AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')
@@ -216,8 +217,8 @@ SELECT c.oid::regclass::text, told.option
    AND EXISTS (SELECT FROM unnest(told.options) AS o WHERE o ~* '^autovacuum_enabled=(off|f|n|0)')
  ORDER BY 1, 2";
 
-    /// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a replication
-    /// slot, `$2` transactions: what each one is, and how to end it.
+    /// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a
+    /// replication slot, `$2` transactions: what each one is, and how to end it.
     pub HOLDERS: "holders" [FLOAT8, INT8] = "\
 SELECT format('session %s of %s, %s, has had a transaction open for %s s', a.pid, coalesce(a.usename, 'nobody'),
               coalesce(a.state, 'unknown'), round(extract(epoch FROM statement_timestamp() - a.xact_start))),
@@ -251,8 +252,8 @@ SELECT s.name, s.setting, s.source, quote_ident(current_database()), quote_ident
  WHERE s.name = ANY ($1)
  ORDER BY s.name";
 
-    /// Three numbers: the relations that a query of the whole log locks, the locks that the server has room for,
-    /// and the sessions for which it reserves that room.
+    /// Three numbers: the relations that a query of the whole log locks, the locks that the server has room
+    /// for, and the sessions for which it reserves that room.
     pub LOCKS: "locks" [] = "\
 SELECT (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') AS t)
      + (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') AS t

@@ -31,8 +31,8 @@ SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts
     /// The events in hand under these lease tokens, in one snapshot.
     pub IN_HAND: "in_hand" [UUID_ARRAY] = "SELECT * FROM tidegate.in_hand($1)";
 
-    /// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the lowest
-    /// id, from which the next scan must start.
+    /// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the
+    /// lowest id, from which the next scan must start.
     pub PROMOTE: "promote" [INT8] = "SELECT * FROM tidegate.promote($1)";
 
     /// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among
@@ -43,8 +43,8 @@ SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts
     /// Renews leases that are still held. A lease that is not returned is lost.
     pub RENEW: "renew" [UUID, UUID_ARRAY, FLOAT8] = "SELECT * FROM tidegate.renew($1, $2, $3)";
 
-    /// Lowers the marks up to which handlers of leases may have started, where they are still the ones that `$3`
-    /// names.
+    /// Lowers the marks up to which handlers of leases may have started, where they are still the ones that
+    /// `$3` names.
     pub TAKE_BACK_STARTS: "take_back_starts" [UUID, UUID_ARRAY, INT8_ARRAY, INT8_ARRAY] =
         "SELECT tidegate.take_back_starts($1, $2, $3, $4)";
 
@@ -52,13 +52,13 @@ SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts
     pub HAND_BACK: "hand_back" [UUID, INT8_ARRAY, UUID_ARRAY] =
         "SELECT h.left_ids, h.busy_ids FROM tidegate.hand_back($1, $2, $3) AS h";
 
-    /// Moves completed events to the log if nothing else must be written for them, which is true of most events.
-    /// The ranges are passed as text.
+    /// Moves completed events to the log if nothing else must be written for them, which is true of most
+    /// events. The ranges are passed as text.
     pub COMPLETE: "complete" [UUID_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY] =
         "SELECT c.ended, c.cuts FROM tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c";
 
-    /// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not returned
-    /// was no longer held by this drain, or is busy.
+    /// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not
+    /// returned was no longer held by this drain, or is busy.
     pub FINALIZE: "finalize" [
         UUID, INT8_ARRAY, TEXT_ARRAY, BOOL_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL, INT8_ARRAY,
         TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY

@@ -3,10 +3,10 @@
 use super::statements;
 
 statements! {
-    /// The number of live events and the age of the oldest. Counts exactly up to 100,000. Beyond that it returns
-    /// the planner's estimate, because counting millions takes longer than a whole tick. The count also finds the
-    /// lowest id. A search in the index would pass every dead entry once more (with 200,000 of them 0.28 s,
-    /// without 0.18 s).
+    /// The number of live events and the age of the oldest. Counts exactly up to 100,000. Beyond that it
+    /// returns the planner's estimate, because counting millions takes longer than a whole tick. The count
+    /// also finds the lowest id. A search in the index would pass every dead entry once more (with 200,000 of
+    /// them 0.28 s, without 0.18 s).
     pub BACKLOG: "backlog" [] = "\
 SELECT CASE WHEN counted.n < 100000 THEN counted.n
             ELSE greatest(counted.n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass)) END,
@@ -35,8 +35,8 @@ SELECT row_to_json(e)::text FROM (SELECT *, 'event_queue' AS \"in\" FROM tidegat
 UNION ALL
 SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\" FROM tidegate.logged($1)) AS l";
 
-    /// One event as a job. A pending event is expected to end when a drain is next woken, every `$2` seconds from
-    /// its publish on. Therefore the reported time is never in the past.
+    /// One event as a job. A pending event is expected to end when a drain is next woken, every `$2` seconds
+    /// from its publish on. Therefore the reported time is never in the past.
     pub JOB: "job" [INT8, FLOAT8] = "\
 SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'status_code', j.status_code,
                           'result', j.result, 'errors', j.errors,
@@ -56,20 +56,22 @@ SELECT (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 
        (SELECT count(*) FROM tidegate.event_log
          WHERE finished_at > statement_timestamp() - interval '1 minute')";
 
-    /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first, among
-    /// the `$2` events with the earliest deadlines. `$1` is a window in seconds. An event counts in three cases:
+    /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first,
+    /// among the `$2` events with the earliest deadlines. `$1` is a window in seconds. An event counts in
+    /// three cases:
     ///
     /// - Its deadline is within the window.
     /// - It is delayed until after its deadline.
     /// - Its turn comes after its deadline: more events of its kind have earlier deadlines than can finish by
-    ///   then at the rate of the last window. This test applies only to an event that has been ready for a whole
-    ///   window. During that time there was always more to do than was done, so the rate is the capacity. The
-    ///   rate of a queue that was empty at times shows how much was published, not how much it can do.
+    ///   then at the rate of the last window. This test applies only to an event that has been ready for a
+    ///   whole window. During that time there was always more to do than was done, so the rate is the
+    ///   capacity. The rate of a queue that was empty at times shows how much was published, not how much it
+    ///   can do.
     ///
-    /// Events that have started do not count, and neither do events past their deadline, which are already lost.
-    /// The statement walks the index up to `$2` rows, with a million rows as with a thousand. If it needs a rate,
-    /// it sums the figures of the window's minutes: counting the log took 200 ms at 10,000,000 rows, at the end
-    /// of each drain.
+    /// Events that have started do not count, and neither do events past their deadline, which are already
+    /// lost. The statement walks the index up to `$2` rows, with a million rows as with a thousand. If it
+    /// needs a rate, it sums the figures of the window's minutes: counting the log took 200 ms at 10,000,000
+    /// rows, at the end of each drain.
     pub EXPIRING: "expiring" [FLOAT8, INT8] = "\
 WITH held AS MATERIALIZED (
     SELECT started FROM tidegate.held
@@ -94,13 +96,14 @@ SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', 
  GROUP BY p.kind
  ORDER BY min(p.expires_at), p.kind";
 
-    /// Events, live and logged, newest first. A filter that is null matches all events. Nothing is prepared, so
-    /// the planner sees the filters as constants: null filters cost nothing, and the others use their index. An
-    /// event that was created after a time also finished after it, so the log's block range index applies.
+    /// Events, live and logged, newest first. A filter that is null matches all events. Nothing is prepared,
+    /// so the planner sees the filters as constants: null filters cost nothing, and the others use their
+    /// index. An event that was created after a time also finished after it, so the log's block range index
+    /// applies.
     ///
     /// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8`
-    /// seconds ago: created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids, which
-    /// bounds the search.
+    /// seconds ago: created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids,
+    /// which bounds the search.
     pub LIST: "list" [TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8] = "\
 WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
 SELECT to_jsonb(e)::text
@@ -137,9 +140,9 @@ SELECT to_jsonb(e)::text
              ORDER BY id DESC LIMIT $3) AS logged
          ORDER BY id DESC LIMIT $3) AS e";
 
-    /// How far back a search reaches: the first id that it does not reach, and when that event was created. The
-    /// search looks at the newest `$4` live events (if `$2`) and the newest `$4` finished ones (if `$3`) below
-    /// the id `$1`. There is no row if it reaches all events. Only the indexes of the ids are walked.
+    /// How far back a search reaches: the first id that it does not reach, and when that event was created.
+    /// The search looks at the newest `$4` live events (if `$2`) and the newest `$4` finished ones (if `$3`)
+    /// below the id `$1`. There is no row if it reaches all events. Only the indexes of the ids are walked.
     pub SEARCH_FLOOR: "search_floor" [INT8, BOOL, BOOL, INT8] = "\
 WITH floor AS MATERIALIZED (
     SELECT greatest((SELECT id FROM tidegate.event_queue WHERE $2 AND ($1::bigint IS NULL OR id < $1)
@@ -151,8 +154,8 @@ SELECT floor.id, to_char((SELECT created_at FROM tidegate.event_queue WHERE id =
                          AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')
   FROM floor WHERE floor.id IS NOT NULL";
 
-    /// The family of an event, each member as an object: its ancestors, nearest first, then its descendants, then
-    /// the rest of the family; at most `$2` in all.
+    /// The family of an event, each member as an object: its ancestors, nearest first, then its descendants,
+    /// then the rest of the family; at most `$2` in all.
     pub LINEAGE: "lineage" [INT8, INT8] = "SELECT l::text FROM tidegate.lineage($1, $2) AS l";
 
     /// Registers the kinds of a program. Operators' changes stay.

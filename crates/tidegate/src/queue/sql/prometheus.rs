@@ -14,9 +14,9 @@ statements! {
     /// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been
     /// ready. Reading by id costs little and includes the oldest events.
     ///
-    /// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its kind
-    /// is paused; `waiting_for_service` if its kind needs a service that is not called; `retrying` or `planned`
-    /// if its time has not come, after an attempt or without one; otherwise `ready`.
+    /// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its
+    /// kind is paused; `waiting_for_service` if its kind needs a service that is not called; `retrying` or
+    /// `planned` if its time has not come, after an attempt or without one; otherwise `ready`.
     pub EVENTS: "prometheus_events" [INT8] = "\
 WITH held AS MATERIALIZED (
     SELECT ids FROM tidegate.held

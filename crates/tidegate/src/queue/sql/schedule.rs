@@ -3,9 +3,9 @@
 use super::statements;
 
 statements! {
-    /// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most `$3`.
-    /// The time is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait like its
-    /// events.
+    /// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most
+    /// `$3`. The time is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait
+    /// like its events.
     pub DUE_SCHEDULES: "due_schedules" [TEXT_ARRAY, INT8, INT4, FLOAT8] = "\
 SELECT s.id, s.name, s.revision, s.cron, extract(epoch FROM s.every)::int8, s.time_zone, s.catch_up,
        extract(epoch FROM s.start_within)::int8, floor(extract(epoch FROM s.since))::int8,
@@ -37,8 +37,8 @@ SELECT s.name, s.kind, s.payload::text, s.cron, extract(epoch FROM s.every)::int
     pub DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT, TEXT] =
         "SELECT tidegate.drop_schedule($1, $2, $3, NULL)::text";
 
-    /// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the clock, or
-    /// they have not fired for `$1` seconds after their slot.
+    /// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the
+    /// clock, or they have not fired for `$1` seconds after their slot.
     pub TROUBLED_SCHEDULES: "troubled_schedules" [FLOAT8] = "\
 SELECT s.name, CASE WHEN s.problem IS NOT NULL THEN s.problem
                     WHEN k.kind IS NULL THEN 'its kind ' || s.kind || ' is not registered'

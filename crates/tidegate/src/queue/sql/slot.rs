@@ -23,8 +23,8 @@ statements! {
     /// Records a drain that ends, with its report.
     pub NOTE_RUN: "note_run" [UUID, TEXT] = "SELECT tidegate.note_run($1, $2::json)";
 
-    /// The number of events that a drain could lease now, counted up to `$2`, and the next time when there will
-    /// be more. A time that is overdue counts as now.
+    /// The number of events that a drain could lease now, counted up to `$2`, and the next time when there
+    /// will be more. A time that is overdue counts as now.
     pub LEFT_TO_DO: "left_to_do" [TEXT_ARRAY, INT8] = "\
 SELECT l.ready, CASE WHEN l.next_due_at < 'infinity' THEN
            to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END,

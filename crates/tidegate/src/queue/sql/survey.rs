@@ -62,8 +62,8 @@ SELECT jsonb_build_object('service', s.service, 'state', s.state, 'since', s.sin
                        WHERE p.service = s.service AND p.until >= statement_timestamp()))::text
   FROM tidegate.service AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
 
-    /// Dead letters of the last `$1` seconds by kind, status and error code, among the latest `$3`. `$2` selects
-    /// a kind.
+    /// Dead letters of the last `$1` seconds by kind, status and error code, among the latest `$3`. `$2`
+    /// selects a kind.
     pub DEAD: "dead" [FLOAT8, TEXT, INT8] = "\
 SELECT jsonb_build_object('kind', d.kind, 'status', d.status, 'code', d.code, 'events', count(*),
            'first', min(d.finished_at), 'last', max(d.finished_at), 'last_id', max(d.id),
@@ -104,8 +104,8 @@ SELECT c.payload, c.result, c.progress, c.errors, c.traceparent
     /// The progress that the running handler of one event reports.
     pub WORK: "work" [INT8] = "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1";
 
-    /// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most `$4`. An
-    /// entry can name a hundred thousand events; the first ten are returned.
+    /// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most
+    /// `$4`. An entry can name a hundred thousand events; the first ten are returned.
     pub AUDIT: "audit" [INT8, TEXT, TEXT, INT8] = "\
 SELECT to_jsonb(a)::text
   FROM (SELECT id, at, session_user_name, actor, action, filter - 'ids' AS filter, ids[1:10] AS ids, count, reason
