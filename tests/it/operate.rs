@@ -1524,6 +1524,57 @@ async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
 }
 
 #[tokio::test]
+async fn the_notes_of_an_event_are_found_among_many_and_go_when_it_is_forgotten() {
+    let db = probe_database().await;
+    let mut client = db.client().await;
+    let ids = ended(&db, &client, 2).await;
+    let (id, neighbour) = (ids[0], ids[1]);
+    // Those on other events, of which there are many in the log.
+    client
+        .batch_execute(
+            "INSERT INTO tidegate.audit (action, ids, filter)
+             SELECT 'note', ARRAY[1000000 + n], jsonb_build_object('text', 'of others') FROM generate_series(1, 20000) AS n",
+        )
+        .await
+        .unwrap();
+    let note = async |id: i64, text: &str| {
+        let call = format!("SELECT tidegate.note({id}, '{text}', 'asked')");
+        client.batch_execute(&call).await.unwrap();
+    };
+    for n in 1..=101 {
+        note(id, &format!("canary {n}")).await;
+    }
+    note(neighbour, "canary of the neighbour").await;
+    note(i64::MAX, "canary of nobody").await;
+    let shown = notes_of(&mut client, id).await;
+    assert_eq!((shown.len(), shown[0].as_str()), (100, "canary 2"));
+    for statistics in ["ANALYZE tidegate.audit", "SELECT"] {
+        client.batch_execute(statistics).await.unwrap();
+        notes_of(&mut client, id).await;
+    }
+    let forget = format!("SELECT tidegate.forget(ARRAY[{id}], 'asked')");
+    client.batch_execute(&forget).await.unwrap();
+    assert_eq!(notes_of(&mut client, id).await[0], "(forgotten)");
+    let kept = notes_of(&mut client, neighbour).await;
+    assert_eq!(kept, ["canary of the neighbour"]);
+    let left = "SELECT count(*) FROM tidegate.audit WHERE filter->>'text' LIKE 'canary%'";
+    assert_eq!(number(&client, left).await, 1);
+}
+
+/// The remarks on an event. They are read without a look at those on others.
+async fn notes_of(client: &mut Client, id: i64) -> Vec<String> {
+    let transaction = client.transaction().await.unwrap();
+    let notes = format!("SELECT text FROM tidegate.notes({id})");
+    let rows = transaction.query(&notes, &[]).await.unwrap();
+    let read = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
+                  FROM pg_stat_xact_user_tables WHERE relid = 'tidegate.audit'::regclass";
+    let read: i64 = transaction.query_one(read, &[]).await.unwrap().get(0);
+    // The server also counts the calls just before.
+    assert!(read < 1000, "{read} rows");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
 async fn the_command_line_pauses_resumes_and_unblocks_in_the_name_of_who_asks() {
     let db = probe_database().await;
     let client = db.client().await;

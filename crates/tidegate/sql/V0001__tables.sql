@@ -530,7 +530,7 @@ COMMENT ON COLUMN tidegate.audit.at IS 'When the action ran.';
 COMMENT ON COLUMN tidegate.audit.session_user_name IS 'The database login that ran it.';
 COMMENT ON COLUMN tidegate.audit.actor IS 'The operator''s name, as the caller gave it, 1 to 200 characters. Null: not given.';
 COMMENT ON COLUMN tidegate.audit.action IS 'The action, such as replay, requeue, cancel, pause, cleanup.';
-COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object; a key is (forgotten) if its events were.';
+COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object; a key, or the text of a note, is (forgotten) if its events were.';
 COMMENT ON COLUMN tidegate.audit.ids IS
     'The ids of the changed events. Null or empty: no event was changed, or the ids are not recorded.';
 COMMENT ON COLUMN tidegate.audit.count IS 'How many events or rows were changed.';
@@ -545,6 +545,8 @@ CREATE INDEX audit_action ON tidegate.audit (action, id);
 -- change).
 CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops) WITH (fastupdate = off)
     WHERE filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'];
+-- Finds the remarks on one event, however many there are on others.
+CREATE INDEX audit_notes ON tidegate.audit ((ids[1]), id) WHERE action = 'note';
 
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -562,10 +564,10 @@ CREATE TRIGGER audit_append_only
 CREATE FUNCTION tidegate.without_keys(filter jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN filter || (SELECT coalesce(jsonb_object_agg(k, '(forgotten)'), '{}')
-                        FROM unnest(ARRAY['group_key', 'dedup_key', 'correlation_id']) AS k WHERE filter ? k);
-COMMENT ON FUNCTION tidegate.without_keys IS 'A filter of the audit without the keys of a person.';
+                        FROM unnest(ARRAY['group_key', 'dedup_key', 'correlation_id', 'text']) AS k WHERE filter ? k);
+COMMENT ON FUNCTION tidegate.without_keys IS 'A filter of the audit without the keys of a person and without the text of a note.';
 
--- The one change that is allowed is the one that forget() makes: the keys go, and nothing else changes.
+-- The one change that is allowed is the one that forget() makes: keys and texts go, and nothing else changes.
 CREATE TRIGGER audit_keeps_its_rows
     BEFORE UPDATE ON tidegate.audit
     FOR EACH ROW WHEN (to_jsonb(NEW) <> to_jsonb(OLD) || jsonb_build_object('filter', tidegate.without_keys(OLD.filter)))

@@ -633,7 +633,7 @@ BEGIN
     END IF;
     found := EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = note.id) OR EXISTS (SELECT FROM tidegate.logged(note.id));
     IF NOT coalesce(note.dry_run, false) THEN
-        PERFORM tidegate.record_action('note', note.actor, jsonb_build_object('id', note.id, 'text', note."text"),
+        PERFORM tidegate.record_action('note', note.actor, jsonb_build_object('id', note.id, 'text', CASE WHEN found THEN note."text" END),
                                        CASE WHEN found THEN ARRAY[note.id] END, note.reason);
     END IF;
     RETURN jsonb_build_object('action', 'note', 'dry_run', coalesce(note.dry_run, false), 'id', note.id, 'refused',
@@ -646,6 +646,8 @@ COMMENT ON FUNCTION tidegate.note IS
 CREATE FUNCTION tidegate.notes(id bigint) RETURNS TABLE (at timestamptz, actor text, "text" text)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
-    SELECT a.at, a.actor, a.filter->>'text' FROM tidegate.audit AS a WHERE a.action = 'note' AND a.ids = ARRAY[notes.id] ORDER BY a.id
+    SELECT n.at, n.actor, n.filter->>'text'
+      FROM (SELECT a.* FROM tidegate.audit AS a WHERE a.action = 'note' AND a.ids[1] = notes.id ORDER BY a.id DESC LIMIT 100) AS n
+     ORDER BY n.id
 $$;
-COMMENT ON FUNCTION tidegate.notes IS 'The remarks on an event, oldest first. id: the event.';
+COMMENT ON FUNCTION tidegate.notes IS 'The latest 100 remarks on an event, oldest first. id: the event.';

@@ -122,6 +122,8 @@ BEGIN
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
         PERFORM tidegate.forget_arguments(logged, forget.groups, forget.correlation_ids);
+        UPDATE tidegate.audit AS a SET filter = tidegate.without_keys(a.filter)
+         WHERE a.action = 'note' AND a.ids[1] = ANY (forget.ids);
         UPDATE tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
                dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()

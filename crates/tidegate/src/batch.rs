@@ -84,7 +84,8 @@ type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync
 ///     }
 /// }
 ///
-/// // The program also sets this policy: up to 100 events share a call, and none waits longer than 200 ms for it.
+/// // The program also sets this policy: up to 100 events share a call, and none waits for it for longer than
+/// // 200 ms.
 /// let policy = Policy::default().batch(100, Duration::from_millis(200));
 /// ```
 pub struct Batch<T, R> {

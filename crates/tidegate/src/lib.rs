@@ -28,7 +28,7 @@
 //!     }
 //! }
 //!
-//! /// Commits its own writes together with the completion of the event, so the booking is written exactly once.
+//! /// Commits its own writes together with the event's completion, so the booking is written exactly once.
 //! async fn book(order: &OrderPlaced, ctx: &Context) -> HandlerResult {
 //!     let transaction = ctx.transaction().await?;
 //!     transaction.execute("INSERT INTO bookings (order_id) VALUES ($1)", &[&order.order_id]).await?;
@@ -82,12 +82,13 @@
 //!   function or the command line; for one database or for several).
 //! - Publishing: `periodic` and `schedule` (periodic events and when they are due), `intake` (messages from
 //!   outside, each taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
-//! - Operating: `admin` (what operators ask, a file a verb, with their list; `admin::invocation` is the format
-//!   of Lambda and of `--json`), `moment` (times as operators write them), `look` and `survey` (views that read
-//!   a bounded number of rows), `doctor` (checks of a database), `status` (what reports of drains share with
-//!   these).
+//! - Operating: `admin` (what operators request, a file for each verb, and their list; `admin::invocation` is
+//!   the format of Lambda and of `--json`), `moment` (times as operators write them), `look` and `survey`
+//!   (views that read a bounded number of rows), `doctor` (checks of a database), `status` (what reports of
+//!   drains share with these).
 //! - Storing: `retention` (how finished events leave the log) and `steps` (how a cleanup runs its steps),
-//!   `forget` (the data about people in a program's own tables), `sealing` and `seal` (encrypted payloads and the keys).
+//!   `forget` (the data about people in a program's own tables), `sealing` and `seal` (encrypted payloads and
+//!   their keys).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for
 //!   Prometheus), `trace` (carries a trace through the queue, and emits spans).
 //! - `error` is the error type of all of them; `testing` is the test kit.

@@ -50,14 +50,18 @@ impl Verb for CancelRequest {
     type Report = CancelReport;
 
     fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.select, &mut self.audit]
+        vec![&mut self.select]
+    }
+
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     async fn run(&self, service: &Service) -> Result<CancelReport, Error> {
         let change = Change {
             statement: &CANCEL,
             select: &self.select,
-            audit: service.signed(&self.audit),
+            audit: &self.audit,
             values: Vec::new(),
         };
         let done = change.run(&service.database).await?;

@@ -123,16 +123,15 @@ impl Verb for ForgetRequest {
     type Report = ForgetReport;
 
     fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.whom, &mut self.audit]
+        vec![&mut self.whom]
+    }
+
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     async fn run(&self, service: &Service) -> Result<ForgetReport, Error> {
-        let audit = service.signed(&self.audit);
-        let request = Self {
-            audit,
-            ..self.clone()
-        };
-        forget(&service.database, service.records(), &request).await
+        forget(&service.database, service.records(), self).await
     }
 }
 

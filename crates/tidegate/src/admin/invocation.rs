@@ -157,7 +157,13 @@ pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V, Error> {
     let mut request: V = fields.take()?;
     let parts = request.parts().into_iter();
     let read = parts.map(|part| part.read(&mut fields));
-    let wrong: Vec<Error> = read.filter_map(Result::err).collect();
+    let mut wrong: Vec<Error> = read.filter_map(Result::err).collect();
+    if let Some(audit) = request.audit() {
+        match fields.take() {
+            Ok(given) => *audit = given,
+            Err(error) => wrong.push(error),
+        }
+    }
     if let Some(unknown) = fields.left.keys().next() {
         let known: Vec<String> = fields
             .known

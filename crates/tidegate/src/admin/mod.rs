@@ -55,7 +55,7 @@ macro_rules! statement {
 }
 
 /// What an operator may ask: the request itself. [`Service::run`] answers it.
-pub trait Verb: DeserializeOwned + Send + Sync {
+pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     /// Its name in invocations.
     const NAME: &'static str;
     /// Whether it may change something. A verb that does not needs the role `tidegate_read` only.
@@ -74,6 +74,17 @@ pub trait Verb: DeserializeOwned + Send + Sync {
     /// Returns the parts of the request that other verbs have too. Their fields are its own fields in JSON.
     fn parts(&mut self) -> Vec<&mut dyn Part> {
         Vec::new()
+    }
+
+    /// Returns its reason and actor, if both are a part of it. Their fields are its own fields in JSON.
+    fn audit(&mut self) -> Option<&mut Audit> {
+        None
+    }
+
+    /// Returns the operator's name for the audit. If it is `None`, the settings' name is filled in before the
+    /// verb runs.
+    fn actor(&mut self) -> Option<&mut Option<String>> {
+        self.audit().map(|audit| &mut audit.actor)
     }
 
     /// Checks what the types of the fields cannot say.
@@ -209,7 +220,7 @@ macro_rules! walk {
             ) -> Result<Value, Failure> {
                 match self {
                     $($(Self::$name(asked) => {
-                        asked.check()?;
+                        let asked = service.checked(asked)?;
                         Ok(fit(asked.answer(service, time, hooks).await?, ANSWER_LIMIT))
                     })+)*
                     // The program itself limits the content and the length of this answer.

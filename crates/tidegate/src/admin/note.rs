@@ -5,7 +5,7 @@ use super::prelude::*;
 
 /// Write a remark on an event, live or finished; show prints it.
 ///
-/// The remark is kept with the audit, and stays when the event is forgotten: it should name no person.
+/// The remark is kept with the audit, and goes when the event is forgotten.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(
     after_help = "Example:\n  tidegate note 42 --text 'the customer was called' --reason 'ticket 17'"
@@ -50,15 +50,14 @@ impl Verb for NoteRequest {
 
     type Report = NoteReport;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.audit]
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     async fn run(&self, service: &Service) -> Result<NoteReport, Error> {
-        let Audit { reason, actor } = service.signed(&self.audit);
+        let Audit { reason, actor } = &self.audit;
         let client = service.database.connect().await?;
-        let values: &[&(dyn ToSql + Sync)] =
-            &[&self.id, &self.text, &reason, &actor, &self.dry_run];
+        let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.text, reason, actor, &self.dry_run];
         report(&client, &NOTE, values).await
     }
 }

@@ -54,13 +54,6 @@ impl PauseRequest {
     pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<PauseReport, Error> {
         report(client, &PAUSE, &[&self.kind, &self.reason, &self.actor]).await
     }
-
-    fn signed(&self, service: &Service) -> Self {
-        Self {
-            actor: service.actor(self.actor.as_ref()),
-            ..self.clone()
-        }
-    }
 }
 
 impl Verb for PauseRequest {
@@ -70,9 +63,12 @@ impl Verb for PauseRequest {
 
     type Report = PauseReport;
 
+    fn actor(&mut self) -> Option<&mut Option<String>> {
+        Some(&mut self.actor)
+    }
+
     async fn run(&self, service: &Service) -> Result<PauseReport, Error> {
-        let client = service.database.connect().await?;
-        self.signed(service).on(&client).await
+        self.on(&service.database.connect().await?).await
     }
 }
 
@@ -98,9 +94,11 @@ impl Verb for ResumeRequest {
         vec![&mut self.of]
     }
 
+    fn actor(&mut self) -> Option<&mut Option<String>> {
+        Some(&mut self.of.actor)
+    }
+
     async fn run(&self, service: &Service) -> Result<PauseReport, Error> {
-        let of = self.of.signed(service);
-        let client = service.database.connect().await?;
-        Self { of }.on(&client).await
+        self.on(&service.database.connect().await?).await
     }
 }

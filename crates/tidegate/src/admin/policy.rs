@@ -134,14 +134,17 @@ impl Verb for PolicyRequest {
 
     type Report = PolicyReport;
 
+    fn actor(&mut self) -> Option<&mut Option<String>> {
+        Some(&mut self.actor)
+    }
+
     async fn run(&self, service: &Service) -> Result<PolicyReport, Error> {
         let client = service.database.connect().await?;
         let change = self.change()?.to_string();
-        let actor = service.actor(self.actor.as_ref());
         report(
             &client,
             &SET_POLICY,
-            &[&self.kind, &change, &self.reason, &actor],
+            &[&self.kind, &change, &self.reason, &self.actor],
         )
         .await
     }

@@ -14,7 +14,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_postgres::Transaction;
 
 pub use self::deployment::Deployment;
-use super::{Actions, Audit, MigrateRequest, Request, Verb};
+use super::{Actions, MigrateRequest, Request, Verb};
 use crate::chain::StartDrain;
 use crate::config::Lookup;
 use crate::connect::Database;
@@ -331,8 +331,17 @@ impl Service {
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
     pub async fn run<V: Verb>(&self, verb: &V) -> Result<V::Report, Error> {
+        self.checked(verb)?.run(self).await
+    }
+
+    /// Checks a request. Returns it with the operator's name of the settings if it has none itself.
+    pub(super) fn checked<V: Verb>(&self, verb: &V) -> Result<V, Error> {
+        let mut verb = verb.clone();
+        if let Some(actor) = verb.actor().filter(|actor| actor.is_none()) {
+            actor.clone_from(&self.actor);
+        }
         verb.check()?;
-        verb.run(self).await
+        Ok(verb)
     }
 
     /// Returns the kinds that this program handles.
@@ -352,19 +361,6 @@ impl Service {
             kinds: self.program.kinds,
             options: &self.options,
             tables: &self.program.tables,
-        }
-    }
-
-    /// Returns the operator's name, for the audit.
-    pub(super) fn actor(&self, asked: Option<&String>) -> Option<String> {
-        asked.or(self.actor.as_ref()).cloned()
-    }
-
-    /// Returns the reason with the operator's name.
-    pub(super) fn signed(&self, audit: &Audit) -> Audit {
-        Audit {
-            reason: audit.reason.clone(),
-            actor: self.actor(audit.actor.as_ref()),
         }
     }
 
@@ -501,10 +497,10 @@ impl Service {
             _ => event,
         };
         event.check()?;
-        let actor = self.actor(actor);
+        let actor = actor.or(self.actor.as_ref());
         let mut client = self.database.connect().await?;
         let published =
-            super::publish_by_hand(&mut client, &event, reason, actor.as_deref()).await?;
+            super::publish_by_hand(&mut client, &event, reason, actor.map(String::as_str)).await?;
         if event.delay.is_none() {
             self.wake().await;
         }

@@ -208,18 +208,11 @@ impl Verb for ReplayRequest {
 
     type Report = ReplayReport;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.audit]
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     async fn run(&self, service: &Service) -> Result<ReplayReport, Error> {
-        let audit = service.signed(&self.audit);
-        let client = service.database.connect().await?;
-        Self {
-            audit,
-            ..self.clone()
-        }
-        .on(&client)
-        .await
+        self.on(&service.database.connect().await?).await
     }
 }

@@ -98,7 +98,11 @@ impl Verb for RescheduleRequest {
     type Report = RescheduleReport;
 
     fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.select, &mut self.start, &mut self.audit]
+        vec![&mut self.select, &mut self.start]
+    }
+
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -137,7 +141,7 @@ impl Verb for RescheduleRequest {
         let change = Change {
             statement: &RESCHEDULE,
             select: &self.select,
-            audit: service.signed(&self.audit),
+            audit: &self.audit,
             values: vec![
                 &start.available_at,
                 &from_now,

@@ -82,12 +82,15 @@ impl Verb for RetentionRequest {
 
     type Report = Retention;
 
+    fn actor(&mut self) -> Option<&mut Option<String>> {
+        Some(&mut self.actor)
+    }
+
     async fn run(&self, service: &Service) -> Result<Retention, Error> {
-        let Some(mut change) = self.change(service.options.budget)? else {
+        let Some(change) = self.change(service.options.budget)? else {
             let kinds = retention::kinds(&service.database, self.kind.as_deref());
             return Ok(Retention::Kept(kinds.await?));
         };
-        change.actor = service.actor(change.actor.as_ref());
         let report = retention::change(&service.database, &change).await?;
         Ok(Retention::Changed(report))
     }

@@ -47,8 +47,8 @@ impl Verb for RetireRequest {
 
     type Report = RetireReport;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.audit]
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     async fn run(&self, service: &Service) -> Result<RetireReport, Error> {
@@ -57,13 +57,6 @@ impl Verb for RetireRequest {
             let text = format!("kind: {wanted}, got {:?}", self.kind);
             return Err(Error::Invalid(text));
         }
-        let audit = service.signed(&self.audit);
-        let client = service.database.connect().await?;
-        Self {
-            audit,
-            ..self.clone()
-        }
-        .on(&client)
-        .await
+        self.on(&service.database.connect().await?).await
     }
 }

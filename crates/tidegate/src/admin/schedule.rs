@@ -147,7 +147,7 @@ impl ScheduleRequest {
         let payload = asked.payload.as_ref().map(ToString::to_string);
         let payload = schedule::sealed(kind, payload).await?;
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
-        let Audit { reason, actor } = service.signed(&self.audit);
+        let Audit { reason, actor } = &self.audit;
         let values: &[&(dyn ToSql + Sync)] = &[
             &self.name,
             &kind,
@@ -158,8 +158,8 @@ impl ScheduleRequest {
             &asked.group,
             &seconds(asked.start_within),
             &asked.catch_up.unwrap_or_default().as_str(),
-            &reason,
-            &actor,
+            reason,
+            actor,
         ];
         let client = service.database.connect().await?;
         let change: ScheduleChange = report(&client, &SET, values).await?;
@@ -178,7 +178,11 @@ impl Verb for ScheduleRequest {
     type Report = ScheduleChange;
 
     fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.change, &mut self.recurring, &mut self.audit]
+        vec![&mut self.change, &mut self.recurring]
+    }
+
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -203,8 +207,8 @@ impl Verb for ScheduleRequest {
             ScheduleAction { remove: true, .. } => &REMOVE,
             ScheduleAction { .. } => &RUN,
         };
-        let Audit { reason, actor } = service.signed(&self.audit);
+        let Audit { reason, actor } = &self.audit;
         let client = service.database.connect().await?;
-        report(&client, statement, &[&self.name, &reason, &actor]).await
+        report(&client, statement, &[&self.name, reason, actor]).await
     }
 }

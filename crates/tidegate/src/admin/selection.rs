@@ -134,7 +134,7 @@ pub struct Changed {
 pub(super) struct Change<'a> {
     pub statement: &'static Statement,
     pub select: &'a Selection,
-    pub audit: Audit,
+    pub audit: &'a Audit,
     pub values: Vec<&'a (dyn ToSql + Sync)>,
 }
 

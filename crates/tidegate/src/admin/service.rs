@@ -84,7 +84,11 @@ impl Verb for ServiceRequest {
     type Report = ServiceChange;
 
     fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.change, &mut self.audit]
+        vec![&mut self.change]
+    }
+
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -100,7 +104,7 @@ impl Verb for ServiceRequest {
 
     async fn run(&self, service: &Service) -> Result<ServiceChange, Error> {
         let client = service.database.connect().await?;
-        let Audit { reason, actor } = &service.signed(&self.audit);
+        let Audit { reason, actor } = &self.audit;
         match self.change {
             Calls { pause: true, .. } => {
                 report(&client, &PAUSE, &[&self.name, reason, actor]).await

@@ -25,7 +25,7 @@ pub struct ShowReport {
     #[serde(flatten)]
     #[schemars(with = "rows::StoredEvent")]
     pub event: Value,
-    /// The remarks of operators on it, oldest first.
+    /// The latest 100 remarks of operators on it, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
     /// Its ancestors and descendants. `None` if the event has just ended and was cleaned up.

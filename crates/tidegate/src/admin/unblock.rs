@@ -126,7 +126,11 @@ impl Verb for UnblockRequest {
     type Report = UnblockReport;
 
     fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.how, &mut self.audit]
+        vec![&mut self.how]
+    }
+
+    fn audit(&mut self) -> Option<&mut Audit> {
+        Some(&mut self.audit)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -136,14 +140,7 @@ impl Verb for UnblockRequest {
     }
 
     async fn run(&self, service: &Service) -> Result<UnblockReport, Error> {
-        let audit = service.signed(&self.audit);
-        let client = service.database.connect().await?;
-        Self {
-            audit,
-            ..self.clone()
-        }
-        .on(&client)
-        .await
+        self.on(&service.database.connect().await?).await
     }
 }
 
