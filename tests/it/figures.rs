@@ -246,6 +246,45 @@ async fn what_a_transaction_completes_is_counted_as_what_a_drain_completes() {
 }
 
 #[tokio::test]
+async fn a_transaction_leaves_the_row_in_the_log_that_a_drain_leaves() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .batch_execute(
+            "UPDATE tidegate.event_kind SET retention_completed = '3 days' WHERE kind = 'act';
+             INSERT INTO tidegate.event_queue
+                    (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, attempts, max_attempts, created_at,
+                     expires_at, errors, progress, parent_id, replay_of, traceparent)
+             SELECT 'act', '{\"n\": 1.10}', 10, 'g', 'd' || n, 'c', 2, 9, now() - interval '1 hour', now() + interval '1 hour',
+                    '[{\"code\": \"x\"}]', '{\"steps\": {\"s\": 1}}', 7, 8 + n, '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
+               FROM generate_series(1, 2) AS n",
+        )
+        .await
+        .unwrap();
+    let batch = queue::lease(&client, &lease_request()).await.unwrap();
+    let [alone, together] = [0, 1].map(|n| batch.events[n].lease);
+    let complete = format!(
+        "SELECT tidegate.complete_held({}, '{}')",
+        alone.id, alone.token
+    );
+    client.batch_execute(&complete).await.unwrap();
+    let completion = Completion {
+        token: together.token,
+        done: vec![together.id],
+        ..Completion::default()
+    };
+    queue::complete(&client, &[completion]).await.unwrap();
+    let rows = "SELECT count(*) * 10 + count(DISTINCT to_jsonb(l) - ARRAY['id', 'dedup_key', 'replay_of', 'finished_at', 'expires_at']
+                       || jsonb_build_object('kept', l.expires_at - l.finished_at, 'keys', left(l.dedup_key, 1), 'of', l.replay_of - l.id))
+                  FROM tidegate.event_log AS l";
+    assert_eq!(number(&client, rows).await, 21);
+    let kept =
+        "SELECT count(*) FROM tidegate.event_log WHERE expires_at - finished_at = interval '3 days'
+                    AND payload::text = '{\"n\": 1.10}' AND progress IS NOT NULL AND attempts = 3";
+    assert_eq!(number(&client, kept).await, 2);
+}
+
+#[tokio::test]
 async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
     let db = probe_database().await;
     let client = db.client().await;
