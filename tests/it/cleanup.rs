@@ -326,6 +326,32 @@ async fn a_partition_whose_last_row_has_expired_is_dropped_whole() {
 }
 
 #[tokio::test]
+async fn a_step_that_the_database_refuses_stops_no_other_and_is_told_at_the_end() {
+    let (db, client) = remembering_database().await;
+    let gone = expired_partition(&client, 2 * DAY, 100).await;
+    let used = expired_partition(&client, 3 * DAY, 50).await;
+    let view = format!("CREATE VIEW of_somebody AS SELECT id FROM tidegate.{used}");
+    execute(&client, &view).await;
+    let late = clock(&client).await - DAY;
+    log_rows(&client, 7, late).await;
+    let refused = cleanup(
+        &db.database(),
+        &CleanupOptions::default(),
+        CleanupHooks::default(),
+    )
+    .await;
+    let told = refused.unwrap_err().to_string();
+    assert!(
+        told.contains("of_somebody") || told.contains(&used),
+        "{told}"
+    );
+    assert!(!exists(&client, &gone).await && exists(&client, &used).await);
+    execute(&client, "DROP VIEW of_somebody").await;
+    clean(&db, |_| ()).await;
+    assert_eq!(log_count(&client).await, 0);
+}
+
+#[tokio::test]
 async fn rows_of_a_new_partitions_day_move_out_of_the_default_one_unless_they_are_too_many() {
     let (db, client) = remembering_database().await;
     execute(
