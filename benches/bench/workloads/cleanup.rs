@@ -17,35 +17,21 @@ pub async fn run(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("cleanup").await?, bench.scaled(1_000_000));
     let mut found = Findings::default();
     for _ in bench.rounds(FEW_ROUNDS) {
-        let partition = expired(&queue, count).await?;
-        let counting = count_ahead(&queue, &partition).await?;
-        found.add(
-            "cleanup, partition counted before",
-            RATE,
-            rate(count, clean(&queue, count).await?),
-        );
-        found.add("counting it, ahead of time", RATE, rate(count, counting));
         expired(&queue, count).await?;
-        found.add(
-            "cleanup that counts as well",
-            RATE,
-            rate(count, clean(&queue, count).await?),
-        );
+        found.add("cleanup", RATE, rate(count, clean(&queue, count).await?));
         expired(&queue, count).await?;
         let deleting = delete_in_batches(&queue, count).await?;
         found.add("DELETE in batches of 10,000", RATE, rate(count, deleting));
     }
     let bare = "DELETE in batches of 10,000";
-    found.at_least("cleanup, partition counted before", 20.0, bare);
-    found.compare("cleanup that counts as well", bare);
-    found.note("a partition is counted by the first cleanup after the day on which events could still finish into it, weeks before it is dropped");
-    found.note("the DELETE keeps no statistics, and vacuum has yet to come behind it");
+    found.at_least("cleanup", 20.0, bare);
+    found.note("vacuum has yet to come behind the DELETE");
     bench.drop(queue).await?;
     Ok(found)
 }
 
-/// Creates the partition of the day before yesterday with this many expired rows. Returns its name.
-async fn expired(queue: &Queue, count: u32) -> Outcome<String> {
+/// Creates the partition of the day before yesterday with this many expired rows.
+async fn expired(queue: &Queue, count: u32) -> Outcome<()> {
     queue.clear().await?;
     let made = "SELECT 'event_log_' || to_char(day, 'YYYYMMDD'), (tidegate.make_log_partition(day)).outcome
                   FROM (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date - 2 AS day) AS past";
@@ -65,23 +51,9 @@ async fn expired(queue: &Queue, count: u32) -> Outcome<String> {
         .number(&format!("SELECT count(*) FROM tidegate.{name}"))
         .await?;
     if rows == i64::from(count) {
-        Ok(name)
+        Ok(())
     } else {
         Err(format!("{name} should have {count} rows, and has {rows}").into())
-    }
-}
-
-/// The work of an earlier cleanup, step by step, each in its own transaction.
-async fn count_ahead(queue: &Queue, partition: &str) -> Outcome<Duration> {
-    let began = Instant::now();
-    loop {
-        let sql = "SELECT tidegate.seal_log_partition($1)";
-        let row = queue.client.query_one(sql, &[&partition]).await?;
-        match row.get(0) {
-            Some(true) => return Ok(began.elapsed()),
-            Some(false) => {}
-            None => return Err(format!("{partition} cannot be counted").into()),
-        }
     }
 }
 

@@ -1,20 +1,16 @@
--- Retention: how finished events leave the log, and which figures about them stay for ever.
+-- Retention: how finished events leave the log.
 --
 -- The log is partitioned by the UTC day on which its rows expire. A partition is created before the first
 -- event finishes into it, and dropped as a whole after its day. Rows that expire on the current day, and rows
 -- in the default partition, are deleted in batches.
 --
 -- Measured on Postgres 15 (2 cores, fsync on) with 1,000,000 rows of 313 MB including indexes: Dropping their
--- sealed partition takes 0.09 s. Deleting them in batches of 10,000 takes 2.9 s with the statistics kept, 1.2
--- s without, and a vacuum must follow. Sealing takes 0.9 s in steps, ahead of time and without blocking
--- anyone. With 100 partitions, the first finalize of a new connection takes 0.7 to 1.2 ms longer than with
--- only the default partition (3.2 against 2.5 ms). The second finalize takes 0.6 ms in both cases.
+-- partition takes 0.2 s. Deleting them in batches of 10,000 takes 1.2 s, and a vacuum must follow. With 100
+-- partitions, the first finalize of a new connection takes 0.7 to 1.2 ms longer than with only the default
+-- partition (3.2 against 2.5 ms). The second finalize takes 0.6 ms in both cases.
 --
--- Daily counts outlive the rows (B23). `daily_stats` adds the archive of removed rows to a count of the rows
--- in the log, and one transaction changes both. Counting a partition while it is dropped would block all
--- other sessions, so it is *sealed* before: once no event can finish into it any more, its counts are stored
--- beside it. A row may still arrive if a clock was set back or a retention was shortened. A trigger on the
--- sealed partition then discards the counts.
+-- Counts outlive the rows (B23): the transaction that ends events adds them to minute_stats, which the cleanup
+-- does not touch.
 --
 -- cleanup_step() does one step of a cleanup, in one short transaction. It runs as the owner (SECURITY
 -- DEFINER), so a role that may run a cleanup needs no rights on the tables, and each step writes its audit
@@ -25,113 +21,25 @@
 -- `now` can only name an earlier time than the database's clock, so no caller can delete rows that have not
 -- expired.
 
-CREATE TABLE tidegate.stats_archive (
-    day        date   NOT NULL,
-    kind       text   NOT NULL,
-    status     text   NOT NULL,
-    events     bigint NOT NULL,
-    attempts   bigint NOT NULL,
-    latency_ms bigint NOT NULL,
-    PRIMARY KEY (day, kind, status)
-);
-COMMENT ON TABLE tidegate.stats_archive IS
-    'Counts of events whose log rows a cleanup has removed. Read the view daily_stats instead.';
-COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
-COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind; (unregistered) for all kinds that nobody has registered.';
-COMMENT ON COLUMN tidegate.stats_archive.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
-COMMENT ON COLUMN tidegate.stats_archive.events IS 'How many there were.';
-COMMENT ON COLUMN tidegate.stats_archive.attempts IS 'How many attempts they had in all.';
-COMMENT ON COLUMN tidegate.stats_archive.latency_ms IS
-    'The sum of their times from publish to end, in milliseconds. Divide it by events for the mean.';
-
--- Identified by name and not by oid, because oids change when a database is restored from a dump.
-CREATE TABLE tidegate.sealed_partition (
-    partition  text        PRIMARY KEY,
-    counted_to tid,
-    sealed_at  timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-COMMENT ON TABLE tidegate.sealed_partition IS
-    'Partitions of the log to which no rows are added any more, and which are being counted or have been counted.';
-COMMENT ON COLUMN tidegate.sealed_partition.partition IS 'The name of the partition.';
-COMMENT ON COLUMN tidegate.sealed_partition.counted_to IS 'Where counting continues. Null: it is complete.';
-COMMENT ON COLUMN tidegate.sealed_partition.sealed_at IS 'When counting began.';
-
-CREATE TABLE tidegate.sealed_stats (
-    partition  text   NOT NULL REFERENCES tidegate.sealed_partition ON DELETE CASCADE,
-    day        date   NOT NULL,
-    kind       text   NOT NULL,
-    status     text   NOT NULL,
-    events     bigint NOT NULL,
-    attempts   bigint NOT NULL,
-    latency_ms bigint NOT NULL,
-    PRIMARY KEY (partition, day, kind, status)
-);
-COMMENT ON TABLE tidegate.sealed_stats IS 'Counts of the rows of sealed partitions.';
-COMMENT ON COLUMN tidegate.sealed_stats.partition IS 'The name of the partition.';
-
--- Whole milliseconds, so that sums are exact in any order. Infinite times and absurd ones (more than three
--- years) must not make counting fail forever, whoever wrote them into the log.
-CREATE FUNCTION tidegate.latency_ms(created_at timestamptz, finished_at timestamptz) RETURNS bigint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN isfinite(created_at) AND isfinite(finished_at)
-                THEN least(greatest(date_part('epoch', finished_at - created_at) * 1000, -1e11), 1e11)::bigint
-                ELSE 0 END;
-COMMENT ON FUNCTION tidegate.latency_ms IS 'Milliseconds from publish to end. created_at and finished_at: as in the log.';
-
--- Kinds that are not registered share one name, as in add_figures().
-CREATE VIEW tidegate.daily_stats AS
-SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
-       sum(latency_ms)::bigint AS latency_ms
-  FROM (SELECT day, kind, status, events, attempts, latency_ms FROM tidegate.stats_archive
-        UNION ALL
-        SELECT (l.finished_at AT TIME ZONE 'UTC')::date, coalesce(k.kind, '(unregistered)'), l.status, count(*), sum(l.attempts),
-               sum(tidegate.latency_ms(l.created_at, l.finished_at))
-          FROM tidegate.event_log AS l LEFT JOIN tidegate.event_kind AS k ON k.kind = l.kind
-         GROUP BY 1, 2, 3) AS counted
- GROUP BY day, kind, status;
-COMMENT ON VIEW tidegate.daily_stats IS
-    'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds. Reads the whole '
-    'log.';
-
--- The partitions of the log, as in the catalog. The bounds are null for the default partition. `closed`: no
--- event that finishes from now on can expire in it, with a margin of one hour for clocks and transactions.
+-- The partitions of the log, as in the catalog. The bounds are null for the default partition.
 -- (If pg_get_expr receives the oid of a table, Postgres opens the table and waits for its locks.)
-CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
-    RETURNS TABLE (partition text, lower_bound timestamptz, upper_bound timestamptz, closed boolean, sealed boolean,
-                   sealing boolean)
+CREATE FUNCTION tidegate.log_partitions() RETURNS TABLE (partition text, lower_bound timestamptz, upper_bound timestamptz)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO'
     AS $$
-    SELECT bounds.partition, bounds.lower_bound, bounds.upper_bound,
-           coalesce(bounds.upper_bound <= clock.now
-                 OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
-                    (SELECT least(min(retention_completed), min(retention_failed), '30 days')
-                       FROM tidegate.event_kind), '30 days'), false),
-           -- A table created later under the same name has no trigger, so the stored counts do not belong to
-           -- it.
-           guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
-                                   WHERE s.partition = bounds.partition AND s.counted_to IS NULL),
-           guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
-                                   WHERE s.partition = bounds.partition AND s.counted_to IS NOT NULL)
-      FROM (SELECT least(log_partitions.now, clock_timestamp()) AS now) AS clock,
-           LATERAL (
-           SELECT c.oid, c.relname::text AS partition,
-                  CASE WHEN b.bound <> 'DEFAULT' THEN
-                       coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END AS lower_bound,
-                  CASE WHEN b.bound <> 'DEFAULT' THEN
-                       coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END AS upper_bound
-             FROM pg_inherits AS i
-             JOIN pg_class AS c ON c.oid = i.inhrelid
-            CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)
-            WHERE i.inhparent = 'tidegate.event_log'::regclass
-              AND c.relnamespace = 'tidegate'::regnamespace
-              AND c.relkind = 'r'
-              AND b.bound IS NOT NULL) AS bounds,
-           LATERAL (SELECT EXISTS (SELECT FROM pg_trigger AS t
-                                    WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
+    SELECT c.relname::text,
+           CASE WHEN b.bound <> 'DEFAULT' THEN
+                coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END,
+           CASE WHEN b.bound <> 'DEFAULT' THEN
+                coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END
+      FROM pg_inherits AS i
+      JOIN pg_class AS c ON c.oid = i.inhrelid
+     CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)
+     WHERE i.inhparent = 'tidegate.event_log'::regclass
+       AND c.relnamespace = 'tidegate'::regnamespace
+       AND c.relkind = 'r'
+       AND b.bound IS NOT NULL
 $$;
-COMMENT ON FUNCTION tidegate.log_partitions IS
-    'The partitions of the log, with their bounds and how far they are counted. now: the time to use as the present, if it '
-    'is earlier than the database''s clock.';
+COMMENT ON FUNCTION tidegate.log_partitions IS 'The partitions of the log, with their bounds.';
 
 -- Makes concurrent replays, and steps of a cleanup, wait for each other, as long as the caller's lock_timeout
 -- allows. After that, the caller's statements must see everything that was committed before. Only this
@@ -410,17 +318,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.make_log_partition IS 'Creates the partition of a day. Returns the outcome and how many rows moved.';
 
--- A trigger on sealed partitions: a new row makes the counts wrong, so it discards them. The counts are in a
--- table of the owner, whatever role finalizes (SECURITY DEFINER).
-CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
-BEGIN
-    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;
-    RETURN NULL;
-END $$;
-COMMENT ON FUNCTION tidegate.unseal_log_partition IS 'Trigger of counted partitions: makes the next cleanup count them again.';
-
 -- Returns the position in a partition where a step that began at `since` ends: `pages` pages further, so that
 -- a step is short even if it finds little. Null at the end of the partition.
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
@@ -433,57 +330,20 @@ CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAUL
 $$;
 COMMENT ON FUNCTION tidegate.step_end IS 'Where a step of a cleanup ends.';
 
--- Counts a closed partition, one step at a time, and stores the counts. Inserts into this partition and
--- deletes from it would wait during a step. But there are none, because no event can finish into it any more.
--- Returns whether it is sealed now, or null if it is not closed or does not exist.
-CREATE FUNCTION tidegate.seal_log_partition(
-    partition text, now timestamptz DEFAULT NULL, pages bigint DEFAULT 8192
-) RETURNS boolean
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off
+CREATE FUNCTION tidegate.count_expired(partition text, now timestamptz) RETURNS bigint
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = on
     AS $$
-#variable_conflict use_column
 DECLARE
-    target constant text := seal_log_partition.partition;
-    found record;
-    start tid;
-    stop tid;
+    expired bigint;
 BEGIN
-    SELECT p.closed, p.sealed, p.sealing INTO found FROM tidegate.log_partitions(seal_log_partition.now) AS p
-     WHERE p.partition = target;
-    IF found.sealed OR found.closed IS NOT TRUE THEN
-        RETURN nullif(coalesce(found.sealed, false), false);
-    END IF;
-    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', target);
-    IF found.sealing THEN
-        SELECT s.counted_to INTO start FROM tidegate.sealed_partition AS s WHERE s.partition = target;
-    END IF;
-    IF start IS NULL THEN
-        start := '(0,0)';
-        DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
-        INSERT INTO tidegate.sealed_partition (partition, counted_to) VALUES (target, start);
-        EXECUTE format(
-            'CREATE OR REPLACE TRIGGER event_log_unseal AFTER INSERT OR UPDATE ON tidegate.%I
-             FOR EACH ROW EXECUTE FUNCTION tidegate.unseal_log_partition()', target);
-    END IF;
-    stop := tidegate.step_end(target, start, seal_log_partition.pages);
-    EXECUTE format(
-        'INSERT INTO tidegate.sealed_stats AS s
-         SELECT $1, (l.finished_at AT TIME ZONE ''UTC'')::date, l.kind, l.status, count(*), sum(l.attempts),
-                sum(tidegate.latency_ms(l.created_at, l.finished_at))
-           FROM ONLY tidegate.%I AS l WHERE l.ctid >= $2 AND l.ctid < $3 GROUP BY 2, 3, 4
-             ON CONFLICT (partition, day, kind, status) DO UPDATE
-            SET events = s.events + excluded.events, attempts = s.attempts + excluded.attempts,
-                latency_ms = s.latency_ms + excluded.latency_ms', target)
-      USING target, start, coalesce(stop, '(4294967295,65535)'::tid);
-    UPDATE tidegate.sealed_partition AS s SET counted_to = stop WHERE s.partition = target;
-    RETURN stop IS NULL;
+    EXECUTE format('SELECT count(*) FROM ONLY tidegate.%I WHERE expires_at <= $1', partition) INTO expired USING now;
+    RETURN expired;
 END $$;
-COMMENT ON FUNCTION tidegate.seal_log_partition IS 'Counts a partition to which no rows are added any more, one step at a time.';
+COMMENT ON FUNCTION tidegate.count_expired IS 'How many rows of a partition have expired.';
 
--- Drops a sealed partition after its last row has expired, and adds its counts to the archive. The expiry is
--- read from the partition's bound in the catalog. Only the last statement locks the log itself, until its
--- commit. Returns null if nothing was dropped: the partition does not exist, has not expired or is not
--- sealed.
+-- Drops a partition after its last row has expired. The expiry is read from the partition's bound in the
+-- catalog. Only the last statement locks the log itself, until its commit. Returns the number of rows, or null
+-- if nothing was dropped: the partition does not exist or has not expired.
 CREATE FUNCTION tidegate.drop_log_partition(partition text, now timestamptz DEFAULT NULL, OUT dropped bigint)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -492,29 +352,20 @@ DECLARE
     moment constant timestamptz := least(drop_log_partition.now, clock_timestamp());
     target constant text := drop_log_partition.partition;
 BEGIN
-    -- From here on no session can insert, and so unseal. Reads continue.
     IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.upper_bound <= moment) THEN
         RETURN;
     END IF;
+    -- From here on no session can insert. Reads continue.
     EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', target);
-    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN
-        RETURN;
-    END IF;
-    SELECT coalesce(sum(s.events), 0) INTO dropped FROM tidegate.sealed_stats AS s WHERE s.partition = target;
-    INSERT INTO tidegate.stats_archive AS a
-    SELECT s.day, coalesce(k.kind, '(unregistered)'), s.status, sum(s.events), sum(s.attempts), sum(s.latency_ms)
-      FROM tidegate.sealed_stats AS s LEFT JOIN tidegate.event_kind AS k ON k.kind = s.kind
-     WHERE s.partition = target AND s.events > 0
-     GROUP BY 1, 2, 3
-        ON CONFLICT (day, kind, status) DO UPDATE
-       SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
-           latency_ms = a.latency_ms + excluded.latency_ms;
-    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+    -- Of more than a gigabyte, what the last vacuum has counted, because a step must be short.
+    SELECT CASE WHEN pg_relation_size(c.oid) > 1073741824 AND c.reltuples > 0 THEN c.reltuples
+                ELSE tidegate.count_expired(target, moment) END
+      INTO dropped FROM pg_class AS c WHERE c.oid = format('tidegate.%I', target)::regclass;
     EXECUTE format('DROP TABLE tidegate.%I', target);
 END $$;
-COMMENT ON FUNCTION tidegate.drop_log_partition IS 'Drops a counted partition whose rows have all expired.';
+COMMENT ON FUNCTION tidegate.drop_log_partition IS 'Drops a partition whose rows have all expired.';
 
--- Deletes expired rows of one partition, at most `batch`, and adds them to the archive. It walks by physical
+-- Deletes expired rows of one partition, at most `batch`. It walks by physical
 -- position (a TID range scan), so that later steps do not read deleted rows again. Returns where the next
 -- step begins, or null at the end.
 CREATE FUNCTION tidegate.delete_expired(
@@ -529,10 +380,6 @@ DECLARE
     stop tid;
     last tid;
 BEGIN
-    -- Lock before the next snapshot: a seal has either counted these rows, or will not see them.
-    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN ROW EXCLUSIVE MODE', target);
-    -- An unfinished count cannot know whether it includes these rows, so it starts again.
-    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target AND s.counted_to IS NOT NULL;
     stop := tidegate.step_end(target, start);
     EXECUTE format(
         'WITH doomed AS MATERIALIZED (
@@ -544,29 +391,11 @@ BEGIN
          ), gone AS (
              DELETE FROM ONLY tidegate.%1$I AS l
               WHERE l.ctid = ANY (ARRAY(SELECT place FROM doomed)) AND l.expires_at <= $3
-             RETURNING (l.finished_at AT TIME ZONE ''UTC'')::date AS day, l.kind, l.status, l.attempts,
-                       tidegate.latency_ms(l.created_at, l.finished_at) AS latency_ms
-         ), counted AS MATERIALIZED (
-             SELECT day, kind, status, count(*) AS events, sum(attempts) AS attempts, sum(latency_ms) AS latency_ms
-               FROM gone GROUP BY 1, 2, 3
-         ), archived AS (
-             INSERT INTO tidegate.stats_archive AS a
-             SELECT c.day, coalesce(k.kind, ''(unregistered)''), c.status, sum(c.events), sum(c.attempts), sum(c.latency_ms)
-               FROM counted AS c LEFT JOIN tidegate.event_kind AS k ON k.kind = c.kind
-              GROUP BY 1, 2, 3
-                 ON CONFLICT (day, kind, status) DO UPDATE
-                SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
-                    latency_ms = a.latency_ms + excluded.latency_ms
-         ), subtracted AS (
-             UPDATE tidegate.sealed_stats AS s
-                SET events = s.events - c.events, attempts = s.attempts - c.attempts,
-                    latency_ms = s.latency_ms - c.latency_ms
-               FROM counted AS c
-              WHERE s.partition = $5 AND (s.day, s.kind, s.status) = (c.day, c.kind, c.status))
-         SELECT coalesce((SELECT sum(events) FROM counted), 0),
+             RETURNING 1)
+         SELECT (SELECT count(*) FROM gone),
                 CASE WHEN (SELECT count(*) FROM doomed) = $4 THEN (SELECT max(place) FROM doomed) END', target)
        INTO deleted, last
-      USING start, coalesce(stop, '(4294967295,65535)'::tid), moment, delete_expired.batch::bigint, target;
+      USING start, coalesce(stop, '(4294967295,65535)'::tid), moment, delete_expired.batch::bigint;
     next := coalesce(last, stop)::text;
 END $$;
 COMMENT ON FUNCTION tidegate.delete_expired IS 'Deletes expired rows of one partition, one step at a time.';
@@ -761,8 +590,7 @@ COMMENT ON FUNCTION tidegate.set_retention IS
     'operator''s name.';
 
 -- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The
--- events move to the partition of their new day, so the old partition must be counted again. It walks as
--- delete_expired() does. The first calls make the partitions that are missing, one each: `since` and `next`
+-- events move to the partition of their new day. It walks as delete_expired() does. The first calls make the partitions that are missing, one each: `since` and `next`
 -- are the day then.
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text,
                                          OUT redated bigint, OUT next text)
@@ -825,7 +653,6 @@ BEGIN
       USING start, coalesce(stop, '(4294967295,65535)'::tid), apply_retention.kind, kept.retention_completed,
             kept.retention_failed, apply_retention.batch::bigint;
     IF redated > 0 THEN
-        DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
         PERFORM tidegate.record_change('apply_retention', apply_retention.actor, jsonb_build_object(
             'kind', apply_retention.kind, 'partition', target, 'completed', kept.retention_completed, 'failed', kept.retention_failed),
             redated, apply_retention.reason);
@@ -833,17 +660,6 @@ BEGIN
     next := coalesce(last, stop)::text;
 END $$;
 COMMENT ON FUNCTION tidegate.apply_retention IS 'Applies the current retention of a kind to its finished events, one step at a time.';
-
-CREATE FUNCTION tidegate.count_expired(partition text, now timestamptz) RETURNS bigint
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = on
-    AS $$
-DECLARE
-    expired bigint;
-BEGIN
-    EXECUTE format('SELECT count(*) FROM ONLY tidegate.%I WHERE expires_at <= $1', partition) INTO expired USING now;
-    RETURN expired;
-END $$;
-COMMENT ON FUNCTION tidegate.count_expired IS 'How many rows of a partition have expired, for a dry run.';
 
 -- Does the next step. The state that a call returns in `next` is the argument of the next call; with null,
 -- all is done. The first state has the options. `stages` are the stages that are left, and each walks over
@@ -860,7 +676,7 @@ DECLARE
     moment constant timestamptz := least((state->>'now')::timestamptz, clock_timestamp());
     batch constant integer := coalesce((state->>'batch')::integer, 10000);
     actor constant text := state->>'actor';
-    stages jsonb := coalesce(state->'stages', '["make", "sweep", "seal", "drop", "delete", "forget", "fold"]');
+    stages jsonb := coalesce(state->'stages', '["make", "sweep", "drop", "delete", "forget", "fold"]');
     reached text := state->>'at';
     since text := state->>'since';
     stage text;
@@ -877,11 +693,10 @@ BEGIN
         END IF;
         item := CASE
             WHEN stage = 'make' THEN (SELECT min(d)::text FROM tidegate.missing_log_days(moment) AS d WHERE reached IS NULL OR d > reached::date)
-            WHEN stage IN ('seal', 'drop', 'delete', 'apply') THEN (
-                SELECT min(p.partition) FROM tidegate.log_partitions(moment) AS p
+            WHEN stage IN ('drop', 'delete', 'apply') THEN (
+                SELECT min(p.partition) FROM tidegate.log_partitions() AS p
                  WHERE (reached IS NULL OR p.partition > reached OR p.partition = reached AND since IS NOT NULL)
-                   AND CASE stage WHEN 'seal' THEN p.closed AND NOT p.sealed
-                                  WHEN 'drop' THEN p.upper_bound <= moment AND (p.sealed OR dry_run)
+                   AND CASE stage WHEN 'drop' THEN p.upper_bound <= moment
                                   WHEN 'delete' THEN coalesce(p.lower_bound <= moment AND NOT (dry_run AND p.upper_bound <= moment), true)
                                   ELSE true END)
             WHEN reached IS NULL OR since IS NOT NULL THEN stage END;
@@ -900,9 +715,6 @@ BEGIN
         SELECT s.last_id, jsonb_build_object('expired', s.expired, 'abandoned', s.abandoned) INTO since, did
           FROM tidegate.sweep_events(coalesce(since, '-9223372036854775808')::bigint, batch,
                                      make_interval(secs => coalesce((state->>'older_than')::double precision, 0)), dry_run, actor, moment) AS s;
-    ELSIF stage = 'seal' THEN
-        since := CASE WHEN NOT dry_run AND NOT tidegate.seal_log_partition(item, moment) THEN 'more' END;
-        did := jsonb_build_object('partitions_sealed', (since IS NULL)::int);
     ELSIF stage = 'drop' THEN
         gone := CASE WHEN dry_run THEN tidegate.count_expired(item, moment) ELSE tidegate.drop_log_partition(item, moment) END;
         did := CASE WHEN gone IS NULL THEN '{}' ELSE jsonb_build_object('dropped', jsonb_build_object('partition', item, 'rows', gone)) END;

@@ -30,6 +30,15 @@ COMMENT ON COLUMN tidegate.minute_stats.attempts IS 'The sum of their attempts.'
 COMMENT ON COLUMN tidegate.minute_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
 COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Draws the ids of minute_stats.';
 
+CREATE VIEW tidegate.daily_stats AS
+SELECT (minute AT TIME ZONE 'UTC')::date AS day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
+       sum(latency_ms)::bigint AS latency_ms
+  FROM tidegate.minute_stats
+ GROUP BY 1, 2, 3;
+COMMENT ON VIEW tidegate.daily_stats IS
+    'The number of events that have ever ended, by UTC day. Includes events that the log no longer holds.';
+COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which they ended.';
+
 CREATE INDEX minute_stats_minute ON tidegate.minute_stats (minute, kind, status);
 
 -- Returns the bounds of the latency buckets as negative seconds. width_bucket() of a negative latency over

@@ -8,7 +8,7 @@ BEGIN
         SELECT a.attrelid::regclass AS object, a.attname AS name, col_description(b.attrelid, b.attnum) AS text
           FROM (VALUES ('event_log', 'event_queue'), ('events', 'event_queue'), ('at_work', 'event_queue'),
                        ('blocked_groups', 'event_queue'), ('leases', 'lease'), ('services', 'service'),
-                       ('daily_stats', 'stats_archive'), ('sealed_stats', 'stats_archive'),
+                       ('daily_stats', 'minute_stats'),
                        ('jobs', 'event_log'), ('jobs', 'event_queue'), ('ends', 'event_log'), ('ends', 'event_queue'),
                        ('stuck_events', 'events'), ('stuck_events', 'event_queue')) AS pair(object, source)
           JOIN pg_attribute AS a ON a.attrelid = ('tidegate.' || pair.object)::regclass AND a.attnum > 0

@@ -106,7 +106,7 @@ GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, grou
 GRANT SELECT (id) ON tidegate.event_log_default TO tidegate_read, tidegate_operate;
 
 -- A view's functions run with the reader's rights.
-GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code, tidegate.latency_ms, tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_read, tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code, tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_read, tidegate_operate;
 
 -- Operate: its functions write the audit row themselves, so every change has one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;

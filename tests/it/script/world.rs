@@ -82,7 +82,7 @@ impl World {
     /// Empties the tables. The audit cannot be emptied; what is there already is not shown.
     pub async fn reset(&self) {
         let sql = "DELETE FROM tidegate.lease; DELETE FROM tidegate.event_queue; DELETE FROM tidegate.event_log;
-                   DELETE FROM tidegate.minute_stats; DELETE FROM tidegate.stats_archive;
+                   DELETE FROM tidegate.minute_stats;
                    UPDATE public.known SET audit = (SELECT coalesce(max(id), 0) FROM tidegate.audit)";
         self.client.batch_execute(sql).await.unwrap();
     }
@@ -578,7 +578,7 @@ fn reads() -> [String; 5] {
     let disorder = "SELECT 'unordered: ' || u FROM tidegate.unordered_leases() AS u
                     UNION ALL SELECT 'unmarked: ' || u FROM tidegate.unmarked_events() AS u
                     UNION ALL SELECT format('miscounted: %s %s, %s ended and %s in the figures', kind, status, l.events, m.events)
-                      FROM (SELECT kind, status, sum(events) AS events FROM tidegate.daily_stats GROUP BY 1, 2) AS l
+                      FROM (SELECT kind, status, count(*) AS events FROM tidegate.event_log GROUP BY 1, 2) AS l
                       FULL JOIN (SELECT kind, status, sum(events) AS events FROM tidegate.minute_stats GROUP BY 1, 2) AS m
                            USING (kind, status) WHERE l.events IS DISTINCT FROM m.events";
     [queue, leases, log, audit.to_owned(), disorder.to_owned()]

@@ -42,8 +42,6 @@ pub struct Done {
     pub expired: Vec<i64>,
     /// Live events that were ended because no attempts were left.
     pub abandoned: Vec<i64>,
-    /// Partitions counted.
-    pub partitions_sealed: u64,
     /// The partition that was dropped.
     pub dropped: Option<DroppedPartition>,
     /// Expired rows deleted.

@@ -35,8 +35,6 @@ pub struct CleanupReport {
     pub expired: u64,
     /// How many live events ended as FAILED because a worker had abandoned their last attempt.
     pub abandoned: u64,
-    /// How many partitions were counted, so that they can be dropped in no time.
-    pub partitions_sealed: u64,
     /// How many partitions were dropped.
     pub partitions_dropped: u64,
     /// How many rows were dropped with them.
@@ -72,7 +70,6 @@ impl CleanupReport {
         self.left_to_default += step.left_to_default;
         self.expired += count(step.expired);
         self.abandoned += count(step.abandoned);
-        self.partitions_sealed += step.partitions_sealed;
         if let Some(dropped) = step.dropped {
             self.partitions_dropped += 1;
             self.rows_dropped += dropped.rows;
