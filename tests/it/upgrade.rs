@@ -15,8 +15,12 @@ use crate::support::{self, TestDb};
 fn the_first_two() -> Runner {
     let tables = include_str!("../../crates/tidegate/sql/V0001__tables.sql");
     let publish = include_str!("../../crates/tidegate/sql/V0002__publish.sql");
-    let two = [("V0001__tables", tables), ("V0002__publish", publish)];
-    let mut runner = Runner::new(&two.map(|(name, sql)| Migration::unapplied(name, sql).unwrap()));
+    // The grants, at the end of each file, are no part of the migration.
+    let two = [("V0001__tables", tables), ("V0002__publish", publish)].map(|(name, sql)| {
+        let (sql, _) = sql.split_once("\nGRANT ").unwrap();
+        Migration::unapplied(name, &format!("{sql}\n")).unwrap()
+    });
+    let mut runner = Runner::new(&two);
     runner.set_migration_table_name("tidegate.queue_migrations");
     runner
 }

@@ -4,7 +4,8 @@
 -- Therefore a lease of a thousand events writes one row. An event's row is written when the event is
 -- published and when it ends. Only its end leaves a dead row version.
 
--- Every object has its comment, for people who use psql (\d+, \df+) or a database browser.
+-- Every table, every column, and every function that a role may call has its comment, for people who use psql
+-- (\d+, \df+) or a database browser. The last file pins the search path of all functions.
 
 -- The schema may belong to another role that has let us create tables in it. Then the schema keeps its own
 -- comment.
@@ -26,8 +27,7 @@ COMMENT ON COLUMN tidegate.queue_migrations.checksum IS 'A hash of its text.';
 -- Every function that takes arguments of people or programs refuses them with this error. Null: nothing is
 -- wrong.
 CREATE FUNCTION tidegate.refuse(message text) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     IF message IS NOT NULL THEN
         RAISE EXCEPTION '%', message USING ERRCODE = 'invalid_parameter_value';
@@ -35,6 +35,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.refuse IS 'Raises an error about an argument, if there is one.';
 
+-- What is wrong with a policy.
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields' ELSE (
@@ -49,7 +50,6 @@ CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
          WHERE CASE WHEN f.low IS NULL OR jsonb_typeof(p.value) <> 'number' OR p.value::text ~ '[.eE-]' THEN true
                     ELSE p.value::numeric NOT BETWEEN f.low AND f.high END
          ORDER BY f.position NULLS FIRST LIMIT 1) END;
-COMMENT ON FUNCTION tidegate.policy_refusal IS 'What is wrong with a policy.';
 
 CREATE TABLE tidegate.event_kind (
     kind                text        PRIMARY KEY CHECK (char_length(kind) BETWEEN 1 AND 100),
@@ -101,16 +101,15 @@ COMMENT ON COLUMN tidegate.mutex.slot IS 'The hash of a group''s key, 0 to 65535
 
 INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535);
 
+-- The row of mutex for a group.
 CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN hashtext(group_key) & 65535;
-COMMENT ON FUNCTION tidegate.mutex_slot IS 'The row of mutex for a group.';
 
 -- Locks these slots, each named once, until the transaction ends. Every caller takes them in the same order,
 -- so two batches never deadlock.
 CREATE FUNCTION tidegate.lock_slots(slots integer[]) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     locked bigint;
 BEGIN
@@ -122,7 +121,6 @@ BEGIN
                   HINT = 'INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535) ON CONFLICT DO NOTHING';
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.lock_slots IS 'Locks rows of mutex.';
 
 -- Producers in every language share this one global limit.
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
@@ -258,17 +256,15 @@ CREATE UNIQUE INDEX event_queue_dedup ON tidegate.event_queue (kind, dedup_key) 
 -- Allows one live replay of an event at a time. If two operators replay it concurrently, one wins.
 CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue (replay_of) WHERE replay_of IS NOT NULL;
 
--- The triggers cost nothing on the hot path: the first fires only for a future time, the second only if a
--- statement assigns available_at.
+-- Trigger of event_queue: keeps delayed in step with available_at. The triggers cost nothing on the hot
+-- path: the first fires only for a future time, the second only if a statement assigns available_at.
 CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     NEW.delayed := NEW.available_at > clock_timestamp();
     NEW.stray := NEW.stray OR NEW.delayed;
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION tidegate.mark_delayed IS 'Trigger of event_queue: keeps delayed in step with available_at.';
 
 CREATE TRIGGER event_queue_delayed_insert
     BEFORE INSERT ON tidegate.event_queue
@@ -279,15 +275,14 @@ CREATE TRIGGER event_queue_delayed_update
     BEFORE UPDATE OF available_at ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
 
--- The functions that publish measure it themselves, at a tenth of the cost.
+-- Sets payload_bytes for a plain INSERT or COPY. The functions that publish measure it themselves, at a
+-- tenth of the cost.
 CREATE FUNCTION tidegate.measure_payload() RETURNS trigger
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION tidegate.measure_payload IS 'Sets payload_bytes for a plain INSERT or COPY.';
 
 CREATE TRIGGER event_queue_measure
     BEFORE INSERT ON tidegate.event_queue
@@ -483,14 +478,13 @@ CREATE INDEX event_log_finished ON tidegate.event_log USING brin (finished_at);
 CREATE INDEX event_log_replay ON tidegate.event_log (replay_of) WHERE replay_of IS NOT NULL;
 CREATE INDEX event_log_parent ON tidegate.event_log (parent_id) WHERE parent_id IS NOT NULL;
 
+-- Trigger of event_log: refuses changes of a status.
 CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'event % has ended as %: its status must not change', OLD.id, OLD.status
         USING ERRCODE = 'check_violation';
 END $$;
-COMMENT ON FUNCTION tidegate.refuse_status_change IS 'Trigger of event_log: refuses changes of a status.';
 
 CREATE TRIGGER event_log_status_is_final
     BEFORE UPDATE ON tidegate.event_log
@@ -548,27 +542,54 @@ CREATE INDEX audit_keys ON tidegate.audit USING gin (filter jsonb_path_ops) WITH
 -- Finds the remarks on one event, however many there are on others.
 CREATE INDEX audit_notes ON tidegate.audit ((ids[1]), id) WHERE action = 'note';
 
+-- Trigger of audit: rows are only added.
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION '%.% is append-only: % is not allowed', TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP
         USING ERRCODE = 'insufficient_privilege';
 END $$;
-COMMENT ON FUNCTION tidegate.refuse_change IS 'Trigger of audit: rows are only added.';
 
 CREATE TRIGGER audit_append_only
     BEFORE DELETE OR TRUNCATE ON tidegate.audit
     FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
 
+-- A filter of the audit without the keys of a person and without the text of a note.
 CREATE FUNCTION tidegate.without_keys(filter jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN filter || (SELECT coalesce(jsonb_object_agg(k, '(forgotten)'), '{}')
                         FROM unnest(ARRAY['group_key', 'dedup_key', 'correlation_id', 'text']) AS k WHERE filter ? k);
-COMMENT ON FUNCTION tidegate.without_keys IS 'A filter of the audit without the keys of a person and without the text of a note.';
 
 -- The one change that is allowed is the one that forget() makes: keys and texts go, and nothing else changes.
 CREATE TRIGGER audit_keeps_its_rows
     BEFORE UPDATE ON tidegate.audit
     FOR EACH ROW WHEN (to_jsonb(NEW) <> to_jsonb(OLD) || jsonb_build_object('filter', tidegate.without_keys(OLD.filter)))
     EXECUTE FUNCTION tidegate.refuse_change();
+
+-- What the roles may do here; see roles.sql. Publishers may insert the columns that a producer sets: not the
+-- group, because the order needs the lock of publish(), nor the deduplication key, because the answer needs the
+-- function. (Object mappers send INSERT … RETURNING id. The ids of others' events show only that they exist.) A
+-- worker cannot change the content of an event, and whoever only reads sees neither content nor progress. The
+-- doctor counts the rows of the default partition.
+GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts), SELECT (id) ON
+    tidegate.event_queue TO tidegate_publish;
+GRANT SELECT, DELETE, UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress, reported)
+    ON tidegate.event_queue TO tidegate_drain;
+GRANT SELECT ON tidegate.event_queue, tidegate.event_log TO tidegate_operate;
+GRANT SELECT (id, kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed,
+    stray, available_at, expires_at, created_at, last_error, parent_id, replay_of) ON tidegate.event_queue
+   TO tidegate_read;
+GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease, tidegate.service_place TO tidegate_drain;
+GRANT SELECT ON tidegate.lease, tidegate.lease_cut, tidegate.service, tidegate.service_place, tidegate.audit
+   TO tidegate_operate, tidegate_read;
+GRANT SELECT, DELETE ON tidegate.lease_cut TO tidegate_drain;
+GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
+GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at,
+    processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of) ON tidegate.event_log
+   TO tidegate_read;
+GRANT SELECT ON tidegate.event_kind TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT SELECT, INSERT, UPDATE ON tidegate.service TO tidegate_drain;
+GRANT SELECT ON SEQUENCE tidegate.event_queue_id_seq TO tidegate_operate, tidegate_read;
+GRANT SELECT (id) ON tidegate.event_log_default TO tidegate_operate, tidegate_read;
+GRANT EXECUTE ON FUNCTION tidegate.default_max_attempts TO tidegate_publish, tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.refuse TO tidegate_drain;

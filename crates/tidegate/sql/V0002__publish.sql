@@ -64,15 +64,12 @@ COMMENT ON FUNCTION tidegate.refusal IS
 -- Refuses a plain INSERT or COPY with the same messages. It runs before the constraints, because their
 -- failure prints the row into the server's log, including the beginning of the payload.
 CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     PERFORM tidegate.refuse(tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
                                              NEW.expires_at, NEW.max_attempts, NEW.traceparent));
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION tidegate.refuse_insert IS
-    'Trigger of event_queue: refuses an invalid row of a plain INSERT with the messages of publish().';
 
 CREATE TRIGGER event_queue_refuse
     BEFORE INSERT ON tidegate.event_queue
@@ -83,8 +80,7 @@ CREATE TRIGGER event_queue_refuse
 -- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index
 -- row.
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     PERFORM tidegate.refuse(CASE
         WHEN coalesce(octet_length(receive.source), 0) NOT BETWEEN 1 AND 1000
@@ -100,19 +96,18 @@ COMMENT ON FUNCTION tidegate.receive IS
     '1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was recorded within '
     'the last 15 days. Waits for another transaction that records the same message.';
 
+-- The error text for a kind that is not registered.
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s', kind,
                   coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
-COMMENT ON FUNCTION tidegate.unregistered IS 'The error text for a kind that is not registered.';
 
+-- Refuses a kind that is not registered.
 CREATE FUNCTION tidegate.require_kind(kind text) RETURNS void
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     SELECT tidegate.refuse(tidegate.unregistered(require_kind.kind))
      WHERE NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = require_kind.kind)
 $$;
-COMMENT ON FUNCTION tidegate.require_kind IS 'Refuses a kind that is not registered.';
 
 -- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have
 -- already checked the kind and say so in `kind_known`, so this trigger does not run for them.
@@ -122,15 +117,12 @@ COMMENT ON FUNCTION tidegate.require_kind IS 'Refuses a kind that is not registe
 -- transaction ends. Any login may set it. That only lets an event into the queue that the next drain ends as
 -- FAILED with `no_handler`.
 CREATE FUNCTION tidegate.require_registered() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     PERFORM tidegate.require_kind(NEW.kind);
     PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION tidegate.require_registered IS
-    'Trigger of event_queue: refuses a plain INSERT of a kind that is not registered.';
 
 -- Its name sorts after event_queue_refuse, so it runs later: the kind already has 1 to 100 characters.
 CREATE TRIGGER event_queue_registered
@@ -138,23 +130,20 @@ CREATE TRIGGER event_queue_registered
     FOR EACH ROW WHEN (NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('tidegate.registered_kind', true))
     EXECUTE FUNCTION tidegate.require_registered();
 
--- Numbers are printed in full: a small value may become a large text, even one that no database field can
--- hold.
+-- A jsonb value as the text that is stored. Numbers are printed in full: a small value may become a large
+-- text, even one that no database field can hold.
 CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
-    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     RETURN payload::text::json;
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
     RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
-COMMENT ON FUNCTION tidegate.printed IS 'A jsonb value as the text that is stored.';
 
--- Makes publishes to a group commit in the order of their ids.
+-- Locks groups for a publish. Makes publishes to a group commit in the order of their ids.
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     slots constant integer[] := ARRAY(SELECT DISTINCT tidegate.mutex_slot(g) FROM unnest(group_keys) AS g WHERE g IS NOT NULL);
 BEGIN
@@ -162,15 +151,14 @@ BEGIN
         PERFORM tidegate.lock_slots(slots);
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.lock_groups IS 'Locks groups for a publish.';
 
--- It is called if an invalid event was found, and returns only if there is none.
+-- Refuses a batch with the message of its first invalid event. It is called if an invalid event was found,
+-- and returns only if there is none.
 CREATE FUNCTION tidegate.refuse_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS text
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql STABLE AS $$
 DECLARE
     refused text;
 BEGIN
@@ -190,7 +178,6 @@ BEGIN
     PERFORM tidegate.refuse(refused);
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION tidegate.refuse_batch IS 'Refuses a batch with the message of its first invalid event.';
 
 -- Replaces the live event with the same key if it waits and no handler has seen it. The work of handlers
 -- under its idempotency keys, and its attempts, belong to the old payload. Returns whether it replaced the
@@ -201,8 +188,7 @@ CREATE FUNCTION tidegate.replace_waiting(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text
 ) RETURNS boolean
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -239,7 +225,6 @@ BEGIN
         RETURN false;
     END;
 END $$;
-COMMENT ON FUNCTION tidegate.replace_waiting IS 'Replaces a waiting event with the same deduplication key.';
 
 -- A new event is PENDING without attempts. For a duplicate, it returns the current state of the first event,
 -- and `replaced` if `on_duplicate` is replace and the event could be replaced.
@@ -247,8 +232,7 @@ CREATE FUNCTION tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     refused text := tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
@@ -324,16 +308,15 @@ CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
 COMMENT ON FUNCTION tidegate.max_group_delay IS
     'How far ahead an event of a group may be planned. Set by `tidegate migrate` from TIDEGATE_MAX_GROUP_DELAY.';
 
+-- Refuses an event of a group that is planned too far ahead.
 CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamptz) RETURNS void
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
         PERFORM tidegate.refuse(format('available_at: must be within %s for an event of a group, because it blocks its group until then, got %s',
                                        tidegate.max_group_delay(), available_at));
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.check_group_delay IS 'Refuses an event of a group that is planned too far ahead.';
 
 -- Null if it is valid. One expression, like refusal().
 CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
@@ -345,16 +328,14 @@ CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz,
             THEN format('delay: must be at most %s for an event of a group, because it blocks its group until then, got %s',
                         tidegate.max_group_delay(), delay)
     END;
-COMMENT ON FUNCTION tidegate.delay_refusal IS 'What is wrong with a delay.';
 
+-- The time at which a delay ends, or an error.
 CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamptz, group_key text) RETURNS timestamptz
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM tidegate.refuse(tidegate.delay_refusal(delay, available_at, group_key));
     RETURN clock_timestamp() + delay;
 END $$;
-COMMENT ON FUNCTION tidegate.available_after IS 'The time at which a delay ends, or an error.';
 
 CREATE FUNCTION tidegate.publish(
     kind           text,
@@ -369,8 +350,7 @@ CREATE FUNCTION tidegate.publish(
     on_duplicate   text        DEFAULT 'keep',
     delay          interval    DEFAULT NULL
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
-    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql SECURITY DEFINER AS $$
     SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id,
@@ -390,21 +370,19 @@ COMMENT ON FUNCTION tidegate.publish IS
     'together with available_at. With a group_key, max_group_delay() limits both. Returns id, created (false: a duplicate), '
     'status and attempts of the stored event, and replaced. An invalid argument raises SQLSTATE 22023 and names the field.';
 
--- Null if there are none.
+-- The numbers of attempts in the policies of kinds. Null if there are none.
 CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
-COMMENT ON FUNCTION tidegate.own_attempts IS 'The numbers of attempts in the policies of kinds.';
 
--- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by id.
--- Refuses the whole batch if an event is invalid or a deduplication key is taken.
+-- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by
+-- id. Refuses the whole batch if an event is invalid or a deduplication key is taken.
 CREATE FUNCTION tidegate.insert_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
     traceparents text[]
 ) RETURNS bigint[]
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
@@ -431,7 +409,6 @@ BEGIN
     SELECT array_agg(inserted.id) INTO ids FROM inserted;
     RETURN ids;
 END $$;
-COMMENT ON FUNCTION tidegate.insert_batch IS 'Inserts a batch of events.';
 
 -- For the batches of publish_batch and the follow-ups of a finished event. A login that may only publish
 -- cannot set a parent. Each array has one element per event. All arrays except the first may be shorter, and
@@ -441,8 +418,7 @@ CREATE FUNCTION tidegate.publish_children(
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
     traceparents text[]
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
@@ -539,8 +515,7 @@ CREATE FUNCTION tidegate.publish_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts
@@ -553,10 +528,10 @@ COMMENT ON FUNCTION tidegate.publish_batch IS
     'correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents have the same meaning as the fields of '
     'publish().';
 
--- The delay is a number of seconds or the text of an interval. JSON null means no delay.
+-- When an event of publish_many() with a delay may start. The delay is a number of seconds or the text of an
+-- interval. JSON null means no delay.
 CREATE FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamptz
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     given CONSTANT text := event->>'delay';
     planned CONSTANT timestamptz := (event->>'available_at')::timestamptz;
@@ -583,11 +558,9 @@ BEGIN
     PERFORM tidegate.refuse(format('event %s: ', "position") || refused);
     RETURN clock_timestamp() + delay;
 END $$;
-COMMENT ON FUNCTION tidegate.available_at_of IS 'When an event of publish_many() with a delay may start.';
 
 CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
@@ -639,3 +612,8 @@ COMMENT ON FUNCTION tidegate.publish_many IS
     'available_at, delay, expires_at, max_attempts and traceparent, with the same meaning as in publish(). A key that is '
     'missing or null is not set. delay is a number of seconds or the text of an interval. Returns id, created, status and '
     'attempts. An invalid event raises SQLSTATE 22023 and names its position in the array, from 1, and the field.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
+    tidegate.receive, tidegate.takes_plaintext, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.max_group_delay TO tidegate_drain;

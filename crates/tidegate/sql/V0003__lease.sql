@@ -36,8 +36,7 @@ COMMENT ON FUNCTION tidegate.ranges IS 'Ids as a set of ranges.';
 
 -- A lease that another session has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
     DELETE FROM tidegate.lease AS l
      WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
                                    FOR UPDATE SKIP LOCKED))
@@ -355,9 +354,7 @@ CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
                    started boolean, replayed boolean, expires_in double precision, overdue boolean)
-    LANGUAGE plpgsql STABLE
-    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -378,8 +375,7 @@ COMMENT ON FUNCTION tidegate.read_leased IS 'The events of a lease after an id.'
 -- If the leases were read one by one, an event that leaves between two reads would seem to have no later
 -- events. A lease without a row here is lost or empty.
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts integer, started_to bigint, id bigint)
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
     SELECT l.token, l.cuts, l.started_to, q.id
       FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
@@ -392,8 +388,7 @@ COMMENT ON FUNCTION tidegate.in_hand IS 'The events in hand under these leases, 
 -- and how often events were taken away from each. A worker is dead when none of its leases was renewed in
 -- time, so it renews all of them in one statement.
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE (token uuid, cuts integer)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
-    AS $$
+    LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 BEGIN
     -- A worker that leases nothing more learns in this way of what was taken from it.
@@ -414,8 +409,7 @@ COMMENT ON FUNCTION tidegate.renew IS 'Renews a worker''s leases.';
 -- Lowers the mark up to which handlers of a lease may have started, if it is still `seen`. Only the lease's
 -- worker may do so: it has not started these events, and raises the mark again before it does.
 CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigint[], started_to bigint[]) RETURNS uuid[]
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
-    AS $$
+    LANGUAGE sql SET lock_timeout = '250ms' AS $$
     WITH asked AS MATERIALIZED (
         SELECT l.token, a.started_to
           FROM unnest(tokens, seen, take_back_starts.started_to) AS a(token, seen, started_to)
@@ -504,8 +498,7 @@ COMMENT ON FUNCTION tidegate.hand_back IS 'Removes events from a worker''s lease
 -- are locked for this session, so that it can change them without a wait. An event that is gone counts as
 -- free.
 CREATE FUNCTION tidegate.locked_with_earlier(event_ids bigint[]) RETURNS bigint[]
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     ours bigint[];
     busy bigint[];
@@ -523,8 +516,7 @@ END $$;
 COMMENT ON FUNCTION tidegate.locked_with_earlier IS 'Returns the events that another session has locked, with the earlier ones of their groups.';
 
 CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS bigint[]
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
     SELECT ARRAY(
         SELECT q.id FROM tidegate.event_queue AS q
           JOIN (SELECT b.group_key, max(b.id) AS last FROM tidegate.event_queue AS b
@@ -534,8 +526,7 @@ $$;
 COMMENT ON FUNCTION tidegate.earlier_of IS 'Returns those of the events that come before one of later in its group.';
 
 CREATE FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     DELETE FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens) AND c.id <@ hole;
     -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
@@ -711,8 +702,7 @@ COMMENT ON FUNCTION tidegate.sweep IS 'Breaks leases that their workers have not
 
 -- An ended lease is not renewed, and counts only if the worker has no other.
 CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET jit = off
-    AS $$
+    LANGUAGE sql SET jit = off AS $$
     SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
     HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp()
 $$;
@@ -723,8 +713,7 @@ COMMENT ON FUNCTION tidegate.dead_workers IS 'Returns the workers with leases of
 -- that the index can use it as a bound. Compared with the volatile function itself, every delayed row would
 -- be read (26 ms for 100,000).
 CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     due CONSTANT bigint[] := ARRAY(
         SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT clock_timestamp())
@@ -761,8 +750,7 @@ COMMENT ON FUNCTION tidegate.promote IS 'Makes delayed events ready when their t
 -- Property G.
 CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)
     RETURNS TABLE (id bigint, group_key text, worker uuid, ahead bigint, ahead_worker uuid)
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-    AS $$
+    LANGUAGE sql STABLE SECURITY DEFINER SET jit = off AS $$
     WITH held AS MATERIALIZED (
         SELECT q.id, q.group_key, l.worker,
                EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id) AS taken
@@ -787,8 +775,7 @@ COMMENT ON FUNCTION tidegate.unordered_leases IS
 -- Property J. These events have a group, are in no lease and are not marked. An event that was rewritten
 -- since counts as young, and is left out.
 CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE (id bigint, group_key text, worker uuid)
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-    AS $$
+    LANGUAGE sql STABLE SECURITY DEFINER SET jit = off AS $$
     SELECT q.id, q.group_key, l.worker
       FROM tidegate.lease AS l
       JOIN tidegate.event_queue AS q ON q.id <= l.clear_to AND q.group_key IS NOT NULL AND NOT q.stray
@@ -799,3 +786,10 @@ $$;
 COMMENT ON FUNCTION tidegate.unmarked_events IS
     'Checks the order within groups: events that a drain''s walk has passed and lost. There should be none. most: the most '
     'rows.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased,
+    tidegate.in_hand, tidegate.renew, tidegate.take_back_starts, tidegate.hand_back, tidegate.locked_with_earlier,
+    tidegate.earlier_of, tidegate.shrink_leases, tidegate.apply_cuts, tidegate.lapse, tidegate.break_leases,
+    tidegate.dead_workers, tidegate.sweep, tidegate.promote TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_operate, tidegate_read;

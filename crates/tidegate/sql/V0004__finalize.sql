@@ -122,16 +122,14 @@ END $$;
 COMMENT ON FUNCTION tidegate.complete IS 'Moves completed events of leases to the log.';
 
 CREATE FUNCTION tidegate.cuts_of(token uuid) RETURNS int8multirange
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     SELECT coalesce(range_agg(int8range(c.id, c.id, '[]')), '{}') FROM tidegate.lease_cut AS c WHERE c.token = cuts_of.token
 $$;
 COMMENT ON FUNCTION tidegate.cuts_of IS 'Returns the ids that operators have taken from a lease.';
 
 -- The caller tries again.
 CREATE FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM unnest(tokens, done) AS u(token, done)
                  JOIN tidegate.lease_cut AS c ON c.token = u.token AND c.id <@ u.done) THEN
@@ -145,9 +143,7 @@ COMMENT ON FUNCTION tidegate.refuse_new_cuts IS 'Rolls back the ends of events t
 -- event is looked up when its row is locked: he has committed by then, and the lock of the lease keeps his
 -- row in lease_cut.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    SET lock_timeout = '250ms'
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -181,8 +177,7 @@ COMMENT ON FUNCTION tidegate.complete_held IS 'Moves one completed event to the 
 -- Locks the slots of all other groups. It never waits: a producer may hold the slot of a group as long as it
 -- likes, and only events of that group wait.
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
-    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql SECURITY DEFINER AS $$
     WITH asked AS (
         SELECT DISTINCT u.key, tidegate.mutex_slot(u.key) AS slot FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL
     ), locked AS MATERIALIZED (
@@ -207,10 +202,7 @@ CREATE FUNCTION tidegate.finalize(
     next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamptz[], next_max_attempts integer[],
     next_expires_in double precision[], next_traceparents text[],
     OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer
-) LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    SET lock_timeout = '1s'
-    AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
     lease record;
@@ -328,8 +320,7 @@ COMMENT ON FUNCTION tidegate.finalize IS 'Moves ended events of a lease to the l
 -- It deletes the payload first, because a move to the log would read it. SECURITY DEFINER is needed, because
 -- otherwise the drain role would need the right to change payloads.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET lock_timeout = '250ms'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids
         AND NOT end_unreadable.id <@ tidegate.cuts_of(l.token) FOR KEY SHARE;
@@ -353,8 +344,7 @@ COMMENT ON FUNCTION tidegate.end_unreadable IS 'Ends an event whose payload cann
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}',
                                OUT left_ids bigint[], OUT busy_ids bigint[])
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    SET lock_timeout = '250ms'
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -385,8 +375,7 @@ COMMENT ON FUNCTION tidegate.retry IS 'Puts events back for another attempt.';
 
 -- Returns whether the event is still held.
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET lock_timeout = '1s'
-    AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.token = save_progress.token AND save_progress.id <@ l.ids FOR KEY SHARE;
@@ -403,8 +392,7 @@ COMMENT ON FUNCTION tidegate.save_progress IS 'Saves the finished handlers and s
 -- Returns false if the event is no longer held. It never waits for a row that another session has locked,
 -- because the next report comes in a second.
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
-    AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids FOR KEY SHARE SKIP LOCKED;
@@ -420,3 +408,8 @@ BEGIN
     RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;
 COMMENT ON FUNCTION tidegate.report_progress IS 'Records the progress that a handler reports.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.complete, tidegate.complete_held,
+    tidegate.busy_groups, tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress,
+    tidegate.report_progress, tidegate.append_errors, tidegate.merge_progress TO tidegate_drain;

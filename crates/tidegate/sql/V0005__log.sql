@@ -24,8 +24,7 @@
 -- The partitions of the log, as in the catalog. The bounds are null for the default partition.
 -- (If pg_get_expr receives the oid of a table, Postgres opens the table and waits for its locks.)
 CREATE FUNCTION tidegate.log_partitions() RETURNS TABLE (partition text, lower_bound timestamptz, upper_bound timestamptz)
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO'
-    AS $$
+    LANGUAGE sql STABLE SECURITY DEFINER SET datestyle = 'ISO' AS $$
     SELECT c.relname::text,
            CASE WHEN b.bound <> 'DEFAULT' THEN
                 coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END,
@@ -41,12 +40,11 @@ CREATE FUNCTION tidegate.log_partitions() RETURNS TABLE (partition text, lower_b
 $$;
 COMMENT ON FUNCTION tidegate.log_partitions IS 'The partitions of the log, with their bounds.';
 
--- Makes concurrent replays, and steps of a cleanup, wait for each other, as long as the caller's lock_timeout
--- allows. After that, the caller's statements must see everything that was committed before. Only this
--- isolation level guarantees that.
+-- Makes concurrent replays, and steps of a cleanup, wait for each other, as long as the caller's
+-- lock_timeout allows. After that, the caller's statements must see everything that was committed before.
+-- Only this isolation level guarantees that.
 CREATE FUNCTION tidegate.one_at_a_time() RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'transaction_isolation: must be READ COMMITTED, got %', upper(current_setting('transaction_isolation'))
@@ -54,26 +52,24 @@ BEGIN
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
-COMMENT ON FUNCTION tidegate.one_at_a_time IS 'Makes replays and steps of a cleanup wait for each other.';
 
--- For moving rows between partitions. A partition may have its columns in another order.
+-- The columns of the log, as text. For moving rows between partitions. A partition may have its columns in
+-- another order.
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RETURNS text
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     SELECT string_agg(CASE WHEN attname = 'expires_at' AND changed IS NOT NULL THEN changed
                            ELSE prefix || quote_ident(attname) END, ', ' ORDER BY attnum)
       FROM pg_attribute
      WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
 $$;
-COMMENT ON FUNCTION tidegate.log_columns IS 'The columns of the log, as text.';
 
--- A query of the whole log locks all partitions and their indexes until its transaction ends. With a year of
--- partitions, a few simultaneous readers need more locks than the server has. This function holds the locks
--- of only one table at a time, the queue or one partition: a block that fails releases the locks that it
--- took. The result is JSON, which does not depend on the table any more.
+-- The result of a query on one table. A query of the whole log locks all partitions and their indexes until
+-- its transaction ends. With a year of partitions, a few simultaneous readers need more locks than the
+-- server has. This function holds the locks of only one table at a time, the queue or one partition: a block
+-- that fails releases the locks that it took. The result is JSON, which does not depend on the table any
+-- more.
 CREATE FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) RETURNS json
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql STABLE AS $$
 DECLARE
     found json;
 BEGIN
@@ -86,22 +82,18 @@ EXCEPTION
     WHEN undefined_table THEN
         RETURN NULL;
 END $$;
-COMMENT ON FUNCTION tidegate.found_in IS 'The result of a query on one table.';
 
--- The last one first.
+-- The partitions of the log. The last one first.
 CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
      WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
      ORDER BY c.relname DESC
 $$;
-COMMENT ON FUNCTION tidegate.log_places IS 'The partitions of the log.';
 
 -- It starts with the partitions that contain events which have just completed.
 CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 DECLARE
     just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
         + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
@@ -130,8 +122,7 @@ COMMENT ON FUNCTION tidegate.logged IS
 -- looks at one partition at a time (see found_in), and stops when it has found all events that are not live.
 -- It starts with the days on which events that end now expire, and with yesterday's.
 CREATE FUNCTION tidegate.logged_under(ids bigint[], tokens uuid[]) RETURNS TABLE (id bigint, token uuid)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     query CONSTANT text := 'SELECT json_agg(json_build_array(l.id, l.lease_token)) FROM tidegate.%I AS l WHERE l.id = ANY ($1)';
@@ -166,8 +157,7 @@ COMMENT ON FUNCTION tidegate.logged_under IS 'The leases of a list that finished
 -- Each table is searched recursively to the end. One pass over the tables is therefore enough if the family
 -- lies in their order. Only links that go back and forth between tables need further passes.
 CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql STABLE AS $$
 DECLARE
     query CONSTANT text := CASE WHEN upwards THEN
         'WITH RECURSIVE up (id) AS (
@@ -207,12 +197,10 @@ BEGIN
         places := ARRAY(SELECT u.place FROM unnest(places) WITH ORDINALITY AS u(place, n) ORDER BY u.n DESC);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION tidegate.kin IS 'The ancestors or descendants of events.';
 
 -- The rest of the family comes last. The hundreds of small statements are not worth compiling.
 CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-    AS $$
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET jit = off AS $$
 DECLARE
     query CONSTANT text := 'SELECT json_agg(e) FROM (
         SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
@@ -251,8 +239,7 @@ COMMENT ON FUNCTION tidegate.lineage IS
 -- The days that need a partition: the days on which events expire that finish within a week, for each
 -- retention in use. The days between them and the end of the longest retention are not included.
 CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS SETOF date
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     WITH made AS MATERIALIZED (
         SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
     ), wanted AS MATERIALIZED (
@@ -270,7 +257,6 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS 
                           AND p.upper_bound > w.day::timestamp AT TIME ZONE 'UTC')
      ORDER BY 1
 $$;
-COMMENT ON FUNCTION tidegate.missing_log_days IS 'Days that need a partition of the log but have none.';
 
 -- Creates the partition of a day. It creates a separate table and then attaches it. This blocks neither
 -- inserts into other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of this day
@@ -280,8 +266,7 @@ COMMENT ON FUNCTION tidegate.missing_log_days IS 'Days that need a partition of 
 -- event expires later than the longest retention, so the function refuses later days: a role that may run a
 -- cleanup cannot fill the catalog with partitions.
 CREATE FUNCTION tidegate.make_log_partition(day date, dry_run boolean DEFAULT false, OUT outcome text, OUT moved bigint)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
+    LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
 DECLARE
     name constant text := 'event_log_' || to_char(day, 'YYYYMMDD');
     first constant timestamptz := day::timestamp AT TIME ZONE 'UTC';
@@ -316,37 +301,32 @@ BEGIN
     EXECUTE format('ALTER TABLE tidegate.event_log ATTACH PARTITION tidegate.%I FOR VALUES FROM (%L) TO (%L)',
                    name, first, until);
 END $$;
-COMMENT ON FUNCTION tidegate.make_log_partition IS 'Creates the partition of a day. Returns the outcome and how many rows moved.';
 
--- Returns the position in a partition where a step that began at `since` ends: `pages` pages further, so that
--- a step is short even if it finds little. Null at the end of the partition.
+-- Returns the position in a partition where a step that began at `since` ends: `pages` pages further, so
+-- that a step is short even if it finds little. Null at the end of the partition.
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
-    LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql VOLATILE AS $$
     SELECT CASE WHEN place.next < pg_relation_size(to_regclass(format('tidegate.%I', partition)))
                                 / current_setting('block_size')::bigint
                 THEN format('(%s,0)', place.next)::tid END
       FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
 $$;
-COMMENT ON FUNCTION tidegate.step_end IS 'Where a step of a cleanup ends.';
 
+-- How many rows of a partition have expired.
 CREATE FUNCTION tidegate.count_expired(partition text, now timestamptz) RETURNS bigint
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = on
-    AS $$
+    LANGUAGE plpgsql STABLE SET enable_seqscan = on AS $$
 DECLARE
     expired bigint;
 BEGIN
     EXECUTE format('SELECT count(*) FROM ONLY tidegate.%I WHERE expires_at <= $1', partition) INTO expired USING now;
     RETURN expired;
 END $$;
-COMMENT ON FUNCTION tidegate.count_expired IS 'How many rows of a partition have expired.';
 
 -- Drops a partition after its last row has expired. The expiry is read from the partition's bound in the
--- catalog. Only the last statement locks the log itself, until its commit. Returns the number of rows, or null
--- if nothing was dropped: the partition does not exist or has not expired.
+-- catalog. Only the last statement locks the log itself, until its commit. Returns the number of rows, or
+-- null if nothing was dropped: the partition does not exist or has not expired.
 CREATE FUNCTION tidegate.drop_log_partition(partition text, now timestamptz DEFAULT NULL, OUT dropped bigint)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
+    LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
 #variable_conflict use_column
 DECLARE
     moment constant timestamptz := least(drop_log_partition.now, clock_timestamp());
@@ -363,15 +343,13 @@ BEGIN
       INTO dropped FROM pg_class AS c WHERE c.oid = format('tidegate.%I', target)::regclass;
     EXECUTE format('DROP TABLE tidegate.%I', target);
 END $$;
-COMMENT ON FUNCTION tidegate.drop_log_partition IS 'Drops a partition whose rows have all expired.';
 
--- Deletes expired rows of one partition, at most `batch`. It walks by physical
--- position (a TID range scan), so that later steps do not read deleted rows again. Returns where the next
--- step begins, or null at the end.
+-- Deletes expired rows of one partition, at most `batch`. It walks by physical position (a TID range scan),
+-- so that later steps do not read deleted rows again. Returns where the next step begins, or null at the
+-- end.
 CREATE FUNCTION tidegate.delete_expired(
     partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, now timestamptz DEFAULT NULL, OUT deleted bigint, OUT next text
-) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off
-    AS $$
+) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     moment constant timestamptz := least(delete_expired.now, clock_timestamp());
@@ -398,12 +376,11 @@ BEGIN
       USING start, coalesce(stop, '(4294967295,65535)'::tid), moment, delete_expired.batch::bigint;
     next := coalesce(last, stop)::text;
 END $$;
-COMMENT ON FUNCTION tidegate.delete_expired IS 'Deletes expired rows of one partition, one step at a time.';
 
--- SQS keeps a message for at most two weeks, and Lambda repeats an unacknowledged message within hours.
+-- Removes messages that receive() recorded more than 15 days ago. SQS keeps a message for at most two weeks,
+-- and Lambda repeats an unacknowledged message within hours.
 CREATE FUNCTION tidegate.forget_received(batch integer, dry_run boolean, now timestamptz) RETURNS bigint
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     until constant timestamptz := forget_received.now - interval '15 days';
     forgotten bigint;
@@ -416,14 +393,12 @@ BEGIN
     GET DIAGNOSTICS forgotten = ROW_COUNT;
     RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION tidegate.forget_received IS 'Removes messages that receive() recorded more than 15 days ago.';
 
--- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be read,
--- it goes without its payload; an event that cannot be ended stays. `begun` are those that a handler may have
--- been running; their attempt counts.
+-- Ends events as FAILED that the caller has locked. No drain ends them. If an event's payload cannot be
+-- read, it goes without its payload; an event that cannot be ended stays. `begun` are those that a handler
+-- may have been running; their attempt counts.
 CREATE FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     middle CONSTANT integer := cardinality(event_ids) / 2;
@@ -455,11 +430,10 @@ BEGIN
             END IF;
     END;
 END $$;
-COMMENT ON FUNCTION tidegate.end_locked IS 'Ends events as FAILED that the caller has locked, each by itself if need be.';
 
+-- Ends events as FAILED that the caller has locked, all or none.
 CREATE FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -493,7 +467,6 @@ BEGIN
     SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
       INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
 END $$;
-COMMENT ON FUNCTION tidegate.end_at_once IS 'Ends events as FAILED that the caller has locked, all or none.';
 
 -- Ends live events that no drain would pass to a handler any more: their deadline has passed or their
 -- attempts are used up, and they are in no live lease. They move to the log with the same codes as in a
@@ -502,8 +475,7 @@ COMMENT ON FUNCTION tidegate.end_at_once IS 'Ends events as FAILED that the call
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
     actor text DEFAULT NULL, now timestamptz DEFAULT NULL, OUT expired bigint[], OUT abandoned bigint[], OUT last_id bigint
-) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off
-    AS $$
+) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     moment constant timestamptz := least(sweep_events.now, clock_timestamp());
@@ -553,15 +525,12 @@ BEGIN
     expired := coalesce(expired, '{}');
     abandoned := coalesce(abandoned, '{}');
 END $$;
-COMMENT ON FUNCTION tidegate.sweep_events IS
-    'Ends live events that have passed their deadline or have no attempt left, one page at a time.';
 
 CREATE FUNCTION tidegate.set_retention(
     kind text, completed interval DEFAULT NULL, failed interval DEFAULT NULL, reason text DEFAULT NULL,
     actor text DEFAULT NULL
 ) RETURNS TABLE (retention_completed interval, retention_failed interval)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '5s' AS $$
 #variable_conflict use_column
 DECLARE
     before record;
@@ -590,12 +559,11 @@ COMMENT ON FUNCTION tidegate.set_retention IS
     'operator''s name.';
 
 -- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The
--- events move to the partition of their new day. It walks as delete_expired() does. The first calls make the partitions that are missing, one each: `since` and `next`
--- are the day then.
+-- events move to the partition of their new day. It walks as delete_expired() does. The first calls make the
+-- partitions that are missing, one each: `since` and `next` are the day then.
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text,
                                          OUT redated bigint, OUT next text)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     target constant text := apply_retention.partition;
@@ -659,7 +627,6 @@ BEGIN
     END IF;
     next := coalesce(last, stop)::text;
 END $$;
-COMMENT ON FUNCTION tidegate.apply_retention IS 'Applies the current retention of a kind to its finished events, one step at a time.';
 
 -- Does the next step. The state that a call returns in `next` is the argument of the next call; with null,
 -- all is done. The first state has the options. `stages` are the stages that are left, and each walks over
@@ -668,9 +635,7 @@ COMMENT ON FUNCTION tidegate.apply_retention IS 'Applies the current retention o
 --
 -- A step that fails changes nothing. The caller may try it again, or pass over its item with `skip`.
 CREATE FUNCTION tidegate.cleanup_step(state jsonb DEFAULT '{}', skip boolean DEFAULT false) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-        SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     dry_run constant boolean := coalesce((state->>'dry_run')::boolean, false);
     moment constant timestamptz := least((state->>'now')::timestamptz, clock_timestamp());
@@ -751,3 +716,9 @@ COMMENT ON FUNCTION tidegate.cleanup_step IS
     '100000), older_than (end live events only if they were published at least this many seconds ago), dry_run (report what '
     'would be done), actor (the operator''s name), stages, and now (an earlier time to use as the present). skip: true '
     'passes over the step, for example because a lock was not available in 200 ms.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_drain, tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.logged_under TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.lineage TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT EXECUTE ON FUNCTION tidegate.set_retention, tidegate.log_partitions, tidegate.cleanup_step TO tidegate_operate;

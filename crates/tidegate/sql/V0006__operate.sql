@@ -5,9 +5,9 @@
 -- An invalid argument raises an error. A valid call that finds nothing to do returns a report with the
 -- reason, so that its audit row is kept.
 
+-- Refuses an invalid reason or actor.
 CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM tidegate.refuse(CASE
         WHEN reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = ''
@@ -15,43 +15,39 @@ BEGIN
         WHEN char_length(reason) > 1000 THEN 'reason: must have at most 1000 characters, got ' || char_length(reason)
         WHEN char_length(actor) NOT BETWEEN 1 AND 200 THEN 'actor: must have 1 to 200 characters, got ' || char_length(actor) END);
 END $$;
-COMMENT ON FUNCTION tidegate.check_operator IS 'Refuses an invalid reason or actor.';
 
+-- Refuses invalid ids.
 CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM tidegate.refuse(CASE
         WHEN coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000
             THEN 'ids: must be 1 to 10000 ids, got ' || coalesce(cardinality(ids), 0)
         WHEN array_position(ids, NULL) IS NOT NULL THEN 'ids: must be numbers, got NULL' END);
 END $$;
-COMMENT ON FUNCTION tidegate.check_ids IS 'Refuses invalid ids.';
 
+-- Writes an audit row about events.
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql AS $$
     INSERT INTO tidegate.audit (action, actor, filter, ids, count, reason)
     VALUES (record_action.action, record_action.actor, jsonb_strip_nulls(record_action.filter),
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
-COMMENT ON FUNCTION tidegate.record_action IS 'Writes an audit row about events.';
 
+-- Writes an audit row about something other than events.
 CREATE FUNCTION tidegate.record_change(action text, actor text, filter jsonb, count bigint, reason text) RETURNS void
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql AS $$
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES (record_change.action, record_change.actor, jsonb_strip_nulls(record_change.filter), record_change.count, record_change.reason)
 $$;
-COMMENT ON FUNCTION tidegate.record_change IS 'Writes an audit row about something other than events.';
 
--- The only function that requeues events. The worker loses the events, and with each one the later events of
--- its group: it can write nothing about them any more (lease_cut), and the next sweep takes them out of its
--- leases. A started attempt counts. The event runs in the next drain even if its attempts were used up. If
--- its limit is already 1000, the maximum, one attempt is returned to it.
+-- Removes events from all leases, for a requeue. The only function that requeues events. The worker loses
+-- the events, and with each one the later events of its group: it can write nothing about them any more
+-- (lease_cut), and the next sweep takes them out of its leases. A started attempt counts. The event runs in
+-- the next drain even if its attempts were used up. If its limit is already 1000, the maximum, one attempt
+-- is returned to it.
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     found bigint[];
@@ -88,17 +84,14 @@ BEGIN
      WHERE q.id = now.id
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
-COMMENT ON FUNCTION tidegate.end_leases IS 'Removes events from all leases, for a requeue.';
 
--- The counts by reason include all of them.
+-- The most skipped events that a report lists. The counts by reason include all of them.
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 100;
-COMMENT ON FUNCTION tidegate.listed_at_most IS 'The most skipped events that a report lists.';
 
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     done bigint[];
     late bigint[];
@@ -144,8 +137,7 @@ COMMENT ON FUNCTION tidegate.requeue IS
 -- They were published if a handler decided the end of the event, and were not if the system gave the event
 -- up.
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql IMMUTABLE AS $$
     SELECT nullif(kept.handlers || kept.steps, '{}')
       FROM (SELECT coalesce((SELECT jsonb_build_object('handlers', jsonb_object_agg(h.key, CASE
                         WHEN done_so_far.status <> 'FAILED' OR done_so_far.errors->-1->>'code' = 'attempts_exhausted'
@@ -156,15 +148,13 @@ CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) 
                    CASE WHEN done_so_far.progress ? 'steps'
                         THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
 $$;
-COMMENT ON FUNCTION tidegate.done_so_far IS 'The work that a replay of failed handlers can skip.';
 
 -- Puts logged events back as new ones, behind all live events of their groups and in the order of their ids.
 -- The groups are locked before ids are drawn (see lock_groups). Events that collide with a live event, by
 -- deduplication key or as a second replay, are left out.
 CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval)
     RETURNS TABLE (new_id bigint, original bigint)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     drawn bigint[];
 BEGIN
@@ -188,12 +178,11 @@ BEGIN
     ON CONFLICT DO NOTHING
     RETURNING q.id, q.replay_of;
 END $$;
-COMMENT ON FUNCTION tidegate.insert_replays IS 'Inserts replays of ended events.';
 
+-- Whether an audit row's ids were replayed.
 CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN entry.action = 'replay' OR entry.action = 'unblock' AND entry.filter->>'how' = 'skip';
-COMMENT ON FUNCTION tidegate.made_replays IS 'Whether an audit row''s ids were replayed.';
 
 -- Returns the events that a replay would take, and for all others that were asked for, the reason why not.
 --
@@ -211,8 +200,7 @@ CREATE FUNCTION tidegate.replay_candidates(
     failed_handlers_only boolean, known bigint
 ) RETURNS TABLE (id bigint, event_kind text, group_key text, deadline timestamptz, finished_at timestamptz,
                  in_log boolean, obstacle text, obstructed_by bigint)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
-    AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -279,15 +267,13 @@ BEGIN
     UNION ALL
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1;
 END $$;
-COMMENT ON FUNCTION tidegate.replay_candidates IS 'The events that a replay would publish, and the reasons against the others.';
 
 -- Returns the groups whose order a replay may break, for a dry run. In some groups the replay would wait
 -- behind live events. In others later events have already ended, so that the replay would run after events
 -- that the original once preceded. Those events ended after it, so the block range index of finished_at
 -- limits the search.
 CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS jsonb
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     WITH touched AS MATERIALIZED (
         SELECT g.group_key, g.first_id, g.finished_at
           FROM jsonb_to_recordset(groups) AS g(group_key text, first_id bigint, finished_at timestamptz)
@@ -312,7 +298,6 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS json
         'overtaken', (SELECT coalesce(jsonb_agg(to_jsonb(o) ORDER BY o.group_key), '[]') FROM
                       (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
 $$;
-COMMENT ON FUNCTION tidegate.order_risks IS 'The changes of order in groups that a replay may cause.';
 
 -- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A
 -- dry run reports what would be done. It changes nothing, so it leaves no audit row. `code` selects events by
@@ -340,8 +325,7 @@ CREATE FUNCTION tidegate.replay(
     code                 text        DEFAULT NULL,
     digest               text        DEFAULT NULL
 ) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s' SET jit = off
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' SET jit = off AS $$
 DECLARE
     most_groups constant integer := 2000;
     known bigint := (SELECT coalesce(max(a.id), 0) FROM tidegate.audit AS a WHERE tidegate.made_replays(a));
@@ -453,9 +437,9 @@ COMMENT ON FUNCTION tidegate.replay IS
     'events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this '
     'digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
 
+-- A replay's report with the events that collided.
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object(
         'skipped_count', (report->>'skipped_count')::bigint + cardinality(collided),
         'skipped_reasons', (report->'skipped_reasons') || jsonb_build_object('overtaken by a publish or by the cleanup', cardinality(collided)),
@@ -463,17 +447,16 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                         'id', c, 'reason', 'overtaken by a publish or by the cleanup')), '[]')
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
-COMMENT ON FUNCTION tidegate.with_collisions IS 'A replay''s report with the events that collided.';
 
 -- Ends live events by an operator's decision, whichever worker holds them. It does not write the lease token
 -- to the log, where the token would tell the worker that the end was its own. The worker learns of the end
 -- from the next sweep (lease_cut). Returns the events that have `ended`, those of them that a handler may
--- have been running (`begun`, whose attempt counts), and those that were `missed`. A call that ends one event
--- waits for its lock. A call that ends many never waits, because everything it has locked would wait too.
+-- have been running (`begun`, whose attempt counts), and those that were `missed`. A call that ends one
+-- event waits for its lock. A call that ends many never waits, because everything it has locked would wait
+-- too.
 CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text,
                                   OUT ended bigint[], OUT begun bigint[], OUT missed bigint[])
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     found bigint[];
@@ -486,11 +469,9 @@ BEGIN
     SELECT e.ended, e.begun INTO ended, begun FROM tidegate.end_locked(found, code, message) AS e;
     missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
-COMMENT ON FUNCTION tidegate.end_live IS 'Ends live events as FAILED.';
 
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     head record;
     acted boolean := false;
@@ -540,10 +521,9 @@ COMMENT ON FUNCTION tidegate.unblock IS
     'event ready now, cancel ends it, skip ends it and publishes it again after the others. reason: the reason, required. '
     'actor: the operator''s name. Returns a report as an object.';
 
--- A lease skips a paused kind. Events that are already leased finish normally.
+-- Pauses or resumes a kind. A lease skips a paused kind. Events that are already leased finish normally.
 CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     changed boolean;
 BEGIN
@@ -555,7 +535,6 @@ BEGIN
     PERFORM tidegate.record_change(set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::int, set_paused.reason);
     RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
 END $$;
-COMMENT ON FUNCTION tidegate.set_paused IS 'Pauses or resumes a kind.';
 
 CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -574,8 +553,7 @@ COMMENT ON FUNCTION tidegate.resume IS
 -- An event of this kind that is being published at this moment is not noticed. The next drain ends it as
 -- FAILED with `no_handler`, and it can be replayed from there.
 CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     most CONSTANT integer := 10000;
     live integer;
@@ -600,8 +578,7 @@ COMMENT ON FUNCTION tidegate.retire IS
 -- The event must exist and must not be visible to others yet, so that an operator cannot put their name to
 -- the events of a producer.
 CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAULT NULL) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
     published record;
@@ -621,8 +598,7 @@ COMMENT ON FUNCTION tidegate.record_publish IS
 
 -- A remark is the argument of its audit row.
 CREATE FUNCTION tidegate.note(id bigint, "text" text, reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     found boolean;
 BEGIN
@@ -644,10 +620,14 @@ COMMENT ON FUNCTION tidegate.note IS
     'required. actor: the operator''s name. dry_run: only report. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.notes(id bigint) RETURNS TABLE (at timestamptz, actor text, "text" text)
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE SECURITY DEFINER AS $$
     SELECT n.at, n.actor, n.filter->>'text'
       FROM (SELECT a.* FROM tidegate.audit AS a WHERE a.action = 'note' AND a.ids[1] = notes.id ORDER BY a.id DESC LIMIT 100) AS n
      ORDER BY n.id
 $$;
 COMMENT ON FUNCTION tidegate.notes IS 'The latest 100 remarks on an event, oldest first. id: the event.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.retire,
+    tidegate.unblock, tidegate.note, tidegate.record_publish TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.notes TO tidegate_drain, tidegate_operate, tidegate_read;

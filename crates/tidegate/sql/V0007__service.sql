@@ -19,8 +19,7 @@ CREATE FUNCTION tidegate.open_after() RETURNS integer LANGUAGE sql IMMUTABLE RET
 COMMENT ON FUNCTION tidegate.open_after IS 'The number of consecutive unanswered calls that opens a service.';
 
 CREATE FUNCTION tidegate.check_service(service text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     PERFORM tidegate.refuse('service: must have 1 to 100 characters, got ' || coalesce(char_length(service), 0))
       WHERE coalesce(char_length(service), 0) NOT BETWEEN 1 AND 100;
@@ -42,8 +41,7 @@ COMMENT ON FUNCTION tidegate.is_watched IS 'Whether drains must know of a servic
 -- Returns what a drain must know: services that failed recently and services with limits, with the kinds of
 -- events that call them, and the policies of kinds. Null if there is nothing to know.
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     SELECT jsonb_agg(w.known) FROM (
         SELECT jsonb_build_object(
                'service', s.service, 'state', s.state, 'troubled', tidegate.is_troubled(s), 'answers', s.answers,
@@ -65,8 +63,7 @@ COMMENT ON FUNCTION tidegate.watched_services IS 'The services and policies that
 -- for the service, until an event of it calls the service again.
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text,
                                         retry_after double precision, kinds text[], probed boolean, uncalled text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
-    AS $$
+    LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     known tidegate.service;
@@ -128,9 +125,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.report_service IS 'Records the results of calls of a service.';
 
+-- Pauses or resumes a service.
 CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     known boolean := EXISTS (SELECT FROM tidegate.service AS s WHERE s.service = set_service.service);
     changed boolean;
@@ -150,7 +147,6 @@ BEGIN
     RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed,
                               'known', known);
 END $$;
-COMMENT ON FUNCTION tidegate.set_service IS 'Pauses or resumes a service.';
 
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -175,8 +171,7 @@ COMMENT ON FUNCTION tidegate.resume_service IS
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer,
                                        seconds double precision,
                                        OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -221,8 +216,7 @@ COMMENT ON FUNCTION tidegate.claim_service IS 'Claims places and starts at a lim
 
 CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text,
                                        actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     known boolean := EXISTS (SELECT FROM tidegate.service AS s WHERE s.service = limit_service.service);
     made tidegate.service;
@@ -259,3 +253,9 @@ COMMENT ON FUNCTION tidegate.limit_service IS
     'Limits the calls of an outside service, over all drains. service: its name. max_running: the most events at once, 1 to '
     '10000; 0 removes the limit, null leaves it unchanged. per_second: the most starts per second, 0.0001 to 10000; 0 and '
     'null as for max_running. reason: the reason, required. actor: the operator''s name.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
+    tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service
+   TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.pause_service, tidegate.resume_service, tidegate.limit_service TO tidegate_operate;

@@ -67,11 +67,11 @@ COMMENT ON COLUMN tidegate.at_work.part IS 'The part that is done, 0 to 1.';
 COMMENT ON COLUMN tidegate.at_work.note IS 'The handler''s note about it.';
 COMMENT ON COLUMN tidegate.at_work.reported_at IS 'When the handler reported it.';
 
--- `update events set status = 'PENDING' where id = …` (D14) leaves the same audit row as any other requeue.
--- SECURITY DEFINER: a right on the view is enough.
+-- Trigger of the view events: an UPDATE requeues or reschedules. `update events set status = 'PENDING' where
+-- id = …` (D14) leaves the same audit row as any other requeue. SECURITY DEFINER: a right on the view is
+-- enough.
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
     changed jsonb := '{"via": "events"}';
@@ -115,14 +115,13 @@ BEGIN
     VALUES (CASE WHEN requeues THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION tidegate.update_event IS 'Trigger of the view events: an UPDATE requeues or reschedules.';
 
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events
     FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
 
+-- Trigger of the view events: a DELETE cancels.
 CREATE FUNCTION tidegate.delete_event() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 BEGIN
     IF cardinality((tidegate.end_live(ARRAY[OLD.id], 'cancelled', 'cancelled by an operator: deleted from the view events')).ended) = 0 THEN
         RETURN NULL;
@@ -130,7 +129,6 @@ BEGIN
     INSERT INTO tidegate.audit (action, filter, ids, count) VALUES ('cancel', '{"via": "events"}', ARRAY[OLD.id], 1);
     RETURN OLD;
 END $$;
-COMMENT ON FUNCTION tidegate.delete_event IS 'Trigger of the view events: a DELETE cancels.';
 
 CREATE TRIGGER events_delete INSTEAD OF DELETE ON tidegate.events
     FOR EACH ROW EXECUTE FUNCTION tidegate.delete_event();
@@ -179,8 +177,7 @@ COMMENT ON COLUMN tidegate.jobs.finished_at IS 'When it ended. Null: it is live.
 -- For a role that may read the state of a job and nothing else. While an event is live, its id belongs to
 -- this event, even if a copy of the database has drawn the same id again.
 CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE SECURITY DEFINER AS $$
     WITH live AS MATERIALIZED (
         SELECT q.id, q.kind, 'pending'::text, 0, NULL::integer, q.correlation_id, q.group_key, q.errors, NULL::jsonb,
                q.created_at, NULL::timestamptz
@@ -335,3 +332,19 @@ COMMENT ON VIEW tidegate.services IS 'Outside services that handlers call and th
 COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers hold now.';
 COMMENT ON COLUMN tidegate.services.waiting IS 'How many events wait for it.';
 COMMENT ON COLUMN tidegate.services.oldest IS 'When the oldest of them was published. Null: none waits.';
+
+-- What the roles may do here; see roles.sql. A view's functions run with the reader's rights.
+GRANT SELECT ON tidegate.events TO tidegate_drain;
+GRANT SELECT, UPDATE (status, available_at, expires_at, max_attempts), DELETE ON tidegate.events TO tidegate_operate;
+GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at, expires_at,
+    created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error, parent_id, replay_of,
+    delayed) ON tidegate.events TO tidegate_read;
+GRANT SELECT ON tidegate.ends, tidegate.held, tidegate.leases, tidegate.services, tidegate.at_work
+   TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.stats, tidegate.stuck_events, tidegate.blocked_groups TO tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.jobs TO tidegate_operate;
+GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at) ON
+    tidegate.jobs TO tidegate_read;
+GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_drain, tidegate_operate, tidegate_jobs;
+GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code
+   TO tidegate_operate, tidegate_read;

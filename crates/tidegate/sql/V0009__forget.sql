@@ -6,19 +6,17 @@
 -- correlation) are removed. The next vacuum removes what Postgres keeps in old row versions. Write-ahead logs
 -- and backups keep theirs until they are deleted.
 
+-- Errors without their messages.
 CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(jsonb_agg(e.entry - 'details' || '{"message": "forgotten"}' ORDER BY e.position), '[]')
       FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
 $$;
-COMMENT ON FUNCTION tidegate.wordless IS 'Errors without their messages.';
 
 -- It reads the whole log, because an index on groups would cost every finalize more than this costs. It reads
 -- one partition at a time, as a short statement with the locks of one table.
 CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
     IF find_subject.partition IS NULL THEN
         RETURN QUERY
@@ -39,8 +37,7 @@ COMMENT ON FUNCTION tidegate.find_subject IS
     'groups: group keys. correlation_ids: correlation ids.';
 
 CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE AS $$
     SELECT c.id
       FROM (SELECT q.id FROM tidegate.event_queue AS q WHERE q.parent_id = ANY (offspring.ids)
             UNION SELECT q.id FROM tidegate.event_queue AS q WHERE q.replay_of = ANY (offspring.ids)
@@ -53,12 +50,11 @@ COMMENT ON FUNCTION tidegate.offspring IS
     'Ids of follow-ups and replays of these events that are not forgotten yet. ids: the events. after: only ids above this. '
     'most: the most ids.';
 
--- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of these
--- events, wherever an action of an operator has named them. Each key is one search in the index of such
--- entries, however long the audit is.
+-- Removes keys from the arguments of earlier actions: these groups and correlation ids, and the keys of
+-- these events, wherever an action of an operator has named them. Each key is one search in the index of
+-- such entries, however long the audit is.
 CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) RETURNS void
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
     UPDATE tidegate.audit AS a SET filter = tidegate.without_keys(a.filter)
       FROM (SELECT jsonb_build_object('group_key', g) AS filter FROM unnest(forget_arguments.groups) AS g
             UNION
@@ -74,7 +70,6 @@ CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlati
              WHERE l.id = ANY (forget_arguments.ids) AND k.filter IS NOT NULL) AS named
      WHERE a.filter ?| ARRAY['group_key', 'dedup_key', 'correlation_id'] AND a.filter @> named.filter
 $$;
-COMMENT ON FUNCTION tidegate.forget_arguments IS 'Removes keys from the arguments of audit rows.';
 
 -- Forgets the content of these events, at most 1,000 of them. An empty list is also recorded in the audit.
 -- Live events are first cancelled, even if a worker holds them. Descendants must be forgotten before, because
@@ -87,8 +82,7 @@ COMMENT ON FUNCTION tidegate.forget_arguments IS 'Removes keys from the argument
 -- have left the log before.
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false,
                                 groups text[] DEFAULT '{}', correlation_ids text[] DEFAULT '{}') RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 #variable_conflict use_column
 DECLARE
     live bigint[];
@@ -144,3 +138,6 @@ COMMENT ON FUNCTION tidegate.forget IS
     'reason, required. actor: the operator''s name. dry_run: true reports what would be done and changes nothing. groups, '
     'correlation_ids: further keys that leave the audit. Returns a '
     'report; its offspring are follow-ups and replays of these events that are not forgotten yet.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.forget, tidegate.find_subject, tidegate.offspring TO tidegate_operate;

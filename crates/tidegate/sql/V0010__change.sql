@@ -11,13 +11,13 @@ CREATE TYPE tidegate.selection AS (
 );
 COMMENT ON TYPE tidegate.selection IS 'Which live events an operator selects.';
 
--- Returns the next live events of a selection, and the common part of all reports: how many events there are,
--- of which kinds, where to continue, and what became of ids that were asked for but are not live events.
+-- Returns the next live events of a selection, and the common part of all reports: how many events there
+-- are, of which kinds, where to continue, and what became of ids that were asked for but are not live
+-- events.
 --
 -- Each call is planned anew, because a missing argument is no condition, and a given one may have an index.
 CREATE FUNCTION tidegate.select_live(s tidegate.selection, OUT chosen bigint[], OUT report jsonb)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
-    AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 DECLARE
     held int8multirange;
     next bigint;
@@ -66,7 +66,6 @@ BEGIN
     END IF;
     report := jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
 END $$;
-COMMENT ON FUNCTION tidegate.select_live IS 'The next live events of a selection, with the report of cancel() and reschedule().';
 
 -- The worker is notified at its next renewal, its writes about the events are refused, and an attempt that
 -- may have begun (`begun`) counts. `missed` are events that another session had locked at this moment; call
@@ -86,8 +85,7 @@ CREATE FUNCTION tidegate.cancel(
     after          bigint      DEFAULT 0,
     dry_run        boolean     DEFAULT false
 ) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, since, until,
                                          coalesce(after, 0), coalesce("limit", 1000));
@@ -146,8 +144,7 @@ CREATE FUNCTION tidegate.reschedule(
     after          bigint      DEFAULT 0,
     dry_run        boolean     DEFAULT false
 ) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, since, until,
                                          coalesce(after, 0), coalesce("limit", 1000));
@@ -211,3 +208,6 @@ COMMENT ON FUNCTION tidegate.reschedule IS
     'status, since and until as in cancel(). available_at: the new start; a time in the past means now. expires_at: the new '
     'deadline. no_deadline: true removes it. reason: the reason, required. actor: the operator''s name. limit, after and '
     'dry_run as in cancel(). Leased events are not changed and are counted as in_hand. Returns a report as an object.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.cancel, tidegate.reschedule TO tidegate_operate;

@@ -66,8 +66,7 @@ CREATE FUNCTION tidegate.refuse_schedule(
     name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval,
     catch_up text
 ) RETURNS void
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM tidegate.refuse(CASE
         WHEN refuse_schedule.name IS NULL OR refuse_schedule.name !~ '^[A-Za-z0-9._-]{1,100}$'
@@ -95,7 +94,6 @@ BEGIN
                               NULL, NULL, NULL, NULL, NULL, NULL) END);
     PERFORM tidegate.require_kind(refuse_schedule.kind);
 END $$;
-COMMENT ON FUNCTION tidegate.refuse_schedule IS 'Refuses an invalid schedule.';
 
 -- Creates or changes a schedule. The keeper is a program's name, or null for operators. Published events are
 -- not changed, a pause remains, and the next slot is the first one from now on.
@@ -103,8 +101,7 @@ CREATE FUNCTION tidegate.put_schedule(
     keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text,
     start_within interval, catch_up text, reason text, actor text
 ) RETURNS jsonb
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SET lock_timeout = '20s' AS $$
 DECLARE
     made tidegate.schedule;
 BEGIN
@@ -134,7 +131,6 @@ BEGIN
         'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, put_schedule.reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', made.name, 'change', 'set', 'changed', true, 'paused', made.paused);
 END $$;
-COMMENT ON FUNCTION tidegate.put_schedule IS 'Writes a schedule.';
 
 CREATE FUNCTION tidegate.set_schedule(
     name         text,
@@ -160,9 +156,9 @@ COMMENT ON FUNCTION tidegate.set_schedule IS
     'its events. start_within: the deadline of each event after its slot, 1 second to 366 days. catch_up: none, last or '
     'all, for missed slots. reason: the reason, required. actor: the operator''s name.';
 
+-- Removes a schedule.
 CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SET lock_timeout = '20s' AS $$
 DECLARE
     dropped tidegate.schedule;
 BEGIN
@@ -178,7 +174,6 @@ BEGIN
         'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, drop_schedule.reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', dropped.name, 'change', 'removed', 'changed', true, 'paused', dropped.paused);
 END $$;
-COMMENT ON FUNCTION tidegate.drop_schedule IS 'Removes a schedule.';
 
 CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -187,10 +182,10 @@ COMMENT ON FUNCTION tidegate.remove_schedule IS
     'Removes a periodic event that operators keep. name: the schedule. reason: the reason, required. actor: the operator''s '
     'name.';
 
--- Slots during a pause are skipped. Only operators pause a schedule, even one that a program keeps.
+-- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, even one
+-- that a program keeps.
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SET lock_timeout = '20s' AS $$
 DECLARE
     found_one tidegate.schedule;
     changes boolean;
@@ -214,7 +209,6 @@ BEGIN
     RETURN jsonb_build_object('action', 'schedule', 'name', found_one.name, 'change', CASE WHEN pauses THEN 'paused' ELSE 'resumed' END,
                               'changed', changes, 'paused', pauses);
 END $$;
-COMMENT ON FUNCTION tidegate.switch_schedule IS 'Pauses or resumes a schedule.';
 
 CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -234,12 +228,10 @@ COMMENT ON FUNCTION tidegate.resume_schedule IS
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamptz) RETURNS text
     LANGUAGE sql STABLE
     RETURN 'schedule:' || name || '@' || to_char(slot AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
-COMMENT ON FUNCTION tidegate.slot_name IS 'The deduplication key of a schedule''s slot.';
 
 -- Even if the schedule is paused. It is published at most once a second.
 CREATE FUNCTION tidegate.run_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 #variable_conflict use_column
 DECLARE
     asked tidegate.schedule;
@@ -264,8 +256,7 @@ COMMENT ON FUNCTION tidegate.run_schedule IS
 -- stores their number. Returns how many there are.
 CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false)
     RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     there constant bigint := (SELECT count(*) FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL);
     removed bigint;
@@ -290,8 +281,7 @@ COMMENT ON FUNCTION tidegate.forget_schedules IS
 -- whose publish lock another session holds. After one other wait, it leaves the rest to the next call.
 -- Returns the result of each schedule that was not skipped.
 CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE (id bigint, published bigint, refused text)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 #variable_conflict use_column
 DECLARE
     f record;
@@ -350,3 +340,12 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION tidegate.fire_schedules IS 'Publishes the due events of schedules.';
+
+-- What the roles may do here; see roles.sql. A login that fires schedules cannot change what they publish.
+GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since,
+    next_at, last_at, last_event_id, fired_at, problem, revision) ON tidegate.schedule
+   TO tidegate_drain, tidegate_read;
+GRANT SELECT ON tidegate.schedule TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.fire_schedules TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.set_schedule, tidegate.pause_schedule, tidegate.resume_schedule,
+    tidegate.remove_schedule, tidegate.run_schedule, tidegate.forget_schedules TO tidegate_operate;

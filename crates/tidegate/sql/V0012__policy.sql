@@ -3,10 +3,10 @@
 -- rest, together with their leases. The limit of events that run at the same time is the limit of a service
 -- with the name `kind:…`, which all drains share.
 
--- A declaration is complete, so values that are no longer declared are removed.
+-- Stores the policies that a program declares. A declaration is complete, so values that are no longer
+-- declared are removed.
 CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     changed text;
 BEGIN
@@ -24,11 +24,10 @@ BEGIN
         PERFORM tidegate.limit_kind(changed);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION tidegate.declare_policies IS 'Stores the policies that a program declares.';
 
+-- Sets the limit of a kind to that of its policy.
 CREATE FUNCTION tidegate.limit_kind(kind text) RETURNS void
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     most CONSTANT integer := (SELECT (k.policy->>'concurrency')::integer FROM tidegate.event_kind AS k WHERE k.kind = limit_kind.kind);
 BEGIN
@@ -42,12 +41,10 @@ BEGIN
     VALUES ('kind:' || limit_kind.kind, ARRAY[limit_kind.kind], most)
     ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
 END $$;
-COMMENT ON FUNCTION tidegate.limit_kind IS 'Sets the limit of a kind to that of its policy.';
 
 -- A missing field is not changed. A call without fields leaves no audit row.
 CREATE FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     known tidegate.event_kind;
     next jsonb;
@@ -76,3 +73,6 @@ COMMENT ON FUNCTION tidegate.set_policy IS
     'object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and '
     'batch_within_ms; a field that is null returns to the declared value; {} changes nothing. reason: the reason, required '
     'for a change. actor: the operator''s name. Returns declared, overridden and policy.';
+
+-- What the roles may do here; see roles.sql.
+GRANT EXECUTE ON FUNCTION tidegate.set_policy TO tidegate_operate;

@@ -51,8 +51,7 @@ INSERT INTO tidegate.wake DEFAULT VALUES;
 
 -- Null if the server does not report it, as Aurora may not.
 CREATE FUNCTION tidegate.wal_position() RETURNS bigint
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint;
 EXCEPTION WHEN OTHERS THEN
@@ -68,8 +67,7 @@ COMMENT ON FUNCTION tidegate.wal_position IS 'The server''s current position in 
 -- announces that it is closing before its last check. A publisher that saw the drain working has therefore
 -- committed before that check.
 CREATE FUNCTION tidegate.should_wake() RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     is_awake CONSTANT boolean := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant AND NOT s.closing);
@@ -98,8 +96,7 @@ COMMENT ON FUNCTION tidegate.should_wake IS
 -- it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     repeated := false;
     soon := false;
@@ -137,8 +134,7 @@ COMMENT ON FUNCTION tidegate.take_slot IS 'Takes a slot for a drain.';
 -- waits: if another session has locked the row, the slot is renewed next time.
 CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision,
                                    OUT ours boolean, OUT first boolean)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE tidegate.drain_slot AS s
        SET until = clock_timestamp() + make_interval(secs => keep_slot.seconds), rate = keep_slot.rate
@@ -153,8 +149,7 @@ COMMENT ON FUNCTION tidegate.keep_slot IS 'Renews a drain''s slot.';
 -- Announces that the drain found no event and will check a last time, or that it found one after all. Returns
 -- whether this is stored. A row that another session has locked is not changed.
 CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE tidegate.drain_slot AS s SET closing = close_slot.closing
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
@@ -172,8 +167,7 @@ COMMENT ON FUNCTION tidegate.close_slot IS 'Records that a drain looks for event
 -- Frees the slot when the drain ends. It never waits, as above: a locked slot becomes free when its time is
 -- up. From now on a publisher wakes the next drain.
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql AS $$
     UPDATE tidegate.wake AS w SET sent_at = '-infinity'
      WHERE w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE tidegate.drain_slot AS s
@@ -191,9 +185,7 @@ COMMENT ON FUNCTION tidegate.leave_slot IS 'Frees a drain''s slot.';
 -- that are.
 CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
                                     OUT at_work integer, OUT unrated integer, OUT rate double precision)
-    LANGUAGE plpgsql STABLE
-    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     active CONSTANT int8multirange := coalesce((SELECT range_agg(l.ids) FROM tidegate.lease AS l WHERE NOT l.ended), '{}');
@@ -231,3 +223,13 @@ END $$;
 COMMENT ON FUNCTION tidegate.left_to_do IS
     'The work that a drain could do now. kinds: the kinds that it handles. most: where counting stops. Returns ready '
     '(events), next_due_at, at_work (drains), unrated and rate (events per second that those drains end).';
+
+-- What the roles may do here; see roles.sql.
+GRANT SELECT, UPDATE (worker, until, taken_at, rate, closing) ON tidegate.drain_slot TO tidegate_drain;
+GRANT SELECT ON tidegate.drain_slot TO tidegate_operate, tidegate_read;
+GRANT SELECT, UPDATE ON tidegate.wake TO tidegate_drain;
+GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.close_slot, tidegate.wal_position, tidegate.take_slot, tidegate.keep_slot,
+    tidegate.leave_slot TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;

@@ -60,9 +60,7 @@ COMMENT ON FUNCTION tidegate.latency_bounds IS
 -- one name: a publisher can make up any number of kinds.
 CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[])
     RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-        SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
@@ -106,8 +104,7 @@ COMMENT ON FUNCTION tidegate.add_figures IS 'Internal: adds sums of ended events
 -- statement in a third of the time.
 CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamptz[], instant timestamptz)
     RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     bounds CONSTANT double precision[] := tidegate.latency_bounds();
@@ -125,9 +122,7 @@ COMMENT ON FUNCTION tidegate.count_ended IS 'Internal: adds single ended events 
 -- Adds one event that a transaction has completed at `instant`, in half the time of count_ended(). A kind
 -- that is not registered has no row of this name to find.
 CREATE FUNCTION tidegate.count_completed(kind text, attempts integer, created_at timestamptz, instant timestamptz) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-        SET enable_seqscan = off SET jit = off
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
@@ -156,10 +151,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.count_completed IS 'Internal: adds one completed event to minute_stats.';
 
--- It never waits: a locked row is merged next time.
+-- Merges old rows of minute_stats into hours and days, and forgets drains of more than a week ago. It never
+-- waits: a locked row is merged next time.
 CREATE FUNCTION tidegate.fold_figures(most integer) RETURNS bigint
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     unit text;
@@ -188,7 +183,6 @@ BEGIN
     GET DIAGNOSTICS folded = ROW_COUNT;
     RETURN greatest(total, folded);
 END $$;
-COMMENT ON FUNCTION tidegate.fold_figures IS 'Merges old rows of minute_stats into hours and days, and forgets drains of more than a week ago.';
 
 CREATE TABLE tidegate.drain_run (
     worker      uuid        NOT NULL,
@@ -210,8 +204,7 @@ CREATE INDEX drain_run_ended_at ON tidegate.drain_run (ended_at);
 -- Stores a drain that is ending. The commit does not wait for the disk, because a row lost in a crash does no
 -- harm.
 CREATE FUNCTION tidegate.note_run(worker uuid, report json) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
 BEGIN
@@ -222,3 +215,9 @@ BEGIN
      WHERE report IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION tidegate.note_run IS 'Internal: adds a row to drain_run.';
+
+-- What the roles may do here; see roles.sql.
+GRANT SELECT (minute, kind, events) ON tidegate.minute_stats TO tidegate_drain;
+GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run, tidegate.daily_stats TO tidegate_operate, tidegate_read;
+GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.count_completed, tidegate.add_figures,
+    tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;

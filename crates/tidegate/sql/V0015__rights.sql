@@ -21,7 +21,22 @@ BEGIN
     END LOOP;
 END $$;
 
--- No login has rights that it was not granted: functions are revoked from PUBLIC. roles.sql, next to this
--- folder's migrations, grants the rights.
+-- No login has rights that it was not granted, and no function looks a name up where its caller has placed
+-- another one. (A body of RETURN looked its names up when it was made. A setting would keep it from being
+-- inlined.) The grants stand at the end of each file.
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tidegate FROM PUBLIC;
+
+DO $$
+DECLARE
+    f pg_proc;
+BEGIN
+    FOR f IN SELECT * FROM pg_proc AS p WHERE p.pronamespace = 'tidegate'::regnamespace LOOP
+        IF f.prosqlbody IS NULL THEN
+            EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, pg_temp', f.oid::regprocedure);
+        END IF;
+        IF obj_description(f.oid, 'pg_proc') IS NULL THEN
+            EXECUTE format('COMMENT ON FUNCTION %s IS %L', f.oid::regprocedure, 'Internal.');
+        END IF;
+    END LOOP;
+END $$;

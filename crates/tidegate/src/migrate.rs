@@ -37,7 +37,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0013__slot.sql",
     "sql/V0014__figures.sql",
     "sql/V0015__rights.sql",
-);
+)
+.with_grants_within();
 
 /// The oldest Postgres on which leases work, because it introduced `range_agg` over multiranges.
 const OLDEST_SERVER: u32 = 15;
@@ -52,7 +53,8 @@ pub struct Migrations {
     /// The table that records which migrations were applied.
     history: &'static str,
     files: &'static [(&'static str, &'static str)],
-    grants: &'static str,
+    /// `None`: they stand in the files.
+    grants: Option<&'static str>,
 }
 
 /// Creates the [`Migrations`] of a program's own tables from a name and the files. The paths are relative to
@@ -84,7 +86,7 @@ impl Migrations {
         Self {
             history,
             files,
-            grants: "",
+            grants: Some(""),
         }
     }
 
@@ -92,7 +94,13 @@ impl Migrations {
     /// tables. It runs after each migration where the roles are in use.
     #[must_use]
     pub const fn grants(mut self, sql: &'static str) -> Self {
-        self.grants = sql;
+        self.grants = Some(sql);
+        self
+    }
+
+    /// Takes the grants from the files, each of which stands there beside its object (see [`parts`]).
+    const fn with_grants_within(mut self) -> Self {
+        self.grants = None;
         self
     }
 
@@ -100,7 +108,12 @@ impl Migrations {
         let parsed = self.files.iter().map(|(path, sql)| {
             let name = path.rsplit('/').next().unwrap_or(path);
             let name = name.strip_suffix(".sql").unwrap_or(name);
-            Migration::unapplied(name, sql).map_err(|_| {
+            let tables = if self.grants.is_none() {
+                &parts(sql).0
+            } else {
+                *sql
+            };
+            Migration::unapplied(name, tables).map_err(|_| {
                 let wanted = "must be called V, a number, __ and words, such as V1__orders.sql";
                 Error::Migrate(format!("{path}: a migration {wanted}"))
             })
@@ -110,9 +123,11 @@ impl Migrations {
 
     /// Returns the table's own grants, and those that let operators read the version.
     fn all_grants(&self) -> String {
-        let Self {
-            history, grants, ..
-        } = self;
+        let history = self.history;
+        let grants = self.grants.map_or_else(
+            || self.files.iter().map(|(_, sql)| parts(sql).1).collect(),
+            str::to_owned,
+        );
         format!("GRANT SELECT ON {history} TO tidegate_read, tidegate_operate; {grants}")
     }
 
@@ -121,6 +136,21 @@ impl Migrations {
         let parsed = self.parsed()?;
         Ok(parsed.iter().map(Migration::version).max().unwrap_or(0))
     }
+}
+
+/// Parts the text of a migration from the grants in it. A grant begins a line, and ends a line with its
+/// semicolon. It is no part of the migration, because the roles are optional: all grants are made after each
+/// migration where the roles are in use. So a grant can be changed where it stands, also after a release.
+fn parts(sql: &str) -> (String, String) {
+    let (mut tables, mut grants, mut granting) = (String::new(), String::new(), false);
+    for line in sql.lines() {
+        granting |= line.starts_with("GRANT ");
+        let part = if granting { &mut grants } else { &mut tables };
+        part.push_str(line);
+        part.push('\n');
+        granting &= !line.ends_with(';');
+    }
+    (tables, grants)
 }
 
 /// What a migration did.
@@ -135,11 +165,11 @@ pub struct MigrateReport {
     pub version: i32,
     /// How many kinds of events this program handles. All of them are registered now.
     pub kinds: usize,
-    /// Whether the roles have the grants of `sql/roles.sql`, because that was requested now or before.
+    /// Whether the roles have their grants, because that was requested now or before.
     pub roles: bool,
 }
 
-/// Creates the roles and their grants. Can run repeatedly.
+/// Creates the roles. Can run repeatedly.
 const ROLES: &str = include_str!("../sql/roles.sql");
 
 /// Brings a queue's schema up to date, registers a program's kinds, and creates the log's partitions for the
@@ -284,7 +314,7 @@ impl Migrate<'_> {
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
             client.batch(ROLES).await?;
-            for tables in &self.tables {
+            for tables in std::iter::once(&QUEUE).chain(&self.tables) {
                 client.batch(&tables.all_grants()).await?;
             }
         }
@@ -518,6 +548,18 @@ mod tests {
         assert!(
             told.contains("sql/orders.sql: a migration must be called V"),
             "{told}"
+        );
+    }
+
+    #[test]
+    fn a_grant_is_no_part_of_a_migration() {
+        let sql =
+            "CREATE TABLE t ();\nGRANT SELECT\n    ON t TO r;\n-- GRANT\nGRANT DELETE ON t TO r;\n";
+        let (tables, grants) = parts(sql);
+        assert_eq!(tables, "CREATE TABLE t ();\n-- GRANT\n");
+        assert_eq!(
+            grants,
+            "GRANT SELECT\n    ON t TO r;\nGRANT DELETE ON t TO r;\n"
         );
     }
 
