@@ -54,7 +54,7 @@ CREATE FUNCTION callers.create_api_key(
 DECLARE
     made callers.api_key;
 BEGIN
-    PERFORM tidegate.check_operator(create_api_key.reason, create_api_key.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     INSERT INTO callers.api_key AS k (digest, label, client_id, user_id, scopes, expires_at)
     VALUES (create_api_key.digest, create_api_key.label, create_api_key.client_id, create_api_key.user_id, create_api_key.scopes,
             clock_timestamp() + create_api_key.lifetime)
@@ -71,17 +71,13 @@ CREATE FUNCTION callers.revoke_api_key(id bigint, reason text, actor text DEFAUL
 DECLARE
     changed boolean;
 BEGIN
-    PERFORM tidegate.check_operator(revoke_api_key.reason, revoke_api_key.actor, true);
-    IF NOT EXISTS (SELECT FROM callers.api_key AS k WHERE k.id = revoke_api_key.id) THEN
-        RAISE EXCEPTION 'id: must be the id of an API key, got %', coalesce(revoke_api_key.id::text, 'none')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.refuse('id: must be the id of an API key, got ' || coalesce(revoke_api_key.id::text, 'none'))
+      WHERE NOT EXISTS (SELECT FROM callers.api_key AS k WHERE k.id = revoke_api_key.id);
     UPDATE callers.api_key AS k SET revoked_at = clock_timestamp() WHERE k.id = revoke_api_key.id AND k.revoked_at IS NULL;
     changed := FOUND;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('revoke_api_key', revoke_api_key.actor, jsonb_build_object('id', revoke_api_key.id), changed::integer,
-            revoke_api_key.reason);
-    RETURN jsonb_build_object('action', 'revoke_api_key', 'id', revoke_api_key.id, 'changed', changed);
+    PERFORM tidegate.record_change('revoke_api_key', actor, jsonb_build_object('id', id), changed::integer, reason);
+    RETURN jsonb_build_object('action', 'revoke_api_key', 'id', id, 'changed', changed);
 END $$;
 
 -- Signs links with a new key from now on. Links of earlier keys stay valid, unless the earlier keys are
@@ -93,14 +89,12 @@ DECLARE
     newest bigint;
     forgotten bigint := 0;
 BEGIN
-    PERFORM tidegate.check_operator(rotate_link_key.reason, rotate_link_key.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     INSERT INTO callers.link_key DEFAULT VALUES RETURNING id INTO newest;
     IF rotate_link_key.forget THEN
         DELETE FROM callers.link_key AS k WHERE k.id < newest;
         GET DIAGNOSTICS forgotten = ROW_COUNT;
     END IF;
-    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('rotate_link_key', rotate_link_key.actor, jsonb_build_object('forget', rotate_link_key.forget), forgotten,
-            rotate_link_key.reason);
+    PERFORM tidegate.record_change('rotate_link_key', actor, jsonb_build_object('forget', forget), forgotten, reason);
     RETURN jsonb_build_object('action', 'rotate_link_key', 'id', newest, 'forgotten', forgotten);
 END $$;

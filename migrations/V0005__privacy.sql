@@ -87,11 +87,9 @@ CREATE FUNCTION medical.expire(kept interval, most integer, dry_run boolean) RET
     AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
-    removed bigint;
+    removed bigint := (SELECT count(*) FROM medical.entity AS e WHERE expire.dry_run AND e.updated_at < until);
 BEGIN
-    IF expire.dry_run THEN
-        SELECT count(*) INTO removed FROM medical.entity AS e WHERE e.updated_at < until;
-    ELSE
+    IF NOT expire.dry_run THEN
         DELETE FROM medical.entity AS e
          WHERE e.ctid = ANY (ARRAY(SELECT o.ctid FROM medical.entity AS o WHERE o.updated_at < until
                                     LIMIT expire.most FOR UPDATE SKIP LOCKED)) AND e.updated_at < until;

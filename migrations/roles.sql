@@ -6,14 +6,7 @@
 -- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither.
 -- A role that only publishes cannot read these tables.
 
-DO $$
-BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'tidegate_intake') THEN
-        CREATE ROLE tidegate_intake NOLOGIN;
-    END IF;
-EXCEPTION WHEN duplicate_object OR unique_violation THEN
-    NULL; -- Roles belong to the whole server: the script of another database was faster.
-END $$;
+SELECT tidegate.make_role('tidegate_intake');
 
 GRANT USAGE ON SCHEMA tidegate TO tidegate_intake;
 GRANT EXECUTE ON FUNCTION tidegate.should_wake, tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,

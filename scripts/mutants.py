@@ -344,7 +344,7 @@ MUTANTS = [
     Mutant("audit: an entry may change", ("it", "queue::the_audit_trail_takes_rows_and_gives_none_back"),
            (TABLES, "FOR EACH ROW WHEN (to_jsonb(NEW) <> to_jsonb(OLD) ||", "FOR EACH ROW WHEN (false AND to_jsonb(NEW) <> to_jsonb(OLD) ||", 1)),
     Mutant("audit: keeps the keys of who is forgotten", ("it", "forget::whoever_is_forgotten_leaves_the_arguments_of_operators_and_nothing_else_of_the_audit_changes"),
-           (FORGET, "PERFORM tidegate.forget_arguments(logged, forget.groups, forget.correlation_ids);", "", 1)),
+           (FORGET, "PERFORM tidegate.forget_arguments(logged, groups, correlation_ids);", "", 1)),
     Mutant("skip: forgets the time for which an event was planned", ("it", "operate::b10_unblock_with_skip_keeps_the_time_for_which_the_first_event_was_planned"),
            (OPERATE, "WHERE q.replay_of = head.id AND head.available_at > clock_timestamp();", "WHERE false;", 1)),
     Mutant("batch: an event comes behind later ones when the first with its key ends beside it",

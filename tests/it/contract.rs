@@ -15,13 +15,16 @@ const SILENT: &str = "
      WHERE p.pronamespace = 'tidegate'::regnamespace AND obj_description(p.oid, 'pg_proc') IS NULL
     UNION ALL
     SELECT c.relkind::text || ' ' || c.relname FROM pg_class AS c
-     WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+     WHERE c.relnamespace = 'tidegate'::regnamespace AND (c.relkind IN ('r', 'p', 'v', 'm', 'f') OR c.relkind = 'S' AND has_sequence_privilege('tidegate_read', c.oid, 'SELECT'))
        AND (NOT c.relispartition OR c.relname = 'event_log_default') AND obj_description(c.oid, 'pg_class') IS NULL
        AND (c.relname !~ '_migrations$' OR c.relname = 'queue_migrations')
     UNION ALL
     SELECT 'column ' || c.relname || '.' || a.attname FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid
      WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
        AND a.attnum > 0 AND NOT a.attisdropped AND col_description(c.oid, a.attnum) IS NULL
+       -- The columns of tables that no role of people may read are no interface.
+       AND EXISTS (SELECT FROM unnest(ARRAY['tidegate_publish', 'tidegate_read', 'tidegate_operate', 'tidegate_jobs']) AS r
+                    WHERE has_any_column_privilege(r, c.oid, 'SELECT'))
        AND (c.relname !~ '_migrations$' OR c.relname = 'queue_migrations')
     UNION ALL
     -- Whatever a role of people and producers may call is described with its arguments, each by its name.
@@ -49,6 +52,7 @@ async fn every_object_of_the_schema_has_a_comment_that_names_what_a_caller_gives
     assert_eq!(silent(&client).await, [""; 0]);
     let careless = "
         CREATE TABLE tidegate.new_table (new_column integer);
+        GRANT SELECT ON tidegate.new_table TO tidegate_read;
         CREATE FUNCTION tidegate.new_function() RETURNS integer LANGUAGE sql RETURN 1;
         CREATE FUNCTION tidegate.told(told_argument integer, new_argument integer) RETURNS integer LANGUAGE sql RETURN 1;
         COMMENT ON FUNCTION tidegate.told IS 'told_argument: a number.';

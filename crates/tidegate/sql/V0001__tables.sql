@@ -4,8 +4,9 @@
 -- Therefore a lease of a thousand events writes one row. An event's row is written when the event is
 -- published and when it ends. Only its end leaves a dead row version.
 
--- Every table, every column, and every function that a role may call has its comment, for people who use psql
--- (\d+, \df+) or a database browser. The last file pins the search path of all functions.
+-- Every table, every column that people may read, and every function that they may call has its comment, for
+-- people who use psql (\d+, \df+) or a database browser. The last file pins the search path of all
+-- functions.
 
 -- The schema may belong to another role that has let us create tables in it. Then the schema keeps its own
 -- comment.
@@ -33,7 +34,6 @@ BEGIN
         RAISE EXCEPTION '%', message USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.refuse IS 'Raises an error about an argument, if there is one.';
 
 -- What is wrong with a policy.
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
@@ -92,12 +92,12 @@ COMMENT ON COLUMN tidegate.event_kind.policy IS
 -- session. A row costs more: 4.9 ms for 1,000 groups instead of 1.6. Publishers to two groups wait for each
 -- other if the groups share a slot. The probability of that is 1 in 65,536.
 CREATE TABLE tidegate.mutex (
+    -- The hash of a group's key, 0 to 65535; -1 for replays and steps of a cleanup.
     slot integer PRIMARY KEY
 );
 COMMENT ON TABLE tidegate.mutex IS
     'Rows that publishers lock, so that the events of a group commit in the order of their ids. Never written; do not '
     'delete rows.';
-COMMENT ON COLUMN tidegate.mutex.slot IS 'The hash of a group''s key, 0 to 65535; -1 for replays and steps of a cleanup.';
 
 INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535);
 
@@ -494,16 +494,16 @@ CREATE TRIGGER event_log_status_is_final
 -- The row commits with the work for the message. An event's dedup_key is not enough: it only counts while the
 -- event is live, and a message may lead to no event or to several.
 CREATE TABLE tidegate.received (
+    -- Where the message came from, such as the ARN of a queue, 1 to 1000 bytes.
     source      text        NOT NULL,
+    -- The message's id there, 1 to 500 bytes.
     message_id  text        NOT NULL,
+    -- When it was recorded.
     received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (source, message_id)
 );
 COMMENT ON TABLE tidegate.received IS
     'Messages from outside that receive() has recorded, each once. A cleanup removes them after 15 days.';
-COMMENT ON COLUMN tidegate.received.source IS 'Where the message came from, such as the ARN of a queue, 1 to 1000 bytes.';
-COMMENT ON COLUMN tidegate.received.message_id IS 'The message''s id there, 1 to 500 bytes.';
-COMMENT ON COLUMN tidegate.received.received_at IS 'When it was recorded.';
 
 CREATE INDEX received_age ON tidegate.received (received_at);
 
@@ -529,7 +529,6 @@ COMMENT ON COLUMN tidegate.audit.ids IS
     'The ids of the changed events. Null or empty: no event was changed, or the ids are not recorded.';
 COMMENT ON COLUMN tidegate.audit.count IS 'How many events or rows were changed.';
 COMMENT ON COLUMN tidegate.audit.reason IS 'The reason, as the caller gave it.';
-COMMENT ON SEQUENCE tidegate.audit_id_seq IS 'Draws the ids of audit rows.';
 
 -- For lists of one operator or one action, newest first.
 CREATE INDEX audit_actor ON tidegate.audit (actor, id);
@@ -567,10 +566,10 @@ CREATE TRIGGER audit_keeps_its_rows
     EXECUTE FUNCTION tidegate.refuse_change();
 
 -- What the roles may do here; see roles.sql. Publishers may insert the columns that a producer sets: not the
--- group, because the order needs the lock of publish(), nor the deduplication key, because the answer needs the
--- function. (Object mappers send INSERT … RETURNING id. The ids of others' events show only that they exist.) A
--- worker cannot change the content of an event, and whoever only reads sees neither content nor progress. The
--- doctor counts the rows of the default partition.
+-- group, because the order needs the lock of publish(), nor the deduplication key, because the answer needs
+-- the function. (Object mappers send INSERT … RETURNING id. The ids of others' events show only that they
+-- exist.) A worker cannot change the content of an event, and whoever only reads sees neither content nor
+-- progress. The doctor counts the rows of the default partition.
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts), SELECT (id) ON
     tidegate.event_queue TO tidegate_publish;
 GRANT SELECT, DELETE, UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress, reported)

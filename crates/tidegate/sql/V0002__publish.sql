@@ -83,10 +83,10 @@ CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     PERFORM tidegate.refuse(CASE
-        WHEN coalesce(octet_length(receive.source), 0) NOT BETWEEN 1 AND 1000
-            THEN 'source: must have 1 to 1000 bytes, got ' || coalesce(octet_length(receive.source)::text, 'NULL')
-        WHEN coalesce(octet_length(receive.message_id), 0) NOT BETWEEN 1 AND 500
-            THEN 'message_id: must have 1 to 500 bytes, got ' || coalesce(octet_length(receive.message_id)::text, 'NULL') END);
+        WHEN coalesce(octet_length(source), 0) NOT BETWEEN 1 AND 1000
+            THEN 'source: must have 1 to 1000 bytes, got ' || coalesce(octet_length(source)::text, 'NULL')
+        WHEN coalesce(octet_length(message_id), 0) NOT BETWEEN 1 AND 500
+            THEN 'message_id: must have 1 to 500 bytes, got ' || coalesce(octet_length(message_id)::text, 'NULL') END);
     INSERT INTO tidegate.received (source, message_id) VALUES (receive.source, receive.message_id)
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
@@ -410,9 +410,10 @@ BEGIN
     RETURN ids;
 END $$;
 
--- For the batches of publish_batch and the follow-ups of a finished event. A login that may only publish
--- cannot set a parent. Each array has one element per event. All arrays except the first may be shorter, and
--- are filled with nulls. The answer has the order of the arguments.
+-- Publishes a batch whose events may have parents. For the batches of publish_batch and the follow-ups of a
+-- finished event. A login that may only publish cannot set a parent. Each array has one element per event.
+-- All arrays except the first may be shorter, and are filled with nulls. The answer has the order of the
+-- arguments.
 CREATE FUNCTION tidegate.publish_children(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
@@ -508,7 +509,6 @@ BEGIN
     SELECT abs(u.id), u.id > 0, u.status, u.attempts
       FROM unnest(answer.ids, answer.statuses, answer.attempts) WITH ORDINALITY AS u(id, status, attempts, position) ORDER BY u.position;
 END $$;
-COMMENT ON FUNCTION tidegate.publish_children IS 'Publishes a batch whose events may have parents.';
 
 -- The answer has the order of the arguments.
 CREATE FUNCTION tidegate.publish_batch(

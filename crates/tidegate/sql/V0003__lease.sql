@@ -28,20 +28,19 @@
 -- reading the whole table ever after. Its penalty makes plans look so expensive that Postgres would compile
 -- them, hence `jit = off`.
 
+-- Ids as a set of ranges.
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     -- The maximum bigint cannot end a range, and is never the id of an event.
     RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i WHERE i < 9223372036854775807), '{}');
-COMMENT ON FUNCTION tidegate.ranges IS 'Ids as a set of ranges.';
 
--- A lease that another session has locked is left to a sweep.
+-- Removes leases that are marked as ended. A lease that another session has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
     DELETE FROM tidegate.lease AS l
      WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
                                    FOR UPDATE SKIP LOCKED))
 $$;
-COMMENT ON FUNCTION tidegate.remove_ended IS 'Removes leases that are marked as ended.';
 
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
 -- `bytes` of payload.
@@ -370,10 +369,9 @@ BEGIN
      WHERE l.token = read_leased.token
      LIMIT most;
 END $$;
-COMMENT ON FUNCTION tidegate.read_leased IS 'The events of a lease after an id.';
 
--- If the leases were read one by one, an event that leaves between two reads would seem to have no later
--- events. A lease without a row here is lost or empty.
+-- The events in hand under these leases, in one snapshot. If the leases were read one by one, an event that
+-- leaves between two reads would seem to have no later events. A lease without a row here is lost or empty.
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts integer, started_to bigint, id bigint)
     LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
     SELECT l.token, l.cuts, l.started_to, q.id
@@ -382,7 +380,6 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts 
      WHERE l.token = ANY (in_hand.tokens)
        AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
 $$;
-COMMENT ON FUNCTION tidegate.in_hand IS 'The events in hand under these leases, in one snapshot.';
 
 -- Renews the leases of a live worker for this many seconds from now. Returns the leases that it still holds,
 -- and how often events were taken away from each. A worker is dead when none of its leases was renewed in
@@ -404,7 +401,6 @@ BEGIN
       FROM held WHERE l.token = held.token
     RETURNING l.token, l.cuts;
 END $$;
-COMMENT ON FUNCTION tidegate.renew IS 'Renews a worker''s leases.';
 
 -- Lowers the mark up to which handlers of a lease may have started, if it is still `seen`. Only the lease's
 -- worker may do so: it has not started these events, and raises the mark again before it does.
@@ -419,7 +415,6 @@ CREATE FUNCTION tidegate.take_back_starts(worker uuid, tokens uuid[], seen bigin
         UPDATE tidegate.lease AS l SET started_to = a.started_to FROM asked AS a WHERE l.token = a.token RETURNING l.token)
     SELECT coalesce(array_agg(l.token), '{}') FROM lowered AS l
 $$;
-COMMENT ON FUNCTION tidegate.take_back_starts IS 'Lowers the marks up to which handlers of leases may have started.';
 
 -- Removes events from the worker's leases without ending them. With each event, the later events of its group
 -- in these leases leave too. `left_ids` are all events that left. `under` names the lease of each event, and
@@ -513,8 +508,8 @@ BEGIN
     END IF;
     RETURN busy || tidegate.earlier_of(event_ids, busy);
 END $$;
-COMMENT ON FUNCTION tidegate.locked_with_earlier IS 'Returns the events that another session has locked, with the earlier ones of their groups.';
 
+-- Returns those of the events that come before one of later in its group.
 CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS bigint[]
     LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
     SELECT ARRAY(
@@ -523,8 +518,8 @@ CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS 
                  WHERE b.id = ANY (later) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held ON held.group_key = q.group_key
          WHERE q.id = ANY (event_ids) AND q.id <= held.last AND q.id <> ALL (later))
 $$;
-COMMENT ON FUNCTION tidegate.earlier_of IS 'Returns those of the events that come before one of later in its group.';
 
+-- Takes ids out of leases, and removes leases that have no others.
 CREATE FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) RETURNS void
     LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -533,7 +528,6 @@ BEGIN
     DELETE FROM tidegate.lease AS l WHERE l.token = ANY (tokens) AND isempty(l.ids - hole);
     UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int WHERE l.token = ANY (tokens);
 END $$;
-COMMENT ON FUNCTION tidegate.shrink_leases IS 'Takes ids out of leases, and removes leases that have no others.';
 
 -- It returns the lowest id that became free. Events that another session has locked, and leases that are in
 -- use for longer than a moment, are left to the next call.
@@ -700,13 +694,13 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.sweep IS 'Breaks leases that their workers have not renewed in time.';
 
--- An ended lease is not renewed, and counts only if the worker has no other.
+-- Returns the workers with leases of which none was renewed in time. An ended lease is not renewed, and
+-- counts only if the worker has no other.
 CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
     LANGUAGE sql SET jit = off AS $$
     SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
     HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp()
 $$;
-COMMENT ON FUNCTION tidegate.dead_workers IS 'Returns the workers with leases of which none was renewed in time.';
 
 -- Makes delayed events ready whose time has come, or whose deadline has passed, up to `most` at a time,
 -- earliest first. Returns the lowest id, from which the next scan must start. The time is a subselect, so
@@ -745,7 +739,6 @@ BEGIN
         END LOOP;
     END;
 END $$;
-COMMENT ON FUNCTION tidegate.promote IS 'Makes delayed events ready when their time has come.';
 
 -- Property G.
 CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)

@@ -3,13 +3,12 @@
 -- (lease_cut). An operator locks the event's row before he commits, so a write that waited for this row looks
 -- at lease_cut once more when it has it.
 
--- Each gets the time at which it was stored. Null appends nothing.
+-- Appends new errors to errors. Each gets the time at which it was stored. Null appends nothing.
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz) RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN CASE WHEN added IS NULL THEN errors
                 ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
                                   FROM jsonb_array_elements(added) AS e) END;
-COMMENT ON FUNCTION tidegate.append_errors IS 'Appends new errors to errors.';
 
 -- Merges handlers, steps, deferrals and snoozes. If both have an entry, the added one wins. Null adds
 -- nothing.
@@ -26,7 +25,6 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'snoozed', coalesce(added->'snoozed', progress->'snoozed')) ELSE '{}' END
                      || CASE WHEN progress ? 'together' OR added ? 'together' THEN jsonb_build_object(
                      'together', coalesce(added->'together', progress->'together')) ELSE '{}' END END;
-COMMENT ON FUNCTION tidegate.merge_progress IS 'Merges new progress into progress.';
 
 -- Moves events that completed without results or follow-ups to the log. It also starts more events of leases,
 -- and marks leases without events in hand as ended. Each array has one element for each lease, in the order
@@ -121,13 +119,13 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.complete IS 'Moves completed events of leases to the log.';
 
+-- Returns the ids that operators have taken from a lease.
 CREATE FUNCTION tidegate.cuts_of(token uuid) RETURNS int8multirange
     LANGUAGE sql STABLE AS $$
     SELECT coalesce(range_agg(int8range(c.id, c.id, '[]')), '{}') FROM tidegate.lease_cut AS c WHERE c.token = cuts_of.token
 $$;
-COMMENT ON FUNCTION tidegate.cuts_of IS 'Returns the ids that operators have taken from a lease.';
 
--- The caller tries again.
+-- Rolls back the ends of events that an operator took while they were being ended. The caller tries again.
 CREATE FUNCTION tidegate.refuse_new_cuts(tokens uuid[], done int8multirange[]) RETURNS void
     LANGUAGE plpgsql AS $$
 BEGIN
@@ -136,12 +134,11 @@ BEGIN
         RAISE EXCEPTION 'an operator has just taken one of these events' USING ERRCODE = 'lock_not_available';
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.refuse_new_cuts IS 'Rolls back the ends of events that an operator took while they were being ended.';
 
--- For one event without what a batch needs, because every handler's transaction waits for it: half the time
--- of complete(). The transaction must not commit if the lease is lost. Whether an operator has taken the
--- event is looked up when its row is locked: he has committed by then, and the lock of the lease keeps his
--- row in lease_cut.
+-- Moves one completed event to the log, within its handler's transaction. For one event without what a batch
+-- needs, because every handler's transaction waits for it: half the time of complete(). The transaction must
+-- not commit if the lease is lost. Whether an operator has taken the event is looked up when its row is
+-- locked: he has committed by then, and the lock of the lease keeps his row in lease_cut.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '250ms'
     AS $$
@@ -172,10 +169,10 @@ BEGIN
     END IF;
     PERFORM tidegate.count_completed(gone.kind, gone.attempts, gone.created_at, instant);
 END $$;
-COMMENT ON FUNCTION tidegate.complete_held IS 'Moves one completed event to the log, within its handler''s transaction.';
 
--- Locks the slots of all other groups. It never waits: a producer may hold the slot of a group as long as it
--- likes, and only events of that group wait.
+-- The groups of a list to which another transaction is publishing. Locks the slots of all other groups. It
+-- never waits: a producer may hold the slot of a group as long as it likes, and only events of that group
+-- wait.
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     LANGUAGE sql SECURITY DEFINER AS $$
     WITH asked AS (
@@ -186,13 +183,13 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     )
     SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
-COMMENT ON FUNCTION tidegate.busy_groups IS 'The groups of a list to which another transaction is publishing.';
 
--- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a handler
--- ended the event: an event that expired or was given up has used no attempt. `waits` controls what happens
--- to a follow-up if another transaction is publishing to its group: either the call waits, or the event stays
--- unchanged and is named in `busy_ids`, as are events whose row another transaction has locked for longer
--- than a moment. The function returns the events that are now in the log. All others were no longer held.
+-- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a
+-- handler ended the event: an event that expired or was given up has used no attempt. `waits` controls what
+-- happens to a follow-up if another transaction is publishing to its group: either the call waits, or the
+-- event stays unchanged and is named in `busy_ids`, as are events whose row another transaction has locked
+-- for longer than a moment. The function returns the events that are now in the log. All others were no
+-- longer held.
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most
 -- one second.
@@ -315,10 +312,10 @@ BEGIN
         PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.finalize IS 'Moves ended events of a lease to the log and publishes their follow-ups.';
 
--- It deletes the payload first, because a move to the log would read it. SECURITY DEFINER is needed, because
--- otherwise the drain role would need the right to change payloads.
+-- Ends an event whose payload cannot be read. It deletes the payload first, because a move to the log would
+-- read it. SECURITY DEFINER is needed, because otherwise the drain role would need the right to change
+-- payloads.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off SET lock_timeout = '250ms' AS $$
 BEGIN
@@ -333,14 +330,13 @@ BEGIN
                                                    'attempt', 0))::text],
         ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
-COMMENT ON FUNCTION tidegate.end_unreadable IS 'Ends an event whose payload cannot be read.';
 
 -- Returns events to the queue for a later try, with the progress they have made. Events that are no longer
--- under their tokens are left unchanged, because the worker may have leased them again. `charged`: an attempt
--- has ended normally, so the event is no longer suspected of killing its worker. `left_ids` are all events
--- that left the worker's leases, including later events of the same groups. It waits for no event: `busy_ids`
--- stay, because another session has locked them or a later event of their group. An event of a group is not
--- put off for longer than a publisher may plan it.
+-- under their tokens are left unchanged, because the worker may have leased them again. `charged`: an
+-- attempt has ended normally, so the event is no longer suspected of killing its worker. `left_ids` are all
+-- events that left the worker's leases, including later events of the same groups. It waits for no event:
+-- `busy_ids` stay, because another session has locked them or a later event of their group. An event of a
+-- group is not put off for longer than a publisher may plan it.
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}',
                                OUT left_ids bigint[], OUT busy_ids bigint[])
@@ -371,9 +367,8 @@ BEGIN
            AS o(id, charged, delay, last_error, errors, progress)
      WHERE q.id = o.id AND q.id = ANY (free) AND q.id = ANY (left_ids);
 END $$;
-COMMENT ON FUNCTION tidegate.retry IS 'Puts events back for another attempt.';
 
--- Returns whether the event is still held.
+-- Saves the finished handlers and steps of a leased event. Returns whether the event is still held.
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -387,10 +382,9 @@ BEGIN
        AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = save_progress.token AND c.id = save_progress.id);
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION tidegate.save_progress IS 'Saves the finished handlers and steps of a leased event.';
 
--- Returns false if the event is no longer held. It never waits for a row that another session has locked,
--- because the next report comes in a second.
+-- Records the progress that a handler reports. Returns false if the event is no longer held. It never waits
+-- for a row that another session has locked, because the next report comes in a second.
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -407,7 +401,6 @@ BEGIN
     -- A cancelled event is still in its lease, but no longer in the queue.
     RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;
-COMMENT ON FUNCTION tidegate.report_progress IS 'Records the progress that a handler reports.';
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.complete, tidegate.complete_held,

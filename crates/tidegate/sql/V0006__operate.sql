@@ -7,24 +7,22 @@
 
 -- Refuses an invalid reason or actor.
 CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
-    LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM tidegate.refuse(CASE
+    LANGUAGE sql AS $$
+    SELECT tidegate.refuse(CASE
         WHEN reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = ''
             THEN 'reason: must be a text that says why, got ' || CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank text' END
         WHEN char_length(reason) > 1000 THEN 'reason: must have at most 1000 characters, got ' || char_length(reason)
-        WHEN char_length(actor) NOT BETWEEN 1 AND 200 THEN 'actor: must have 1 to 200 characters, got ' || char_length(actor) END);
-END $$;
+        WHEN char_length(actor) NOT BETWEEN 1 AND 200 THEN 'actor: must have 1 to 200 characters, got ' || char_length(actor) END)
+$$;
 
 -- Refuses invalid ids.
 CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
-    LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM tidegate.refuse(CASE
+    LANGUAGE sql AS $$
+    SELECT tidegate.refuse(CASE
         WHEN coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000
             THEN 'ids: must be 1 to 10000 ids, got ' || coalesce(cardinality(ids), 0)
-        WHEN array_position(ids, NULL) IS NOT NULL THEN 'ids: must be numbers, got NULL' END);
-END $$;
+        WHEN array_position(ids, NULL) IS NOT NULL THEN 'ids: must be numbers, got NULL' END)
+$$;
 
 -- Writes an audit row about events.
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
@@ -90,16 +88,23 @@ CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 100;
 
+-- What has become of ids that are not live events: a list of objects with id and reason.
+CREATE FUNCTION tidegate.not_live(ids bigint[], advice text) RETURNS jsonb
+    LANGUAGE sql STABLE AS $$
+    SELECT coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason) ORDER BY t.id), '[]')
+      FROM (SELECT u.id, coalesce('ended as ' || min(l.status) || advice, 'unknown: neither in the queue nor in the log') AS reason
+              FROM unnest(ids) AS u(id) LEFT JOIN tidegate.event_log AS l ON l.id = u.id GROUP BY u.id) AS t
+$$;
+
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     done bigint[];
     late bigint[];
     skipped jsonb;
-    skipped_count bigint;
 BEGIN
-    PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
-    PERFORM tidegate.check_ids(requeue.ids);
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.check_ids(ids);
     -- Everyone locks in the same order, but a deadlock with a user's own statements is still possible.
     FOR try IN 1..3 LOOP
         BEGIN
@@ -114,18 +119,11 @@ BEGIN
         END;
     END LOOP;
     -- A separate statement, so that it sees the end of an event that was being finalized.
-    WITH rest AS (
-        SELECT DISTINCT asked.id FROM unnest(requeue.ids) AS asked(id) EXCEPT SELECT unnest(done)
-    ), told AS (
-        SELECT rest.id, row_number() OVER (ORDER BY rest.id) AS position,
-               coalesce('ended as ' || min(l.status) || '; use replay', 'unknown: neither in the queue nor in the log') AS reason
-          FROM rest LEFT JOIN tidegate.event_log AS l ON l.id = rest.id GROUP BY rest.id)
-    SELECT count(*), coalesce(jsonb_agg(jsonb_build_object('id', told.id, 'reason', told.reason) ORDER BY told.id)
-                              FILTER (WHERE told.position <= tidegate.listed_at_most()), '[]')
-      INTO skipped_count, skipped FROM told;
-    PERFORM tidegate.record_action('requeue', requeue.actor, jsonb_build_object('ids', requeue.ids), done, requeue.reason);
+    skipped := tidegate.not_live(ARRAY(SELECT unnest(requeue.ids) EXCEPT SELECT unnest(done)), '; use replay');
+    PERFORM tidegate.record_action('requeue', actor, jsonb_build_object('ids', ids), done, reason);
     RETURN jsonb_build_object('action', 'requeue', 'requeued', cardinality(done), 'ids', done, 'past_deadline', late,
-                              'skipped_count', skipped_count, 'skipped', skipped);
+        'skipped_count', jsonb_array_length(skipped),
+        'skipped', jsonb_path_query_array(skipped, '$[0 to $last]', jsonb_build_object('last', tidegate.listed_at_most() - 1)));
 END $$;
 COMMENT ON FUNCTION tidegate.requeue IS
     'Breaks the leases of live events and makes them ready now, with at least one attempt left. ids: 1 to 10000 events. '
@@ -343,22 +341,21 @@ BEGIN
     replay.dry_run := coalesce(replay.dry_run, false);
     replay.again := coalesce(replay.again, false);
     replay.failed_handlers_only := coalesce(replay.failed_handlers_only, false);
-    PERFORM tidegate.check_operator(replay.reason, replay.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     PERFORM tidegate.refuse(CASE
-        WHEN replay.ids IS NOT NULL AND num_nonnulls(replay.kind, replay.status, replay.code, replay.since, replay.until) > 0
+        WHEN ids IS NOT NULL AND num_nonnulls(kind, status, code, since, until) > 0
             THEN 'ids: must not be given with a filter (kind, status, code, since, until), got both'
-        WHEN replay.ids IS NULL AND replay.since IS NULL
-            THEN 'since: must be given without ids: the earliest end of the events, got none'
-        WHEN NOT isfinite(replay.since) THEN 'since: must be a finite time, got ' || replay.since
-        WHEN NOT isfinite(replay.until) THEN 'until: must be a finite time, got ' || replay.until
-        WHEN replay.until <= replay.since THEN format('until: must be after since (%s), got %s', replay.since, replay.until)
-        WHEN replay.status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
-            THEN format('status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED, got %L', replay.status)
-        WHEN replay."limit" NOT BETWEEN 1 AND 100000 THEN 'limit: must be 1 to 100000, got ' || replay."limit"
-        WHEN replay.expires_in <= interval '0' OR replay.expires_in > interval '3660 days'
-            THEN 'expires_in: must be a time of at most ten years, got ' || replay.expires_in END);
-    PERFORM tidegate.require_kind(replay.kind) WHERE replay.kind IS NOT NULL;
-    PERFORM tidegate.check_ids(replay.ids) WHERE replay.ids IS NOT NULL;
+        WHEN ids IS NULL AND since IS NULL THEN 'since: must be given without ids: the earliest end of the events, got none'
+        WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
+        WHEN NOT isfinite(until) THEN 'until: must be a finite time, got ' || until
+        WHEN until <= since THEN format('until: must be after since (%s), got %s', since, until)
+        WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+            THEN format('status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED, got %L', status)
+        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: must be 1 to 100000, got ' || "limit"
+        WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
+            THEN 'expires_in: must be a time of at most ten years, got ' || expires_in END);
+    PERFORM tidegate.require_kind(kind) WHERE kind IS NOT NULL;
+    PERFORM tidegate.check_ids(ids) WHERE ids IS NOT NULL;
     IF NOT replay.dry_run THEN
         PERFORM tidegate.one_at_a_time();
     END IF;
@@ -420,10 +417,10 @@ BEGIN
         -- Published or cleaned up between the two statements.
         collided := ARRAY(SELECT c FROM unnest(chosen) AS c EXCEPT SELECT d FROM unnest(done) AS d ORDER BY 1);
     END IF;
-    PERFORM tidegate.record_action('replay', replay.actor, jsonb_build_object(
-        'ids', replay.ids, 'kind', replay.kind, 'status', replay.status, 'code', replay.code, 'since', replay.since,
-        'until', replay.until, 'limit', replay."limit", 'again', replay.again, 'failed_handlers_only', replay.failed_handlers_only,
-        'expires_in', replay.expires_in), done, replay.reason);
+    PERFORM tidegate.record_action('replay', actor, jsonb_build_object(
+        'ids', ids, 'kind', kind, 'status', status, 'code', code, 'since', since,
+        'until', until, 'limit', "limit", 'again', again, 'failed_handlers_only', failed_handlers_only,
+        'expires_in', expires_in), done, reason);
     RETURN report || jsonb_build_object('replayed', cardinality(done), 'events', made)
         || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
 END $$;
@@ -478,16 +475,16 @@ DECLARE
     new_id bigint;
     refused text;
 BEGIN
-    PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     PERFORM tidegate.refuse(CASE
-        WHEN coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200
-            THEN 'group_key: must have 1 to 200 characters, got ' || coalesce(char_length(unblock.group_key)::text, 'NULL')
-        WHEN unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel')
-            THEN 'how: must be retry, skip or cancel, got ' || coalesce(quote_literal(unblock.how), 'NULL') END);
+        WHEN coalesce(char_length(group_key), 0) NOT BETWEEN 1 AND 200
+            THEN 'group_key: must have 1 to 200 characters, got ' || coalesce(char_length(group_key)::text, 'NULL')
+        WHEN how IS NULL OR how NOT IN ('retry', 'skip', 'cancel')
+            THEN 'how: must be retry, skip or cancel, got ' || coalesce(quote_literal(how), 'NULL') END);
     IF unblock.how = 'skip' THEN
         PERFORM tidegate.one_at_a_time();
     END IF;
-    PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
+    PERFORM tidegate.lock_groups(ARRAY[group_key]);
     SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline, q.available_at INTO head
       FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
     IF head.id IS NULL THEN
@@ -511,9 +508,9 @@ BEGIN
         refused := coalesce(refused, format(CASE WHEN EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = head.id)
             THEN 'event %s is being leased at this moment; try again' ELSE 'event %s has just ended' END, head.id));
     END IF;
-    PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
-                                   CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);
-    RETURN jsonb_build_object('action', 'unblock', 'group_key', unblock.group_key, 'how', unblock.how,
+    PERFORM tidegate.record_action('unblock', actor, jsonb_build_object('group_key', group_key, 'how', how),
+                                   CASE WHEN acted THEN ARRAY[head.id] END, reason);
+    RETURN jsonb_build_object('action', 'unblock', 'group_key', group_key, 'how', how,
                               'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
 END $$;
 COMMENT ON FUNCTION tidegate.unblock IS
@@ -527,25 +524,25 @@ CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reas
 DECLARE
     changed boolean;
 BEGIN
-    PERFORM tidegate.check_operator(set_paused.reason, set_paused.actor, false);
-    PERFORM tidegate.require_kind(set_paused.kind);
+    PERFORM tidegate.check_operator(reason, actor, false);
+    PERFORM tidegate.require_kind(kind);
     UPDATE tidegate.event_kind AS k SET paused = set_paused.paused
      WHERE k.kind = set_paused.kind AND k.paused <> set_paused.paused;
     changed := FOUND;
-    PERFORM tidegate.record_change(set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::int, set_paused.reason);
-    RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
+    PERFORM tidegate.record_change(action, actor, jsonb_build_object('kind', kind), changed::int, reason);
+    RETURN jsonb_build_object('action', action, 'kind', kind, 'paused', paused, 'changed', changed);
 END $$;
 
 CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
+    RETURN tidegate.set_paused('pause', kind, true, reason, actor);
 COMMENT ON FUNCTION tidegate.pause IS
     'Pauses a kind: drains no longer lease its events, but they can still be published. kind: a registered kind. reason: '
     'the reason, optional. actor: the operator''s name. Returns a report as an object.';
 
 CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
+    RETURN tidegate.set_paused('resume', kind, false, reason, actor);
 COMMENT ON FUNCTION tidegate.resume IS
     'Resumes a kind after pause(). kind: a registered kind. reason: the reason, optional. actor: the operator''s name. '
     'Returns a report as an object.';
@@ -558,18 +555,18 @@ DECLARE
     most CONSTANT integer := 10000;
     live integer;
 BEGIN
-    PERFORM tidegate.check_operator(retire.reason, retire.actor, true);
-    PERFORM tidegate.require_kind(retire.kind);
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.require_kind(kind);
     DELETE FROM tidegate.event_kind AS k WHERE k.kind = retire.kind;
     SELECT count(*) INTO live FROM (SELECT FROM tidegate.event_queue AS q WHERE q.kind = retire.kind LIMIT most) AS found;
     IF live > 0 THEN
-        PERFORM tidegate.refuse(format('kind: %L must have no live events, and has %s', retire.kind,
+        PERFORM tidegate.refuse(format('kind: %L must have no live events, and has %s', kind,
                                        CASE WHEN live = most THEN most || ' or more' ELSE live::text END));
     END IF;
     -- If a program registers the kind again, no old limit applies.
-    PERFORM tidegate.limit_kind(retire.kind);
-    PERFORM tidegate.record_change('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
-    RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
+    PERFORM tidegate.limit_kind(kind);
+    PERFORM tidegate.record_change('retire', actor, jsonb_build_object('kind', kind), 1, reason);
+    RETURN jsonb_build_object('action', 'retire', 'kind', kind);
 END $$;
 COMMENT ON FUNCTION tidegate.retire IS
     'Unregisters a kind that no program handles any more; refused while the kind has live events. kind: a registered kind. '
@@ -583,14 +580,14 @@ CREATE FUNCTION tidegate.record_publish(id bigint, reason text, actor text DEFAU
 DECLARE
     published record;
 BEGIN
-    PERFORM tidegate.check_operator(record_publish.reason, record_publish.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     SELECT q.kind, q.group_key INTO published FROM tidegate.event_queue AS q
      WHERE q.id = record_publish.id AND q.xmin = pg_current_xact_id()::xid;
     IF NOT FOUND THEN
-        PERFORM tidegate.refuse('id: must be an event that this transaction has published, got ' || coalesce(record_publish.id::text, 'NULL'));
+        PERFORM tidegate.refuse('id: must be an event that this transaction has published, got ' || coalesce(id::text, 'NULL'));
     END IF;
-    PERFORM tidegate.record_action('publish', record_publish.actor,
-        jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[record_publish.id], record_publish.reason);
+    PERFORM tidegate.record_action('publish', actor,
+        jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[id], reason);
 END $$;
 COMMENT ON FUNCTION tidegate.record_publish IS
     'Records in the audit that an operator has published the event id by hand, with a reason and the name of the actor. '
@@ -602,18 +599,16 @@ CREATE FUNCTION tidegate.note(id bigint, "text" text, reason text, actor text DE
 DECLARE
     found boolean;
 BEGIN
-    PERFORM tidegate.check_operator(note.reason, note.actor, true);
-    IF coalesce(char_length(btrim(note."text", E' \t\r\n')), 0) = 0 OR char_length(note."text") > 1000 THEN
-        RAISE EXCEPTION 'text: must have 1 to 1000 characters, got %', coalesce(char_length(btrim(note."text", E' \t\r\n'))::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.refuse('text: must have 1 to 1000 characters, got ' || coalesce(char_length(btrim("text", E' \t\r\n'))::text, 'NULL'))
+      WHERE coalesce(char_length(btrim("text", E' \t\r\n')), 0) = 0 OR char_length("text") > 1000;
     found := EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = note.id) OR EXISTS (SELECT FROM tidegate.logged(note.id));
     IF NOT coalesce(note.dry_run, false) THEN
-        PERFORM tidegate.record_action('note', note.actor, jsonb_build_object('id', note.id, 'text', CASE WHEN found THEN note."text" END),
-                                       CASE WHEN found THEN ARRAY[note.id] END, note.reason);
+        PERFORM tidegate.record_action('note', actor, jsonb_build_object('id', id, 'text', CASE WHEN found THEN "text" END),
+                                       CASE WHEN found THEN ARRAY[id] END, reason);
     END IF;
-    RETURN jsonb_build_object('action', 'note', 'dry_run', coalesce(note.dry_run, false), 'id', note.id, 'refused',
-                              CASE WHEN NOT found THEN format('id: there is no event %s', note.id) END);
+    RETURN jsonb_build_object('action', 'note', 'dry_run', coalesce(dry_run, false), 'id', id, 'refused',
+                              CASE WHEN NOT found THEN format('id: there is no event %s', id) END);
 END $$;
 COMMENT ON FUNCTION tidegate.note IS
     'Writes a remark on an event, live or finished. id: the event. text: the remark, 1 to 1000 characters. reason: the reason, '

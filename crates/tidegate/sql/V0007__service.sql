@@ -15,28 +15,27 @@
 -- of the service's kinds, and returns what it does not use. If a worker dies, its places become free when its
 -- leases expire.
 
+-- The number of consecutive unanswered calls that opens a service.
 CREATE FUNCTION tidegate.open_after() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 5;
-COMMENT ON FUNCTION tidegate.open_after IS 'The number of consecutive unanswered calls that opens a service.';
 
+-- Refuses an invalid name of a service.
 CREATE FUNCTION tidegate.check_service(service text) RETURNS void
-    LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    PERFORM tidegate.refuse('service: must have 1 to 100 characters, got ' || coalesce(char_length(service), 0))
-      WHERE coalesce(char_length(service), 0) NOT BETWEEN 1 AND 100;
-END $$;
-COMMENT ON FUNCTION tidegate.check_service IS 'Refuses an invalid name of a service.';
+    LANGUAGE sql AS $$
+    SELECT tidegate.refuse('service: must have 1 to 100 characters, got ' || coalesce(char_length(service), 0))
+      WHERE coalesce(char_length(service), 0) NOT BETWEEN 1 AND 100
+$$;
 
+-- Whether a service's calls are limited.
 CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN s.max_running IS NOT NULL OR s.per_second IS NOT NULL;
-COMMENT ON FUNCTION tidegate.is_limited IS 'Whether a service''s calls are limited.';
 
+-- Whether a service has failed recently.
 CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN s.state <> 'closed' OR s.failures > 0;
-COMMENT ON FUNCTION tidegate.is_troubled IS 'Whether a service has failed recently.';
 
+-- Whether drains must know of a service.
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN tidegate.is_troubled(s) OR tidegate.is_limited(s);
-COMMENT ON FUNCTION tidegate.is_watched IS 'Whether drains must know of a service.';
 
 -- Returns what a drain must know: services that failed recently and services with limits, with the kinds of
 -- events that call them, and the policies of kinds. Null if there is nothing to know.
@@ -52,15 +51,14 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
         UNION ALL
         SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
-COMMENT ON FUNCTION tidegate.watched_services IS 'The services and policies that drains must know.';
 
 -- Stores what a worker has learned about a service since its last report. The arguments say whether the
 -- service answered (before the failures, if there are any), how many calls in a row have failed since, and
 -- the code of the last failure. They also say when the service wants to be called again, and which kinds of
 -- events wait for it. `probed`: the report is about the one event that was tried. If it contains neither an
--- answer nor a failure, no call was made, and another event is tried. `uncalled` is the kind of that event if
--- its handlers ended without a call: a deployment may have gone round the service. The kind no longer waits
--- for the service, until an event of it calls the service again.
+-- answer nor a failure, no call was made, and another event is tried. `uncalled` is the kind of that event
+-- if its handlers ended without a call: a deployment may have gone round the service. The kind no longer
+-- waits for the service, until an event of it calls the service again.
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text,
                                         retry_after double precision, kinds text[], probed boolean, uncalled text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
@@ -69,7 +67,7 @@ DECLARE
     known tidegate.service;
     next tidegate.service;
 BEGIN
-    PERFORM tidegate.check_service(report_service.service);
+    PERFORM tidegate.check_service(service);
     -- A report that cannot be written in time is lost. If it was the result of a probe, another probe
     -- follows.
     BEGIN
@@ -123,7 +121,6 @@ BEGIN
      WHERE s.service = report_service.service;
     RETURN tidegate.watched_services();
 END $$;
-COMMENT ON FUNCTION tidegate.report_service IS 'Records the results of calls of a service.';
 
 -- Pauses or resumes a service.
 CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
@@ -132,42 +129,40 @@ DECLARE
     known boolean := EXISTS (SELECT FROM tidegate.service AS s WHERE s.service = set_service.service);
     changed boolean;
 BEGIN
-    PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
-    PERFORM tidegate.check_service(set_service.service);
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.check_service(service);
     IF NOT known AND set_service.state = 'closed' THEN
-        PERFORM tidegate.refuse(format('service: must be a service that has failed or was paused, got %L', set_service.service));
+        PERFORM tidegate.refuse(format('service: must be a service that has failed or was paused, got %L', service));
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
     UPDATE tidegate.service AS s
        SET state = set_service.state, failures = 0, holds = 0, since = clock_timestamp(), retry_at = NULL, prober = NULL
      WHERE s.service = set_service.service AND (s.state <> set_service.state OR s.failures > 0);
     changed := FOUND;
-    PERFORM tidegate.record_change(set_service.action, set_service.actor, jsonb_build_object('service', set_service.service),
-                                   changed::int, set_service.reason);
-    RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed,
-                              'known', known);
+    PERFORM tidegate.record_change(action, actor, jsonb_build_object('service', service), changed::int, reason);
+    RETURN jsonb_build_object('action', action, 'service', service, 'state', state, 'changed', changed, 'known', known);
 END $$;
 
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
+    RETURN tidegate.set_service('pause_service', service, 'paused', reason, actor);
 COMMENT ON FUNCTION tidegate.pause_service IS
     'Stops all calls of an outside service; its events wait. service: its name, 1 to 100 characters. reason: the reason, '
     'required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
+    RETURN tidegate.set_service('resume_service', service, 'closed', reason, actor);
 COMMENT ON FUNCTION tidegate.resume_service IS
     'Resumes a service after pause_service(). If the service does not answer, it is tried again at once. service: its name. '
     'reason: the reason, required. actor: the operator''s name.';
 
 -- Claims places and starts: `running` is how many events of the service the worker runs, `wanted` is for how
 -- many more it wants a place, and `starts` is how many starts it wants. A negative number of starts returns
--- starts. The result is how many places the worker now has, including those of running events, and the starts
--- that it may use. The first start is after `first_in` seconds, and each further one is `apart` seconds after
--- the one before. Starts are given for at most one second ahead. Values that are not limited are null. All
--- values are null if another session is claiming at this moment.
+-- starts. The result is how many places the worker now has, including those of running events, and the
+-- starts that it may use. The first start is after `first_in` seconds, and each further one is `apart`
+-- seconds after the one before. Starts are given for at most one second ahead. Values that are not limited
+-- are null. All values are null if another session is claiming at this moment.
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer,
                                        seconds double precision,
                                        OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision)
@@ -212,7 +207,6 @@ BEGIN
         END IF;
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.claim_service IS 'Claims places and starts at a limited service.';
 
 CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text,
                                        actor text DEFAULT NULL) RETURNS jsonb
@@ -222,14 +216,14 @@ DECLARE
     made tidegate.service;
     changed boolean;
 BEGIN
-    PERFORM tidegate.check_operator(limit_service.reason, limit_service.actor, true);
-    PERFORM tidegate.check_service(limit_service.service);
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.check_service(service);
     PERFORM tidegate.refuse(CASE
-        WHEN limit_service.max_running NOT BETWEEN 0 AND 10000
-            THEN 'max_running: must be 1 to 10000, or 0 for any number, got ' || limit_service.max_running
-        WHEN limit_service.per_second <> 0 AND NOT limit_service.per_second BETWEEN 0.0001 AND 10000
-            THEN 'per_second: must be 0.0001 to 10000, or 0 for any number, got ' || limit_service.per_second
-        WHEN num_nonnulls(limit_service.max_running, limit_service.per_second) = 0
+        WHEN max_running NOT BETWEEN 0 AND 10000
+            THEN 'max_running: must be 1 to 10000, or 0 for any number, got ' || max_running
+        WHEN per_second <> 0 AND NOT per_second BETWEEN 0.0001 AND 10000
+            THEN 'per_second: must be 0.0001 to 10000, or 0 for any number, got ' || per_second
+        WHEN num_nonnulls(max_running, per_second) = 0
             THEN 'max_running, per_second: one of them must be given, got neither' END);
     INSERT INTO tidegate.service AS s (service) VALUES (limit_service.service) ON CONFLICT DO NOTHING;
     UPDATE tidegate.service AS s
@@ -242,6 +236,7 @@ BEGIN
             OR coalesce(s.per_second, 0) <> coalesce(limit_service.per_second, s.per_second, 0));
     changed := FOUND;
     SELECT s.* INTO STRICT made FROM tidegate.service AS s WHERE s.service = limit_service.service;
+    -- Does not use record_change, because a limit that was removed is a null that must be recorded.
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES ('limit_service', limit_service.actor,
             jsonb_build_object('service', made.service, 'max_running', made.max_running, 'per_second', made.per_second),

@@ -216,13 +216,10 @@ COMMENT ON COLUMN tidegate.leases.first_id IS 'The lowest of their ids.';
 COMMENT ON COLUMN tidegate.leases.last_id IS 'The highest of their ids.';
 
 CREATE VIEW tidegate.stuck_events AS
-SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int AS attempts,
-       q.max_attempts, l.taken_at AS processing_started_at, l.renewed_at AS updated_at, l.expires_at AS lease_expires_at,
-       clock_timestamp() - l.expires_at AS overdue
-  FROM tidegate.lease AS l
- CROSS JOIN LATERAL unnest(l.ids) AS r
-  JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
- WHERE l.expires_at <= clock_timestamp();
+SELECT id, kind, group_key, attempts, max_attempts, processing_started_at, updated_at, lease_expires_at,
+       clock_timestamp() - lease_expires_at AS overdue
+  FROM tidegate.events
+ WHERE status = 'PROCESSING' AND lease_expires_at <= clock_timestamp();
 COMMENT ON VIEW tidegate.stuck_events IS
     'Leased events whose worker has not renewed its lease in time. The next drain releases them.';
 COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'When the worker last renewed the lease.';

@@ -92,9 +92,9 @@ DECLARE
     before bigint[];
     further bigint[];
 BEGIN
-    PERFORM tidegate.check_operator(forget.reason, forget.actor, true);
-    PERFORM tidegate.refuse('ids: must be at most 1000 numbers, got ' || coalesce(cardinality(forget.ids)::text, 'NULL'))
-      WHERE coalesce(cardinality(forget.ids), -1) NOT BETWEEN 0 AND 1000 OR array_position(forget.ids, NULL) IS NOT NULL;
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.refuse('ids: must be at most 1000 numbers, got ' || coalesce(cardinality(ids)::text, 'NULL'))
+      WHERE coalesce(cardinality(ids), -1) NOT BETWEEN 0 AND 1000 OR array_position(ids, NULL) IS NOT NULL;
     IF NOT coalesce(forget.dry_run, false) THEN
         -- A replay would copy the payload, and a cleanup step would wait for these rows.
         PERFORM tidegate.one_at_a_time();
@@ -115,14 +115,14 @@ BEGIN
     -- since.
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
-        PERFORM tidegate.forget_arguments(logged, forget.groups, forget.correlation_ids);
+        PERFORM tidegate.forget_arguments(logged, groups, correlation_ids);
         UPDATE tidegate.audit AS a SET filter = tidegate.without_keys(a.filter)
          WHERE a.action = 'note' AND a.ids[1] = ANY (forget.ids);
         UPDATE tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
                dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()
          WHERE l.id = ANY (logged);
-        PERFORM tidegate.record_action('forget', forget.actor, NULL, logged, forget.reason);
+        PERFORM tidegate.record_action('forget', actor, NULL, logged, reason);
     END IF;
     RETURN jsonb_build_object(
         'cancelled', cardinality(live), 'in_hand', cardinality(held),

@@ -56,13 +56,9 @@ BEGIN
     SELECT coalesce(jsonb_object_agg(k.kind, k.events), '{}') INTO kinds
       FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (chosen) GROUP BY q.kind) AS k;
     IF s.ids IS NOT NULL THEN
-        WITH rest AS (
-            SELECT DISTINCT u.id FROM unnest(s.ids) AS u(id)
-             WHERE (u.id > s.after OR s.after = 0) AND (next IS NULL OR u.id <= next) AND u.id <> ALL (chosen)
-        ), told AS (
-            SELECT rest.id, coalesce('ended as ' || min(l.status), 'unknown: neither in the queue nor in the log') AS reason
-              FROM rest LEFT JOIN tidegate.event_log AS l ON l.id = rest.id GROUP BY rest.id)
-        SELECT coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason) ORDER BY t.id), '[]') INTO skipped FROM told AS t;
+        skipped := tidegate.not_live(ARRAY(
+            SELECT u.id FROM unnest(s.ids) AS u(id)
+             WHERE (u.id > s.after OR s.after = 0) AND (next IS NULL OR u.id <= next) AND u.id <> ALL (chosen)), '');
     END IF;
     report := jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
 END $$;
@@ -96,7 +92,7 @@ DECLARE
     begun bigint[];
     missed bigint[] := '{}';
 BEGIN
-    PERFORM tidegate.check_operator(cancel.reason, cancel.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     SELECT l.chosen, l.report INTO chosen, report FROM tidegate.select_live(s) AS l;
     IF coalesce(cancel.dry_run, false) THEN
         done := chosen;
@@ -105,11 +101,11 @@ BEGIN
     ELSE
         SELECT e.ended, e.begun, e.missed INTO done, begun, missed
           FROM tidegate.end_live(chosen, 'cancelled', 'cancelled by an operator: ' || cancel.reason) AS e;
-        PERFORM tidegate.record_action('cancel', cancel.actor, asked, done, cancel.reason);
+        PERFORM tidegate.record_action('cancel', actor, asked, done, reason);
     END IF;
     -- A dry run lists all events, so that a digest can be made of them.
     RETURN report || jsonb_build_object('changed', cardinality(done),
-                                        'ids', CASE WHEN cancel.dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
+                                        'ids', CASE WHEN dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
                                         'begun', cardinality(begun), 'missed', missed);
 END $$;
 COMMENT ON FUNCTION tidegate.cancel IS
@@ -160,13 +156,13 @@ DECLARE
     past bigint[];
 BEGIN
     reschedule.no_deadline := coalesce(reschedule.no_deadline, false);
-    PERFORM tidegate.check_operator(reschedule.reason, reschedule.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     PERFORM tidegate.refuse(CASE
-        WHEN reschedule.available_at IS NULL AND reschedule.expires_at IS NULL AND NOT reschedule.no_deadline
+        WHEN available_at IS NULL AND expires_at IS NULL AND NOT no_deadline
             THEN 'available_at, expires_at, no_deadline: one of them must be given, got none'
-        WHEN reschedule.expires_at IS NOT NULL AND reschedule.no_deadline THEN 'no_deadline: must be false with expires_at, got true'
-        WHEN NOT isfinite(reschedule.available_at) THEN 'available_at: must be a finite time, got ' || reschedule.available_at
-        WHEN NOT isfinite(reschedule.expires_at) THEN 'expires_at: must be a finite time, got ' || reschedule.expires_at END);
+        WHEN expires_at IS NOT NULL AND no_deadline THEN 'no_deadline: must be false with expires_at, got true'
+        WHEN NOT isfinite(available_at) THEN 'available_at: must be a finite time, got ' || available_at
+        WHEN NOT isfinite(expires_at) THEN 'expires_at: must be a finite time, got ' || expires_at END);
     SELECT l.chosen, l.report INTO chosen, report FROM tidegate.select_live(s) AS l;
     IF NOT coalesce(reschedule.dry_run, false) THEN
         -- A call that changes many events never waits, as in end_live().
@@ -195,10 +191,10 @@ BEGIN
                expires_at = CASE WHEN reschedule.no_deadline THEN NULL ELSE coalesce(reschedule.expires_at, q.expires_at) END,
                stray = q.stray OR q.group_key IS NOT NULL
          WHERE q.id = ANY (done);
-        PERFORM tidegate.record_action('reschedule', reschedule.actor, asked, done, reschedule.reason);
+        PERFORM tidegate.record_action('reschedule', actor, asked, done, reason);
     END IF;
     RETURN report || jsonb_build_object('changed', cardinality(done),
-        'ids', CASE WHEN reschedule.dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
+        'ids', CASE WHEN dry_run THEN done ELSE done[1:tidegate.listed_at_most()] END,
         'missed', missed, 'in_hand', cardinality(held), 'in_hand_ids', held[1:tidegate.listed_at_most()],
         'too_late', cardinality(late), 'too_late_ids', late[1:tidegate.listed_at_most()],
         'past_deadline', cardinality(past), 'past_deadline_ids', past[1:tidegate.listed_at_most()]);

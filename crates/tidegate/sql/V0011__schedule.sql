@@ -55,7 +55,6 @@ COMMENT ON COLUMN tidegate.schedule.last_event_id IS 'The id of that event.';
 COMMENT ON COLUMN tidegate.schedule.fired_at IS 'When that event was published.';
 COMMENT ON COLUMN tidegate.schedule.problem IS 'Why the schedule stands still. Null: there is no problem.';
 COMMENT ON COLUMN tidegate.schedule.revision IS 'Counts the changes of the definition.';
-COMMENT ON SEQUENCE tidegate.schedule_id_seq IS 'Draws the ids of schedules.';
 
 CREATE INDEX schedule_due ON tidegate.schedule (next_at) WHERE NOT paused;
 
@@ -69,30 +68,27 @@ CREATE FUNCTION tidegate.refuse_schedule(
     LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM tidegate.refuse(CASE
-        WHEN refuse_schedule.name IS NULL OR refuse_schedule.name !~ '^[A-Za-z0-9._-]{1,100}$'
-            THEN format('name: must have 1 to 100 letters, digits, ''.'', ''_'' and ''-'', got %L', left(refuse_schedule.name, 200))
-        WHEN num_nonnulls(refuse_schedule.cron, refuse_schedule.every) <> 1
-            THEN format('cron, every: must be one of them, got %s',
-                        CASE WHEN refuse_schedule.cron IS NULL THEN 'none' ELSE 'both' END)
-        WHEN char_length(refuse_schedule.cron) NOT BETWEEN 1 AND 200
-            THEN 'cron: must have 1 to 200 characters, got ' || char_length(refuse_schedule.cron)
-        WHEN extract(year FROM refuse_schedule.every) <> 0 OR extract(month FROM refuse_schedule.every) <> 0
-             OR extract(epoch FROM refuse_schedule.every) NOT BETWEEN 1 AND 366 * 86400
-             OR extract(epoch FROM refuse_schedule.every) % 1 <> 0
-            THEN 'every: must be whole seconds, 1 second to 366 days, got ' || refuse_schedule.every
-        WHEN refuse_schedule.time_zone IS NULL OR char_length(refuse_schedule.time_zone) NOT BETWEEN 1 AND 100
-            THEN 'time_zone: must have 1 to 100 characters, got ' || coalesce(char_length(refuse_schedule.time_zone)::text, 'NULL')
-        WHEN refuse_schedule.every IS NOT NULL AND refuse_schedule.time_zone <> 'UTC'
-            THEN format('time_zone: must not be given with every, because its slots do not depend on one, got %L', refuse_schedule.time_zone)
-        WHEN extract(epoch FROM refuse_schedule.start_within) NOT BETWEEN 1 AND 366 * 86400
-            THEN 'start_within: must be 1 second to 366 days, got ' || refuse_schedule.start_within
-        WHEN refuse_schedule.catch_up IS NULL OR refuse_schedule.catch_up NOT IN ('none', 'last', 'all')
-            THEN format('catch_up: must be none, last or all, got %L', refuse_schedule.catch_up)
-        WHEN octet_length(refuse_schedule.payload::text) > 65536
-            THEN 'payload: must have at most 65536 bytes in a schedule, got ' || octet_length(refuse_schedule.payload::text)
-        ELSE tidegate.refusal(refuse_schedule.kind, refuse_schedule.payload, refuse_schedule.group_key,
-                              NULL, NULL, NULL, NULL, NULL, NULL) END);
-    PERFORM tidegate.require_kind(refuse_schedule.kind);
+        WHEN name IS NULL OR name !~ '^[A-Za-z0-9._-]{1,100}$'
+            THEN format('name: must have 1 to 100 letters, digits, ''.'', ''_'' and ''-'', got %L', left(name, 200))
+        WHEN num_nonnulls(cron, every) <> 1
+            THEN 'cron, every: must be one of them, got ' || CASE WHEN cron IS NULL THEN 'none' ELSE 'both' END
+        WHEN char_length(cron) NOT BETWEEN 1 AND 200 THEN 'cron: must have 1 to 200 characters, got ' || char_length(cron)
+        WHEN extract(year FROM every) <> 0 OR extract(month FROM every) <> 0
+             OR extract(epoch FROM every) NOT BETWEEN 1 AND 366 * 86400
+             OR extract(epoch FROM every) % 1 <> 0
+            THEN 'every: must be whole seconds, 1 second to 366 days, got ' || every
+        WHEN time_zone IS NULL OR char_length(time_zone) NOT BETWEEN 1 AND 100
+            THEN 'time_zone: must have 1 to 100 characters, got ' || coalesce(char_length(time_zone)::text, 'NULL')
+        WHEN every IS NOT NULL AND time_zone <> 'UTC'
+            THEN format('time_zone: must not be given with every, because its slots do not depend on one, got %L', time_zone)
+        WHEN extract(epoch FROM start_within) NOT BETWEEN 1 AND 366 * 86400
+            THEN 'start_within: must be 1 second to 366 days, got ' || start_within
+        WHEN catch_up IS NULL OR catch_up NOT IN ('none', 'last', 'all')
+            THEN format('catch_up: must be none, last or all, got %L', catch_up)
+        WHEN octet_length(payload::text) > 65536
+            THEN 'payload: must have at most 65536 bytes in a schedule, got ' || octet_length(payload::text)
+        ELSE tidegate.refusal(kind, payload, group_key, NULL, NULL, NULL, NULL, NULL, NULL) END);
+    PERFORM tidegate.require_kind(kind);
 END $$;
 
 -- Creates or changes a schedule. The keeper is a program's name, or null for operators. Published events are
@@ -105,15 +101,10 @@ CREATE FUNCTION tidegate.put_schedule(
 DECLARE
     made tidegate.schedule;
 BEGIN
-    PERFORM tidegate.check_operator(put_schedule.reason, put_schedule.actor, true);
-    PERFORM tidegate.refuse_schedule(put_schedule.name, put_schedule.kind, put_schedule.payload, put_schedule.cron,
-                                     put_schedule.every, put_schedule.time_zone, put_schedule.group_key,
-                                     put_schedule.start_within, put_schedule.catch_up);
-    INSERT INTO tidegate.schedule AS s
-           (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
-    VALUES (put_schedule.keeper, put_schedule.name, put_schedule.kind, put_schedule.payload, put_schedule.cron,
-            put_schedule.every, put_schedule.time_zone, put_schedule.group_key, put_schedule.start_within,
-            put_schedule.catch_up)
+    PERFORM tidegate.check_operator(reason, actor, true);
+    PERFORM tidegate.refuse_schedule(name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up);
+    INSERT INTO tidegate.schedule AS s (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
+    VALUES (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
     ON CONFLICT ON CONSTRAINT schedule_pkey DO UPDATE
        SET kind = excluded.kind, payload = excluded.payload, cron = excluded.cron, every = excluded.every,
            time_zone = excluded.time_zone, group_key = excluded.group_key, start_within = excluded.start_within,
@@ -126,9 +117,9 @@ BEGIN
             coalesce(put_schedule.keeper, 'an operator'), put_schedule.name,
             coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')));
     END IF;
-    PERFORM tidegate.record_action('set_schedule', put_schedule.actor, jsonb_build_object(
+    PERFORM tidegate.record_action('set_schedule', actor, jsonb_build_object(
         'name', made.name, 'keeper', made.keeper, 'kind', made.kind, 'cron', made.cron, 'every', made.every,
-        'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, put_schedule.reason);
+        'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', made.name, 'change', 'set', 'changed', true, 'paused', made.paused);
 END $$;
 
@@ -146,9 +137,7 @@ CREATE FUNCTION tidegate.set_schedule(
     actor        text     DEFAULT NULL
 ) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    RETURN tidegate.put_schedule(NULL, set_schedule.name, set_schedule.kind, set_schedule.payload, set_schedule.cron,
-                                 set_schedule.every, set_schedule.time_zone, set_schedule.group_key,
-                                 set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor);
+    RETURN tidegate.put_schedule(NULL, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up, reason, actor);
 COMMENT ON FUNCTION tidegate.set_schedule IS
     'Creates or changes a periodic event. name: 1 to 100 letters, digits, ''.'', ''_'' and ''-''. kind: a registered kind. '
     'payload: JSON of at most 65536 bytes. cron or every: its slots, as a cron expression of at most 200 characters or as '
@@ -162,7 +151,7 @@ CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, acto
 DECLARE
     dropped tidegate.schedule;
 BEGIN
-    PERFORM tidegate.check_operator(drop_schedule.reason, drop_schedule.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     SELECT s.* INTO dropped FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name FOR UPDATE;
     PERFORM tidegate.refuse(CASE
         WHEN NOT FOUND THEN format('name: must be the name of a schedule, got %s', drop_schedule.name)
@@ -170,14 +159,14 @@ BEGIN
             THEN format('name: must be the name of a schedule that %s keeps, got %s, which %s keeps: pause it, or remove its declaration',
                         coalesce(drop_schedule.keeper, 'an operator'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')) END);
     DELETE FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name;
-    PERFORM tidegate.record_action('remove_schedule', drop_schedule.actor, jsonb_build_object(
-        'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, drop_schedule.reason);
+    PERFORM tidegate.record_action('remove_schedule', actor, jsonb_build_object(
+        'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', dropped.name, 'change', 'removed', 'changed', true, 'paused', dropped.paused);
 END $$;
 
 CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    RETURN tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor);
+    RETURN tidegate.drop_schedule(NULL, name, reason, actor);
 COMMENT ON FUNCTION tidegate.remove_schedule IS
     'Removes a periodic event that operators keep. name: the schedule. reason: the reason, required. actor: the operator''s '
     'name.';
@@ -190,9 +179,9 @@ DECLARE
     found_one tidegate.schedule;
     changes boolean;
 BEGIN
-    PERFORM tidegate.check_operator(switch_schedule.reason, switch_schedule.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     SELECT s.* INTO found_one FROM tidegate.schedule AS s WHERE s.name = switch_schedule.name FOR UPDATE;
-    PERFORM tidegate.refuse(format('name: must be the name of a schedule, got %s', switch_schedule.name)) WHERE NOT FOUND;
+    PERFORM tidegate.refuse(format('name: must be the name of a schedule, got %s', name)) WHERE NOT FOUND;
     -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back
     -- since.
     changes := found_one.paused <> pauses
@@ -204,21 +193,21 @@ BEGIN
                next_at = CASE WHEN pauses THEN s.next_at ELSE '-infinity' END
          WHERE s.name = switch_schedule.name;
     END IF;
-    PERFORM tidegate.record_action(CASE WHEN pauses THEN 'pause_schedule' ELSE 'resume_schedule' END, switch_schedule.actor,
-                                   jsonb_build_object('name', switch_schedule.name), NULL, switch_schedule.reason);
+    PERFORM tidegate.record_action(CASE WHEN pauses THEN 'pause_schedule' ELSE 'resume_schedule' END, actor,
+                                   jsonb_build_object('name', name), NULL, reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', found_one.name, 'change', CASE WHEN pauses THEN 'paused' ELSE 'resumed' END,
                               'changed', changes, 'paused', pauses);
 END $$;
 
 CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    RETURN tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor);
+    RETURN tidegate.switch_schedule(name, true, reason, actor);
 COMMENT ON FUNCTION tidegate.pause_schedule IS
     'Pauses a periodic event. name: the schedule. reason: the reason, required. actor: the operator''s name.';
 
 CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    RETURN tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor);
+    RETURN tidegate.switch_schedule(name, false, reason, actor);
 COMMENT ON FUNCTION tidegate.resume_schedule IS
     'Resumes a periodic event after pause_schedule(). Slots that were missed are skipped. name: the schedule. reason: the '
     'reason, required. actor: the operator''s name.';
@@ -238,13 +227,13 @@ DECLARE
     slot constant timestamptz := date_trunc('second', clock_timestamp());
     event bigint;
 BEGIN
-    PERFORM tidegate.check_operator(run_schedule.reason, run_schedule.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     SELECT s.* INTO asked FROM tidegate.schedule AS s WHERE s.name = run_schedule.name;
-    PERFORM tidegate.refuse(format('name: must be the name of a schedule, got %s', run_schedule.name)) WHERE NOT FOUND;
+    PERFORM tidegate.refuse(format('name: must be the name of a schedule, got %s', name)) WHERE NOT FOUND;
     SELECT p.id INTO event
       FROM tidegate.publish_one(asked.kind, asked.payload, asked.group_key, tidegate.slot_name(asked.name, slot),
                                 tidegate.slot_name(asked.name, slot), NULL, slot + asked.start_within, NULL, NULL) AS p;
-    PERFORM tidegate.record_action('run_schedule', run_schedule.actor, jsonb_build_object('name', asked.name), ARRAY[event], run_schedule.reason);
+    PERFORM tidegate.record_action('run_schedule', actor, jsonb_build_object('name', asked.name), ARRAY[event], reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
 END $$;
 COMMENT ON FUNCTION tidegate.run_schedule IS
@@ -261,13 +250,13 @@ DECLARE
     there constant bigint := (SELECT count(*) FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL);
     removed bigint;
 BEGIN
-    PERFORM tidegate.check_operator(forget_schedules.reason, forget_schedules.actor, true);
+    PERFORM tidegate.check_operator(reason, actor, true);
     IF coalesce(forget_schedules.dry_run, false) OR there = 0 THEN
         RETURN there;
     END IF;
     DELETE FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL;
     GET DIAGNOSTICS removed = ROW_COUNT;
-    PERFORM tidegate.record_change('forget_schedules', forget_schedules.actor, NULL, removed, forget_schedules.reason);
+    PERFORM tidegate.record_change('forget_schedules', actor, NULL, removed, reason);
     RETURN removed;
 END $$;
 COMMENT ON FUNCTION tidegate.forget_schedules IS
@@ -276,8 +265,8 @@ COMMENT ON FUNCTION tidegate.forget_schedules IS
 
 -- Fires the schedules that a drain has found due, each in its own step: [{"id", "revision", "from", "slots",
 -- "next", "problem"}], times in seconds since 1970. `from` is the next slot that the drain has read, or null
--- if there was none, and `next` is the new one. If two drains found the same slot due, the second one finds a
--- different slot stored. No step waits long: it skips a row that another session is changing, and a group
+-- if there was none, and `next` is the new one. If two drains found the same slot due, the second one finds
+-- a different slot stored. No step waits long: it skips a row that another session is changing, and a group
 -- whose publish lock another session holds. After one other wait, it leaves the rest to the next call.
 -- Returns the result of each schedule that was not skipped.
 CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE (id bigint, published bigint, refused text)
@@ -339,7 +328,6 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION tidegate.fire_schedules IS 'Publishes the due events of schedules.';
 
 -- What the roles may do here; see roles.sql. A login that fires schedules cannot change what they publish.
 GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since,

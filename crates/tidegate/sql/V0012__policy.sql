@@ -35,8 +35,8 @@ BEGIN
         UPDATE tidegate.service AS s SET max_running = NULL WHERE s.service = 'kind:' || limit_kind.kind AND s.max_running IS NOT NULL;
         RETURN;
     END IF;
-    PERFORM tidegate.refuse('concurrency: must not be given for a kind of more than 95 characters, got ' || char_length(limit_kind.kind))
-      WHERE char_length(limit_kind.kind) > 95;
+    PERFORM tidegate.refuse('concurrency: must not be given for a kind of more than 95 characters, got ' || char_length(kind))
+      WHERE char_length(kind) > 95;
     INSERT INTO tidegate.service AS s (service, kinds, max_running)
     VALUES ('kind:' || limit_kind.kind, ARRAY[limit_kind.kind], most)
     ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
@@ -49,23 +49,23 @@ DECLARE
     known tidegate.event_kind;
     next jsonb;
 BEGIN
-    PERFORM tidegate.refuse(tidegate.policy_refusal(jsonb_strip_nulls(set_policy.policy)));
-    PERFORM tidegate.check_operator(set_policy.reason, set_policy.actor, true) WHERE set_policy.policy <> '{}';
-    PERFORM tidegate.require_kind(set_policy.kind);
+    PERFORM tidegate.refuse(tidegate.policy_refusal(jsonb_strip_nulls(policy)));
+    PERFORM tidegate.check_operator(reason, actor, true) WHERE policy <> '{}';
+    PERFORM tidegate.require_kind(kind);
     SELECT k.* INTO known FROM tidegate.event_kind AS k WHERE k.kind = set_policy.kind FOR NO KEY UPDATE;
     -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time,
     -- each on its own.
-    PERFORM tidegate.refuse(format('batch: must not be given for %s, because its program handles its events one by one', set_policy.kind))
-      WHERE jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch';
+    PERFORM tidegate.refuse(format('batch: must not be given for %s, because its program handles its events one by one', kind))
+      WHERE jsonb_strip_nulls(policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch';
     next := jsonb_strip_nulls(known.overridden || set_policy.policy);
     IF set_policy.policy <> '{}' THEN
         UPDATE tidegate.event_kind AS k SET overridden = next WHERE k.kind = set_policy.kind AND k.overridden <> next;
-        PERFORM tidegate.limit_kind(set_policy.kind);
+        PERFORM tidegate.limit_kind(kind);
         INSERT INTO tidegate.audit (action, actor, filter, count, reason)
         VALUES ('policy', set_policy.actor, jsonb_build_object('kind', set_policy.kind, 'policy', set_policy.policy),
                 (next <> known.overridden)::integer, set_policy.reason);
     END IF;
-    RETURN jsonb_build_object('action', 'policy', 'kind', set_policy.kind, 'changed', next <> known.overridden,
+    RETURN jsonb_build_object('action', 'policy', 'kind', kind, 'changed', next <> known.overridden,
                               'declared', known.declared, 'overridden', next, 'policy', known.declared || next);
 END $$;
 COMMENT ON FUNCTION tidegate.set_policy IS

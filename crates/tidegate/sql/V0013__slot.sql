@@ -24,32 +24,33 @@ INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
 
 -- A start may arrive twice, but runs once.
 CREATE TABLE tidegate.drain_chain (
+    -- The chain's id.
     chain  uuid        PRIMARY KEY,
+    -- The number of the latest drain of the chain.
     hop    integer     NOT NULL,
+    -- The worker id of that drain.
     worker uuid        NOT NULL,
+    -- When that drain began.
     at     timestamptz NOT NULL
 );
 COMMENT ON TABLE tidegate.drain_chain IS 'Chains of drains, in which one drain starts the next, and how far each chain has come.';
-COMMENT ON COLUMN tidegate.drain_chain.chain IS 'The chain''s id.';
-COMMENT ON COLUMN tidegate.drain_chain.hop IS 'The number of the latest drain of the chain.';
-COMMENT ON COLUMN tidegate.drain_chain.worker IS 'The worker id of that drain.';
-COMMENT ON COLUMN tidegate.drain_chain.at IS 'When that drain began.';
 
 CREATE INDEX drain_chain_at ON tidegate.drain_chain (at);
 
 CREATE TABLE tidegate.wake (
+    -- Always true: there is only one row.
     one      boolean     PRIMARY KEY DEFAULT true CHECK (one),
+    -- When should_wake() last returned true.
     sent_at  timestamptz NOT NULL DEFAULT '-infinity',
+    -- When a call of should_wake() was last recorded.
     asked_at timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 COMMENT ON TABLE tidegate.wake IS 'When a drain was last woken, in a single row. See should_wake().';
-COMMENT ON COLUMN tidegate.wake.one IS 'Always true: there is only one row.';
-COMMENT ON COLUMN tidegate.wake.sent_at IS 'When should_wake() last returned true.';
-COMMENT ON COLUMN tidegate.wake.asked_at IS 'When a call of should_wake() was last recorded.';
 
 INSERT INTO tidegate.wake DEFAULT VALUES;
 
--- Null if the server does not report it, as Aurora may not.
+-- The server's current position in the write-ahead log. Null if the server does not report it, as Aurora may
+-- not.
 CREATE FUNCTION tidegate.wal_position() RETURNS bigint
     LANGUAGE plpgsql AS $$
 BEGIN
@@ -57,7 +58,6 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION tidegate.wal_position IS 'The server''s current position in the write-ahead log.';
 
 -- Returns whether a publisher should wake a drain: no running drain will check the queue again, and no drain
 -- was woken within the last two seconds. Only one of several callers gets true. That caller starts a drain by
@@ -92,8 +92,8 @@ COMMENT ON FUNCTION tidegate.should_wake IS
 -- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that
 -- another session is about to take is skipped. `repeated`: another worker has already taken this hop of the
 -- chain, so no slot is taken. `wakes`: publishers asked within the last hour whether to wake drains, so this
--- drain must announce its end to them. `soon`: no slot is free, but a drain that holds one has announced that
--- it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
+-- drain must announce its end to them. `soon`: no slot is free, but a drain that holds one has announced
+-- that it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
     LANGUAGE plpgsql AS $$
@@ -127,7 +127,6 @@ BEGIN
         soon := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot <= take_slot.most AND s.closing AND s.until > clock_timestamp());
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.take_slot IS 'Takes a slot for a drain.';
 
 -- Renews a drain's slot for this many seconds from now, and stores how many events it ends per second.
 -- Returns whether the drain still has the slot, and whether no other running drain has a lower one. It never
@@ -144,10 +143,10 @@ BEGIN
     first := ours AND NOT EXISTS (SELECT FROM tidegate.drain_slot AS s
                                    WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
-COMMENT ON FUNCTION tidegate.keep_slot IS 'Renews a drain''s slot.';
 
--- Announces that the drain found no event and will check a last time, or that it found one after all. Returns
--- whether this is stored. A row that another session has locked is not changed.
+-- Records that a drain looks for events one last time. Announces that the drain found no event and will
+-- check a last time, or that it found one after all. Returns whether this is stored. A row that another
+-- session has locked is not changed.
 CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
     LANGUAGE plpgsql AS $$
 BEGIN
@@ -162,7 +161,6 @@ BEGIN
      WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION tidegate.close_slot IS 'Records that a drain looks for events one last time.';
 
 -- Frees the slot when the drain ends. It never waits, as above: a locked slot becomes free when its time is
 -- up. From now on a publisher wakes the next drain.
@@ -175,7 +173,6 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
-COMMENT ON FUNCTION tidegate.leave_slot IS 'Frees a drain''s slot.';
 
 -- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones
 -- become ready. Events are not ready if they are scheduled, retried, or held back by their group, by a pause

@@ -28,7 +28,6 @@ COMMENT ON COLUMN tidegate.minute_stats.within_ms IS
 COMMENT ON COLUMN tidegate.minute_stats.events IS 'The number of events.';
 COMMENT ON COLUMN tidegate.minute_stats.attempts IS 'The sum of their attempts.';
 COMMENT ON COLUMN tidegate.minute_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
-COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Draws the ids of minute_stats.';
 
 CREATE VIEW tidegate.daily_stats AS
 SELECT (minute AT TIME ZONE 'UTC')::date AS day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
@@ -47,8 +46,6 @@ CREATE INDEX minute_stats_minute ON tidegate.minute_stats (minute, kind, status)
 CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '{-3600,-600,-120,-30,-5,-1,-0.25,-0.05}'::double precision[];
-COMMENT ON FUNCTION tidegate.latency_bounds IS
-    'Internal: the bounds of the latency buckets, as negative seconds.';
 
 -- Adds sums of ended events to the figures of this minute, one element for each kind, status and bucket.
 -- Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events may
@@ -97,7 +94,6 @@ BEGIN
     INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
     SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
 END $$;
-COMMENT ON FUNCTION tidegate.add_figures IS 'Internal: adds sums of ended events to minute_stats.';
 
 -- Adds events that a transaction has ended at `instant` to the figures of this minute. Null arrays add
 -- nothing. complete() does not call it: it ends thousands of events a second, and groups them in its own
@@ -117,7 +113,6 @@ BEGIN
                FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at)
               GROUP BY 1, 2, 3) AS g;
 END $$;
-COMMENT ON FUNCTION tidegate.count_ended IS 'Internal: adds single ended events to minute_stats.';
 
 -- Adds one event that a transaction has completed at `instant`, in half the time of count_ended(). A kind
 -- that is not registered has no row of this name to find.
@@ -149,7 +144,6 @@ BEGIN
         VALUES (now, kind, 'COMPLETED', within, 1, greatest(attempts, 0), latency);
     END IF;
 END $$;
-COMMENT ON FUNCTION tidegate.count_completed IS 'Internal: adds one completed event to minute_stats.';
 
 -- Merges old rows of minute_stats into hours and days, and forgets drains of more than a week ago. It never
 -- waits: a locked row is merged next time.
@@ -201,8 +195,8 @@ COMMENT ON COLUMN tidegate.drain_run.report IS 'Its report.';
 
 CREATE INDEX drain_run_ended_at ON tidegate.drain_run (ended_at);
 
--- Stores a drain that is ending. The commit does not wait for the disk, because a row lost in a crash does no
--- harm.
+-- Adds a row to drain_run. Stores a drain that is ending. The commit does not wait for the disk, because a
+-- row lost in a crash does no harm.
 CREATE FUNCTION tidegate.note_run(worker uuid, report json) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
@@ -214,7 +208,6 @@ BEGIN
            report->>'stop_reason', report
      WHERE report IS NOT NULL;
 END $$;
-COMMENT ON FUNCTION tidegate.note_run IS 'Internal: adds a row to drain_run.';
 
 -- What the roles may do here; see roles.sql.
 GRANT SELECT (minute, kind, events) ON tidegate.minute_stats TO tidegate_drain;

@@ -21,6 +21,17 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Creates a role that is missing. Roles belong to the whole server: another database may be faster.
+CREATE FUNCTION tidegate.make_role(role text) RETURNS void
+    LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role) THEN
+        EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+    END IF;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN
+    NULL;
+END $$;
+
 -- No login has rights that it was not granted, and no function looks a name up where its caller has placed
 -- another one. (A body of RETURN looked its names up when it was made. A setting would keep it from being
 -- inlined.) The grants stand at the end of each file.
@@ -36,7 +47,7 @@ BEGIN
             EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, pg_temp', f.oid::regprocedure);
         END IF;
         IF obj_description(f.oid, 'pg_proc') IS NULL THEN
-            EXECUTE format('COMMENT ON FUNCTION %s IS %L', f.oid::regprocedure, 'Internal.');
+            EXECUTE format('COMMENT ON FUNCTION %s IS %L', f.oid::regprocedure, 'Internal: see its definition.');
         END IF;
     END LOOP;
 END $$;

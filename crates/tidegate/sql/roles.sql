@@ -1,7 +1,7 @@
 -- Five roles for the logins that work with the queue. None of them can log in itself: grant each login the
--- roles that it needs (`GRANT tidegate_drain TO my_function`). The roles are optional. `tidegate migrate --roles`
--- runs this script and then the grants, which stand beside their objects in the other files. It does so again
--- wherever the roles are in use.
+-- roles that it needs (`GRANT tidegate_drain TO my_function`). The roles are optional. The command
+-- `tidegate migrate --roles` runs this script and then the grants, which stand beside their objects in the other
+-- files. It does so again wherever the roles are in use.
 --
 -- Only the creation of missing roles requires CREATEROLE. If the owner of the schema lacks that right, an
 -- administrator creates the five roles first. A superuser is not needed.
@@ -14,18 +14,7 @@
 -- | tidegate_read    | figures, states and the text of errors; no payload, result or progress      |
 -- | tidegate_jobs    | ask for what has become of an event whose id it knows: state, errors, result |
 
-DO $$
-DECLARE
-    missing text;
-BEGIN
-    FOREACH missing IN ARRAY ARRAY['tidegate_publish', 'tidegate_drain', 'tidegate_operate', 'tidegate_read', 'tidegate_jobs'] LOOP
-        CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = missing);
-        BEGIN
-            EXECUTE format('CREATE ROLE %I NOLOGIN', missing);
-        EXCEPTION WHEN duplicate_object OR unique_violation THEN
-            NULL; -- Roles belong to the whole server: another database's script was faster.
-        END;
-    END LOOP;
-END $$;
+SELECT tidegate.make_role(r)
+  FROM unnest(ARRAY['tidegate_publish', 'tidegate_drain', 'tidegate_operate', 'tidegate_read', 'tidegate_jobs']) AS r;
 
 GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read, tidegate_jobs;
