@@ -51,8 +51,7 @@ INSERT INTO checks.gate DEFAULT VALUES;
 CREATE FUNCTION checks.take_place(
     trigger_id text, application_id text, places integer, held_for double precision
 ) RETURNS TABLE (taken boolean, at timestamptz)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     -- Without the lock, two simultaneous sessions both see one NEW row, and the result is three.

@@ -37,8 +37,7 @@ CREATE TABLE callers.api_key (
 -- Returns what a given key permits, or nothing if it is unknown, expired or revoked. It is a function, so
 -- that the HTTP server can ask for one key and see no other.
 CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, user_id uuid, scopes text[])
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE sql STABLE SECURITY DEFINER AS $$
     SELECT k.client_id, k.user_id, k.scopes
       FROM callers.api_key AS k
      WHERE k.digest = api_key_of.digest AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
@@ -49,8 +48,7 @@ $$;
 CREATE FUNCTION callers.create_api_key(
     digest bytea, label text, client_id uuid, user_id uuid, scopes text[], lifetime interval, reason text, actor text DEFAULT NULL
 ) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     made callers.api_key;
 BEGIN
@@ -66,8 +64,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION callers.revoke_api_key(id bigint, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     changed boolean;
 BEGIN
@@ -83,8 +80,7 @@ END $$;
 -- Signs links with a new key from now on. Links of earlier keys stay valid, unless the earlier keys are
 -- removed.
 CREATE FUNCTION callers.rotate_link_key(forget boolean, reason text, actor text DEFAULT NULL) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     newest bigint;
     forgotten bigint := 0;

@@ -4,8 +4,7 @@
 -- Forgets a form, or all forms about an employee, and their messages. A grant is kept, because it names a
 -- company. It then refers to no form.
 CREATE FUNCTION forms.forget(form_id text, national_id text, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     ids CONSTANT text[] := ARRAY(SELECT f.id FROM forms.form AS f
                                   WHERE f.id = forget.form_id OR f.employee_national_id = forget.national_id);
@@ -23,8 +22,7 @@ END $$;
 
 -- Forgets all entities of a patient. The audit must be kept. It contains ids, but no medical data.
 CREATE FUNCTION medical.forget(patient_id uuid, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
     told jsonb := jsonb_build_object(
         'medical.entity', (SELECT count(*) FROM medical.entity AS e WHERE e.patient_id = forget.patient_id));
@@ -38,8 +36,7 @@ END $$;
 -- Removes forms that have not changed for this long, whatever their status, up to the given number, and
 -- messages without a form.
 CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
     ids text[];
@@ -63,8 +60,7 @@ END $$;
 
 -- Removes checks that ended this long ago. An open check never expires.
 CREATE FUNCTION checks.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
     ended CONSTANT text[] := ARRAY['DONE', 'OVERDUE', 'REFUSED'];
@@ -83,8 +79,7 @@ END $$;
 
 -- Removes entities that no job has changed for this long.
 CREATE FUNCTION medical.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
-    AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
     removed bigint := (SELECT count(*) FROM medical.entity AS e WHERE expire.dry_run AND e.updated_at < until);

@@ -1,3 +1,3 @@
--- Revokes the application's functions from PUBLIC, like those of the queue; see roles.sql.
+-- Nobody may call the application's functions without a grant, like those of the queue; see roles.sql.
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA forms, checks, medical, callers FROM PUBLIC;
+SELECT tidegate.close_functions(s) FROM unnest(ARRAY['forms', 'checks', 'medical', 'callers']) AS s;

@@ -253,7 +253,7 @@ MUTANTS = [
     # The cleanup and the publishers.
     Mutant("cleanup: does not look at leases", CLEANUP,
            (LOG, "SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff", "SELECT q.id, q.created_at <= cutoff", 1),
-           (LOG, "WHERE q.id = ANY (due) AND NOT (q.id <@ held) AND", "WHERE q.id = ANY (due) AND", 1)),
+           (LOG, "(dry_run OR NOT (q.id <@ held) AND (", "(dry_run OR (", 1)),
     Mutant("cleanup: does not look at attempts and deadlines", CLEANUP,
            (LOG, "AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (\n"
                  "                              SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND q.id <= l.started_to))::int >= q.max_attempts) AS due",
@@ -409,7 +409,7 @@ MUTANTS = [
            (TABLES, "    IF locked < cardinality(slots) THEN\n", "    IF false THEN\n", 1)),
     Mutant("rights: everybody may call everything",
            ("it", "roles::no_function_may_be_executed_by_public_and_none_follows_the_callers_search_path"),
-           (RIGHTS, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tidegate FROM PUBLIC;", "", 1)),
+           (RIGHTS, "    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', schema);\n", "", 1)),
     Mutant("rights: a function follows the search path of its caller",
            ("it", "roles::no_function_may_be_executed_by_public_and_none_follows_the_callers_search_path"),
            (RIGHTS, "IF f.prosqlbody IS NULL THEN", "IF false THEN", 1)),

@@ -6,7 +6,7 @@
 
 -- Every table, every column that people may read, and every function that they may call has its comment, for
 -- people who use psql (\d+, \df+) or a database browser. The last file pins the search path of all
--- functions.
+-- functions, and takes them from PUBLIC.
 
 -- The schema may belong to another role that has let us create tables in it. Then the schema keeps its own
 -- comment.

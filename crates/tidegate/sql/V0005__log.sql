@@ -273,9 +273,8 @@ DECLARE
     until constant timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
     today constant date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
 BEGIN
-    IF day IS NULL OR day NOT BETWEEN today - 3668 AND today + 3668 THEN
-        PERFORM tidegate.refuse(format('day: must be %s to %s, got %s', today - 3668, today + 3668, coalesce(day::text, 'NULL')));
-    END IF;
+    PERFORM tidegate.refuse(format('day: must be %s to %s, got %s', today - 3668, today + 3668, coalesce(day::text, 'NULL')))
+      WHERE day IS NULL OR day NOT BETWEEN today - 3668 AND today + 3668;
     moved := 0;
     IF tidegate.has_log_partition(day) THEN
         outcome := 'there';
@@ -482,7 +481,6 @@ DECLARE
     cutoff constant timestamptz := moment - older_than;
     held int8multirange;
     due bigint[];
-    ended record;
 BEGIN
     IF NOT dry_run THEN
         PERFORM tidegate.sweep(NULL, '{}');
@@ -497,33 +495,24 @@ BEGIN
              WHERE q.id > after
              ORDER BY q.id
              LIMIT page) AS q;
-    IF dry_run THEN
-        SELECT array_agg(q.id) FILTER (WHERE q.expires_at <= moment),
-               array_agg(q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) INTO expired, abandoned
-          FROM tidegate.event_queue AS q WHERE q.id = ANY (due);
-    ELSIF due IS NOT NULL THEN
+    IF NOT dry_run THEN
         due := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                       WHERE q.id = ANY (due) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
         -- A separate statement, so that it sees leases that were being taken. No lease can take the events
         -- that we have locked.
         SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
-        SELECT array_agg(q.id ORDER BY q.id) FILTER (WHERE q.expires_at <= moment) AS expired,
-               array_agg(q.id ORDER BY q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) AS abandoned INTO ended
-          FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (due) AND NOT (q.id <@ held) AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
-           AND q.created_at <= cutoff;
-        expired := nullif((tidegate.end_locked(coalesce(ended.expired, '{}'), 'expired', 'not started before its deadline')).ended, '{}');
-        abandoned := nullif((tidegate.end_locked(coalesce(ended.abandoned, '{}'), 'abandoned',
-                                                 'its worker went away on the last attempt')).ended, '{}');
-        IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
-            INSERT INTO tidegate.audit (action, actor, filter, ids, count)
-            VALUES ('cleanup', sweep_events.actor,
-                    jsonb_build_object('step', 'sweep', 'now', moment, 'cutoff', cutoff),
-                    expired || abandoned, cardinality(coalesce(expired, '{}') || coalesce(abandoned, '{}')));
-        END IF;
     END IF;
-    expired := coalesce(expired, '{}');
-    abandoned := coalesce(abandoned, '{}');
+    SELECT coalesce(array_agg(q.id ORDER BY q.id) FILTER (WHERE q.expires_at <= moment), '{}'),
+           coalesce(array_agg(q.id ORDER BY q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE), '{}') INTO expired, abandoned
+      FROM tidegate.event_queue AS q
+     WHERE q.id = ANY (due) AND (dry_run OR NOT (q.id <@ held) AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
+           AND q.created_at <= cutoff);
+    IF NOT dry_run THEN
+        expired := (tidegate.end_locked(expired, 'expired', 'not started before its deadline')).ended;
+        abandoned := (tidegate.end_locked(abandoned, 'abandoned', 'its worker went away on the last attempt')).ended;
+        PERFORM tidegate.record_action('cleanup', actor, jsonb_build_object('step', 'sweep', 'now', moment, 'cutoff', cutoff),
+                                       expired || abandoned, NULL) WHERE expired || abandoned <> '{}';
+    END IF;
 END $$;
 
 CREATE FUNCTION tidegate.set_retention(

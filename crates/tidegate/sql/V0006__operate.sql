@@ -559,10 +559,8 @@ BEGIN
     PERFORM tidegate.require_kind(kind);
     DELETE FROM tidegate.event_kind AS k WHERE k.kind = retire.kind;
     SELECT count(*) INTO live FROM (SELECT FROM tidegate.event_queue AS q WHERE q.kind = retire.kind LIMIT most) AS found;
-    IF live > 0 THEN
-        PERFORM tidegate.refuse(format('kind: %L must have no live events, and has %s', kind,
-                                       CASE WHEN live = most THEN most || ' or more' ELSE live::text END));
-    END IF;
+    PERFORM tidegate.refuse(format('kind: %L must have no live events, and has %s', kind,
+                                   CASE WHEN live = most THEN most || ' or more' ELSE live::text END)) WHERE live > 0;
     -- If a program registers the kind again, no old limit applies.
     PERFORM tidegate.limit_kind(kind);
     PERFORM tidegate.record_change('retire', actor, jsonb_build_object('kind', kind), 1, reason);
@@ -583,9 +581,7 @@ BEGIN
     PERFORM tidegate.check_operator(reason, actor, true);
     SELECT q.kind, q.group_key INTO published FROM tidegate.event_queue AS q
      WHERE q.id = record_publish.id AND q.xmin = pg_current_xact_id()::xid;
-    IF NOT FOUND THEN
-        PERFORM tidegate.refuse('id: must be an event that this transaction has published, got ' || coalesce(id::text, 'NULL'));
-    END IF;
+    PERFORM tidegate.refuse('id: must be an event that this transaction has published, got ' || coalesce(id::text, 'NULL')) WHERE NOT FOUND;
     PERFORM tidegate.record_action('publish', actor,
         jsonb_build_object('kind', published.kind, 'group_key', published.group_key), ARRAY[id], reason);
 END $$;

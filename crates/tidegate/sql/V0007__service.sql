@@ -131,9 +131,8 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(reason, actor, true);
     PERFORM tidegate.check_service(service);
-    IF NOT known AND set_service.state = 'closed' THEN
-        PERFORM tidegate.refuse(format('service: must be a service that has failed or was paused, got %L', service));
-    END IF;
+    PERFORM tidegate.refuse(format('service: must be a service that has failed or was paused, got %L', service))
+      WHERE NOT known AND state = 'closed';
     INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
     UPDATE tidegate.service AS s
        SET state = set_service.state, failures = 0, holds = 0, since = clock_timestamp(), retry_at = NULL, prober = NULL

@@ -49,9 +49,7 @@ BEGIN
            AND (s.until IS NULL OR q.created_at < s.until)
            AND q.id > s.after
          ORDER BY q.id LIMIT s.most);
-    IF cardinality(chosen) = 0 AND s.after = 0 AND s.kind IS NOT NULL THEN
-        PERFORM tidegate.require_kind(s.kind);
-    END IF;
+    PERFORM tidegate.require_kind(s.kind) WHERE cardinality(chosen) = 0 AND s.after = 0 AND s.kind IS NOT NULL;
     next := CASE WHEN cardinality(chosen) = s.most THEN chosen[s.most] END;
     SELECT coalesce(jsonb_object_agg(k.kind, k.events), '{}') INTO kinds
       FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (chosen) GROUP BY q.kind) AS k;

@@ -112,11 +112,9 @@ BEGIN
            revision = s.revision + 1
      WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper
     RETURNING s.* INTO made;
-    IF NOT FOUND THEN
-        PERFORM tidegate.refuse(format('name: must be the name of a schedule that %s keeps, got %s, which %s keeps',
-            coalesce(put_schedule.keeper, 'an operator'), put_schedule.name,
-            coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')));
-    END IF;
+    PERFORM tidegate.refuse(format('name: must be the name of a schedule that %s keeps, got %s, which %s keeps',
+        coalesce(put_schedule.keeper, 'an operator'), put_schedule.name,
+        coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator'))) WHERE NOT FOUND;
     PERFORM tidegate.record_action('set_schedule', actor, jsonb_build_object(
         'name', made.name, 'keeper', made.keeper, 'kind', made.kind, 'cron', made.cron, 'every', made.every,
         'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, reason);

@@ -32,17 +32,17 @@ EXCEPTION WHEN duplicate_object OR unique_violation THEN
     NULL;
 END $$;
 
--- No login has rights that it was not granted, and no function looks a name up where its caller has placed
--- another one. (A body of RETURN looked its names up when it was made. A setting would keep it from being
--- inlined.) The grants stand at the end of each file.
-
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tidegate FROM PUBLIC;
-
-DO $$
+-- Closes the functions of a schema, at the end of the files that make or replace some. No login has rights
+-- that it was not granted, and no function looks a name up where its caller has placed another one. (A body
+-- of RETURN looked its names up when it was made. A setting would keep it from being inlined.) What has no
+-- comment is no interface.
+CREATE FUNCTION tidegate.close_functions(schema text) RETURNS void
+    LANGUAGE plpgsql AS $$
 DECLARE
     f pg_proc;
 BEGIN
-    FOR f IN SELECT * FROM pg_proc AS p WHERE p.pronamespace = 'tidegate'::regnamespace LOOP
+    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM PUBLIC', schema);
+    FOR f IN SELECT * FROM pg_proc AS p WHERE p.pronamespace = schema::regnamespace AND p.prokind = 'f' LOOP
         IF f.prosqlbody IS NULL THEN
             EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, pg_temp', f.oid::regprocedure);
         END IF;
@@ -51,3 +51,5 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
+
+SELECT tidegate.close_functions('tidegate');

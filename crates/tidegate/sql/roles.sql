@@ -1,6 +1,6 @@
 -- Five roles for the logins that work with the queue. None of them can log in itself: grant each login the
--- roles that it needs (`GRANT tidegate_drain TO my_function`). The roles are optional. The command
--- `tidegate migrate --roles` runs this script and then the grants, which stand beside their objects in the other
+-- roles that it needs (`GRANT tidegate_drain TO my_function`). The roles are optional. The command `tidegate
+-- migrate --roles` runs this script and then the grants, which stand beside their objects in the other
 -- files. It does so again wherever the roles are in use.
 --
 -- Only the creation of missing roles requires CREATEROLE. If the owner of the schema lacks that right, an

@@ -73,7 +73,7 @@ impl StoredSettings {
 fn constant(name: &str, sort: &str, value: &dyn std::fmt::Display) -> String {
     format!(
         "CREATE OR REPLACE FUNCTION tidegate.{name}() RETURNS {sort}
-         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {value} $$"
+         LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN {value}"
     )
 }
 
