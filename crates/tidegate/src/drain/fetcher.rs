@@ -125,9 +125,9 @@ impl Target {
 }
 
 impl FetchRequest {
-    /// Returns the request for a lease, if there is one. Over a new connection it keeps the place of the
-    /// walk, and nothing of what the walk knew.
-    fn request(&self, token: Uuid, begins_anew: bool) -> Option<LeaseRequest<'_>> {
+    /// Returns the request for a lease over this connection, if there is one. It keeps the place of a walk
+    /// over another connection, and nothing of what that walk knew.
+    fn request(&self, token: Uuid, connection: u32) -> Option<LeaseRequest<'_>> {
         let request = LeaseRequest {
             token,
             worker: self.worker,
@@ -152,13 +152,13 @@ impl FetchRequest {
         Some(LeaseRequest {
             limit: step.limit,
             passed_by: &step.passed_by,
-            walk: if begins_anew {
+            walk: if step.walk.connection == connection {
+                step.walk
+            } else {
                 Walk {
                     after: step.walk.after,
                     ..Walk::default()
                 }
-            } else {
-                step.walk
             },
             ..request
         })
@@ -353,8 +353,7 @@ async fn attempt(
     request: &FetchRequest,
     is_unsure: bool,
 ) -> Result<Fetched, Error> {
-    let begins_anew = session.begins_anew().await?;
-    let client = session.client().await?;
+    let (client, connection) = session.numbered().await?;
     let token = Uuid::new_v4();
     let sweeps = is_unsure || request.wanted.target.step().is_some_and(ScanStep::is_start);
     let renew = request
@@ -366,7 +365,7 @@ async fn attempt(
         .target
         .leases()
         .then(|| queue::promote(client, PROMOTE_LIMIT));
-    let lease = request.request(token, begins_anew);
+    let lease = request.request(token, connection);
     let over = (lease.is_none() && !request.over.is_empty())
         .then(|| queue::remove_ended(client, &request.over));
     let leased = lease.as_ref().map(|lease| queue::lease(client, lease));
@@ -400,11 +399,13 @@ async fn attempt(
         join3(leasing, beside, over).await;
     swept.transpose()?;
     over.transpose()?;
+    let mut batch = batch.transpose()?.unwrap_or_default();
+    batch.walk.connection = connection;
     let (fired, due) = (passes(fired)?, passes(due)?);
     Ok(Fetched {
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
-        batch: batch.transpose()?.unwrap_or_default(),
+        batch,
         grant: grant.transpose()?.unwrap_or_default(),
         due,
         fired,

@@ -271,6 +271,7 @@ mod tests {
                 clear_to: Some(after),
                 as_of: Some(1),
                 low: Some(1),
+                connection: 1,
             },
             ..LeasedBatch::default()
         }
