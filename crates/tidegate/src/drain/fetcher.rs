@@ -157,6 +157,7 @@ impl FetchRequest {
             } else {
                 Walk {
                     after: step.walk.after,
+                    connection,
                     ..Walk::default()
                 }
             },
@@ -399,13 +400,11 @@ async fn attempt(
         join3(leasing, beside, over).await;
     swept.transpose()?;
     over.transpose()?;
-    let mut batch = batch.transpose()?.unwrap_or_default();
-    batch.walk.connection = connection;
     let (fired, due) = (passes(fired)?, passes(due)?);
     Ok(Fetched {
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
-        batch,
+        batch: batch.transpose()?.unwrap_or_default(),
         grant: grant.transpose()?.unwrap_or_default(),
         due,
         fired,
