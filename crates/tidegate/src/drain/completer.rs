@@ -92,8 +92,8 @@ impl Outcome<'_> {
         !self.spent && busy_since.is_none_or(|since| since.elapsed() < BUSY)
     }
 
-    /// Returns what became of an event that is to end, or why it goes back and whether it is blameless. `None`:
-    /// it is tried again.
+    /// Returns what became of an event that is to end, or why it goes back and whether it is blameless.
+    /// `None`: it is tried again.
     fn fate(&self, end: &mut End) -> Option<Result<EventFate, (Fault, bool)>> {
         Some(Ok(match self.state.of_end(&end.finalization) {
             Some(EndState::Written) => EventFate::Ended(end.class),

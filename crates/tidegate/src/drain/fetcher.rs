@@ -1,6 +1,6 @@
 //! Leases events ahead of the handlers, as `scan` decides, and renews leases. It owns the leasing session, so
-//! a write that waits never delays a renewal. Whatever else a drain asks the database beside its leases
-//! travels along: due schedules, places of limited services, the drain's slot.
+//! a write that waits never delays a renewal. Whatever else a drain requests from the database beside its
+//! leases travels along: due schedules, places of limited services, the drain's slot.
 
 use std::time::Duration;
 
@@ -166,7 +166,7 @@ impl FetchRequest {
     }
 }
 
-/// What a request has brought.
+/// The answer to a request.
 pub(super) struct Fetched {
     /// The lowest id of the delayed events that became ready just before.
     pub promoted: Option<i64>,

@@ -279,7 +279,7 @@ pub(super) enum EventFate {
 pub(super) enum Return {
     /// An attempt failed.
     Retried,
-    /// Its handlers asked to run later.
+    /// Its handlers want to run later.
     Snoozed,
     /// It waits for a service.
     Deferred,
