@@ -33,8 +33,8 @@ fn follow_up() -> NewEvent {
 
 // leases
 
-/// Postgres forgets live rows of a GiST index whose first page is split while one statement looks into it
-/// several times, and passes dead rows at the first look.
+// Postgres forgets live rows of a GiST index whose first page is split while one statement looks into it several
+// times, and passes dead rows at the first look.
 #[tokio::test]
 async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
     let db = probe_database().await;
@@ -50,8 +50,8 @@ async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
         let taken_and_gone = "SELECT take(1, 1, '[9000, 9001)'); DELETE FROM tidegate.lease";
         taker.batch_execute(taken_and_gone).await.unwrap();
     }
-    let locks = "SELECT take(1, 100, NULL); SELECT pg_advisory_lock(1)";
-    taker.batch_execute(locks).await.unwrap();
+    let taken = "SELECT take(1, 100, NULL); SELECT pg_advisory_lock(1)";
+    taker.batch_execute(taken).await.unwrap();
     let looking = tokio::spawn(async move {
         let usual = "SET enable_seqscan = off; SET enable_bitmapscan = off";
         client.batch_execute(usual).await.unwrap();
