@@ -785,7 +785,7 @@ const OWN_PROBE: Guard = (
 );
 const GROUP_FIRST: Guard = (
     "unblock",
-    "PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);",
+    "PERFORM tidegate.lock_groups(ARRAY[group_key]);",
     "",
 );
 const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.one_at_a_time();", "NULL;");
