@@ -58,7 +58,6 @@ impl PauseRequest {
 
 impl Verb for PauseRequest {
     const NAME: &'static str = "pause";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&PAUSE];
 
     type Report = PauseReport;
@@ -85,7 +84,6 @@ impl ResumeRequest {
 
 impl Verb for ResumeRequest {
     const NAME: &'static str = "resume";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&RESUME];
 
     type Report = PauseReport;

@@ -203,14 +203,11 @@ impl ReplayRequest {
 
 impl Verb for ReplayRequest {
     const NAME: &'static str = "replay";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&REPLAY];
 
     type Report = ReplayReport;
 
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { ; audit }
 
     async fn run(&self, service: &Service) -> Result<ReplayReport, Error> {
         self.on(&service.database.connect().await?).await

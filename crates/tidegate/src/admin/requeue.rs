@@ -50,14 +50,11 @@ impl RequeueRequest {
 
 impl Verb for RequeueRequest {
     const NAME: &'static str = "requeue";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&REQUEUE];
 
     type Report = RequeueReport;
 
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { ; audit }
 
     async fn run(&self, service: &Service) -> Result<RequeueReport, Error> {
         self.on(&service.database.connect().await?).await

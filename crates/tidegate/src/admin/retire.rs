@@ -42,14 +42,11 @@ impl RetireRequest {
 
 impl Verb for RetireRequest {
     const NAME: &'static str = "retire";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&RETIRE];
 
     type Report = RetireReport;
 
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { ; audit }
 
     async fn run(&self, service: &Service) -> Result<RetireReport, Error> {
         if service.handled().contains(&self.kind.as_str()) {

@@ -4,11 +4,39 @@ use serde_json::value::RawValue;
 use tokio_postgres::{GenericClient, Row};
 
 use super::finalize::EventColumns;
-use super::{query, sql};
+use super::statement::statements;
+use super::{first, query};
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::sealing;
 use crate::trace::{self, Publishing};
+
+statements! {
+    /// Records a message from outside. Returns false if it was taken in before.
+    RECEIVE: "receive" [TEXT, TEXT] = "SELECT tidegate.receive($1, $2)";
+
+    /// Publishes one event.
+    PUBLISH_ONE: "publish_one" [
+        TEXT, TEXT, TEXT, TEXT, TEXT,
+        FLOAT8, TIMESTAMPTZ, INT4, FLOAT8, TEXT, TEXT
+    ] = "\
+SELECT p.id, p.created, p.status, p.attempts, p.replaced
+  FROM tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p";
+
+    /// Publishes a batch; see the function for the order of locks and ids.
+    PUBLISH: "publish" [
+        TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+        FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
+    ] = "\
+SELECT p.id, p.created, p.status, p.attempts, false AS replaced
+  FROM tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
+       ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
+               FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
+       ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
+               FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
+       $8, $10) AS p";
+}
 
 /// A published event as it is stored (C5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +101,7 @@ pub async fn publish(
     let here = here.or_else(|| event.traceparent.clone()).or_else(position);
     let rows = query(
         client,
-        &sql::live::PUBLISH_ONE,
+        &PUBLISH_ONE,
         &[
             &event.kind,
             &event.payload.as_deref().map(RawValue::get),
@@ -134,7 +162,7 @@ pub async fn publish_batch(
     }
     let rows = query(
         client,
-        &sql::live::PUBLISH,
+        &PUBLISH,
         &[
             &columns.kinds,
             &columns.payloads,
@@ -169,10 +197,8 @@ pub async fn receive(
     source: &str,
     message_id: &str,
 ) -> Result<bool, Error> {
-    let rows = query(client, &sql::live::RECEIVE, &[&source, &message_id])
-        .await
-        .map_err(refused)?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    let taken = first(client, &RECEIVE, &[&source, &message_id]).await;
+    Ok(taken.map_err(refused)?.unwrap_or_default())
 }
 
 /// Returns the trace of the caller's work, as a header.
