@@ -26,7 +26,6 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 pub use self::invocation::*;
@@ -42,7 +41,7 @@ pub use crate::moment::{Moment, parse_moment, parse_time};
 pub use crate::periodic::CatchUp;
 use crate::prometheus;
 use crate::queue;
-use crate::queue::Statement;
+use crate::queue::{Queryable, Statement};
 pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
 
 /// Declares a statement: its name in errors, the types of its parameters, and its text.
@@ -290,14 +289,13 @@ mod prelude {
     pub(super) use clap::Args;
     pub(super) use schemars::JsonSchema;
     pub(super) use serde::{Deserialize, Serialize};
-    pub(super) use tokio_postgres::GenericClient;
     pub(super) use tokio_postgres::types::ToSql;
 
     pub(super) use super::program::Service;
     pub(super) use super::{Audit, Part, Verb, report, written};
     pub(super) use crate::config::parse_duration;
     pub(super) use crate::error::Error;
-    pub(super) use crate::queue::Statement;
+    pub(super) use crate::queue::{Queryable, Statement};
 }
 
 /// A part of a request that several verbs have.
@@ -417,7 +415,7 @@ pub fn json_argument(argument: &str) -> Result<Box<RawValue>, String> {
 
 /// Runs a statement that answers with one document, and reads the report from it.
 async fn report<R: DeserializeOwned>(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<R, Error> {

@@ -51,7 +51,7 @@ impl PauseRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<PauseReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
         report(client, &PAUSE, &[&self.kind, &self.reason, &self.actor]).await
     }
 }
@@ -76,7 +76,7 @@ impl ResumeRequest {
     ///
     /// # Errors
     /// As [`PauseRequest::on`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<PauseReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
         let of = &self.of;
         report(client, &RESUME, &[&of.kind, &of.reason, &of.actor]).await
     }

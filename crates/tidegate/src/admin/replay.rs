@@ -175,7 +175,7 @@ impl ReplayRequest {
     ///
     /// # Errors
     /// As [`Verb::run`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<ReplayReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<ReplayReport, Error> {
         let (since, since_ago) = Moment::parts(self.since);
         let (until, until_ago) = Moment::parts(self.until);
         let expires_in = self.expires_in.as_ref().map(Duration::as_secs_f64);

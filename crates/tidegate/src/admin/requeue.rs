@@ -42,7 +42,7 @@ impl RequeueRequest {
     ///
     /// # Errors
     /// As [`Verb::run`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<RequeueReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<RequeueReport, Error> {
         let Audit { reason, actor } = &self.audit;
         report(client, &REQUEUE, &[&self.ids, reason, actor]).await
     }

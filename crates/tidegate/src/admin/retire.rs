@@ -34,7 +34,7 @@ impl RetireRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the kind is not registered or has live events; otherwise the database's error.
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<RetireReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<RetireReport, Error> {
         let Audit { reason, actor } = &self.audit;
         report(client, &RETIRE, &[&self.kind, reason, actor]).await
     }

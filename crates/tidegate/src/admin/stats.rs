@@ -11,8 +11,8 @@ use crate::queue::{document, documents, expiring, services_down};
 pub struct StatsRequest {}
 
 /// Queue figures, of the whole queue and by kind (C13).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "stats", default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "action", rename = "stats")]
 #[non_exhaustive]
 pub struct StatsReport {
     /// Live events.
@@ -102,6 +102,15 @@ SELECT jsonb_build_object(
 statement! { STATS = "stats"():
 "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind" }
 
+/// The figures that belong to no kind.
+#[derive(Default, Deserialize)]
+struct Whole {
+    oldest_age_ms: u64,
+    blocked_groups: u64,
+    dead_letters_last_day: u64,
+    throughput_per_second: f64,
+}
+
 impl Verb for StatsRequest {
     const NAME: &'static str = "stats";
     const STATEMENTS: &'static [&'static Statement] = &[&OVERVIEW, &STATS];
@@ -114,21 +123,25 @@ impl Verb for StatsRequest {
 
     async fn run(&self, service: &Service) -> Result<StatsReport, Error> {
         let client = service.looking().await?;
-        let whole = document(&client, &OVERVIEW, &[]).await?;
+        let whole: Option<Whole> = document(&client, &OVERVIEW, &[]).await?;
+        let whole = whole.unwrap_or_default();
         let kinds: Vec<KindStats> = documents(&client, &STATS, &[]).await?;
         let sum = |of: fn(&KindStats) -> u64| kinds.iter().map(of).sum();
         Ok(StatsReport {
             backlog: sum(|kind| kind.events),
+            oldest_age_ms: whole.oldest_age_ms,
             in_flight: sum(|kind| kind.processing),
             delayed: sum(|kind| kind.delayed),
             stuck: sum(|kind| kind.stuck),
+            blocked_groups: whole.blocked_groups,
+            dead_letters_last_day: whole.dead_letters_last_day,
             finished_last_hour: sum(|kind| {
                 kind.completed + kind.completed_with_errors + kind.failed
             }),
+            throughput_per_second: whole.throughput_per_second,
             expiring: expiring(&client).await?,
             services_down: services_down(&client).await?,
             kinds,
-            ..whole.unwrap_or_default()
         })
     }
 }

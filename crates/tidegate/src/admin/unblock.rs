@@ -110,7 +110,7 @@ impl UnblockRequest {
     ///
     /// # Errors
     /// As [`Verb::run`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<UnblockReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<UnblockReport, Error> {
         let how = self.how.action().map(UnblockAction::as_str);
         let Audit { reason, actor } = &self.audit;
         report(client, &UNBLOCK, &[&self.group, &how, reason, actor]).await

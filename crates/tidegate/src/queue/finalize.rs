@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use super::lease::{Returned, as_leases, columns};
 use super::statement::statements;
-use super::{first, query, within_limit};
+use super::{Queryable, first, query, within_limit};
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::handler::Fault;
@@ -230,7 +230,7 @@ fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
 pub async fn complete(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     completions: &[Completion],
 ) -> Result<Vec<Completed>, Error> {
     if completions.is_empty() {
@@ -290,7 +290,7 @@ pub enum Follow {
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
 pub async fn finalize_under(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     token: Uuid,
     ends: &[&Finalization],
     follow: Follow,
@@ -355,10 +355,7 @@ pub async fn finalize_under(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn end_unreadable(
-    client: &(impl GenericClient + Sync),
-    lease: Lease,
-) -> Result<bool, Error> {
+pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<bool, Error> {
     let message = "the database cannot read the payload, which is thrown away";
     let values: &[&(dyn ToSql + Sync)] = &[&lease.token, &lease.id, &message];
     let ended = first(client, &END_UNREADABLE, values).await?;
@@ -438,7 +435,7 @@ fn column<S, T>(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn finished_under(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     leases: &[Lease],
 ) -> Result<Vec<Lease>, Error> {
     let (ids, tokens) = columns(leases);
@@ -452,7 +449,7 @@ pub async fn finished_under(
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
 pub async fn retry(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     retries: &[Retried],
     ran: &[i64],
@@ -504,7 +501,7 @@ pub async fn retry(
 /// # Errors
 /// [`Error::LeaseLost`] when it is no longer held; otherwise the database's error.
 pub async fn save_progress(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     lease: Lease,
     progress: &Progress,
 ) -> Result<(), Error> {
@@ -524,7 +521,7 @@ fn under(lease: Lease, is_held: Option<bool>) -> Result<(), Error> {
 /// # Errors
 /// [`Error::LeaseLost`] when it is no longer held; otherwise the database's error.
 pub async fn report_progress(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     lease: Lease,
     handler: &str,
     part: f64,

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
-use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
 use super::service::{Watched, watched};
 use super::statement::statements;
-use super::{execute, first, query};
+use super::{Queryable, execute, first, query};
 use crate::error::Error;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
@@ -155,7 +155,7 @@ pub struct LeasedBatch {
 /// # Errors
 /// When the database fails or does not answer. The lease may still have been made.
 pub async fn lease(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     request: &LeaseRequest<'_>,
 ) -> Result<LeasedBatch, Error> {
     let walk = &request.walk;
@@ -216,10 +216,7 @@ pub async fn lease(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn remove_ended(
-    client: &(impl GenericClient + Sync),
-    tokens: &[Uuid],
-) -> Result<(), Error> {
+pub async fn remove_ended(client: &impl Queryable, tokens: &[Uuid]) -> Result<(), Error> {
     if tokens.is_empty() {
         return Ok(());
     }
@@ -231,7 +228,7 @@ fn bytes(limit: u64) -> i64 {
 }
 
 async fn read(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     token: Uuid,
     after: i64,
     most: i64,
@@ -253,7 +250,7 @@ fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), E
 /// Reads the events of a lease that contains an unreadable one. It reads fewer and fewer at once, until that
 /// one is alone.
 async fn read_around(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     token: Uuid,
     count: i64,
     batch: &mut LeasedBatch,
@@ -373,10 +370,7 @@ pub struct InHand {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn in_hand(
-    client: &(impl GenericClient + Sync),
-    tokens: &[Uuid],
-) -> Result<Vec<InHand>, Error> {
+pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InHand>, Error> {
     let rows = query(client, &IN_HAND, &[&tokens]).await?;
     let held = rows.iter().map(|row| InHand {
         token: row.get(0),
@@ -391,10 +385,7 @@ pub async fn in_hand(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn promote(
-    client: &(impl GenericClient + Sync),
-    limit: u32,
-) -> Result<(u64, Option<i64>), Error> {
+pub async fn promote(client: &impl Queryable, limit: u32) -> Result<(u64, Option<i64>), Error> {
     let rows = query(client, &PROMOTE, &[&i64::from(limit)]).await?;
     let (count, lowest) = rows
         .first()
@@ -419,11 +410,7 @@ pub struct Swept {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn sweep(
-    client: &(impl GenericClient + Sync),
-    worker: Uuid,
-    held: &[Uuid],
-) -> Result<Swept, Error> {
+pub async fn sweep(client: &impl Queryable, worker: Uuid, held: &[Uuid]) -> Result<Swept, Error> {
     let rows = query(client, &SWEEP, &[&worker, &held]).await?;
     Ok(rows.first().map_or_else(Swept::default, |row| Swept {
         broken: row.get::<_, i64>(0).unsigned_abs(),
@@ -438,7 +425,7 @@ pub async fn sweep(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn renew(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     tokens: &[Uuid],
     timeout: Duration,
@@ -455,7 +442,7 @@ pub async fn renew(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn take_back_starts(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     marks: &[(Uuid, i64, i64)],
 ) -> Result<Vec<Uuid>, Error> {
@@ -493,7 +480,7 @@ impl Returned {
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied.
 pub async fn hand_back(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     leases: &[Lease],
 ) -> Result<Returned, Error> {

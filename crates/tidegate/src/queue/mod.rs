@@ -52,9 +52,14 @@ pub fn statements() -> impl Iterator<Item = &'static Statement> {
     lists.into_iter().flatten().copied()
 }
 
+/// What statements are sent over: a connection or a transaction.
+pub trait Queryable: GenericClient + Sync {}
+
+impl<T: GenericClient + Sync> Queryable for T {}
+
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
 pub(crate) async fn query(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, Error> {
@@ -65,7 +70,7 @@ pub(crate) async fn query(
 
 /// Sends a statement whose answer does not matter.
 pub(crate) async fn execute(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<(), Error> {
@@ -74,7 +79,7 @@ pub(crate) async fn execute(
 
 /// Sends a statement, and returns the first column of each row.
 pub(crate) async fn all<T: FromSqlOwned>(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<T>, Error> {
@@ -84,7 +89,7 @@ pub(crate) async fn all<T: FromSqlOwned>(
 
 /// Returns the first value of [`all`], if there is one.
 pub(crate) async fn first<T: FromSqlOwned>(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Option<T>, Error> {
@@ -95,7 +100,7 @@ pub(crate) async fn first<T: FromSqlOwned>(
 /// Sends a statement whose rows are one JSON document each, and reads all of them. One that does not parse is
 /// an error: left out, it would seem not to exist.
 pub(crate) async fn documents<T: DeserializeOwned>(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<T>, Error> {
@@ -116,7 +121,7 @@ pub(crate) async fn documents<T: DeserializeOwned>(
 
 /// Returns the first document of [`documents`], if there is one.
 pub(crate) async fn document<T: DeserializeOwned>(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Option<T>, Error> {

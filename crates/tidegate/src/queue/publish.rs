@@ -1,11 +1,11 @@
 //! Publishing from Rust, inside the caller's own transaction.
 
 use serde_json::value::RawValue;
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::Row;
 
 use super::finalize::EventColumns;
 use super::statement::statements;
-use super::{first, query};
+use super::{Queryable, first, query};
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::sealing;
@@ -88,10 +88,7 @@ impl Published {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-pub async fn publish(
-    client: &(impl GenericClient + Sync),
-    event: &NewEvent,
-) -> Result<Published, Error> {
+pub async fn publish(client: &impl Queryable, event: &NewEvent) -> Result<Published, Error> {
     sealing::ready().await?;
     let event = sealing::sealed(event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
@@ -136,7 +133,7 @@ pub(crate) const ALONE: &str =
 /// # Errors
 /// [`Error::Invalid`] names the event, the field and what is allowed; otherwise the database's error.
 pub async fn publish_batch(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     events: &[NewEvent],
 ) -> Result<Vec<Published>, Error> {
     if events.is_empty() {
@@ -193,7 +190,7 @@ pub async fn publish_batch(
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
 pub async fn receive(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     source: &str,
     message_id: &str,
 ) -> Result<bool, Error> {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::Row;
 
 use super::statement::statements;
-use super::{all, document, documents, execute, query};
+use super::{Queryable, all, document, documents, execute, query};
 use crate::error::Error;
 use crate::handler::Fault;
 use crate::policy::Policy;
@@ -127,7 +127,7 @@ pub struct Backlog {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Error> {
+pub async fn backlog(client: &impl Queryable) -> Result<Backlog, Error> {
     Ok(document(client, &BACKLOG, &[]).await?.unwrap_or_default())
 }
 
@@ -136,7 +136,7 @@ pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Er
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn others(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     kinds: &[&str],
 ) -> Result<BTreeMap<String, u64>, Error> {
     let rows = query(client, &OTHERS, &[&kinds]).await?;
@@ -148,7 +148,7 @@ pub async fn others(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn registered(client: &(impl GenericClient + Sync)) -> Result<Vec<String>, Error> {
+pub async fn registered(client: &impl Queryable) -> Result<Vec<String>, Error> {
     all(client, &REGISTERED, &[]).await
 }
 
@@ -158,7 +158,7 @@ pub async fn registered(client: &(impl GenericClient + Sync)) -> Result<Vec<Stri
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn expiring(client: &(impl GenericClient + Sync)) -> Result<Vec<ExpiringKind>, Error> {
+pub async fn expiring(client: &impl Queryable) -> Result<Vec<ExpiringKind>, Error> {
     let (window, most) = (EXPIRY_WINDOW.as_secs_f64(), i64::from(MOST_EXPIRING));
     documents(client, &EXPIRING, &[&window, &most]).await
 }
@@ -204,7 +204,7 @@ pub enum JobStatus {
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
 pub async fn job(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     id: i64,
     wake_interval: Duration,
 ) -> Result<Option<Job>, Error> {
@@ -215,10 +215,7 @@ pub async fn job(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn register_kinds(
-    client: &(impl GenericClient + Sync),
-    kinds: &[&str],
-) -> Result<(), Error> {
+pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<(), Error> {
     execute(client, &REGISTER_KINDS, &[&kinds]).await
 }
 
@@ -228,7 +225,7 @@ pub async fn register_kinds(
 /// # Errors
 /// [`Error::Invalid`] names what is out of range; otherwise the database's error.
 pub async fn declare_policies(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     kinds: &[&str],
     policies: &[(&str, Policy)],
 ) -> Result<(), Error> {
@@ -246,9 +243,6 @@ pub async fn declare_policies(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn unregistered(
-    client: &(impl GenericClient + Sync),
-    kinds: &[&str],
-) -> Result<Vec<String>, Error> {
+pub async fn unregistered(client: &impl Queryable, kinds: &[&str]) -> Result<Vec<String>, Error> {
     all(client, &UNREGISTERED, &[&kinds]).await
 }

@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio_postgres::GenericClient;
 
 use super::publish::refused;
 use super::statement::statements;
-use super::{all, document};
+use super::{Queryable, all, document};
 use crate::error::Error;
 
 statements! {
@@ -68,7 +67,7 @@ pub struct Step {
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
 pub async fn cleanup_step(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     state: &Value,
     skip: bool,
 ) -> Result<Step, Error> {
@@ -81,6 +80,6 @@ pub async fn cleanup_step(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn partitions(client: &(impl GenericClient + Sync)) -> Result<Vec<String>, Error> {
+pub async fn partitions(client: &impl Queryable) -> Result<Vec<String>, Error> {
     all(client, &LOG_PARTITIONS, &[]).await
 }

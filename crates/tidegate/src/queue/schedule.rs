@@ -1,12 +1,11 @@
 //! Schedules: which are due, what is fired, and what programs declare.
 
 use serde::{Deserialize, Serialize};
-use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 use super::publish::refused;
 use super::statement::statements;
-use super::{documents, execute};
+use super::{Queryable, documents, execute};
 use crate::error::Error;
 use crate::periodic::CatchUp;
 
@@ -118,7 +117,7 @@ pub struct Fired {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn due_schedules(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     kinds: &[&str],
     (after, most): (i64, i32),
     now: Option<f64>,
@@ -133,7 +132,7 @@ pub async fn due_schedules(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn fire_schedules(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     firings: &[Firing],
 ) -> Result<Vec<Fired>, Error> {
     let text = serde_json::to_string(firings)
@@ -166,7 +165,7 @@ pub struct Declared {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn declared_schedules(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     keeper: &str,
 ) -> Result<Vec<Declared>, Error> {
     documents(client, &DECLARED_SCHEDULES, &[&keeper]).await
@@ -177,7 +176,7 @@ pub async fn declared_schedules(
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
 pub async fn put_schedule(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     keeper: &str,
     declared: &Declared,
     reason: &str,
@@ -206,7 +205,7 @@ pub async fn put_schedule(
 /// # Errors
 /// As [`put_schedule`].
 pub async fn drop_schedule(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     keeper: &str,
     name: &str,
     reason: &str,

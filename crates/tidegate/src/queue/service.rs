@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::statement::statements;
-use super::{documents, query};
+use super::{Queryable, documents, query};
 use crate::error::Error;
 use crate::policy::Policy;
 use crate::status::{ServiceState, ServiceStatus};
@@ -118,7 +118,7 @@ pub struct ServiceReport {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn report_service(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     report: &ServiceReport,
 ) -> Result<Vec<Watched>, Error> {
@@ -149,7 +149,7 @@ pub async fn report_service(
 /// # Errors
 /// When the database fails or does not answer. It may have granted the request all the same.
 pub async fn claim_service(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     claim: &Claim,
 ) -> Result<Grant, Error> {
@@ -224,7 +224,7 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn services(client: &(impl GenericClient + Sync)) -> Result<Vec<ServiceStatus>, Error> {
+pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
     documents(client, &SERVICES, &[]).await
 }
 
@@ -232,9 +232,7 @@ pub async fn services(client: &(impl GenericClient + Sync)) -> Result<Vec<Servic
 ///
 /// # Errors
 /// As [`services`].
-pub async fn services_down(
-    client: &(impl GenericClient + Sync),
-) -> Result<Vec<ServiceStatus>, Error> {
+pub async fn services_down(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
     let mut all = services(client).await?;
     all.retain(|service| service.state != ServiceState::Closed);
     Ok(all)

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::statement::statements;
-use super::{document, execute, first, query};
+use super::{Queryable, document, execute, first, query};
 use crate::chain::Chain;
 use crate::error::Error;
 
@@ -102,7 +101,7 @@ pub struct Kept {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn take_slot(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     most: i32,
     timeout: Duration,
@@ -131,7 +130,7 @@ pub async fn take_slot(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn keep_slot(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     (slot, worker): (i32, Uuid),
     timeout: Duration,
     rate: Option<f64>,
@@ -148,7 +147,7 @@ pub async fn keep_slot(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn close_slot(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     (slot, worker): (i32, Uuid),
     closing: bool,
 ) -> Result<bool, Error> {
@@ -162,7 +161,7 @@ pub async fn close_slot(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn should_wake(client: &(impl GenericClient + Sync)) -> Result<bool, Error> {
+pub async fn should_wake(client: &impl Queryable) -> Result<bool, Error> {
     Ok(first(client, &SHOULD_WAKE, &[]).await?.unwrap_or_default())
 }
 
@@ -170,7 +169,7 @@ pub async fn should_wake(client: &(impl GenericClient + Sync)) -> Result<bool, E
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn wal_position(client: &(impl GenericClient + Sync)) -> Result<Option<i64>, Error> {
+pub async fn wal_position(client: &impl Queryable) -> Result<Option<i64>, Error> {
     Ok(first(client, &WAL_POSITION, &[]).await?.flatten())
 }
 
@@ -178,11 +177,7 @@ pub async fn wal_position(client: &(impl GenericClient + Sync)) -> Result<Option
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn leave_slot(
-    client: &(impl GenericClient + Sync),
-    slot: i32,
-    worker: Uuid,
-) -> Result<(), Error> {
+pub async fn leave_slot(client: &impl Queryable, slot: i32, worker: Uuid) -> Result<(), Error> {
     execute(client, &LEAVE_SLOT, &[&slot, &worker]).await
 }
 
@@ -190,11 +185,7 @@ pub async fn leave_slot(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn note_run(
-    client: &(impl GenericClient + Sync),
-    worker: Uuid,
-    report: &str,
-) -> Result<(), Error> {
+pub async fn note_run(client: &impl Queryable, worker: Uuid, report: &str) -> Result<(), Error> {
     execute(client, &NOTE_RUN, &[&worker, &report]).await
 }
 
@@ -203,11 +194,7 @@ pub async fn note_run(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn left_to_do(
-    client: &(impl GenericClient + Sync),
-    kinds: &[&str],
-    most: i64,
-) -> Result<Left, Error> {
+pub async fn left_to_do(client: &impl Queryable, kinds: &[&str], most: i64) -> Result<Left, Error> {
     let left = document(client, &LEFT_TO_DO, &[&kinds, &most]).await?;
     Ok(left.unwrap_or_default())
 }

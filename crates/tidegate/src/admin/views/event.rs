@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio_postgres::GenericClient;
 
 use super::Service;
 use super::lineage::{Lineage, MOST_RELATED, arrange};
 use crate::error::Error;
 use crate::queue::statement::statements;
-use crate::queue::{document, documents, query};
+use crate::queue::{Queryable, document, documents, query};
 
 statements! {
     /// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb`
@@ -60,7 +59,7 @@ SELECT row_to_json(c)::text
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
-pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Option<Value>, Error> {
+pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Value>, Error> {
     let rows = query(client, &SHOW, &[&id]).await?;
     let text = rows.first().map(|row| row.get(0));
     text.map(|text| columns(text).map_err(|why| Error::Unreadable(format!("event {id}: {why}"))))
@@ -91,10 +90,7 @@ fn columns(row: &str) -> Result<Value, serde_json::Error> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn lineage(
-    client: &(impl GenericClient + Sync),
-    id: i64,
-) -> Result<Option<Lineage>, Error> {
+pub async fn lineage(client: &impl Queryable, id: i64) -> Result<Option<Lineage>, Error> {
     // Reads one more than are shown, to find out whether there are more.
     let limit = i64::try_from(MOST_RELATED).unwrap_or(i64::MAX) + 1;
     let related = documents(client, &LINEAGE, &[&id, &limit]).await?;

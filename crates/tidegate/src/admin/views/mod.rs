@@ -109,11 +109,9 @@ SELECT to_jsonb(g)::text
     /// Services without the number of waiting events, because counting these would read the queue once per
     /// service.
     SERVICE_STATES: "service_states" [] = "\
-SELECT jsonb_build_object('service', s.service, 'state', s.state, 'since', s.since, 'failures', s.failures, 'retry_at', s.retry_at,
-           'answered_at', s.answered_at, 'last_error', s.last_error, 'kinds', s.kinds, 'max_running', s.max_running,
-           'per_second', s.per_second, 'waiting', 0, 'oldest', NULL,
-           'places', (SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p
-                       WHERE p.service = s.service AND p.until >= statement_timestamp()))::text
+SELECT (to_jsonb(s) || jsonb_build_object('waiting', 0, 'oldest', NULL, 'places', (
+           SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p
+            WHERE p.service = s.service AND p.until >= statement_timestamp())))::text
   FROM tidegate.service AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
 
     /// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most
@@ -126,11 +124,7 @@ SELECT to_jsonb(a)::text
          ORDER BY id DESC LIMIT $4) AS a";
 
     /// Registered kinds with policy and retention.
-    KINDS: "kinds" [] = "\
-SELECT jsonb_build_object('kind', k.kind, 'paused', k.paused, 'registered_at', k.registered_at,
-           'retention_completed', k.retention_completed::text, 'retention_failed', k.retention_failed::text,
-           'declared', k.declared, 'overridden', k.overridden, 'policy', k.policy)::text
-  FROM tidegate.event_kind AS k ORDER BY k.kind LIMIT 1000";
+    KINDS: "kinds" [] = "SELECT to_jsonb(k)::text FROM tidegate.event_kind AS k ORDER BY k.kind LIMIT 1000";
 
     /// The log's partitions with the planner's estimates, the first to expire first.
     LOG_PARTITIONS: "partition_sizes" [] = "\
@@ -140,10 +134,8 @@ SELECT jsonb_build_object('partition', c.relname, 'holds', pg_get_expr(c.relpart
  WHERE i.inhparent = 'tidegate.event_log'::regclass ORDER BY c.relname LIMIT 500";
 
     /// The latest finished drains, at most `$1`.
-    DRAINS: "drains" [INT8] = "\
-SELECT jsonb_build_object('worker', r.worker, 'started_at', r.started_at, 'ended_at', r.ended_at, 'stop_reason', r.stop_reason,
-           'report', r.report)::text
-  FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT $1";
+    DRAINS: "drains" [INT8] =
+        "SELECT to_jsonb(r)::text FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT $1";
 }
 
 /// The rights of the database login.
