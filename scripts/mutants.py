@@ -129,11 +129,14 @@ MUTANTS = [
     # error. Both must be removed for a double lease.
     Mutant("lease: neither row locks nor the constraint", TICKS,
            (LEASE, "               FOR NO KEY UPDATE SKIP LOCKED) AS s;", "               ) AS s;", 1),
-           (TABLES, "    as_of      xid8           NOT NULL,\n    -- No event is leased twice, whatever the statements do.\n"
-                    "    CONSTRAINT an_event_is_in_one_lease EXCLUDE USING gist (ids WITH &&)\n",
-            "    as_of      xid8           NOT NULL\n", 1)),
+           (TABLES, "EXCLUDE USING gist (coalesce(ids, '{}') WITH &&)", "EXCLUDE USING gist (coalesce(ids, '{}') WITH &&) WHERE (false)", 1)),
     Mutant("lease: no row locks", ("it", "interleave::i6_of_eight_sessions_that_lease_at_once_each_event_goes_to_one"),
            (LEASE, "               FOR NO KEY UPDATE SKIP LOCKED) AS s;", "               ) AS s;", 1)),
+    Mutant("queries read the index that guards leases",
+           ("it", "guards::i6_a_lease_is_found_however_many_others_are_taken_during_the_look"),
+           (TABLES, "EXCLUDE USING gist (coalesce(ids, '{}') WITH &&)", "EXCLUDE USING gist (ids WITH &&)", 1)),
+    Mutant("a walk outlives its connection", ("it", "network::i4_what_a_walk_knows_is_not_used_over_another_connection"),
+           ("crates/tidegate/src/drain/fetcher.rs", "walk: if step.walk.connection == connection {", "walk: if true {", 1)),
     # Reasons for which a lease checks a group.
     Mutant("delayed events of groups are no strays", scene("i4_b19_what_is_delayed_bars_what_stands_behind_it"),
            (TABLES, "    NEW.stray := NEW.stray OR NEW.delayed;\n", "", 1),
@@ -255,8 +258,8 @@ MUTANTS = [
            (LOG, "SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff", "SELECT q.id, q.created_at <= cutoff", 1),
            (LOG, "WHERE q.id = ANY (due) AND NOT (q.id <@ held) AND", "WHERE q.id = ANY (due) AND", 1)),
     Mutant("cleanup: does not look at attempts and deadlines", CLEANUP,
-           (LOG, "AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (\n"
-                 "                              SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND q.id <= l.started_to))::int >= q.max_attempts) AS due",
+           (LOG, "AND (q.expires_at <= moment OR q.attempts + (dry_run AND q.id <@ (\n"
+                 "                              SELECT h.started FROM tidegate.held AS h))::int >= q.max_attempts) AS due",
             "AS due", 1),
            (LOG, " AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)\n", "\n", 1)),
     Mutant("publish: does not lock the group", ORDER,

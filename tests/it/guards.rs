@@ -31,6 +31,44 @@ fn follow_up() -> NewEvent {
     NewEvent::of(&Probe::Note(())).unwrap().group("shared")
 }
 
+// leases
+
+// Postgres forgets live rows of a GiST index whose first page is split while one statement looks into it several
+// times, and passes dead rows at the first look.
+#[tokio::test]
+async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
+    let db = probe_database().await;
+    let (client, other) = (db.client().await, db.client().await);
+    let set_up = "ALTER TABLE tidegate.lease SET (autovacuum_enabled = off);
+        CREATE FUNCTION take(first int, last int, ids int8range) RETURNS void LANGUAGE sql AS $$
+            INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
+            SELECT gen_random_uuid(), gen_random_uuid(),
+                   int8multirange(coalesce(ids, int8range(10 * n, 10 * n + 5))), 0, now(), now(), now(), 0, '0'
+              FROM generate_series(first, last) AS n $$";
+    other.batch_execute(set_up).await.unwrap();
+    for _ in 0..40 {
+        let gone = "SELECT take(1, 1, '[9000, 9001)'); DELETE FROM tidegate.lease";
+        other.batch_execute(gone).await.unwrap();
+    }
+    let rows = "SELECT take(1, 100, NULL); SELECT pg_advisory_lock(1)";
+    other.batch_execute(rows).await.unwrap();
+    let looking = tokio::spawn(async move {
+        let usual = "SET enable_seqscan = off; SET enable_bitmapscan = off";
+        client.batch_execute(usual).await.unwrap();
+        let looks = "SELECT (SELECT count(*) FROM tidegate.lease AS l WHERE l.ids @> x.id),
+                            CASE WHEN x.waits THEN pg_advisory_lock(1) END
+                       FROM (VALUES (9000::bigint, true), (21, false), (31, false)) AS x(id, waits)";
+        client.query(looks, &[]).await.unwrap();
+        let missed = "SELECT count(*) FROM generate_series(1, 100) AS n
+                       WHERE NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> (10 * n)::bigint)";
+        number(&client, missed).await
+    });
+    wait_until("it waits", async || number(&other, WAITING).await == 1).await;
+    let more = "SELECT take(101, 400, NULL); SELECT pg_advisory_unlock(1)";
+    other.batch_execute(more).await.unwrap();
+    assert_eq!(looking.await.unwrap(), 0, "leases that are not found");
+}
+
 // the pool
 
 #[tokio::test]

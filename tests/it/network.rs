@@ -202,6 +202,49 @@ async fn f2_a_drain_whose_statement_is_never_answered_ends_at_its_limit_and_says
     }
 }
 
+#[tokio::test]
+async fn i4_what_a_walk_knows_is_not_used_over_another_connection() {
+    if support::cannot_be_pooled("a pooler's sessions serve one client after another") {
+        return;
+    }
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    let watch = "CREATE TABLE walked (n int GENERATED ALWAYS AS IDENTITY, session int, as_of xid8);
+        DO $$ BEGIN EXECUTE replace(pg_get_functiondef('tidegate.lease'::regproc), 'taken := 0;',
+            'taken := 0; INSERT INTO public.walked (session, as_of) VALUES (pg_backend_pid(), as_of);'); END $$";
+    client.batch_execute(watch).await.unwrap();
+    publish_acts(&client, 20).await;
+    let killer = client.clone();
+    let app = ProbeApp::new(move |call, _| {
+        let killer = killer.clone();
+        Box::pin(async move {
+            if call.name == "1" {
+                // Enough is leased by now. So the next connection renews before it leases.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let kill =
+                    "SELECT pg_terminate_backend(session) FROM walked ORDER BY n DESC LIMIT 1";
+                killer.query(kill, &[]).await.retryable()?;
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            Ok(Done::ok())
+        })
+    });
+    let stepwise = DrainOptions {
+        concurrency: 1,
+        batch: 1,
+        // Renewed after a third of it.
+        lease_timeout: Duration::from_millis(1200),
+        ..brief()
+    };
+    let report = drain_that_ends(&db.database(), &app, &stepwise).await;
+    assert_eq!(report.unwrap().backlog, 0);
+    let sessions = "SELECT count(DISTINCT session) FROM walked";
+    assert!(number(&client, sessions).await > 1, "no session was lost");
+    let kept = "SELECT count(*) FROM (SELECT DISTINCT ON (session) as_of FROM walked ORDER BY session, n) AS first
+                 WHERE as_of IS NOT NULL";
+    assert_eq!(number(&client, kept).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_i8_sessions_terminated_at_random_during_drains_lose_and_double_nothing() {
     let world = world().await;

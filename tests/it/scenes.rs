@@ -63,6 +63,7 @@ impl Scene {
             clear_to: Some(1),
             as_of: Some(self.now().await),
             low: None,
+            connection: 0,
         }
     }
 

@@ -288,6 +288,7 @@ async fn what_a_walk_knows_of_a_server_that_counts_anew_is_not_believed() {
         clear_to: Some(ids[1]),
         as_of: Some(1 << 60),
         low: Some(1 << 60),
+        connection: 0,
     };
     let batch = lease(&client, &from(of_elsewhere, 10)).await;
     assert!(batch.events.is_empty());

@@ -538,8 +538,7 @@ CREATE FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken
     AS $$
 BEGIN
     DELETE FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens) AND c.id <@ hole;
-    -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
-    DELETE FROM tidegate.lease AS l WHERE l.token = ANY (tokens) AND isempty(l.ids - hole);
+    DELETE FROM tidegate.lease AS l WHERE l.token = ANY (tokens) AND l.ids <@ hole;
     UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int WHERE l.token = ANY (tokens);
 END $$;
 COMMENT ON FUNCTION tidegate.shrink_leases IS 'Takes ids out of leases, and removes leases that have no others.';

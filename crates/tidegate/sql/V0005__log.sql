@@ -690,8 +690,8 @@ BEGIN
      WHERE NOT dry_run OR l.worker NOT IN (SELECT d FROM tidegate.dead_workers() AS d);
     SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
       FROM (SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff
-                         AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (
-                              SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND q.id <= l.started_to))::int >= q.max_attempts) AS due
+                         AND (q.expires_at <= moment OR q.attempts + (dry_run AND q.id <@ (
+                              SELECT h.started FROM tidegate.held AS h))::int >= q.max_attempts) AS due
               FROM tidegate.event_queue AS q
              WHERE q.id > after
              ORDER BY q.id

@@ -39,7 +39,7 @@ type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync
 /// A call fails as a whole if it returns an error, panics, does not answer in time, or does not return one
 /// answer for each item. While several events share the call, this costs none of them an attempt: each is
 /// retried with a quarter as many events, and finally alone. Return an answer for each item if you can. If a
-/// handler is stopped, or its event is taken away, after the call has started, its item stays in the call and
+/// handler is stopped, or its event is taken back, after the call has started, its item stays in the call and
 /// the others continue.
 ///
 /// ```
@@ -389,8 +389,8 @@ mod tests {
             assert!(error.blameless && !error.is_rejection(), "{error}");
             assert_eq!(error.delay(), Some(Duration::ZERO));
             assert_eq!(error.shared.unwrap().together, Some(2));
-            let told = "retry: no: of a call that 8 events shared: none of it";
-            assert_eq!(error.to_string(), told);
+            let message = "retry: no: of a call that 8 events shared: none of it";
+            assert_eq!(error.to_string(), message);
         }
         // One ends alone because its wait is over, the other because its call is full.
         for most in [8, 1] {

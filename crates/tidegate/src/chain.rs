@@ -20,7 +20,7 @@ pub const MOST_HOPS: u16 = 12;
 pub struct Chain {
     /// The same for a drain and for those that follow it one after the other.
     pub id: Uuid,
-    /// How many starts came before it; 0 for a drain that no other drain has started.
+    /// How many starts preceded it; 0 for a drain that no other drain has started.
     pub hop: u16,
 }
 
@@ -111,14 +111,14 @@ impl Fleet {
     /// what the earlier ones did.
     pub(crate) fn more(&mut self, seen: Seen, within: Duration, most: u16) -> u16 {
         if let Some(last) = self.last.take() {
-            let came = seen.at_work.saturating_sub(last.at_work);
-            if came == 0 {
+            let joined = seen.at_work.saturating_sub(last.at_work);
+            if joined == 0 {
                 self.missing += 1;
             } else {
                 self.missing = 0;
                 let each = last.rate / f64::from(last.at_work.max(1));
                 let gained = seen.rate - last.rate;
-                self.enough |= gained < each * f64::from(came) / 2.0;
+                self.enough |= gained < each * f64::from(joined) / 2.0;
             }
         }
         if self.enough || self.missing >= MOST_MISSING || seen.at_work == 0 {

@@ -1,6 +1,6 @@
-//! Owns what a handler may ask of the engine while it works: the event's data, the deadline, follow-ups,
-//! stored sub-steps, and a transaction whose commit is the completion. It does not decide how the event ends
-//! ([`crate::outcome`]), and it runs nothing ([`mod@crate::drain`]).
+//! Owns what a handler may request from the engine while it works: the event's data, the deadline,
+//! follow-ups, stored sub-steps, and a transaction whose commit is the completion. It does not decide how the
+//! event ends ([`crate::outcome`]), and it runs nothing ([`mod@crate::drain`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -31,7 +31,7 @@ use crate::queue::{self, Follow, ending};
 use crate::sealing;
 use crate::trace::TraceContext;
 
-/// What the handlers of one event share: the event's data and what they ask of the engine.
+/// What the handlers of one event share: the event's data and what they request from the engine.
 pub struct Context {
     event: LeasedEvent,
     trace: Option<TraceContext>,
@@ -47,7 +47,7 @@ pub struct Context {
     state: Mutex<State>,
     /// Whether another process now owns the event, so this attempt's results no longer count.
     taken_away: AtomicBool,
-    told: Notify,
+    cancellation: Notify,
     /// The span of the attempt for collectors of traces. It is disabled if nobody collects them.
     span: Span,
 }
@@ -147,7 +147,7 @@ impl Context {
             completion: OnceLock::new(),
             state: Mutex::new(state),
             taken_away: AtomicBool::new(false),
-            told: Notify::new(),
+            cancellation: Notify::new(),
             span: Span::none(),
         }
     }
@@ -263,21 +263,21 @@ impl Context {
     /// Waits until [`Context::is_cancelled`] is true. For a handler that should stop rather than wait for its
     /// service.
     pub async fn cancelled(&self) {
-        let mut told = pin!(self.told.notified());
+        let mut cancelled = pin!(self.cancellation.notified());
         // Register before the check. Otherwise a notification between the check and the wait would be lost.
-        told.as_mut().enable();
+        cancelled.as_mut().enable();
         if !self.is_cancelled() {
-            told.await;
+            cancelled.await;
         }
     }
 
     /// Notes that this drain no longer holds the event. An event that the handler's own transaction is ending
-    /// has not been taken away.
+    /// has not been taken back.
     pub(crate) fn note_taken_away(&self) {
         let ours = self.state().commits || self.completion.get().is_some();
         if !ours {
             self.taken_away.store(true, Ordering::Release);
-            self.told.notify_waiters();
+            self.cancellation.notify_waiters();
         }
     }
 
@@ -402,14 +402,14 @@ impl Context {
         };
         let note = Fault::new("", note).storable().message;
         let note: String = note.chars().take(200).collect();
-        let told = match database.pooled().await {
+        let connected = match database.pooled().await {
             Ok(client) => {
                 let lease = self.event.lease;
                 queue::report_progress(&*client, lease, handler, part, &note).await
             }
             Err(error) => Err(error),
         };
-        match told {
+        match connected {
             Err(lost @ Error::LeaseLost(_)) => Err(self.unsaved(lost)),
             Err(error) => {
                 tracing::warn!(event.id = self.event.lease.id, %error, "progress could not be stored");
@@ -655,7 +655,7 @@ impl Deref for Transaction<'_> {
 
 impl Drop for Transaction<'_> {
     /// Rolls back. If the handler was stopped in the middle of a statement, the connection is still busy with
-    /// it. Such a connection is thrown away, so the next handler does not wait for it.
+    /// it. Such a connection is closed, so the next handler does not wait for it.
     fn drop(&mut self) {
         let Some(client) = self.client.take() else {
             return;
@@ -677,7 +677,7 @@ const BUSY_DELAY: Duration = Duration::from_secs(1);
 /// How much longer than its handler a transaction may be idle.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 
-/// A connection that cannot roll back within this time is thrown away.
+/// A connection that cannot roll back within this time is closed.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

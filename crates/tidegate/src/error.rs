@@ -43,7 +43,7 @@ pub enum Error {
     /// A further drain could not be started.
     #[error("start of a drain: {0}")]
     Start(String),
-    /// The schema could not be brought up to date.
+    /// The schema could not be updated.
     #[error("migrate: {0}")]
     Migrate(String),
     /// An argument of a publish or of an operator's request is not allowed. The message names the field.
@@ -104,7 +104,7 @@ impl Error {
         field.chars().all(is_name).then_some(field)
     }
 
-    /// Whether the connection must be thrown away: it is closed, timed out or out of step. After an error
+    /// Whether the connection must be closed: it is closed, timed out or out of step. After an error
     /// message from the database the connection is usable, except when the server shuts down (class 57P) or
     /// reports a connection error (class 08).
     #[must_use]

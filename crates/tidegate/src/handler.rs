@@ -95,7 +95,7 @@ pub struct HandlerError {
     pub(crate) faults: Vec<Fault>,
     /// The event did not cause the failure, so the attempt is not charged to it.
     pub(crate) blameless: bool,
-    /// Not a failure: the handler asks to run later.
+    /// Not a failure: the handler wants to run later.
     pub(crate) snoozed: bool,
     /// The service that the handler calls has not answered.
     unavailable: bool,
@@ -299,7 +299,7 @@ impl HandlerError {
         failed.after(delay)
     }
 
-    /// Returns the delay before the next attempt, if the handler asked for one.
+    /// Returns the delay before the next attempt, if the handler wants one.
     pub(crate) fn delay(&self) -> Option<Duration> {
         match self.verdict {
             Verdict::Retry { after } => after,

@@ -1,9 +1,9 @@
 //! Owns how the program's intake takes in a message from outside: once, and in a transaction of its own. It
 //! does not know who brings the message, and of its content it knows only the size.
 //!
-//! A message is remembered by the id that its sender gave it, in the same transaction that does what it asks
-//! for. So the sender may deliver it as often as it likes, even in parallel, until it learns that the
-//! transaction was committed.
+//! A message is remembered by the id that its sender gave it, in the same transaction that does what it
+//! requests for. So the sender may deliver it as often as it likes, even in parallel, until it learns that
+//! the transaction was committed.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl Message {
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
-    /// What it asks for is committed.
+    /// What it requests is committed.
     Taken,
     /// It was taken in before, so nothing was done.
     Repeated,

@@ -512,10 +512,10 @@ mod tests {
     #[test]
     fn a_file_that_is_not_called_as_a_migration_is_refused_by_its_path() {
         let wrong = Migrations::of_files("tidegate.x_migrations", &[("sql/orders.sql", "")]);
-        let told = wrong.parsed().unwrap_err().to_string();
+        let message = wrong.parsed().unwrap_err().to_string();
         assert!(
-            told.contains("sql/orders.sql: a migration must be called V"),
-            "{told}"
+            message.contains("sql/orders.sql: a migration must be called V"),
+            "{message}"
         );
     }
 
@@ -535,8 +535,8 @@ mod tests {
 
     #[test]
     fn a_server_before_15_is_refused_with_its_version_and_what_is_needed() {
-        let told = refuse_old_server("14.19", 140_019).unwrap_err();
-        assert_eq!(told, "Postgres 14.19 is too old: upgrade to 15 or newer");
+        let message = refuse_old_server("14.19", 140_019).unwrap_err();
+        assert_eq!(message, "Postgres 14.19 is too old: upgrade to 15 or newer");
         for (version, number) in [("15.0", 150_000), ("18.6", 180_006)] {
             assert_eq!(refuse_old_server(version, number), Ok(()));
         }

@@ -105,14 +105,14 @@ impl RetryPolicy {
 }
 
 /// Whether an attempt that did not end the event is charged. It is not if something else caused the failure,
-/// or if all unfinished handlers only asked to run later.
+/// or if all unfinished handlers only want to run later.
 pub(crate) fn is_charged(ends: &[HandlerEnd]) -> bool {
     let mut unfinished = ends.iter().filter(|end| !end.is_final());
     !ends.iter().any(HandlerEnd::is_blameless)
         && (unfinished.clone().next().is_none() || !unfinished.all(|end| end.snoozed().is_some()))
 }
 
-/// Whether handlers want another attempt, and when: the longest delay that any of them asks for.
+/// Whether handlers want another attempt, and when: the longest delay that any of them wants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Again {
     No,

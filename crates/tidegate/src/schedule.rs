@@ -144,16 +144,16 @@ impl<E: Event> Schedule<E> {
             Error::Invalid(format!("schedule {:?}: {why}", self.name))
         };
         let new = NewEvent::of(&self.event).map_err(|error| wrong(&error))?;
-        let asked = &self.periodic;
-        check(asked).map_err(|error| wrong(&error))?;
+        let periodic = &self.periodic;
+        check(periodic).map_err(|error| wrong(&error))?;
         Ok(Declared {
             name: self.name.clone(),
             kind: new.kind,
             payload: new.payload.map(|payload| payload.get().to_owned()),
-            times: times(asked),
-            group: asked.group.clone(),
-            start_within: asked.start_within.map(seconds),
-            catch_up: asked.catch_up,
+            times: times(periodic),
+            group: periodic.group.clone(),
+            start_within: periodic.start_within.map(seconds),
+            catch_up: periodic.catch_up,
         })
     }
 }
@@ -162,11 +162,14 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn times(asked: &Periodic) -> Times {
+fn times(periodic: &Periodic) -> Times {
     Times {
-        cron: asked.cron.clone(),
-        every: asked.every.map(seconds),
-        time_zone: asked.time_zone.clone().unwrap_or_else(|| "UTC".to_owned()),
+        cron: periodic.cron.clone(),
+        every: periodic.every.map(seconds),
+        time_zone: periodic
+            .time_zone
+            .clone()
+            .unwrap_or_else(|| "UTC".to_owned()),
     }
 }
 
@@ -175,8 +178,11 @@ fn times(asked: &Periodic) -> Times {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be.
-pub fn check(asked: &Periodic) -> Result<String, Error> {
-    for (field, time) in [("every", asked.every), ("start_within", asked.start_within)] {
+pub fn check(periodic: &Periodic) -> Result<String, Error> {
+    for (field, time) in [
+        ("every", periodic.every),
+        ("start_within", periodic.start_within),
+    ] {
         if let Some(time) = time.filter(|time| time.subsec_nanos() != 0) {
             let got = humantime::format_duration(time);
             return Err(Error::Invalid(format!(
@@ -184,14 +190,18 @@ pub fn check(asked: &Periodic) -> Result<String, Error> {
             )));
         }
     }
-    if asked.cron.is_some() == asked.every.is_some() {
-        let got = if asked.cron.is_some() { "both" } else { "none" };
+    if periodic.cron.is_some() == periodic.every.is_some() {
+        let got = if periodic.cron.is_some() {
+            "both"
+        } else {
+            "none"
+        };
         return Err(Error::Invalid(format!(
             "cron, every: must be one of them, got {got}"
         )));
     }
     let wrong = Error::Invalid;
-    let calendar = Calendar::read(&times(asked)).map_err(wrong)?;
+    let calendar = Calendar::read(&times(periodic)).map_err(wrong)?;
     let first = calendar.after(Timestamp::now().as_second());
     first
         .and_then(rfc3339)
@@ -615,7 +625,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_or_is_never_due_is_refused_by_its_field() {
-        for (asked, field) in [
+        for (periodic, field) in [
             (("61 * * * *", "UTC"), "cron: must be five fields"),
             (("* * * * * *", "UTC"), "cron: must be five fields"),
             (("", "UTC"), "cron: must be five fields"),
@@ -623,13 +633,13 @@ mod tests {
             (("0 0 * * *", "Europe/Kiev2"), "time_zone: must be a name"),
             (("0 0 * * *", "+02:00"), "time_zone: must be a name"),
         ] {
-            let asked = Periodic {
-                cron: Some(asked.0.to_owned()),
-                time_zone: Some(asked.1.to_owned()),
+            let periodic = Periodic {
+                cron: Some(periodic.0.to_owned()),
+                time_zone: Some(periodic.1.to_owned()),
                 ..Periodic::default()
             };
-            let told = check(&asked).unwrap_err().to_string();
-            assert!(told.contains(field), "{told}");
+            let message = check(&periodic).unwrap_err().to_string();
+            assert!(message.contains(field), "{message}");
         }
         let broken = Times {
             cron: Some("never".to_owned()),

@@ -81,7 +81,7 @@ pub struct Attempt {
 pub struct Ran {
     /// How the event ends; `None` if it is retried.
     pub status: Option<Status>,
-    /// The delay before the retry: the delay that a handler asked for, or the middle of the backoff's range.
+    /// The delay before the retry: the delay that a handler wants, or the middle of the backoff's range.
     pub retries_after: Option<Duration>,
     /// How each handler ended, in order.
     pub handlers: Vec<Handled>,

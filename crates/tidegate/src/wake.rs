@@ -1,4 +1,4 @@
-//! Owns how a producer wakes a drain after its commit: it asks the database whether a drain is needed, and
+//! Owns how a producer wakes a drain after its commit: it looks whether a drain is needed, and
 //! starts one. An event that wakes no drain waits for the schedule's next tick, so nothing here can fail a
 //! publish.
 
@@ -43,11 +43,11 @@ const BETWEEN: Duration = Duration::from_millis(200);
 /// # }
 /// ```
 pub struct Waker {
-    asks: Arc<Asks>,
+    looks: Arc<Looks>,
     task: AbortHandle,
 }
 
-struct Asks {
+struct Looks {
     database: Database,
     starter: Arc<dyn StartDrain>,
     published: Notify,
@@ -58,13 +58,13 @@ impl Waker {
     /// the database in the background.
     #[must_use]
     pub fn new(database: Database, starter: Arc<dyn StartDrain>) -> Self {
-        let asks = Arc::new(Asks {
+        let looks = Arc::new(Looks {
             database,
             starter,
             published: Notify::new(),
         });
-        let task = tokio::spawn(asks.clone().run()).abort_handle();
-        Self { asks, task }
+        let task = tokio::spawn(looks.clone().run()).abort_handle();
+        Self { looks, task }
     }
 
     /// Creates a waker that invokes the Lambda function with this ARN, which may name an alias or a version.
@@ -82,7 +82,7 @@ impl Waker {
     /// Reports that a publish has been committed. Returns at once and queries the database in the background,
     /// at most five times a second however often it is called. Use it in a process that goes on running.
     pub fn published(&self) {
-        self.asks.published.notify_one();
+        self.looks.published.notify_one();
     }
 
     /// Like [`Waker::published`], but waits. Use it in a process that ends or is frozen after its publish.
@@ -92,7 +92,7 @@ impl Waker {
     /// When the database or the start fails. The event is published anyway, and the schedule's next tick
     /// finds it.
     pub async fn wake(&self) -> Result<bool, Error> {
-        self.asks.ask().await
+        self.looks.look().await
     }
 }
 
@@ -122,18 +122,18 @@ impl Drop for Waker {
     }
 }
 
-impl Asks {
+impl Looks {
     async fn run(self: Arc<Self>) {
         loop {
             self.published.notified().await;
-            if let Err(error) = self.ask().await {
+            if let Err(error) = self.look().await {
                 tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
             }
             tokio::time::sleep(BETWEEN).await;
         }
     }
 
-    async fn ask(&self) -> Result<bool, Error> {
+    async fn look(&self) -> Result<bool, Error> {
         let wakes = {
             let client = self.database.pooled_within(LIMIT).await?;
             queue::should_wake(&*client).await?

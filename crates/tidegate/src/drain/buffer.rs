@@ -23,7 +23,7 @@ struct Group {
     line: VecDeque<LeasedEvent>,
     /// Whether its first event is ready.
     ready: bool,
-    /// Events that were handed over to a lane and are not done.
+    /// Events that were handed over to a worker and are not done.
     out: Vec<Lease>,
     /// Whether an event of the group goes back to the queue. Nothing more of the group starts until that is
     /// written.
@@ -221,7 +221,7 @@ impl Buffer {
     }
 
     /// Adds a lease. The events of one group come in order, as a lease returns them. Returns the events that
-    /// were taken away from an older lease, are now leased again, and have not ended for the older lease.
+    /// were taken from an older lease, are now leased again, and have not ended for the older lease.
     pub(super) fn insert(
         &mut self,
         token: Uuid,
@@ -591,7 +591,7 @@ impl Buffer {
         for found in now {
             self.leases.note_cuts(found.token, found.cuts);
         }
-        // Compares by lease, not by id: an event that an operator took away may have been leased again, and
+        // Compares by lease, not by id: an event that an operator took may have been leased again, and
         // then waits here twice.
         self.remove(|lease| !held.contains(&(lease.token, lease.id)))
     }
@@ -923,7 +923,7 @@ mod tests {
         let begun = || [Lease { id: 1, token: ONE }].into_iter();
         assert_eq!(buffer.close_windows(begun()), [(ONE, 4, 1)]);
         assert!(!buffer.has_startable() && buffer.leases.open() == 1);
-        // The database still has the higher mark until it is told.
+        // The database still has the higher mark until the next write.
         assert_eq!(buffer.close_windows(begun()), []);
         buffer.leases.note_lowered(ONE, 1);
         let start = buffer.start_more(&wanted(8, 2)).unwrap();
@@ -1271,7 +1271,7 @@ mod tests {
         assert_eq!(buffer.bytes(), LARGE + 11);
         assert_eq!(popped(&mut buffer), [1, 2]);
         assert_eq!(buffer.bytes(), LARGE + 1);
-        // An operator took it away and it was leased again, while the first run still goes on.
+        // An operator took it and it was leased again, while the first run still goes on.
         let mut again = events[0].clone();
         again.lease.token = TWO;
         buffer.insert(TWO, vec![again], &[], window(1, false), Reading::now());

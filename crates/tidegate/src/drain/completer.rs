@@ -16,8 +16,8 @@ use uuid::Uuid;
 
 use super::buffer::Buffer;
 use super::flush::{
-    Change, Class, End, EventFate, Flush, FlushResult, FlushState, Flushed, Release, Retry, Return,
-    flush,
+    Change, Class, End, EndState, EventFate, Flush, FlushResult, FlushState, Flushed, Release,
+    Retry, Return, flush,
 };
 use super::leases::Start;
 use super::services::Services;
@@ -90,6 +90,30 @@ impl Outcome<'_> {
     /// Whether an event that cannot be written now is tried again.
     fn waits(&self, busy_since: Option<Instant>) -> bool {
         !self.spent && busy_since.is_none_or(|since| since.elapsed() < BUSY)
+    }
+
+    /// Returns what became of an event that is to end, or why it goes back and whether it is blameless.
+    /// `None`: it is tried again.
+    fn fate(&self, end: &mut End) -> Option<Result<EventFate, (Fault, bool)>> {
+        Some(Ok(match self.state.of_end(&end.finalization) {
+            Some(EndState::Written) => EventFate::Ended(end.class),
+            Some(EndState::Unstorable) => EventFate::Ended(Class::Handled(Status::Failed)),
+            Some(EndState::Refused { message, blameless }) => {
+                let reason = format!("the result cannot be stored: {message}");
+                return Some(Err((Fault::new("unwritable", reason), *blameless)));
+            }
+            Some(EndState::Busy) => {
+                let since = *end.busy_since.get_or_insert_with(Instant::now);
+                if !self.waits(Some(since)) {
+                    let why = "another transaction holds a lock that the end of this event needs";
+                    return Some(Err((Fault::new("group_busy", why), true)));
+                }
+                EventFate::Held
+            }
+            Some(EndState::Held) => EventFate::Held,
+            None if self.whole => EventFate::Lost { returned: false },
+            None => return None,
+        }))
     }
 }
 
@@ -469,29 +493,11 @@ impl Completer {
     }
 
     fn take_end(&mut self, mut end: End, outcome: &mut Outcome<'_>) {
-        let (lease, state) = (end.finalization.lease, outcome.state);
-        let fate = if state.has_ended(&end.finalization) {
-            let failed = Class::Handled(Status::Failed);
-            let stored = !state.unstorable.contains(&lease);
-            EventFate::Ended(if stored { end.class } else { failed })
-        } else if let Some(reason) = state.refused.get(&lease) {
-            let reason = format!("the result cannot be stored: {reason}");
-            let fault = Fault::new("unwritable", reason);
-            return self.refuse(end, &fault, state.blameless.contains(&lease), outcome);
-        } else if state.busy.contains(&lease.id) {
-            let since = *end.busy_since.get_or_insert_with(Instant::now);
-            if !outcome.waits(Some(since)) {
-                let why = "another transaction holds a lock that the end of this event needs";
-                let fault = Fault::new("group_busy", why);
-                return self.refuse(end, &fault, true, outcome);
-            }
-            EventFate::Held
-        } else if state.held.contains(&lease) {
-            EventFate::Held
-        } else if outcome.whole {
-            EventFate::Lost { returned: false }
-        } else {
-            return self.next.ends.push(end);
+        let lease = end.finalization.lease;
+        let fate = match outcome.fate(&mut end) {
+            Some(Ok(fate)) => fate,
+            Some(Err((fault, blameless))) => return self.refuse(end, &fault, blameless, outcome),
+            None => return self.next.ends.push(end),
         };
         if fate == EventFate::Held {
             let group = end.group.clone();
@@ -527,14 +533,11 @@ impl Completer {
     }
 
     fn take_unreadable(&mut self, lease: Lease, outcome: &mut Outcome<'_>) {
-        let fate = if outcome.state.has_ended_unreadable(&lease) {
-            EventFate::Ended(Class::Handled(Status::Failed))
-        } else if outcome.state.busy.contains(&lease.id) {
-            EventFate::Abandoned
-        } else if outcome.whole {
-            EventFate::Lost { returned: false }
-        } else {
-            return self.next.unreadable.push(lease);
+        let fate = match outcome.state.of_lease(&lease) {
+            Some(EndState::Busy) => EventFate::Abandoned,
+            Some(_) => EventFate::Ended(Class::Handled(Status::Failed)),
+            None if outcome.whole => EventFate::Lost { returned: false },
+            None => return self.next.unreadable.push(lease),
         };
         outcome.changes.push(Change::new(lease, None, true, fate));
     }

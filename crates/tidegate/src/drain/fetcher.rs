@@ -1,6 +1,6 @@
 //! Leases events ahead of the handlers, as `scan` decides, and renews leases. It owns the leasing session, so
-//! a write that waits never delays a renewal. Whatever else a drain asks the database beside its leases
-//! travels along: due schedules, places of limited services, the drain's slot.
+//! a write that waits never delays a renewal. Whatever else a drain requests from the database beside its
+//! leases travels along: due schedules, places of limited services, the drain's slot.
 
 use std::time::Duration;
 
@@ -125,9 +125,9 @@ impl Target {
 }
 
 impl FetchRequest {
-    /// Returns the request for a lease, if there is one. Over a new connection it keeps the place of the
-    /// walk, and nothing of what the walk knew.
-    fn request(&self, token: Uuid, begins_anew: bool) -> Option<LeaseRequest<'_>> {
+    /// Returns the request for a lease over this connection, if there is one. It keeps the place of a walk
+    /// over another connection, and nothing of what that walk knew.
+    fn request(&self, token: Uuid, connection: u32) -> Option<LeaseRequest<'_>> {
         let request = LeaseRequest {
             token,
             worker: self.worker,
@@ -152,20 +152,21 @@ impl FetchRequest {
         Some(LeaseRequest {
             limit: step.limit,
             passed_by: &step.passed_by,
-            walk: if begins_anew {
+            walk: if step.walk.connection == connection {
+                step.walk
+            } else {
                 Walk {
                     after: step.walk.after,
+                    connection,
                     ..Walk::default()
                 }
-            } else {
-                step.walk
             },
             ..request
         })
     }
 }
 
-/// What a request has brought.
+/// The answer to a request.
 pub(super) struct Fetched {
     /// The lowest id of the delayed events that became ready just before.
     pub promoted: Option<i64>,
@@ -353,8 +354,7 @@ async fn attempt(
     request: &FetchRequest,
     is_unsure: bool,
 ) -> Result<Fetched, Error> {
-    let begins_anew = session.begins_anew().await?;
-    let client = session.client().await?;
+    let (client, connection) = session.numbered().await?;
     let token = Uuid::new_v4();
     let sweeps = is_unsure || request.wanted.target.step().is_some_and(ScanStep::is_start);
     let renew = request
@@ -366,7 +366,7 @@ async fn attempt(
         .target
         .leases()
         .then(|| queue::promote(client, PROMOTE_LIMIT));
-    let lease = request.request(token, begins_anew);
+    let lease = request.request(token, connection);
     let over = (lease.is_none() && !request.over.is_empty())
         .then(|| queue::remove_ended(client, &request.over));
     let leased = lease.as_ref().map(|lease| queue::lease(client, lease));

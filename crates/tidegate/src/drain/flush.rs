@@ -145,29 +145,34 @@ impl Flush {
     }
 }
 
+/// What became of an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EndState {
+    /// It is in the log.
+    Written,
+    /// It is in the log as FAILED, because it could not be stored as it was.
+    Unstorable,
+    /// It waits for another publisher.
+    Busy,
+    /// The database refuses it, with this message.
+    Refused { message: String, blameless: bool },
+    /// It was not tried, because an earlier one of its group could not be written.
+    Held,
+}
+
 /// What a batch has changed so far.
 #[derive(Default)]
 pub(super) struct FlushState {
     /// Leases whose plain ends in this batch are all in the log. This is nearly always every lease.
     whole: HashSet<Uuid>,
-    /// Other ends that are in the log.
-    ended: HashSet<Lease>,
-    /// Ends that wait for another publisher.
-    pub busy: HashSet<i64>,
-    /// Ends that the database refuses, with its message.
-    pub refused: HashMap<Lease, String>,
-    /// Those of them that the event did not cause.
-    pub blameless: HashSet<Lease>,
-    /// Ends that could not be stored as they were, and became FAILED.
-    pub unstorable: HashSet<Lease>,
+    /// What became of the other ends.
+    ends: HashMap<Lease, EndState>,
     /// All events that left our hands; `None` until that is written.
     pub left: Option<HashSet<i64>>,
     /// Retries that the database refuses. These events stay in their leases, which lapse.
     pub stuck: HashSet<i64>,
     /// Events that could not go back, because another session has locked them.
     pub returns_busy: HashSet<i64>,
-    /// Ends that were not tried, because an earlier one of their group could not be written.
-    pub held: HashSet<Lease>,
     /// Leases whose marks were lowered.
     pub lowered: Vec<Uuid>,
     /// The first event of each group whose end could not be written.
@@ -185,15 +190,21 @@ pub(super) struct FlushState {
 }
 
 impl FlushState {
-    /// Whether this end is in the log.
-    pub(super) fn has_ended(&self, end: &Finalization) -> bool {
+    /// Returns what became of an end, if it is decided.
+    pub(super) fn of_end(&self, end: &Finalization) -> Option<&EndState> {
         let with_all = end.is_plain() && self.whole.contains(&end.lease.token);
-        (with_all && !self.refused.contains_key(&end.lease)) || self.ended.contains(&end.lease)
+        let of_lease = self.of_lease(&end.lease);
+        of_lease.or(with_all.then_some(&EndState::Written))
     }
 
-    /// Whether this event was ended without its payload.
-    pub(super) fn has_ended_unreadable(&self, lease: &Lease) -> bool {
-        self.ended.contains(lease)
+    /// Returns what became of the end that was written by itself under this lease, if it is decided.
+    pub(super) fn of_lease(&self, lease: &Lease) -> Option<&EndState> {
+        self.ends.get(lease)
+    }
+
+    fn note(&mut self, leases: impl IntoIterator<Item = Lease>, state: &EndState) {
+        let noted = leases.into_iter().map(|lease| (lease, state.clone()));
+        self.ends.extend(noted);
     }
 }
 
@@ -268,7 +279,7 @@ pub(super) enum EventFate {
 pub(super) enum Return {
     /// An attempt failed.
     Retried,
-    /// Its handlers asked to run later.
+    /// Its handlers want to run later.
     Snoozed,
     /// It waits for a service.
     Deferred,
@@ -354,14 +365,14 @@ impl Flusher<'_> {
             }
         }
         for lease in &self.flush.unreadable {
-            if self.state.ended.contains(lease) {
+            if self.state.of_lease(lease) == Some(&EndState::Written) {
                 continue;
             }
             match queue::end_unreadable(client, *lease).await {
-                Ok(true) => drop(self.state.ended.insert(*lease)),
+                Ok(true) => self.state.note([*lease], &EndState::Written),
                 Ok(false) => {}
                 Err(error) if error.is_lock_timeout() => {
-                    self.state.busy.insert(lease.id);
+                    self.state.note([*lease], &EndState::Busy);
                 }
                 Err(error) => return Err(error),
             }
@@ -475,15 +486,6 @@ impl Flusher<'_> {
         Ok(error)
     }
 
-    /// Whether an end is not decided yet.
-    fn is_open(&self, end: &End) -> bool {
-        let lease = end.finalization.lease;
-        !self.state.has_ended(&end.finalization)
-            && !self.state.refused.contains_key(&lease)
-            && !self.state.busy.contains(&lease.id)
-            && !self.state.held.contains(&lease)
-    }
-
     /// Whether an end can only be written one by one: it stores more than the status, or a statement for many
     /// would have to wait for it.
     fn is_special(end: &End) -> bool {
@@ -527,7 +529,7 @@ impl Flusher<'_> {
 
     /// Whether an end may be written. Notes it if it is behind one of its group that cannot be.
     fn is_free(&mut self, end: &End) -> bool {
-        if !self.is_open(end) {
+        if self.state.of_end(&end.finalization).is_some() {
             return false;
         }
         let lease = end.finalization.lease;
@@ -535,7 +537,7 @@ impl Flusher<'_> {
         let first = group.and_then(|group| self.state.held_groups.get(group));
         let is_held = first.is_some_and(|first| lease.id > *first);
         if is_held {
-            self.state.held.insert(lease);
+            self.state.note([lease], &EndState::Held);
         }
         !is_held
     }
@@ -558,7 +560,7 @@ impl Flusher<'_> {
             let error = match queue::finalize_under(client, token, &finals, Follow::IfFree).await {
                 Ok(flushed) => {
                     self.state.published += flushed.published;
-                    self.state.ended.extend(flushed.ended);
+                    self.state.note(flushed.ended, &EndState::Written);
                     self.state.cuts.push((token, flushed.cuts));
                     return self.take_busy(client, &ends, flushed.busy).await;
                 }
@@ -572,9 +574,8 @@ impl Flusher<'_> {
                 [] => Ok(()),
                 [end] => {
                     self.end_refused(client, &end.finalization, error).await?;
-                    let lease = end.finalization.lease;
-                    if self.state.refused.contains_key(&lease)
-                        || self.state.busy.contains(&lease.id)
+                    if let Some(EndState::Refused { .. } | EndState::Busy) =
+                        self.state.of_lease(&end.finalization.lease)
                     {
                         self.note_held(end);
                     }
@@ -597,9 +598,10 @@ impl Flusher<'_> {
         ends: &[&End],
         busy: Vec<i64>,
     ) -> Result<(), Error> {
-        self.state.busy.extend(&busy);
         for end in ends {
-            if busy.contains(&end.finalization.lease.id) {
+            let lease = end.finalization.lease;
+            if busy.contains(&lease.id) {
+                self.state.note([lease], &EndState::Busy);
                 self.note_held(end);
             }
         }
@@ -621,20 +623,20 @@ impl Flusher<'_> {
             let failed = unstorable(end, &error);
             match queue::finalize_under(client, end.lease.token, &[&failed], Follow::IfFree).await {
                 Ok(flushed) => {
-                    if flushed.busy.is_empty() {
-                        self.state.unstorable.insert(end.lease);
+                    self.state.note(flushed.ended, &EndState::Unstorable);
+                    if !flushed.busy.is_empty() {
+                        self.state.note([end.lease], &EndState::Busy);
                     }
-                    self.state.ended.extend(flushed.ended);
-                    self.state.busy.extend(flushed.busy);
                     return Ok(());
                 }
                 Err(again) => error = self.note_refusal(again)?,
             }
         }
-        if !error.is_bad_data() && !error.is_by_trigger() {
-            self.state.blameless.insert(end.lease);
-        }
-        self.state.refused.insert(end.lease, error.to_string());
+        let refused = EndState::Refused {
+            message: error.to_string(),
+            blameless: !error.is_bad_data() && !error.is_by_trigger(),
+        };
+        self.state.note([end.lease], &refused);
         Ok(())
     }
 
@@ -695,13 +697,11 @@ impl Flusher<'_> {
         leases: impl Iterator<Item = Lease>,
     ) -> Result<(), Error> {
         let missing: Vec<Lease> = leases
-            .filter(|lease| {
-                !self.state.ended.contains(lease) && !self.state.busy.contains(&lease.id)
-            })
+            .filter(|lease| self.state.of_lease(lease).is_none())
             .collect();
         if !missing.is_empty() {
             let found = queue::finished_under(client, &missing).await?;
-            self.state.ended.extend(found);
+            self.state.note(found, &EndState::Written);
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ struct Held {
     last: BTreeSet<i64>,
 }
 
-/// A deadline that is further away than this does not pass while a drain holds its event.
+/// A deadline that is later than this does not pass while a drain holds its event.
 const FAR: Duration = Duration::from_hours(24 * 30);
 
 /// How much of a lease may start when it arrives.
@@ -308,7 +308,7 @@ impl Leases {
     }
 
     /// Whether `cuts` shows that events were taken from a lease without our knowledge. A lease that is gone
-    /// while we have events of it was taken away as a whole.
+    /// while we have events of it was removed as a whole.
     pub(super) fn is_cut(&self, token: Uuid, cuts: Option<i32>) -> bool {
         let held = self.held.get(&token);
         held.is_some_and(|held| cuts != Some(held.cuts))

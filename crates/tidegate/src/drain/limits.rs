@@ -24,7 +24,7 @@ const LATE: Duration = Duration::from_millis(200);
 /// How long to wait before requesting places again that other workers have.
 const REFUSED: Duration = Duration::from_millis(200);
 
-/// How long to wait before requesting again, after another worker asked at the same time.
+/// How long to wait before requesting again, after another worker requested at the same time.
 const BUSY: Duration = Duration::from_millis(10);
 
 /// All limited services.
@@ -206,7 +206,7 @@ impl ServiceLimits {
         }
     }
 
-    /// Returns what to request from the database. The services take turns.
+    /// Returns what to request from the database. One service follows another.
     pub(super) fn next(
         &mut self,
         demand: &Demand<'_>,

@@ -196,8 +196,8 @@ where
     }
 }
 
-/// The most events of a group that are handed over behind its first event. The handler task asks the loop
-/// once for all of them.
+/// The most events of a group that are handed over behind its first event. The handler task requests one from
+/// the loop once for all of them.
 const MOST_CHAINED: usize = 31;
 
 /// An event may wait for a program that has its key or knows its version. This is the shortest and the

@@ -166,8 +166,8 @@ impl Scan {
         }
     }
 
-    /// Learns from a lease how far it came and whether it brought enough. `left` events were still waiting
-    /// for a handler when it came, and the handlers' pace is `pace` events a lease. Returns whether the queue
+    /// Learns from a lease how far it went and whether it found enough. `left` events were still waiting for
+    /// a handler when it arrived, and the handlers' pace is `pace` events a lease. Returns whether the queue
     /// is empty: a whole walk that began with nothing in the buffer has found nothing ready.
     pub(super) fn arrived(
         &mut self,
@@ -209,8 +209,8 @@ impl Scan {
         empty
     }
 
-    fn pause_after(&mut self, brought: bool, reached_end: bool, now: Instant) {
-        if brought {
+    fn pause_after(&mut self, found: bool, reached_end: bool, now: Instant) {
+        if found {
             self.pause = PAUSE.0;
             self.poll_at = now;
         } else if reached_end && self.called_back.is_none() {
@@ -271,6 +271,7 @@ mod tests {
                 clear_to: Some(after),
                 as_of: Some(1),
                 low: Some(1),
+                connection: 1,
             },
             ..LeasedBatch::default()
         }

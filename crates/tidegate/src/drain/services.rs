@@ -25,7 +25,7 @@ const OPEN_AFTER: u32 = 5;
 /// be leased too.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long an event goes back to the queue if it unexpectedly turns out to call a limited service.
+/// How long an event goes back to the queue if it unexpectedly calls a limited service.
 const NO_PLACE: Duration = Duration::from_secs(1);
 
 /// What is known of all services. A service that is not listed is answering, and there is nothing to report
@@ -327,7 +327,7 @@ impl Services {
                 && service.due.is_some_and(|due| due <= now)
                 && service
                     .requested_at
-                    .is_none_or(|asked| now >= asked + ASK_AGAIN)
+                    .is_none_or(|requested| now >= requested + ASK_AGAIN)
         });
         due.filter(|_| known.probe.is_none())
             .map(|(name, _)| name.clone())
@@ -345,9 +345,9 @@ impl Services {
         self.has(|service| service.state != ServiceState::Closed)
     }
 
-    fn has(&self, asked: impl Fn(&Service) -> bool) -> bool {
+    fn has(&self, matches: impl Fn(&Service) -> bool) -> bool {
         let known = self.known();
-        known.is_some_and(|known| known.services.values().any(asked))
+        known.is_some_and(|known| known.services.values().any(matches))
     }
 }
 

@@ -16,8 +16,8 @@ const TRIES: u32 = 4;
 pub(super) struct Session {
     database: Database,
     client: Option<Client>,
-    /// Whether the connection was opened since this was last asked.
-    is_new: bool,
+    /// How many connections were opened so far.
+    opened: u32,
     failures: u32,
 }
 
@@ -26,29 +26,28 @@ impl Session {
         Self {
             database,
             client: None,
-            is_new: false,
+            opened: 0,
             failures: 0,
         }
     }
 
     /// Returns the open connection.
     pub(super) async fn client(&mut self) -> Result<&Client, Error> {
+        Ok(self.numbered().await?.0)
+    }
+
+    /// Returns the open connection and its number. What was learned over another one may not hold: after a
+    /// crash a server counts its transactions from an earlier one, and another copy of the database counts
+    /// its own.
+    pub(super) async fn numbered(&mut self) -> Result<(&Client, u32), Error> {
         let open = self.client.take().filter(|client| !client.is_closed());
         let client = if let Some(client) = open {
             client
         } else {
-            self.is_new = true;
+            self.opened += 1;
             self.database.connect().await?
         };
-        Ok(self.client.insert(client))
-    }
-
-    /// Opens the connection, and returns whether it has been opened since the last call. What was learned
-    /// over another one may not hold: the server may be another copy of the database, which counts its
-    /// transactions differently.
-    pub(super) async fn begins_anew(&mut self) -> Result<bool, Error> {
-        self.client().await?;
-        Ok(std::mem::take(&mut self.is_new))
+        Ok((self.client.insert(client), self.opened))
     }
 
     /// Notes a success. The next failure has all its tries again.

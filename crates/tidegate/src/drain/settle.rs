@@ -27,7 +27,7 @@ impl Settled {
         }
     }
 
-    /// Whether the event goes back only because its handlers asked to run later.
+    /// Whether the event goes back only because its handlers want to run later.
     pub(super) fn is_snoozed(&self) -> bool {
         matches!(self, Self::Retry(retried) if retried.is_snoozed())
     }

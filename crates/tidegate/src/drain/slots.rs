@@ -36,7 +36,7 @@ const START: Duration = Duration::from_secs(2);
 /// few statements, unless it was killed in the meantime.
 const LONGEST_CLOSING: Duration = Duration::from_secs(2);
 
-/// How often a drain that waits for such a slot asks for it.
+/// How often a drain that waits for such a slot requests it.
 const WHILE_CLOSING: Duration = Duration::from_millis(20);
 
 /// The most ready events that are counted to find out how many drains they need.
@@ -287,11 +287,11 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Processes the answers about slots.
-    pub(super) fn on_slot_answer(&mut self, told: &SlotAnswer, sent: Instant) {
-        if let Some(kept) = told.kept {
+    pub(super) fn on_slot_answer(&mut self, answer: &SlotAnswer, sent: Instant) {
+        if let Some(kept) = answer.kept {
             self.slot_kept(kept, sent);
         }
-        if let Some(left) = &told.surveyed {
+        if let Some(left) = &answer.surveyed {
             self.surveyed(left);
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! The position of attempts is surprising. The first attempt is a child of its publish. Later attempts, and
 //! replays, may come hours later. Each of them begins its own trace, with a link to the publish, because
-//! otherwise one trace would stretch over all of them.
+//! otherwise one trace would cover all of them.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Spans {
         self.lease = self.of_database();
     }
 
-    /// Records that a lease has brought this number of events.
+    /// Records that a lease contains this number of events.
     pub(super) fn leased(&mut self, count: usize) {
         let span = std::mem::replace(&mut self.lease, Span::none());
         self.database_answered(&span, "receive", count);

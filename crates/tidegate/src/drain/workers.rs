@@ -895,8 +895,8 @@ mod tests {
 
     /// A handler that waits until it is notified.
     fn waiting() -> (oneshot::Sender<()>, impl Future<Output = ()>) {
-        let (tell, told) = oneshot::channel::<()>();
-        (tell, async move { drop(told.await) })
+        let (sender, received) = oneshot::channel::<()>();
+        (sender, async move { drop(received.await) })
     }
 
     #[tokio::test]
@@ -928,9 +928,9 @@ mod tests {
     #[tokio::test]
     async fn what_shares_a_place_runs_at_once_and_what_has_one_of_its_own_waits_for_a_whole_one() {
         let workers = Pool::new(2, Handle::current());
-        let (told, mut ends) = (Vec::from([1, 2, 3, 4].map(|_| waiting())), Vec::new());
-        for (id, (tell, handlers)) in (1..).zip(told) {
-            ends.push(tell);
+        let (waiting, mut ends) = (Vec::from([1, 2, 3, 4].map(|_| waiting())), Vec::new());
+        for (id, (sender, handlers)) in (1..).zip(waiting) {
+            ends.push(sender);
             let part = PERMIT / 4;
             start(
                 &workers,
@@ -953,8 +953,8 @@ mod tests {
         };
         assert_eq!(running(&workers), [1, 2, 3, 4, 5]);
         // A quarter of a permit is too little for it.
-        for (left, tell) in ends.into_iter().enumerate() {
-            tell.send(()).unwrap();
+        for (left, sender) in ends.into_iter().enumerate() {
+            sender.send(()).unwrap();
             workers.ended().await;
             workers.open();
             assert_eq!(running(&workers).contains(&6), left == 3);
@@ -1004,28 +1004,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_handler_that_waits_lets_others_pass_though_most_are_quick() {
         let workers = quick_workers(2).await;
-        let (tell, one) = waiting();
+        let (sender, one) = waiting();
         start(&workers, work(1, one));
         start(&workers, work(2, async {}));
         assert_eq!(ids(&workers.ended().await), [2]);
         start(&workers, work(3, async {}));
         assert_eq!(ids(&workers.ended().await), [3]);
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         assert_eq!(ids(&workers.ended().await), [1]);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_handler_that_keeps_its_thread_to_itself_lets_others_pass_though_most_are_quick() {
         let workers = quick_workers(2).await;
-        let (tell, told) = std::sync::mpsc::channel::<()>();
-        start(&workers, work(1, async move { told.recv().unwrap() }));
+        let (sender, received) = std::sync::mpsc::channel::<()>();
+        start(&workers, work(1, async move { received.recv().unwrap() }));
         start(&workers, work(2, async {}));
         while let Some(at) = workers.open_at() {
             tokio::time::sleep_until(at).await;
             workers.open();
         }
         assert_eq!(ids(&workers.ended().await), [2]);
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         assert_eq!(ids(&workers.ended().await), [1]);
     }
 
@@ -1040,7 +1040,7 @@ mod tests {
     #[tokio::test]
     async fn a_lane_goes_on_with_what_stands_behind_as_long_as_all_goes_well() {
         let workers = Pool::new(2, Handle::current());
-        let (tell, two) = waiting();
+        let (sender, two) = waiting();
         let never = || work(4, async { unreachable!() });
         start(
             &workers,
@@ -1058,7 +1058,7 @@ mod tests {
             (ids(&workers.ended().await), workers.chained()),
             (vec![1], 2)
         );
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         let ended = workers.ended().await;
         assert_eq!(ids(&ended), [2, 3, 4]);
         let ran: Vec<bool> = ended
@@ -1106,7 +1106,7 @@ mod tests {
     #[tokio::test]
     async fn what_waits_can_be_taken_back_and_does_not_outlive_the_drain() {
         let workers = Pool::new(1, Handle::current());
-        let (tell, one) = waiting();
+        let (sender, one) = waiting();
         start(&workers, work(1, one));
         for id in [2, 3, 4] {
             start(&workers, work(id, async {}));
@@ -1115,11 +1115,11 @@ mod tests {
             workers.take_waiting(|_| true),
             [lease(2), lease(3), lease(4)]
         );
-        let (outlived, told) = oneshot::channel::<()>();
+        let (outlived, received) = oneshot::channel::<()>();
         start(&workers, work(5, async move { outlived.send(()).unwrap() }));
         drop(workers);
-        let _ = tell.send(());
-        assert!(told.await.is_err(), "event 5 was dropped unstarted");
+        let _ = sender.send(());
+        assert!(received.await.is_err(), "event 5 was dropped unstarted");
     }
 
     #[tokio::test(flavor = "multi_thread")]

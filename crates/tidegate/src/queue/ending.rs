@@ -77,14 +77,14 @@ pub(crate) fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
 
 /// Returns the results by handler, or null when no handler returned one.
 fn result(ends: &[HandlerEnd]) -> Option<Value> {
-    let told = ends.iter().filter_map(|end| match &end.result {
+    let results = ends.iter().filter_map(|end| match &end.result {
         Ok(Done {
             result: Some(result),
             ..
         }) => Some((end.handler.to_owned(), result.clone())),
         _ => None,
     });
-    let results: Map<String, Value> = told.collect();
+    let results: Map<String, Value> = results.collect();
     (!results.is_empty()).then_some(Value::Object(results))
 }
 

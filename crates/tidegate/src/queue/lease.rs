@@ -91,6 +91,8 @@ pub struct Walk {
     pub as_of: Option<i64>,
     /// No lease from before this transaction is alive.
     pub low: Option<i64>,
+    /// The connection, by the caller's count, over which all this was learned. It holds over no other.
+    pub connection: u32,
 }
 
 /// What to lease.
@@ -192,6 +194,7 @@ pub async fn lease(
             clear_to: row.get(1),
             as_of: row.get(2),
             low: row.get(3),
+            connection: request.walk.connection,
         };
         taken = row.get(4);
         batch.scanned = row

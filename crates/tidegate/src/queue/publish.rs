@@ -184,7 +184,7 @@ pub async fn publish_batch(
     rows.iter().map(Published::of).collect()
 }
 
-/// Records a message from outside, in the transaction that does what it asks for. Returns false if it was
+/// Records a message from outside, in the transaction that does what it requests. Returns false if it was
 /// taken in before. Waits for another transaction that takes in the same message.
 ///
 /// # Errors

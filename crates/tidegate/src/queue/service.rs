@@ -140,8 +140,8 @@ pub async fn report_service(
         ],
     )
     .await?;
-    let told = rows.first().map(|row| watched(row, 0)).transpose()?;
-    Ok(told.map(|(services, _)| services).unwrap_or_default())
+    let answer = rows.first().map(|row| watched(row, 0)).transpose()?;
+    Ok(answer.map(|(services, _)| services).unwrap_or_default())
 }
 
 /// Requests places and starts. Never waits for a lock.
@@ -195,7 +195,7 @@ type OfKinds = Vec<(String, Policy)>;
 /// What a drain receives with each lease.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Told {
+enum Entry {
     Service(Watched),
     Kind { kind: String, policy: Policy },
 }
@@ -207,13 +207,13 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
     let Some(text) = text else {
         return Ok(<_>::default());
     };
-    let told: Vec<Told> = serde_json::from_str(&text)
+    let entries: Vec<Entry> = serde_json::from_str(&text)
         .map_err(|error| Error::Invalid(format!("services: {error}")))?;
     let (mut services, mut policies) = (Vec::new(), Vec::new());
-    for told in told {
-        match told {
-            Told::Service(service) => services.push(service),
-            Told::Kind { kind, policy } => policies.push((kind, policy)),
+    for entry in entries {
+        match entry {
+            Entry::Service(service) => services.push(service),
+            Entry::Kind { kind, policy } => policies.push((kind, policy)),
         }
     }
     Ok((services, policies))

@@ -157,7 +157,7 @@ pub async fn close_slot(
 }
 
 /// Whether a producer should start a drain after its publish is committed: no drain at work will look again,
-/// and no other producer was recently told to start one. Runs in a transaction of its own.
+/// and no other producer has recently started one. Runs in its own transaction.
 ///
 /// # Errors
 /// When the database fails or does not answer.
