@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate::doctor::{self, State, Target};
-use tidegate::queue::sql;
 use tidegate::{Database, DrainOptions, Event as _};
 use tidegate_job::app;
 use tokio_postgres::types::{ToSql, Type};
@@ -540,7 +539,7 @@ async fn a_queue_that_nobody_drains_is_told_from_one_that_is_drained_too_little(
 /// How many events a drain could have taken.
 async fn untouched(client: &Client, seconds: f64) -> usize {
     let kinds = app::Event::KINDS;
-    let sql = &sql::doctor::UNTOUCHED;
+    let sql = support::statement("untouched");
     let values: [(&(dyn ToSql + Sync), Type); 2] =
         [(&seconds, Type::FLOAT8), (&kinds, Type::TEXT_ARRAY)];
     client.query_typed(sql.text, &values).await.unwrap().len()
@@ -672,7 +671,7 @@ async fn what_keeps_vacuum_from_its_work_is_named_and_ended_by_the_remedy() {
     examine(&db).await.is_ok("vacuum horizon");
     // Nobody waits ten minutes for a test: the statement with a limit of its own.
     let held = async || -> Vec<(String, String)> {
-        let sql = sql::doctor::HOLDERS.text;
+        let sql = support::statement("holders").text;
         let values: [(&(dyn ToSql + Sync), Type); 2] =
             [(&0.0_f64, Type::FLOAT8), (&0_i64, Type::INT8)];
         let rows = client.query_typed(sql, &values).await.unwrap();

@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 use crate::probe::{
     ProbeApp, act, drain, lease_request, number, options, probe_database, publish_acts,
 };
-use crate::support::TestDb;
+use crate::support::{TestDb, statement};
 
 /// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
 async fn miscounted(client: &Client) -> Vec<String> {
@@ -325,9 +325,9 @@ async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
                      AND (minute <> date_trunc('hour', minute) OR events NOT BETWEEN 0 AND 100000000000000000)";
     assert_eq!(number(&client, folded).await, 0);
     for statement in [
-        &queue::sql::survey::ENDED,
-        &queue::sql::survey::COURSE,
-        &queue::sql::prometheus::ENDED,
+        statement("ended"),
+        statement("course"),
+        statement("prometheus_ended"),
     ] {
         let nothing: Option<&str> = None;
         let (length, step) = (86_400_f64, 60_f64);

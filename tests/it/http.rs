@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use reqwest::header::{ALLOW, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Method, Response, redirect};
 use serde_json::{Value, json};
+use tidegate::admin::views;
 use tidegate::migrate::Migrate;
 use tidegate::outcome::Status;
 use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
@@ -247,7 +248,7 @@ async fn an_accepted_job_and_a_pending_one_are_answered_alike() {
     assert_eq!(answer, pending);
     assert_eq!(api.get(&href).await, (200, pending));
 
-    let stored = queue::show(&api.client, id).await.unwrap().unwrap();
+    let stored = views::show(&api.client, id).await.unwrap().unwrap();
     assert_eq!(stored["kind"], "service_request_use_job");
     assert_eq!(stored["payload"], body);
     let patient = body["patient_id"].as_str().unwrap();

@@ -5,13 +5,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::queue::{self, MOST_RELATED, sql};
+use tidegate::admin::views::{self, MOST_RELATED};
+use tidegate::queue::Statement;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::probe::number;
-use crate::support::{self, TestDb, binary, lease_away};
+use crate::support::{self, TestDb, binary, lease_away, statement};
 
 /// No test waits longer for a program to end.
 const PATIENCE: Duration = support::PATIENCE;
@@ -531,7 +532,7 @@ async fn a_lineage_is_bounded_and_ends_even_in_a_circle() {
     client.execute(many, &[]).await.unwrap();
     log(&client, 4000, Some(2900), None).await;
     // Far behind the bound, with its own ancestors and what came of it all the same.
-    let lineage = queue::lineage(&client, 2900).await.unwrap().unwrap();
+    let lineage = views::lineage(&client, 2900).await.unwrap().unwrap();
     assert_eq!((lineage.root, lineage.truncated), (2000, true));
     assert_eq!(lineage.events.len(), MOST_RELATED);
     for id in [2000, 2900, 4000] {
@@ -546,7 +547,7 @@ async fn a_lineage_is_bounded_and_ends_even_in_a_circle() {
     log(&client, 5002, Some(5001), None).await;
     log(&client, 5003, Some(5003), Some(5003)).await;
     assert_eq!(
-        queue::lineage(&client, 5001)
+        views::lineage(&client, 5001)
             .await
             .unwrap()
             .unwrap()
@@ -555,7 +556,7 @@ async fn a_lineage_is_bounded_and_ends_even_in_a_circle() {
         2
     );
     assert_eq!(
-        queue::lineage(&client, 5003)
+        views::lineage(&client, 5003)
             .await
             .unwrap()
             .unwrap()
@@ -563,7 +564,7 @@ async fn a_lineage_is_bounded_and_ends_even_in_a_circle() {
             .len(),
         1
     );
-    assert_eq!(queue::lineage(&client, 9999).await.unwrap(), None);
+    assert_eq!(views::lineage(&client, 9999).await.unwrap(), None);
     // Its parent has been cleaned up.
     log(&client, 6000, Some(5999), None).await;
     let told = run(&db, &["show", "6000"]).await.stdout;
@@ -932,11 +933,7 @@ SELECT 1000000 + n, 'form_archived', 'd' || n / 5, CASE WHEN n % 100 = 0 THEN 'F
   FROM (SELECT n, clock_timestamp() - make_interval(secs => (200000 - n) * 10) AS t FROM generate_series(1, 200000) AS n) AS f;
 VACUUM ANALYZE tidegate.event_queue, tidegate.event_log";
 
-async fn plan(
-    client: &Client,
-    statement: &sql::Statement,
-    values: &[&(dyn ToSql + Sync)],
-) -> String {
+async fn plan(client: &Client, statement: &Statement, values: &[&(dyn ToSql + Sync)]) -> String {
     let explain = format!("EXPLAIN {}", statement.text);
     let types = statement.params.iter().cloned();
     let params: Vec<(&(dyn ToSql + Sync), Type)> = values.iter().copied().zip(types).collect();
@@ -956,10 +953,10 @@ async fn d3_looking_reads_no_large_table_from_end_to_end() {
     assert!(number(&client, "SELECT count(*) FROM tidegate.event_log").await == 200_000);
     let ids: [&(dyn ToSql + Sync); 2] = [&1_000_006_i64, &501_i64];
     for plan in [
-        plan(&client, &sql::look::LINEAGE, &ids).await,
-        plan(&client, &sql::look::OVERVIEW, &[]).await,
-        plan(&client, &sql::look::EXPIRING, &[&300.0, &1000_i64]).await,
-        plan(&client, &sql::look::SHOW, &ids[..1]).await,
+        plan(&client, statement("lineage"), &ids).await,
+        plan(&client, statement("overview"), &[]).await,
+        plan(&client, statement("expiring"), &[&300.0, &1000_i64]).await,
+        plan(&client, statement("show"), &ids[..1]).await,
         list_plan(&client, None, None, None, None).await,
         list_plan(&client, None, Some("d7"), None, None).await,
         list_plan(&client, Some("FAILED"), None, Some(1_100_000), None).await,
@@ -974,7 +971,7 @@ async fn d3_looking_reads_no_large_table_from_end_to_end() {
     assert!(about.contains("correlation_id = 'd7'"), "{about}");
     // The figures by kind count the whole queue, but of the log only the last hour. (Of a small day's
     // partition, reading all of it is the best plan; nearly all rows are in the default one here.)
-    let stats = plan(&client, &sql::look::STATS, &[]).await;
+    let stats = plan(&client, statement("stats"), &[]).await;
     assert!(!stats.contains("Seq Scan on event_log_default"), "{stats}");
 }
 
@@ -1000,7 +997,7 @@ async fn list_plan(
         &None::<f64>,
         &None::<i64>,
     ];
-    plan(client, &sql::look::LIST, &values).await
+    plan(client, statement("list"), &values).await
 }
 
 #[tokio::test]

@@ -8,13 +8,13 @@ use std::future::poll_fn;
 
 use serde_json::Value;
 use tidegate::Event;
-use tidegate::admin::STATEMENTS;
-use tidegate::queue::sql::{Statement, doctor, live, look, schedule, survey};
+use tidegate::admin;
+use tidegate::queue::Statement;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 use crate::probe::{Probe, number, probe_database};
-use crate::support::TestDb;
+use crate::support::{TestDb, statement};
 
 const LARGE: i32 = 200_000;
 
@@ -118,18 +118,18 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
             .collect::<Vec<_>>()
     };
     for (statement, given) in [
-        (&survey::BLOCKED, values(&["100", "10000"])),
-        (&survey::GROUP, values(&["'group-8'", "100"])),
-        (&survey::DEAD, values(&["86400", "NULL::text", "20000"])),
-        (&survey::EVENT, values(&["-5"])),
-        (&survey::EVENT, values(&["5"])),
-        (&survey::CONTENT, values(&["-5"])),
+        (statement("blocked"), values(&["100", "10000"])),
+        (statement("group_events"), values(&["'group-8'", "100"])),
+        (statement("dead"), values(&["86400", "NULL::text", "20000"])),
+        (statement("event"), values(&["-5"])),
+        (statement("event"), values(&["5"])),
+        (statement("content"), values(&["-5"])),
         (
-            &survey::AUDIT,
+            statement("audit"),
             values(&["NULL::bigint", "NULL::text", "NULL::text", "50"]),
         ),
         (
-            &survey::AUDIT,
+            statement("audit"),
             values(&["40000", "'a7'", "NULL::text", "50"]),
         ),
     ] {
@@ -144,7 +144,10 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
         }
     }
     // A count is a pass over the first rows that are met, and over no others.
-    for plan in planner.plans("", &survey::DEPTHS, &values(&["1000"])).await {
+    for plan in planner
+        .plans("", statement("depths"), &values(&["1000"]))
+        .await
+    {
         let told = plan.to_string();
         assert!(told.contains("\"Node Type\":\"Limit\""), "{told}");
     }
@@ -181,7 +184,7 @@ async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
                 "true".to_owned(),
                 MOST.to_string(),
             ];
-            let plan = measured(&client, &filled_in(&look::SEARCH_FLOOR, &values)).await;
+            let plan = measured(&client, &filled_in(statement("search_floor"), &values)).await;
             assert_looked_at(&plan["Plan"], 2 * MOST, "search_floor");
             let floor = async |live: bool, logged: bool| -> i64 {
                 let values = [
@@ -190,8 +193,10 @@ async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
                     logged.to_string(),
                     MOST.to_string(),
                 ];
-                let floor = filled_in(&look::SEARCH_FLOOR, &values);
-                client.query_one(&floor, &[]).await.unwrap().get(0)
+                let floor = filled_in(statement("search_floor"), &values);
+                let floor: String = client.query_one(&floor, &[]).await.unwrap().get(0);
+                let floor: Value = serde_json::from_str(&floor).unwrap();
+                floor["id"].as_i64().unwrap()
             };
             let (log_alone, of_both) = (floor(false, true).await, floor(true, true).await);
             let below = if before == "NULL" { 0 } else { -100_000 };
@@ -203,12 +208,12 @@ async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
                 (0, "'FAILED'", log_alone),
                 (8, "'2000-01-01'", of_both),
             ] {
-                let mut values = vec![null(); look::LIST.params.len()];
+                let mut values = vec![null(); statement("list").params.len()];
                 values[2] = "50".to_owned();
                 values[5].clone_from(&before);
                 value.clone_into(&mut values[at]);
                 values[10] = above.to_string();
-                let plan = measured(&client, &filled_in(&look::LIST, &values)).await;
+                let plan = measured(&client, &filled_in(statement("list"), &values)).await;
                 assert_looked_at(&plan["Plan"], 2 * MOST, value);
             }
         }
@@ -260,7 +265,7 @@ async fn schedules_that_are_not_due_are_not_read() {
     let mut planner = Planner::of(&db).await;
     for before in ["", "ANALYZE tidegate.schedule"] {
         let values = ["'{act}'::text[]", "0", "200", "NULL::float8"].map(str::to_owned);
-        let statement = &schedule::DUE_SCHEDULES;
+        let statement = statement("due_schedules");
         let plans = planner.plans(before, statement, &values).await;
         let told = serde_json::to_string(&plans).unwrap();
         let walks = told.contains("schedule_due") && !told.contains("schedule_id_key");
@@ -353,19 +358,19 @@ async fn assert_plans(db: &TestDb) {
 async fn assert_plans_of(planner: &mut Planner) {
     for after in [0, 100_000] {
         for page in [8, 1000] {
-            assert_plan(planner, "", &live::LEASE, &lease(after, page, false)).await;
-            assert_plan(planner, "", &live::LEASE, &lease(after, page, true)).await;
+            assert_plan(planner, "", statement("lease"), &lease(after, page, false)).await;
+            assert_plan(planner, "", statement("lease"), &lease(after, page, true)).await;
         }
     }
-    assert_plan(planner, "", &live::PROMOTE, &["1000".to_owned()]).await;
+    assert_plan(planner, "", statement("promote"), &["1000".to_owned()]).await;
     for (statement, values) in under_the_lease() {
         assert_plan(planner, &leased(), statement, &values).await;
     }
     let expired = leased() + "; UPDATE tidegate.lease SET expires_at = now() - interval '1 second'";
     let sweep = [quoted(OTHER), "'{}'".to_owned()];
-    assert_plan(planner, &expired, &live::SWEEP, &sweep).await;
+    assert_plan(planner, &expired, statement("sweep"), &sweep).await;
     let given_back = [quoted(WORKER), "'{}'".to_owned()];
-    assert_plan(planner, &leased(), &live::SWEEP, &given_back).await;
+    assert_plan(planner, &leased(), statement("sweep"), &given_back).await;
 }
 
 /// Which index each scan of the queue walks in the plans that a session keeps.
@@ -397,34 +402,34 @@ fn under_the_lease() -> Vec<(&'static Statement, Vec<String>)> {
     let token = || quoted(TOKEN);
     vec![
         (
-            &live::READ_LEASED,
+            statement("read_leased"),
             vec![token(), "0".to_owned(), "1000".to_owned()],
         ),
         (
-            &live::READ_LEASED,
+            statement("read_leased"),
             vec![token(), "0".to_owned(), "1".to_owned()],
         ),
-        (&live::IN_HAND, vec![array(&[TOKEN, OTHER])]),
-        (&live::COMPLETE, complete(1)),
-        (&live::COMPLETE, complete(500)),
-        (&live::FINALIZE, finalize(1)),
-        (&live::FINALIZE, finalize(500)),
+        (statement("in_hand"), vec![array(&[TOKEN, OTHER])]),
+        (statement("complete"), complete(1)),
+        (statement("complete"), complete(500)),
+        (statement("finalize"), finalize(1)),
+        (statement("finalize"), finalize(500)),
         (
-            &live::HAND_BACK,
+            statement("hand_back"),
             vec![
                 quoted(WORKER),
                 each(500, &|id| id.to_string()),
                 each(500, &|_| TOKEN.to_owned()),
             ],
         ),
-        (&live::RETRY, retry(1)),
-        (&live::RETRY, retry(500)),
+        (statement("retry"), retry(1)),
+        (statement("retry"), retry(500)),
         (
-            &live::SAVE_PROGRESS,
+            statement("save_progress"),
             vec![one(), token(), "'{}'".to_owned()],
         ),
         (
-            &live::END_UNREADABLE,
+            statement("end_unreadable"),
             vec![token(), one(), "'why'".to_owned()],
         ),
     ]
@@ -487,7 +492,7 @@ fn finalize(ends: u32) -> Vec<String> {
     values.extend(std::iter::repeat_n(each(ends, &|_| "NULL".to_owned()), 3));
     values.push("false".to_owned());
     // The rest are the columns of follow-ups.
-    values.resize(live::FINALIZE.params.len(), "'{}'".to_owned());
+    values.resize(statement("finalize").params.len(), "'{}'".to_owned());
     values
 }
 
@@ -552,28 +557,28 @@ async fn who_asks_for_a_few_events_of_a_large_queue_does_not_read_it() {
     let mut planner = Planner::of(&db).await;
     let null = || "NULL".to_owned();
     let list = |at: usize, value: &str| {
-        let mut values = vec![null(); look::LIST.params.len()];
+        let mut values = vec![null(); statement("list").params.len()];
         values[2] = "20".to_owned();
         value.clone_into(&mut values[at]);
         values
     };
-    let mut of_verbs = STATEMENTS.iter().flat_map(|(_, own)| *own);
-    let leases = of_verbs.find(|statement| statement.name == "leases");
+    let of_doctor = admin::statements().filter(|statement| statement.name == "leases");
+    let doctors_leases = of_doctor.last();
     let few: Vec<(&Statement, Vec<String>)> = vec![
-        (&look::SHOW, vec!["100003".to_owned()]),
-        (&look::JOB, vec!["100003".to_owned(), "60".to_owned()]),
-        (leases.unwrap(), vec!["20".to_owned()]),
-        (&look::LIST, list(0, "'PENDING'")),
-        (&look::LIST, list(0, "'PROCESSING'")),
-        (&look::LIST, list(3, "'group-2'")),
-        (&look::LIST, list(5, "100")),
+        (statement("show"), vec!["100003".to_owned()]),
+        (statement("job"), vec!["100003".to_owned(), "60".to_owned()]),
+        (statement("leases"), vec!["20".to_owned()]),
+        (statement("list"), list(0, "'PENDING'")),
+        (statement("list"), list(0, "'PROCESSING'")),
+        (statement("list"), list(3, "'group-2'")),
+        (statement("list"), list(5, "100")),
         (
-            &look::LINEAGE,
+            statement("lineage"),
             vec!["100003::bigint".to_owned(), "50".to_owned()],
         ),
-        (&doctor::LEASES, vec!["60".to_owned()]),
+        (doctors_leases.unwrap(), vec!["60".to_owned()]),
         (
-            &doctor::UNTOUCHED,
+            statement("untouched"),
             vec!["0".to_owned(), array(Probe::KINDS)],
         ),
     ];
@@ -670,7 +675,7 @@ async fn b13_what_expires_soon_is_found_by_its_deadline_however_many_have_one() 
         run(&db, statistics).await;
         let mut planner = Planner::of(&db).await;
         let values = ["300".to_owned(), "10000".to_owned()];
-        let plans = planner.plans("", &look::EXPIRING, &values).await;
+        let plans = planner.plans("", statement("expiring"), &values).await;
         let (mut faults, mut walked) = (Vec::new(), Vec::new());
         for plan in &plans {
             inspect(&plan["Plan"], &mut faults);

@@ -8,7 +8,6 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::Value;
 use tidegate::Database;
 use tidegate::prometheus::{Exporter, Format, metrics};
-use tidegate::queue::sql::prometheus::{EVENTS, WALK};
 use tidegate_job::app;
 use tidegate_job::http::{self, Access, Scrapes};
 use tokio::net::TcpListener;
@@ -20,7 +19,7 @@ use crate::cli::Cli;
 use crate::http::Api;
 use crate::probe::{ProbeApp, drain, options, probe_database, publish_acts};
 use crate::roles::as_user;
-use crate::support::{self, TestDb, project_file};
+use crate::support::{self, TestDb, project_file, statement};
 
 /// Returns the URL of a login that may only read figures, in a database with the roles.
 async fn readable(db: &TestDb, kinds: &[&'static str]) -> String {
@@ -212,12 +211,12 @@ async fn of_a_large_queue_a_scrape_reads_a_bounded_part_and_says_so() {
     assert_eq!(told.get("tidegate_events_truncated"), Some(&1.0));
     assert_eq!(told.get(ready), Some(&100_000.0));
     client
-        .batch_execute(&format!("BEGIN; {WALK}"))
+        .batch_execute("BEGIN; SET LOCAL enable_seqscan = off")
         .await
         .unwrap();
     let explain = format!(
         "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {}",
-        EVENTS.text.replace("$1", "100000")
+        statement("prometheus_events").text.replace("$1", "100000")
     );
     let plan: Value = client.query_one(&explain, &[]).await.unwrap().get(0);
     let met = met(&plan[0]["Plan"]);

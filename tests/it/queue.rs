@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::admin::STATEMENTS;
+use tidegate::admin::{self, views};
 use tidegate::lease::{Fate, Lease, LeasedEvent};
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
@@ -59,8 +59,7 @@ fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
 async fn every_statement_prepares_against_the_migrated_schema() {
     let db = probe_database().await;
     let client = db.client().await;
-    let of_verbs = STATEMENTS.iter().flat_map(|(_, own)| own.iter().copied());
-    for statement in queue::statements().chain(of_verbs) {
+    for statement in queue::statements().chain(admin::statements()) {
         let prepared = client.prepare_typed(statement.text, statement.params).await;
         let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));
         assert_eq!(prepared.params(), statement.params, "{}", statement.name);
@@ -458,7 +457,7 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
         let shown = transaction.query(show, &[&i64::from(id)]).await.unwrap();
         let job = "SELECT status FROM tidegate.job($1)";
         let job = transaction.query(job, &[&i64::from(id)]).await.unwrap();
-        let lineage = queue::lineage(&transaction, i64::from(id)).await.unwrap();
+        let lineage = views::lineage(&transaction, i64::from(id)).await.unwrap();
         let locks: i64 = transaction
             .query_one(LOCKS_ON_THE_LOG, &[])
             .await

@@ -6,9 +6,9 @@ use std::io::Cursor;
 
 use futures_util::SinkExt;
 use serde_json::Value;
-use tidegate::admin::STATEMENTS;
+use tidegate::admin;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
-use tidegate::queue::{self, sql::Statement};
+use tidegate::queue::{self, Statement};
 use tidegate::{Database, Event};
 use tidegate_job::app;
 use tokio_postgres::error::SqlState;
@@ -287,8 +287,7 @@ const BY_HAND: &[&str] = &[
 async fn every_statement_works_for_its_roles_and_is_refused_to_others() {
     let mut world = World::new().await;
     let mut lines = BTreeSet::new();
-    let of_verbs = STATEMENTS.iter().flat_map(|(_, own)| own.iter().copied());
-    for statement in queue::statements().chain(of_verbs) {
+    for statement in queue::statements().chain(admin::statements()) {
         let may = world.allowed(async |transaction| run(transaction, statement).await);
         lines.insert(format!("{}: {:?}", statement.name, may.await));
     }

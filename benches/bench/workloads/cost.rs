@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate::Event;
-use tidegate::queue::{self, LeaseRequest, Walk, sql};
+use tidegate::queue::{self, LeaseRequest, Walk};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use uuid::Uuid;
@@ -245,13 +245,9 @@ async fn lease_buffers(queue: &Queue) -> Outcome<f64> {
         "NULL",
         "NULL",
     ];
-    let plan = explain(
-        &queue.client,
-        &sql::live::LEASE,
-        "ANALYZE, BUFFERS",
-        &values,
-    )
-    .await?;
+    let lease = tidegate::queue::statements().find(|known| known.name == "lease");
+    let lease = lease.ok_or("there is no statement lease")?;
+    let plan = explain(&queue.client, lease, "ANALYZE, BUFFERS", &values).await?;
     let root = &plan["Plan"];
     let pages = |field: &str| root[field].as_f64().unwrap_or(0.0);
     Ok(pages("Shared Hit Blocks") + pages("Shared Read Blocks"))

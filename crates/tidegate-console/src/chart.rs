@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
-use tidegate::survey::{KindFigures, Span, Step};
+use tidegate::admin::views::{KindFigures, Span, Step};
 
 use crate::html::{millis, number, share};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, OriginalUri};
 use axum::http::request::Parts;
+use tidegate::admin::views::Rights;
 use tidegate::program::Service;
-use tidegate::survey::Rights;
 
 use crate::flash;
 use crate::link::Base;

@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate::Error;
+use tidegate::admin::views::Rights;
 use tidegate::program::Service;
 use tidegate::prometheus::Exporter;
-use tidegate::survey::Rights;
 
 use crate::checkup::Checkup;
 use crate::settings::Settings;

@@ -68,6 +68,21 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
+    /// Turns the driver's errors into errors of this stage.
+    pub(crate) fn at(stage: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
+        move |source| Self::Database { stage, source }
+    }
+
+    /// Returns the answer of work, or an error of this stage if the work takes longer than `limit`.
+    pub(crate) async fn within<T>(
+        stage: &'static str,
+        limit: Duration,
+        work: impl Future<Output = Result<T, Self>>,
+    ) -> Result<T, Self> {
+        let late = Self::TimedOut { stage, limit };
+        tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
+    }
+
     /// Returns the SQLSTATE, when the database itself answered with an error.
     #[must_use]
     pub fn sqlstate(&self) -> Option<&SqlState> {

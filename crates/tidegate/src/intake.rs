@@ -116,14 +116,10 @@ impl<'a> Receiver<'a> {
     ) -> Result<Receipt, Error> {
         message.check()?;
         let received = self.receive_once(message);
-        let Some(limit) = time else {
-            return received.await;
-        };
-        let stage = "receive";
-        let late = Error::TimedOut { stage, limit };
-        tokio::time::timeout(limit, received)
-            .await
-            .unwrap_or(Err(late))
+        match time {
+            Some(limit) => Error::within("receive", limit, received).await,
+            None => received.await,
+        }
     }
 
     /// Takes the connection out of the receiver while it works. If this future is dropped halfway, the
@@ -146,8 +142,7 @@ async fn take_in(
     message: &Message,
     intake: &TakeIn,
 ) -> Result<Receipt, Error> {
-    let failed = |stage| move |source| Error::Database { stage, source };
-    let transaction = client.transaction().await.map_err(failed("begin"))?;
+    let transaction = client.transaction().await.map_err(Error::at("begin"))?;
     if !queue::receive(&transaction, &message.source, &message.id).await? {
         return Ok(Receipt::Repeated);
     }
@@ -159,8 +154,8 @@ async fn take_in(
     // An intake may overlook that one of its own statements failed. Then the commit would roll back without
     // an error.
     let alive = transaction.batch_execute("SELECT 1").await;
-    alive.map_err(failed("receive"))?;
-    transaction.commit().await.map_err(failed("commit"))?;
+    alive.map_err(Error::at("receive"))?;
+    transaction.commit().await.map_err(Error::at("commit"))?;
     Ok(Receipt::Taken)
 }
 

@@ -67,7 +67,7 @@
 //! A drain is a pipeline. Each stage is a file or a folder of that name in `src/`:
 //!
 //! 1. `budget`: computes how long the run may take.
-//! 2. `queue`: leases a batch of events. The statements are in `queue/sql`.
+//! 2. `queue`: leases a batch of events. Each statement stands beside its call.
 //! 3. `event`: decodes each leased row (`lease`) into the program's enum.
 //! 4. `dispatch`: one `match` lists the handlers of an event. `handler` is what a handler returns, and
 //!    `context` is what it may ask of the engine. `batch` lets events share one call to a service.
@@ -83,8 +83,8 @@
 //! - Publishing: `periodic` and `schedule` (periodic events and when they are due), `intake` (messages from
 //!   outside, each taken in once), `wake` (a producer starts a drain), `chain` (a drain starts the next one).
 //! - Operating: `admin` (what operators request, a file for each verb, and their list; `admin::invocation` is
-//!   the format of Lambda and of `--json`), `moment` (times as operators write them), `look` and `survey`
-//!   (views that read a bounded number of rows), `doctor` (checks of a database), `status` (what reports of
+//!   the format of Lambda and of `--json`), `admin::views` (views that read a bounded number of rows),
+//!   `moment` (times as operators write them), `doctor` (checks of a database), `status` (what reports of
 //!   drains share with these).
 //! - Storing: `retention` (how finished events leave the log) and `steps` (how a cleanup runs its steps),
 //!   `forget` (the data about people in a program's own tables), `sealing` and `seal` (encrypted payloads and
@@ -144,8 +144,6 @@ pub mod intake;
 #[cfg(feature = "admin")]
 pub mod logs;
 #[cfg(feature = "admin")]
-pub mod look;
-#[cfg(feature = "admin")]
 pub mod metrics;
 #[cfg(feature = "admin")]
 mod moment;
@@ -153,8 +151,6 @@ mod moment;
 pub mod prometheus;
 #[cfg(feature = "admin")]
 pub mod retention;
-#[cfg(feature = "admin")]
-pub mod survey;
 #[cfg(feature = "admin")]
 pub mod wake;
 

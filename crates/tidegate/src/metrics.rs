@@ -79,26 +79,43 @@ impl Metrics {
         if let Some(database) = &self.database {
             document.also_by("Database", database);
         }
-        for (name, count) in counts(report) {
-            document.metric(name, "Count", json!(count));
-        }
-        document.metric("Drains", "Count", json!(u8::from(succeeded)));
-        let broken = succeeded && !report.is_balanced();
-        document.metric("ReportBroken", "Count", json!(u8::from(broken)));
-        if succeeded {
-            document.metric("Backlog", "Count", json!(report.backlog));
-            document.metric("OldestAgeMs", "Milliseconds", json!(report.oldest_age_ms));
-            document.metric("Expiring", "Count", json!(report.expiring));
-            document.metric("ServicesDown", "Count", json!(services_down(report)));
-        }
         // A metric that is never sent costs nothing.
-        if !succeeded {
-            document.metric("DrainsFailed", "Count", json!(1));
+        let if_known = |value: u64| succeeded.then_some(value);
+        let broken = succeeded && !report.is_balanced();
+        let still_running = Some(report.still_running).filter(|running| *running > 0);
+        for (name, unit, value) in [
+            ("Leased", "Count", Some(report.leased)),
+            ("Completed", "Count", Some(report.completed)),
+            (
+                "CompletedWithErrors",
+                "Count",
+                Some(report.completed_with_errors),
+            ),
+            ("Failed", "Count", Some(report.failed)),
+            ("Retried", "Count", Some(report.retried)),
+            ("Released", "Count", Some(report.released)),
+            ("LeaseLost", "Count", Some(report.lease_lost)),
+            ("Expired", "Count", Some(report.expired)),
+            ("Abandoned", "Count", Some(report.abandoned)),
+            ("Published", "Count", Some(report.published)),
+            ("Drains", "Count", Some(u64::from(succeeded))),
+            ("ReportBroken", "Count", Some(u64::from(broken))),
+            ("Backlog", "Count", if_known(report.backlog)),
+            (
+                "OldestAgeMs",
+                "Milliseconds",
+                if_known(report.oldest_age_ms),
+            ),
+            ("Expiring", "Count", if_known(report.expiring)),
+            ("ServicesDown", "Count", if_known(services_down(report))),
+            ("DrainsFailed", "Count", (!succeeded).then_some(1)),
+            ("StillRunning", "Count", still_running),
+            ("BudgetUsedPercent", "Percent", Some(budget_used(report))),
+        ] {
+            if let Some(value) = value {
+                document.metric(name, unit, json!(value));
+            }
         }
-        if report.still_running > 0 {
-            document.metric("StillRunning", "Count", json!(report.still_running));
-        }
-        document.metric("BudgetUsedPercent", "Percent", json!(budget_used(report)));
         document.latency(&figures.took());
         let kinds: Map<String, Value> = figures
             .kinds()
@@ -132,27 +149,12 @@ impl Metrics {
     }
 }
 
-fn counts(report: &DrainReport) -> [(&'static str, u64); 10] {
-    [
-        ("Leased", report.leased),
-        ("Completed", report.completed),
-        ("CompletedWithErrors", report.completed_with_errors),
-        ("Failed", report.failed),
-        ("Retried", report.retried),
-        ("Released", report.released),
-        ("LeaseLost", report.lease_lost),
-        ("Expired", report.expired),
-        ("Abandoned", report.abandoned),
-        ("Published", report.published),
-    ]
-}
-
 /// Counts the services that do not answer. Services that an operator has paused do not count, because they
 /// may well answer.
-fn services_down(report: &DrainReport) -> usize {
+fn services_down(report: &DrainReport) -> u64 {
     let down = report.services_down.iter();
-    down.filter(|service| service.state != ServiceState::Paused)
-        .count()
+    let silent = down.filter(|service| service.state != ServiceState::Paused);
+    silent.count() as u64
 }
 
 fn budget_used(report: &DrainReport) -> u64 {

@@ -10,12 +10,13 @@ use std::time::Duration;
 use refinery_core::{Migration, Runner};
 use serde::Serialize;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, GenericClient, Row, Transaction};
+use tokio_postgres::{Client, Row, Transaction};
 
 pub use self::stored::{Payloads, StoredSettings};
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::policy::Policy;
+use crate::queue::Queryable;
 use crate::steps::make_partitions;
 use crate::{queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
@@ -334,7 +335,7 @@ impl Migrate<'_> {
 
 /// Returns the first row of an answer.
 pub(crate) async fn first_row(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     sql: &str,
     values: &[(&(dyn ToSql + Sync), Type)],
 ) -> Result<Option<Row>, Error> {
@@ -433,10 +434,7 @@ async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), 
 }
 
 /// Returns the version that a history has reached, or `None` when it has not begun.
-async fn applied_version(
-    client: &(impl GenericClient + Sync),
-    history: &str,
-) -> Result<Option<i32>, Error> {
+async fn applied_version(client: &impl Queryable, history: &str) -> Result<Option<i32>, Error> {
     let exists = "SELECT to_regclass($1) IS NOT NULL";
     let exists = first_row(client, exists, &[(&history, Type::TEXT)]).await?;
     if !exists.is_some_and(|row| row.get(0)) {
@@ -454,7 +452,7 @@ async fn applied_version(
 /// # Errors
 /// [`Error::Migrate`] says what is missing or newer.
 pub async fn check(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     kinds: &[&str],
     tables: &[Migrations],
 ) -> Result<(), Error> {
@@ -501,7 +499,7 @@ impl std::fmt::Display for Version {
 
 /// Returns the versions of the queue's history and of those of `tables`.
 pub(crate) async fn versions(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     tables: &[Migrations],
 ) -> Result<Vec<Version>, Error> {
     let mut versions = Vec::new();

@@ -31,16 +31,6 @@ impl CatchUp {
     }
 }
 
-/// Parses `none`, `last` or `all`.
-///
-/// # Errors
-/// A sentence that says what is allowed.
-pub fn parse_catch_up(text: &str) -> Result<CatchUp, String> {
-    let mut all = [CatchUp::None, CatchUp::Last, CatchUp::All].into_iter();
-    all.find(|one| one.as_str() == text)
-        .ok_or_else(|| format!("must be none, last or all, got {text:?}"))
-}
-
 /// The slots of a schedule, and the group of its events.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Periodic {

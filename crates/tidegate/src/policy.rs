@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::budget::millis;
 use crate::lease::LeasedEvent;
 use crate::outcome::RetryPolicy;
 
@@ -40,10 +41,6 @@ pub struct Policy {
     pub(crate) batch: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch_within_ms: Option<u64>,
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Policy {

@@ -13,16 +13,19 @@
 //! # }
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::Number;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
+use tokio_postgres::IsolationLevel;
 
 use crate::connect::Database;
 use crate::error::Error;
-use crate::queue::prometheus::{Ended, Figures, MOST_EVENTS, figures};
+use crate::queue::documents;
+use crate::queue::statement::statements;
 
 /// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,63 +57,204 @@ impl Format {
     }
 }
 
-/// Bounds of the latency buckets, as in `tidegate.minute_stats`: in milliseconds, and as the text of `le`.
-const BOUNDS: [(i64, &str); 8] = [
-    (50, "0.05"),
-    (250, "0.25"),
-    (1000, "1.0"),
-    (5000, "5.0"),
-    (30_000, "30.0"),
-    (120_000, "120.0"),
-    (600_000, "600.0"),
-    (3_600_000, "3600.0"),
+/// Every metric: its name, its type and its help. The first one is the only one of a database that does not
+/// answer.
+const METRICS: [&str; 14] = [
+    "tidegate_up gauge Whether the database has answered with the figures of its queue.",
+    "tidegate_schema_info gauge The version of the queue's schema, as a label; always 1.",
+    "tidegate_events gauge Live events by kind and state, of the 100,000 with the lowest ids.",
+    "tidegate_events_truncated gauge 1 when there may be more live events than tidegate_events counts.",
+    "tidegate_oldest_ready_seconds gauge How long the oldest ready event has been ready; 0 when none is.",
+    "tidegate_finished_total counter Events that have ended, by kind and status.",
+    "tidegate_attempts_total counter Attempts of events that have ended, by kind.",
+    "tidegate_latency_seconds histogram Time from the publish of an event to its end, by kind.",
+    "tidegate_stuck_events gauge Events in the hands of workers that have not renewed their leases, 10,000 at most.",
+    "tidegate_blocked_groups gauge Groups whose first event waits for its time while others wait behind it, of the 10,000 delayed events that are due first.",
+    "tidegate_expiring_events gauge Events that have not started and whose deadline comes within this time, 10,000 at most.",
+    "tidegate_service_open gauge 1 when an outside service is not called: it does not answer, or is paused.",
+    "tidegate_last_drain_timestamp_seconds gauge When the last drain came to its end, within a week. Missing when none did.",
+    "tidegate_drains_running gauge Drains that are at work.",
 ];
 
-const STATES: [&str; 6] = [
-    "ready",
-    "planned",
-    "retrying",
-    "running",
-    "paused",
-    "waiting_for_service",
-];
+/// A sample, as the statements below return it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Sample {
+    /// The name of its metric.
+    metric: String,
+    /// What is added to the name, in a histogram.
+    #[serde(default)]
+    suffix: String,
+    /// Names and values in turn.
+    labels: Vec<String>,
+    value: Number,
+}
 
-const STATUSES: [(&str, &str); 3] = [
-    ("COMPLETED", "completed"),
-    ("COMPLETED_WITH_ERRORS", "completed_with_errors"),
-    ("FAILED", "failed"),
-];
+/// The most live events that are counted. Counting this many takes a twentieth of a second.
+const MOST_EVENTS: i64 = 100_000;
+
+/// The most rows that are read for groups, for deadlines and for stuck events.
+const MOST_LOOKED_AT: i64 = 10_000;
+
+/// The database cancels a statement that takes longer.
+const STATEMENT_TIMEOUT: &str = "SET LOCAL statement_timeout = 5000";
+
+/// Runs before [`EVENTS`]. If a queue is only a little larger than the sample, the planner prefers to read
+/// and sort all of it. It may also not know yet how large the queue is.
+const WALK: &str = "SET LOCAL enable_seqscan = off";
+
+/// Runs after [`EVENTS`].
+const AS_USUAL: &str = "SET LOCAL enable_seqscan TO DEFAULT";
+
+// Each reads a bounded number of rows of the queue, whatever its size, and none reads the log.
+// `tidegate_read` may run all of them. Kinds that no program has registered share the name `other`. Every
+// registered kind has its samples: a counter that begins at 0 misses nothing.
+statements! {
+    /// Live events by kind and state, among the first `$1` by id, and how long the oldest ready one has been
+    /// ready. Reading by id costs little and includes the oldest events.
+    ///
+    /// The state of an event is the first of these that applies: `running` if it is leased; `paused` if its
+    /// kind is paused; `waiting_for_service` if its kind needs a service that is not called; `retrying` or
+    /// `planned` if its time has not come, after an attempt or without one; otherwise `ready`.
+    EVENTS: "prometheus_events" [INT8] = "\
+WITH held AS MATERIALIZED (
+    SELECT ids FROM tidegate.held
+), live AS (
+    SELECT q.kind, q.id, q.delayed, q.attempts, q.available_at, q.created_at
+      FROM tidegate.event_queue AS q ORDER BY q.id LIMIT $1
+), stated AS (
+    SELECT coalesce(k.kind, 'other') AS kind, greatest(q.available_at, q.created_at) AS since,
+           CASE WHEN q.id <@ held.ids THEN 'running'
+                WHEN k.paused THEN 'paused'
+                WHEN q.kind = ANY (down.kinds) THEN 'waiting_for_service'
+                WHEN NOT q.delayed OR q.available_at <= statement_timestamp() THEN 'ready'
+                WHEN q.attempts > 0 THEN 'retrying'
+                ELSE 'planned' END AS state
+      FROM live AS q
+     CROSS JOIN held
+     CROSS JOIN (SELECT ARRAY(SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed') AS kinds) AS down
+      LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind
+), counted AS MATERIALIZED (
+    SELECT s.kind, s.state, count(*) AS events, greatest(0, extract(epoch FROM statement_timestamp() - min(s.since))) AS age
+      FROM stated AS s GROUP BY s.kind, s.state
+), sample AS (
+    SELECT k.kind, s.place, s.state, coalesce(c.events, 0) AS events, coalesce(c.age, 0) AS age
+      FROM (SELECT e.kind FROM tidegate.event_kind AS e UNION SELECT c.kind FROM counted AS c) AS k
+     CROSS JOIN unnest('{ready,planned,retrying,running,paused,waiting_for_service}'::text[]) WITH ORDINALITY AS s(state, place)
+      LEFT JOIN counted AS c USING (kind, state))
+SELECT jsonb_build_object('metric', 'tidegate_events_truncated', 'labels', '{}'::text[],
+                          'value', (coalesce(sum(c.events), 0) >= $1)::int)::text
+  FROM counted AS c
+UNION ALL
+(SELECT m.document FROM sample AS s
+  CROSS JOIN LATERAL (
+      SELECT jsonb_build_object('metric', 'tidegate_events', 'labels', ARRAY['kind', s.kind, 'state', s.state], 'value', s.events)::text
+      UNION ALL
+      SELECT jsonb_build_object('metric', 'tidegate_oldest_ready_seconds', 'labels', ARRAY['kind', s.kind], 'value', trim_scale(s.age))::text
+       WHERE s.state = 'ready') AS m(document)
+  ORDER BY s.kind COLLATE \"C\", s.place)";
+
+    /// All events that have ever ended, by kind and status, their attempts, and the histogram of their
+    /// latency. Its buckets are those of `tidegate.minute_stats`.
+    ENDED: "prometheus_ended" [] = "\
+WITH ended AS (
+    SELECT coalesce(k.kind, 'other') AS kind, m.status, m.within_ms, least(sum(m.events), 1e17) AS events,
+           least(sum(m.attempts), 1e17) AS attempts, sum(m.latency_ms) AS latency_ms
+      FROM tidegate.minute_stats AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
+     GROUP BY coalesce(k.kind, 'other'), m.status, m.within_ms
+    UNION ALL
+    SELECT k.kind, NULL, NULL, 0, 0, 0 FROM tidegate.event_kind AS k)
+SELECT jsonb_build_object('metric', s.metric, 'suffix', s.suffix, 'labels', array_remove(ARRAY['kind', e.kind, s.label, s.of], NULL),
+                          'value', trim_scale(sum(s.value)))::text
+  FROM ended AS e
+ CROSS JOIN LATERAL (
+       SELECT 1, 'tidegate_finished_total', '', 'status', lower(status), CASE WHEN e.status = status THEN e.events ELSE 0 END
+         FROM unnest('{COMPLETED,COMPLETED_WITH_ERRORS,FAILED}'::text[]) AS status
+        UNION ALL
+       SELECT 2, 'tidegate_attempts_total', '', NULL, NULL, e.attempts
+        UNION ALL
+       SELECT 3, 'tidegate_latency_seconds', '_bucket', 'le', b.le, CASE WHEN e.within_ms <= b.ms OR b.ms IS NULL THEN e.events ELSE 0 END
+         FROM (VALUES (50, '0.05'), (250, '0.25'), (1000, '1.0'), (5000, '5.0'), (30000, '30.0'), (120000, '120.0'), (600000, '600.0'),
+                      (3600000, '3600.0'), (NULL, '+Inf')) AS b(ms, le)
+        UNION ALL
+       SELECT 4, 'tidegate_latency_seconds', '_sum', NULL, NULL, e.latency_ms / 1000.0
+        UNION ALL
+       SELECT 5, 'tidegate_latency_seconds', '_count', NULL, NULL, e.events) AS s(place, metric, suffix, label, of, value)
+ GROUP BY e.kind, s.place, s.metric, s.suffix, s.label, s.of
+ ORDER BY e.kind COLLATE \"C\", s.place, CASE WHEN s.label = 'le' THEN s.of::float8 END, s.of";
+
+    /// Figures that belong to no kind, from at most `$1` events for each figure.
+    STATE: "prometheus_state" [INT8] = "\
+SELECT jsonb_build_object('metric', s.metric, 'labels', s.labels, 'value', trim_scale(s.value))::text
+  FROM (VALUES
+       ('tidegate_schema_info', ARRAY['version', (SELECT coalesce(max(m.version), 0)::text FROM tidegate.queue_migrations AS m)], 1::numeric),
+       ('tidegate_stuck_events', '{}', (SELECT count(*) FROM (SELECT FROM tidegate.stuck_events LIMIT $1) AS stuck)),
+       ('tidegate_blocked_groups', '{}',
+        (SELECT count(*)
+           FROM (SELECT q.id, q.group_key FROM tidegate.event_queue AS q
+                  WHERE q.delayed AND q.group_key IS NOT NULL ORDER BY q.available_at LIMIT $1) AS head
+          WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
+                             WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
+            AND EXISTS (SELECT FROM tidegate.event_queue AS behind
+                         WHERE behind.group_key = head.group_key AND behind.id > head.id))),
+       ('tidegate_expiring_events', '{within,1h}',
+        (SELECT count(*)
+           FROM (SELECT q.id FROM tidegate.event_queue AS q
+                  WHERE q.expires_at > statement_timestamp() AND q.expires_at <= statement_timestamp() + interval '1 hour'
+                  ORDER BY q.expires_at LIMIT $1) AS soon
+          WHERE NOT soon.id <@ (SELECT h.started FROM tidegate.held AS h))),
+       ('tidegate_last_drain_timestamp_seconds', '{}',
+        (SELECT extract(epoch FROM r.ended_at) FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT 1)),
+       ('tidegate_drains_running', '{}',
+        (SELECT count(*) FROM tidegate.drain_slot AS s WHERE s.worker IS NOT NULL AND s.until > statement_timestamp())))
+       AS s(metric, labels, value)
+ WHERE s.value IS NOT NULL";
+
+    /// Outside services, and whether each one is unavailable.
+    SERVICES: "prometheus_services" [] = "\
+SELECT jsonb_build_object('metric', 'tidegate_service_open', 'labels', ARRAY['service', s.service], 'value', (s.state <> 'closed')::int)::text
+  FROM tidegate.service AS s ORDER BY s.service LIMIT 1000";
+}
 
 /// Returns the metrics of the queue in this database.
 ///
 /// # Errors
 /// If the database cannot be reached, fails, or takes too long.
 pub async fn metrics(database: &Database, format: Format) -> Result<String, Error> {
-    Ok(written(&read(database).await?, format))
+    Ok(written(Some(&read(database).await?), format))
 }
 
 /// Returns the metrics for a database that does not answer: `tidegate_up 0`.
 #[must_use]
 pub fn down(format: Format) -> String {
-    let mut page = Page::new(format);
-    up(&mut page, false);
-    page.ended()
+    written(None, format)
 }
 
-async fn read(database: &Database) -> Result<Figures, Error> {
+/// Reads all samples in one transaction, which changes nothing.
+async fn read(database: &Database) -> Result<Vec<Sample>, Error> {
+    let failed = Error::at("prometheus");
     // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
     // behind in the pool.
     let mut client = database.connect().await?;
-    figures(&mut client).await
+    let transaction = client.build_transaction().read_only(true);
+    let transaction = transaction.isolation_level(IsolationLevel::RepeatableRead);
+    let transaction = transaction.start().await.map_err(&failed)?;
+    let begin = format!("{STATEMENT_TIMEOUT}; {WALK}");
+    transaction.batch_execute(&begin).await.map_err(&failed)?;
+    let mut samples: Vec<Sample> = documents(&transaction, &EVENTS, &[&MOST_EVENTS]).await?;
+    transaction.batch_execute(AS_USUAL).await.map_err(&failed)?;
+    samples.extend(documents(&transaction, &ENDED, &[]).await?);
+    samples.extend(documents(&transaction, &STATE, &[&MOST_LOOKED_AT]).await?);
+    samples.extend(documents(&transaction, &SERVICES, &[]).await?);
+    transaction.commit().await.map_err(&failed)?;
+    Ok(samples)
 }
 
 /// Answers scrapes. Scrapes within ten seconds share one query of the database. If the database does not
 /// answer, they get `tidegate_up 0`.
 pub struct Exporter {
     database: Database,
-    /// The last figures and the time when they were read. The figures are `None` if the database did not
-    /// answer.
-    last: Mutex<Option<(Instant, Option<Figures>)>>,
+    /// The last samples and the time when they were read. They are `None` if the database did not answer.
+    last: Mutex<Option<(Instant, Option<Vec<Sample>>)>>,
 }
 
 /// How long scrapes share an answer.
@@ -131,13 +275,13 @@ impl Exporter {
     pub async fn answer(&self, format: Format) -> String {
         // A scrape that arrives while another one queries the database waits for that answer.
         let mut last = self.last.lock().await;
-        if let Some((at, figures)) = &*last
+        if let Some((at, samples)) = &*last
             && at.elapsed() < GOOD_FOR
         {
-            return told(figures.as_ref(), format);
+            return written(samples.as_deref(), format);
         }
-        let figures = match timeout(LIMIT, read(&self.database)).await {
-            Ok(Ok(figures)) => Some(figures),
+        let samples = match timeout(LIMIT, read(&self.database)).await {
+            Ok(Ok(samples)) => Some(samples),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the metrics could not be read; tidegate_up is 0");
                 None
@@ -147,283 +291,97 @@ impl Exporter {
                 None
             }
         };
-        let text = told(figures.as_ref(), format);
-        *last = Some((Instant::now(), figures));
+        let text = written(samples.as_deref(), format);
+        *last = Some((Instant::now(), samples));
         text
     }
 }
 
-fn told(figures: Option<&Figures>, format: Format) -> String {
-    figures.map_or_else(|| down(format), |figures| written(figures, format))
-}
-
-/// A page of metrics that is being written.
-struct Page {
-    format: Format,
-    text: String,
-}
-
-impl Page {
-    fn new(format: Format) -> Self {
-        let text = String::new();
-        Self { format, text }
-    }
-
-    /// Begins a metric. `OpenMetrics` names a counter without `_total`, but its samples have that suffix.
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
-        let name = match self.format {
+/// Writes samples, or that there are none because the database has not answered.
+fn written(samples: Option<&[Sample]>, format: Format) -> String {
+    let up = Sample {
+        metric: "tidegate_up".to_owned(),
+        suffix: String::new(),
+        labels: Vec::new(),
+        value: u8::from(samples.is_some()).into(),
+    };
+    let metrics = if samples.is_some() {
+        &METRICS[..]
+    } else {
+        &METRICS[..1]
+    };
+    let mut text = String::new();
+    for [name, kind, help] in metrics.iter().filter_map(|metric| words(metric)) {
+        // `OpenMetrics` names a counter without `_total`, but its samples have that suffix.
+        let family = match format {
             Format::OpenMetrics => name.strip_suffix("_total").unwrap_or(name),
             Format::Text => name,
         };
         // Writing to a string does not fail.
-        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        self.text.push_str(name);
-        for (n, (label, value)) in labels.iter().enumerate() {
-            let before = if n == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{before}{label}=\"{}\"", escaped(value));
+        let _ = write!(text, "# HELP {family} {help}\n# TYPE {family} {kind}\n");
+        let samples = samples.unwrap_or_default().iter().chain([&up]);
+        for sample in samples.filter(|sample| sample.metric == name) {
+            let _ = writeln!(
+                text,
+                "{name}{}{} {}",
+                sample.suffix,
+                labels(sample),
+                sample.value
+            );
         }
-        if !labels.is_empty() {
-            self.text.push('}');
-        }
-        let _ = writeln!(self.text, " {value}");
     }
-
-    /// Writes a gauge without labels.
-    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.metric(name, "gauge", help);
-        self.sample(name, &[], value);
+    if format == Format::OpenMetrics {
+        text.push_str("# EOF\n");
     }
-
-    fn ended(mut self) -> String {
-        if self.format == Format::OpenMetrics {
-            self.text.push_str("# EOF\n");
-        }
-        self.text
-    }
+    text
 }
 
-fn escaped(value: &str) -> String {
-    let value = value.replace('\\', r"\\").replace('"', "\\\"");
-    value.replace('\n', r"\n")
+/// Splits a metric into its name, its type and its help.
+fn words(metric: &str) -> Option<[&str; 3]> {
+    let (name, rest) = metric.split_once(' ')?;
+    let (kind, help) = rest.split_once(' ')?;
+    Some([name, kind, help])
 }
 
-fn written(figures: &Figures, format: Format) -> String {
-    let mut page = Page::new(format);
-    up(&mut page, true);
-    let version = figures.version.to_string();
-    let name = "tidegate_schema_info";
-    page.metric(
-        name,
-        "gauge",
-        "The version of the queue's schema, as a label; always 1.",
-    );
-    page.sample(name, &[("version", &version)], 1);
-    live(&mut page, figures);
-    ended(&mut page, figures);
-    latency(&mut page, figures);
-    whole(&mut page, figures);
-    page.ended()
-}
-
-fn up(page: &mut Page, is_up: bool) {
-    let help = "Whether the database has answered with the figures of its queue.";
-    page.gauge("tidegate_up", help, u8::from(is_up));
-}
-
-fn live(page: &mut Page, figures: &Figures) {
-    let met = figures.live.keys().map(|(kind, _)| kind);
-    let kinds: BTreeSet<&String> = figures.kinds.iter().chain(met).collect();
-    let of = |kind: &str, state: &str| {
-        let key = (kind.to_owned(), state.to_owned());
-        figures.live.get(&key).copied()
+fn labels(sample: &Sample) -> String {
+    let escaped = |value: &str| {
+        let value = value.replace('\\', r"\\").replace('"', "\\\"");
+        value.replace('\n', r"\n")
     };
-    let name = "tidegate_events";
-    page.metric(
-        name,
-        "gauge",
-        "Live events by kind and state, of the 100,000 with the lowest ids.",
-    );
-    for kind in &kinds {
-        for state in STATES {
-            let events = of(kind, state).map_or(0, |(events, _)| events);
-            page.sample(name, &[("kind", kind), ("state", state)], events);
-        }
+    let pairs = sample.labels.chunks_exact(2);
+    let pairs = pairs.map(|pair| format!("{}=\"{}\"", pair[0], escaped(&pair[1])));
+    match pairs.collect::<Vec<_>>().join(",") {
+        none if none.is_empty() => none,
+        pairs => format!("{{{pairs}}}"),
     }
-    let looked_at: u64 = figures.live.values().map(|(events, _)| events).sum();
-    let is_truncated = looked_at >= MOST_EVENTS.unsigned_abs();
-    let help = "1 when there may be more live events than tidegate_events counts.";
-    page.gauge("tidegate_events_truncated", help, u8::from(is_truncated));
-    let name = "tidegate_oldest_ready_seconds";
-    page.metric(
-        name,
-        "gauge",
-        "How long the oldest ready event has been ready; 0 when none is.",
-    );
-    for kind in &kinds {
-        let age = of(kind, "ready").map_or(0.0, |(_, age)| age);
-        page.sample(name, &[("kind", kind)], age);
-    }
-}
-
-/// Returns the finished events of each kind, including kinds without any. A counter that begins at 0 misses
-/// nothing.
-fn by_kind(figures: &Figures) -> BTreeMap<&str, Vec<&Ended>> {
-    let kinds = figures.kinds.iter();
-    let mut all: BTreeMap<&str, Vec<&Ended>> =
-        kinds.map(|kind| (kind.as_str(), Vec::new())).collect();
-    for ended in &figures.ended {
-        all.entry(&ended.kind).or_default().push(ended);
-    }
-    all
-}
-
-fn ended(page: &mut Page, figures: &Figures) {
-    let all = by_kind(figures);
-    let name = "tidegate_finished_total";
-    page.metric(
-        name,
-        "counter",
-        "Events that have ended, by kind and status.",
-    );
-    for (kind, ended) in &all {
-        for (status, label) in STATUSES {
-            let of_status = ended.iter().filter(|one| one.status == status);
-            let events: u64 = of_status.map(|one| one.events).sum();
-            page.sample(name, &[("kind", kind), ("status", label)], events);
-        }
-    }
-    let name = "tidegate_attempts_total";
-    page.metric(
-        name,
-        "counter",
-        "Attempts of events that have ended, by kind.",
-    );
-    for (kind, ended) in &all {
-        let attempts: u64 = ended.iter().map(|one| one.attempts).sum();
-        page.sample(name, &[("kind", kind)], attempts);
-    }
-}
-
-fn latency(page: &mut Page, figures: &Figures) {
-    let name = "tidegate_latency_seconds";
-    page.metric(
-        name,
-        "histogram",
-        "Time from the publish of an event to its end, by kind.",
-    );
-    for (kind, ended) in by_kind(figures) {
-        let within = |bound: i64| {
-            let all = ended
-                .iter()
-                .filter(|one| one.within_ms.is_some_and(|ms| ms <= bound));
-            all.map(|one| one.events).sum::<u64>()
-        };
-        let bucket = format!("{name}_bucket");
-        for (bound, le) in BOUNDS {
-            page.sample(&bucket, &[("kind", kind), ("le", le)], within(bound));
-        }
-        let all: u64 = ended.iter().map(|one| one.events).sum();
-        let total: f64 = ended.iter().map(|one| one.latency_ms).sum();
-        page.sample(&bucket, &[("kind", kind), ("le", "+Inf")], all);
-        page.sample(&format!("{name}_sum"), &[("kind", kind)], total / 1000.0);
-        page.sample(&format!("{name}_count"), &[("kind", kind)], all);
-    }
-}
-
-/// Writes the metrics that belong to no kind.
-fn whole(page: &mut Page, figures: &Figures) {
-    let help = "Events in the hands of workers that have not renewed their leases, 10,000 at most.";
-    page.gauge("tidegate_stuck_events", help, figures.stuck);
-    let help = "Groups whose first event waits for its time while others wait behind it, of the 10,000 delayed events that are due first.";
-    page.gauge("tidegate_blocked_groups", help, figures.blocked_groups);
-    let name = "tidegate_expiring_events";
-    page.metric(
-        name,
-        "gauge",
-        "Events that have not started and whose deadline comes within this time, 10,000 at most.",
-    );
-    page.sample(name, &[("within", "1h")], figures.expiring);
-    let name = "tidegate_service_open";
-    page.metric(
-        name,
-        "gauge",
-        "1 when an outside service is not called: it does not answer, or is paused.",
-    );
-    for (service, is_open) in &figures.services {
-        page.sample(name, &[("service", service)], u8::from(*is_open));
-    }
-    let name = "tidegate_last_drain_timestamp_seconds";
-    page.metric(
-        name,
-        "gauge",
-        "When the last drain came to its end, within a week. Missing when none did.",
-    );
-    if let Some(at) = figures.last_drain {
-        page.sample(name, &[], at);
-    }
-    let help = "Drains that are at work.";
-    page.gauge("tidegate_drains_running", help, figures.drains);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ended(kind: &str, within_ms: Option<i64>, events: u64) -> Ended {
-        Ended {
-            kind: kind.to_owned(),
-            status: "COMPLETED".to_owned(),
-            within_ms,
-            events,
-            attempts: 2 * events,
-            latency_ms: 100.0 * f64::from(u32::try_from(events).unwrap()),
-        }
-    }
-
-    fn some() -> Figures {
-        let live = |kind: &str, state: &str| (kind.to_owned(), state.to_owned());
-        Figures {
-            kinds: vec!["a\"b\\c\nd".to_owned(), "idle".to_owned()],
-            live: BTreeMap::from([
-                (live("a\"b\\c\nd", "ready"), (3, 1.5)),
-                (live("other", "running"), (2, 0.0)),
-            ]),
-            ended: vec![
-                ended("idle", Some(250), 3),
-                ended("idle", None, 1),
-                ended("other", Some(50), 7),
-            ],
-            last_drain: Some(1_900_000_000.25),
-            version: 16,
-            services: vec![("carrier".to_owned(), true)],
-            ..Figures::default()
-        }
+    fn some() -> Vec<Sample> {
+        let rows = r#"[
+            {"metric": "tidegate_events", "labels": ["kind", "a\"b\\c\nd", "state", "ready"], "value": 3},
+            {"metric": "tidegate_oldest_ready_seconds", "labels": ["kind", "idle"], "value": 1.5},
+            {"metric": "tidegate_finished_total", "labels": ["kind", "idle", "status", "failed"], "value": 0},
+            {"metric": "tidegate_latency_seconds", "suffix": "_sum", "labels": ["kind", "idle"], "value": 0.4},
+            {"metric": "tidegate_last_drain_timestamp_seconds", "labels": [], "value": 1900000000.25}]"#;
+        serde_json::from_str(rows).unwrap()
     }
 
     #[test]
-    fn labels_are_escaped_and_a_histogram_accumulates() {
-        let text = written(&some(), Format::Text);
+    fn labels_are_escaped_and_every_metric_has_its_head() {
+        let text = written(Some(&some()), Format::Text);
         for line in [
             r#"tidegate_events{kind="a\"b\\c\nd",state="ready"} 3"#,
-            r#"tidegate_events{kind="other",state="running"} 2"#,
-            r#"tidegate_oldest_ready_seconds{kind="a\"b\\c\nd"} 1.5"#,
-            r#"tidegate_finished_total{kind="idle",status="completed"} 4"#,
+            r#"tidegate_oldest_ready_seconds{kind="idle"} 1.5"#,
             r#"tidegate_finished_total{kind="idle",status="failed"} 0"#,
-            r#"tidegate_attempts_total{kind="other"} 14"#,
-            r#"tidegate_latency_seconds_bucket{kind="idle",le="0.05"} 0"#,
-            r#"tidegate_latency_seconds_bucket{kind="idle",le="0.25"} 3"#,
-            r#"tidegate_latency_seconds_bucket{kind="idle",le="3600.0"} 3"#,
-            r#"tidegate_latency_seconds_bucket{kind="idle",le="+Inf"} 4"#,
             r#"tidegate_latency_seconds_sum{kind="idle"} 0.4"#,
-            r#"tidegate_service_open{service="carrier"} 1"#,
             "tidegate_last_drain_timestamp_seconds 1900000000.25",
-            r#"tidegate_schema_info{version="16"} 1"#,
-            "tidegate_events_truncated 0",
             "tidegate_up 1",
             "# TYPE tidegate_finished_total counter",
+            "# TYPE tidegate_service_open gauge",
         ] {
             assert!(
                 text.lines().any(|told| told == line),
@@ -435,7 +393,7 @@ mod tests {
 
     #[test]
     fn open_metrics_names_counters_without_total_and_has_an_end() {
-        let text = written(&some(), Format::OpenMetrics);
+        let text = written(Some(&some()), Format::OpenMetrics);
         assert!(
             text.contains("# TYPE tidegate_finished counter\n"),
             "{text}"

@@ -141,11 +141,7 @@ impl Looks {
         if !wakes {
             return Ok(false);
         }
-        let started = tokio::time::timeout(LIMIT, self.starter.start(Chain::begin())).await;
-        started.unwrap_or(Err(Error::TimedOut {
-            stage: "wake",
-            limit: LIMIT,
-        }))?;
+        Error::within("wake", LIMIT, self.starter.start(Chain::begin())).await?;
         Ok(true)
     }
 }

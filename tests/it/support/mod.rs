@@ -31,9 +31,19 @@ pub use crate::proxy::{Harm, Proxy};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use tidegate::queue::Statement;
+use tidegate::{admin, queue};
+
 /// Longer than any operation takes on the slowest machine, so anything that takes longer hangs. A condition
 /// that holds is noticed within milliseconds.
 pub const PATIENCE: Duration = Duration::from_mins(3);
+
+/// Returns the statement of this name; of two, the one of a verb or a view.
+pub fn statement(name: &str) -> &'static Statement {
+    let mut all = admin::statements().chain(queue::statements());
+    let found = all.find(|statement| statement.name == name);
+    found.unwrap_or_else(|| panic!("there is no statement {name}"))
+}
 
 /// Returns the result of `work`.
 ///

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
-use serde_json::Value;
+use serde_json::{Number, Value};
 use tidegate::admin::{Changed, ServiceState, ServiceStatus, Skipped, Verb};
 
 pub use self::drain::broken_off;
@@ -168,8 +168,10 @@ fn without_fraction(time: &str) -> String {
     whole.unwrap_or_default().replace('T', " ")
 }
 
-fn time(milliseconds: &Value) -> String {
-    milliseconds.as_u64().map(coarse).unwrap_or_default()
+/// Formats a time, which is negative if a clock was set back.
+fn time(milliseconds: Option<i64>) -> String {
+    let milliseconds = milliseconds.and_then(|time| u64::try_from(time).ok());
+    milliseconds.map(coarse).unwrap_or_default()
 }
 
 /// Formats a duration; above one second without milliseconds.
@@ -181,11 +183,10 @@ fn coarse(milliseconds: u64) -> String {
     humantime::format_duration(duration).to_string()
 }
 
-fn percent(share: &Value) -> String {
-    share
-        .as_f64()
-        .map(|share| format!("{:.1} %", share * 100.0))
-        .unwrap_or_default()
+fn percent(share: Option<&Number>) -> String {
+    let share = share.and_then(Number::as_f64);
+    let percent = share.map(|share| format!("{:.1} %", share * 100.0));
+    percent.unwrap_or_default()
 }
 
 #[cfg(test)]

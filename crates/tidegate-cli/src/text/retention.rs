@@ -1,8 +1,7 @@
 //! What people read of the retention of kinds.
 
-use tidegate::admin::{Retention, RetentionRequest};
-use tidegate::queue::KindRetention;
-use tidegate::retention::{CleanupStop, RetentionReport};
+use tidegate::admin::{KindRetention, Retention, RetentionReport, RetentionRequest};
+use tidegate::retention::CleanupStop;
 
 use super::{Text, plain_table, shown};
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tidegate::admin::ShowRequest;
-use tidegate::queue::{Lineage, RelatedEvent, Relation};
+use tidegate::admin::views::{Lineage, RelatedEvent, Relation};
 
 use super::{Text, shown, without_fraction};
 

@@ -1,9 +1,8 @@
 //! What people read of the figures of the queue.
 
-use serde_json::Value;
 use tidegate::admin::{ExpiringKind, StatsReport, StatsRequest};
 
-use super::{Text, cell, coarse, down, percent, plain_table, shown, time, without_fraction};
+use super::{Text, coarse, down, percent, plain_table, shown, time, without_fraction};
 
 /// One line for the whole, then one per kind.
 impl Text for StatsRequest {
@@ -26,20 +25,20 @@ impl Text for StatsRequest {
         ]);
         for kind in &report.kinds {
             table.add_row(vec![
-                cell(&kind["kind"]),
-                cell(&kind["pending"]),
-                cell(&kind["processing"]),
-                cell(&kind["delayed"]),
-                cell(&kind["max_attempts_used"]),
-                time(&kind["oldest_age_ms"]),
-                cell(&kind["completed"]),
-                cell(&kind["completed_with_errors"]),
-                cell(&kind["failed"]),
-                percent(&kind["failure_rate"]),
-                time(&kind["latency_p50_ms"]),
-                time(&kind["latency_p95_ms"]),
-                time(&kind["latency_p99_ms"]),
-                paused(kind),
+                shown(&kind.kind),
+                kind.pending.to_string(),
+                kind.processing.to_string(),
+                kind.delayed.to_string(),
+                kind.max_attempts_used.to_string(),
+                time(kind.oldest_age_ms),
+                kind.completed.to_string(),
+                kind.completed_with_errors.to_string(),
+                kind.failed.to_string(),
+                percent(kind.failure_rate.as_ref()),
+                time(kind.latency_p50_ms),
+                time(kind.latency_p95_ms),
+                time(kind.latency_p99_ms),
+                paused(kind.paused),
             ]);
         }
         let depth = depth(report);
@@ -93,7 +92,7 @@ fn overall(stats: &StatsReport) -> String {
 }
 
 /// Returns the word for a paused kind, otherwise nothing.
-fn paused(kind: &Value) -> String {
-    let word = if kind["paused"] == true { "paused" } else { "" };
+fn paused(is_paused: bool) -> String {
+    let word = if is_paused { "paused" } else { "" };
     word.to_owned()
 }

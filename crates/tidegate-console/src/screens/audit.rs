@@ -3,7 +3,7 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::survey::AuditRequest;
+use tidegate::admin::views::AuditRequest;
 
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use maud::{Markup, html};
-use tidegate::survey::{DEAD_LOOKED_AT, DeadLetters, Span};
+use tidegate::admin::views::{DEAD_LOOKED_AT, DeadLetters, Span};
 
 use super::{options, span_name};
 use crate::desk::Desk;

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::survey::DrainRun;
+use tidegate::admin::views::DrainRun;
 
 use crate::desk::Desk;
 use crate::html::{bytes, empty, millis, number, short, table, time_of};

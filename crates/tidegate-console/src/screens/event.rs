@@ -4,10 +4,8 @@ use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::admin::views::{Content, Dossier, Lineage, RelatedEvent, Relation};
 use tidegate::admin::{ReplayRequest, RequeueRequest};
-use tidegate::look::Dossier;
-use tidegate::queue::{Lineage, RelatedEvent, Relation};
-use tidegate::survey::Content;
 
 use super::change;
 use crate::acts::{Act, audit, done};

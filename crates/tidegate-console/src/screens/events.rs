@@ -4,8 +4,7 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::ListRequest;
-use tidegate::look::{SearchReport, Searched};
+use tidegate::admin::{ListRequest, SearchReport, Searched};
 
 use super::{change, options};
 use crate::desk::Desk;

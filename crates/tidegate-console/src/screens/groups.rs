@@ -4,8 +4,8 @@ use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::admin::views::HEADS_LOOKED_AT;
 use tidegate::admin::{UnblockAction, UnblockRequest};
-use tidegate::survey::HEADS_LOOKED_AT;
 
 use super::{events, quoted};
 use crate::acts::{Act, audit};

@@ -4,10 +4,10 @@ use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::admin::views::{Kind, Span};
 use tidegate::admin::{
     PauseRequest, PolicyRequest, ResumeRequest, Retention, RetentionRequest, RetireRequest,
 };
-use tidegate::survey::{Kind, Span};
 
 use super::overview::figures_of;
 use super::{quoted, span, span_name};

@@ -25,7 +25,7 @@ use axum::Router;
 use axum::extract::Path;
 use axum::response::Response;
 use axum::routing::{get, post};
-use tidegate::survey::Span;
+use tidegate::admin::views::Span;
 
 use crate::acts::Act;
 use crate::desk::Desk;

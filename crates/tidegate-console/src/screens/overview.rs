@@ -3,7 +3,7 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::ServiceState;
-use tidegate::survey::{KindFigures, Overview, Span, Step};
+use tidegate::admin::views::{KindFigures, Overview, Span, Step};
 
 use super::{drains, span, span_name};
 use crate::chart;

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::length;
 use super::prelude::*;
-use crate::look::{self, rows};
-use crate::queue::{parsed, query};
+use super::views::{limit, rows};
+use crate::queue::documents;
 
 /// List the groups whose first event waits for another attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
@@ -31,17 +31,14 @@ statement! { BLOCKED_GROUPS = "blocked_groups"(INT8):
 
 impl Verb for BlockedGroupsRequest {
     const NAME: &'static str = "blocked_groups";
-    const CHANGES: bool = false;
     const STATEMENTS: &'static [&'static Statement] = &[&BLOCKED_GROUPS];
     const LOGGED: Option<&'static [&'static str]> = Some(&[]);
 
     type Report = BlockedGroupsReport;
 
     async fn run(&self, service: &Service) -> Result<BlockedGroupsReport, Error> {
-        let limit = i64::from(look::limit(self.limit)?);
-        let client = service.looking().await?;
-        let rows = query(&client, &BLOCKED_GROUPS, &[&limit]).await?;
-        let groups = parsed("tidegate.blocked_groups", &rows)?;
+        let (limit, client) = (limit(self.limit)?, service.looking().await?);
+        let groups = documents(&client, &BLOCKED_GROUPS, &[&limit]).await?;
         Ok(BlockedGroupsReport { groups })
     }
 }

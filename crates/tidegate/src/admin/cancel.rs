@@ -44,18 +44,11 @@ concat!("SELECT tidegate.cancel(", selected!(), ")::text") }
 
 impl Verb for CancelRequest {
     const NAME: &'static str = "cancel";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&CANCEL];
 
     type Report = CancelReport;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.select]
-    }
-
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { select; audit }
 
     async fn run(&self, service: &Service) -> Result<CancelReport, Error> {
         let change = Change {

@@ -51,7 +51,6 @@ impl CleanupRequest {
 
 impl Verb for CleanupRequest {
     const NAME: &'static str = "cleanup";
-    const CHANGES: bool = true;
 
     type Report = CleanupReport;
 

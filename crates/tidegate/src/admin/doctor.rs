@@ -13,7 +13,6 @@ pub struct DoctorRequest {}
 
 impl Verb for DoctorRequest {
     const NAME: &'static str = "doctor";
-    const CHANGES: bool = false;
     const LOGGED: Option<&'static [&'static str]> = Some(&["ok"]);
 
     type Report = DoctorReport;

@@ -53,7 +53,6 @@ impl DrainRequest {
 
 impl Verb for DrainRequest {
     const NAME: &'static str = "drain";
-    const CHANGES: bool = true;
 
     type Report = DrainReport;
 

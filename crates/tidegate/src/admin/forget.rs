@@ -14,7 +14,7 @@ use super::{Subject, SubjectKeys, parse_subject};
 use crate::connect::Database;
 use crate::forget::{Forgotten, Records};
 use crate::queue::retention::partitions;
-use crate::queue::{query, refused};
+use crate::queue::{self, refused};
 
 /// How many events one statement takes.
 const BATCH: usize = 1000;
@@ -116,19 +116,12 @@ statement! { FORGET_SCHEDULES = "forget_schedules"(TEXT_ARRAY, TEXT, TEXT, BOOL)
 
 impl Verb for ForgetRequest {
     const NAME: &'static str = "forget";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] =
         &[&FORGET, &FIND_SUBJECT, &OFFSPRING, &FORGET_SCHEDULES];
 
     type Report = ForgetReport;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.whom]
-    }
-
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { whom; audit }
 
     async fn run(&self, service: &Service) -> Result<ForgetReport, Error> {
         forget(&service.database, service.records(), self).await
@@ -240,10 +233,9 @@ async fn in_tables(
     let (Some(records), Some(subject)) = (records, &request.whom.subject) else {
         return Ok(Forgotten::default());
     };
-    let failed = |stage| move |source| Error::Database { stage, source };
-    let transaction = client.transaction().await.map_err(failed("begin"))?;
+    let transaction = client.transaction().await.map_err(Error::at("begin"))?;
     let forgotten = records.forget(&transaction, subject, dry_run).await?;
-    transaction.commit().await.map_err(failed("commit"))?;
+    transaction.commit().await.map_err(Error::at("commit"))?;
     Ok(forgotten)
 }
 
@@ -311,8 +303,8 @@ impl Family<'_> {
         let mut all: Vec<i64> = Vec::new();
         loop {
             let after = all.last().copied().unwrap_or(0);
-            let rows = query(self.client, &OFFSPRING, &[&parents, &after, &PAGE]).await?;
-            let page: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+            let values: &[&(dyn ToSql + Sync)] = &[&parents, &after, &PAGE];
+            let page: Vec<i64> = queue::all(self.client, &OFFSPRING, values).await?;
             let is_full = page.len() == PAGE as usize;
             all.extend(page);
             if !is_full {
@@ -346,8 +338,7 @@ async fn find_subject(
     keys: &SubjectKeys,
 ) -> Result<Vec<i64>, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&partition, &keys.groups, &keys.correlation_ids];
-    let rows = query(client, &FIND_SUBJECT, values).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    queue::all(client, &FIND_SUBJECT, values).await
 }
 
 /// Removes the operators' schedules of these groups, or counts them.
@@ -358,9 +349,8 @@ async fn forget_schedules(
 ) -> Result<u64, Error> {
     let Audit { reason, actor } = &request.audit;
     let values: &[&(dyn ToSql + Sync)] = &[&groups, reason, actor, &request.dry_run];
-    let rows = query(client, &FORGET_SCHEDULES, values).await;
-    let rows = rows.map_err(refused)?;
-    Ok(rows
-        .first()
-        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+    let forgotten: Option<i64> = queue::first(client, &FORGET_SCHEDULES, values)
+        .await
+        .map_err(refused)?;
+    Ok(forgotten.unwrap_or_default().unsigned_abs())
 }

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::length;
 use super::prelude::*;
-use crate::look::{self, rows};
-use crate::queue::{parsed, query};
+use super::views::{limit, rows};
+use crate::queue::documents;
 
 /// List the leases: which worker holds how many events, and since when.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
@@ -31,16 +31,13 @@ statement! { LEASES = "leases"(INT8):
 
 impl Verb for LeasesRequest {
     const NAME: &'static str = "leases";
-    const CHANGES: bool = false;
     const STATEMENTS: &'static [&'static Statement] = &[&LEASES];
 
     type Report = LeasesReport;
 
     async fn run(&self, service: &Service) -> Result<LeasesReport, Error> {
-        let limit = i64::from(look::limit(self.limit)?);
-        let client = service.looking().await?;
-        let rows = query(&client, &LEASES, &[&limit]).await?;
-        let leases = parsed("tidegate.leases", &rows)?;
+        let (limit, client) = (limit(self.limit)?, service.looking().await?);
+        let leases = documents(&client, &LEASES, &[&limit]).await?;
         Ok(LeasesReport { leases })
     }
 }

@@ -4,9 +4,25 @@ use serde_json::Value;
 use tokio_postgres::Client;
 
 use super::prelude::*;
+use super::views::{LISTED, limit, rows};
 use super::{Moment, event_id, length, parse_moment};
-use crate::look::{self, STATUSES, rows};
-use crate::queue::{self, ListFilter};
+use crate::queue::{document, documents, registered};
+
+/// The states of live and finished events.
+const STATUSES: [&str; 5] = [
+    "PENDING",
+    "PROCESSING",
+    "COMPLETED",
+    "COMPLETED_WITH_ERRORS",
+    "FAILED",
+];
+
+/// The most live and the most finished events that one page of a search looks at.
+const SEARCHED: u32 = 50_000;
+
+/// Lets a search walk indexes even in a partition of the log that has not been analyzed yet, for which the
+/// planner expects to return a third of the rows.
+const BY_INDEX: &str = "SET LOCAL enable_seqscan = off";
 
 /// List events, newest first, live and finished.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
@@ -46,7 +62,7 @@ impl ListRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such status.
-    pub(crate) fn status(&self) -> Result<Option<&'static str>, Error> {
+    fn status(&self) -> Result<Option<&'static str>, Error> {
         let Some(asked) = &self.status else {
             return Ok(None);
         };
@@ -58,17 +74,24 @@ impl ListRequest {
         })
     }
 
-    pub(crate) fn filter<'a>(&'a self, status: Option<&'a str>) -> ListFilter<'a> {
-        ListFilter {
-            status,
-            kind: self.kind.as_deref(),
-            group: self.group.as_deref(),
-            correlation: self.correlation.as_deref(),
-            since: self.since,
-            until: self.until,
-            before: self.before,
-            above: None,
+    /// Whether live events are searched, and whether finished ones are, without an index that leads to those
+    /// that match.
+    fn is_searched(&self, status: Option<&str>) -> (bool, bool) {
+        let is_any = self.kind.is_none()
+            && status.is_none()
+            && self.group.is_none()
+            && self.since.is_none()
+            && self.until.is_none();
+        // Either every event matches, or an index of both tables leads to the events that do.
+        if is_any || self.correlation.is_some() {
+            return (false, false);
         }
+        let is_live = status.map(|status| ["PENDING", "PROCESSING"].contains(&status));
+        // Only the live events have an index of groups.
+        (
+            is_live != Some(false) && self.group.is_none(),
+            is_live != Some(true),
+        )
     }
 }
 
@@ -85,45 +108,192 @@ pub struct ListReport {
     pub next: Option<i64>,
 }
 
+// Events, live and logged, newest first. A filter that is null matches all events. Nothing is prepared,
+// so the planner sees the filters as constants: null filters cost nothing, and the others use their
+// index. An event that was created after a time also finished after it, so the log's block range index
+// applies.
+//
+// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8`
+// seconds ago: created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids,
+// which bounds the search.
+statement! { LIST = "list"(TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8):
+"\
+WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
+SELECT to_jsonb(e)::text
+  FROM (SELECT * FROM (
+            SELECT id, kind, CASE WHEN id <@ held.ids THEN 'PROCESSING' ELSE 'PENDING' END AS status,
+                   attempts + (id <@ held.started AND attempts < max_attempts)::int AS attempts, group_key, correlation_id,
+                   created_at, NULL::timestamptz AS finished_at, last_error
+              FROM tidegate.event_queue, held
+             WHERE ($1::text IS NULL OR $1 = 'PENDING' AND NOT (id <@ held.ids)
+                    OR $1 = 'PROCESSING' AND id >= lower(held.ids) AND id < upper(held.ids) AND id <@ held.ids)
+               AND ($2::text IS NULL OR kind = $2)
+               AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
+               AND ($6::bigint IS NULL OR id < $6)
+               AND ($11::bigint IS NULL OR id > $11)
+               AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
+                    OR created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8)))
+               AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
+                    OR created_at < coalesce($9, statement_timestamp() - make_interval(secs => $10)))
+             ORDER BY id DESC LIMIT $3) AS live
+        UNION ALL
+        SELECT * FROM (
+            SELECT id, kind, status, attempts, group_key, correlation_id, created_at, finished_at,
+                   last_error
+              FROM tidegate.ends
+             WHERE ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
+               AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
+               AND ($6::bigint IS NULL OR id < $6)
+               AND ($11::bigint IS NULL OR id > $11)
+               AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
+                    OR (created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))
+                        AND finished_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))))
+               AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
+                    OR created_at < coalesce($9, statement_timestamp() - make_interval(secs => $10)))
+             ORDER BY id DESC LIMIT $3) AS logged
+         ORDER BY id DESC LIMIT $3) AS e" }
+
+// How far back a search reaches: the first id that it does not reach, and when that event was created.
+// The search looks at the newest `$4` live events (if `$2`) and the newest `$4` finished ones (if `$3`)
+// below the id `$1`. There is no row if it reaches all events. Only the indexes of the ids are walked.
+statement! { SEARCH_FLOOR = "search_floor"(INT8, BOOL, BOOL, INT8):
+"\
+WITH floor AS MATERIALIZED (
+    SELECT greatest((SELECT id FROM tidegate.event_queue WHERE $2 AND ($1::bigint IS NULL OR id < $1)
+                      ORDER BY id DESC OFFSET $4 LIMIT 1),
+                    (SELECT id FROM tidegate.ends WHERE $3 AND ($1::bigint IS NULL OR id < $1)
+                      ORDER BY id DESC OFFSET $4 LIMIT 1)) AS id)
+SELECT jsonb_build_object('id', floor.id, 'created_at', to_char((SELECT created_at FROM tidegate.event_queue WHERE id = floor.id
+                          UNION ALL SELECT created_at FROM tidegate.ends WHERE id = floor.id LIMIT 1)
+                         AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
+  FROM floor WHERE floor.id IS NOT NULL" }
+
 impl Verb for ListRequest {
     const NAME: &'static str = "list";
-    const CHANGES: bool = false;
+    const STATEMENTS: &'static [&'static Statement] = &[&LIST, &SEARCH_FLOOR];
     const LOGGED: Option<&'static [&'static str]> = Some(&["next"]);
 
     type Report = ListReport;
 
     async fn run(&self, service: &Service) -> Result<ListReport, Error> {
-        let (status, limit) = (self.status()?, look::limit(self.limit)?);
         let client = service.looking().await?;
-        let filter = self.filter(status);
-        page(service.handled(), &client, &filter, limit, true).await
+        page(service, &client, self, None, true).await
     }
 }
 
-/// Returns a page of events. `"handled": false` marks an event whose kind is not one of `kinds`. `is_all`
-/// says whether the filter accepts events of any age, so that an empty page means that there are none.
-pub(super) async fn page(
-    kinds: &[&str],
+/// A page of events from a search that looks at a limited number of events.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct SearchReport {
+    /// Newest first.
+    pub events: Vec<Value>,
+    /// The `before` of the next page. `None` if there is no next page.
+    pub next: Option<i64>,
+    /// Set if the search ended at its limit before the page was full. The next page continues there.
+    pub searched: Option<Searched>,
+}
+
+/// Where a search ended at its limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Searched {
+    /// The most live and the most finished events that it has looked at.
+    pub events: u32,
+    /// The publish time of the event at which the next page begins, RFC 3339.
+    pub back_to: Option<String>,
+}
+
+/// Where a bounded search ends: the first id that it does not reach, and when that event was created.
+#[derive(Deserialize)]
+struct Floor {
+    id: i64,
+    created_at: Option<String>,
+}
+
+impl Service {
+    /// Returns a page of events, newest first, as [`ListRequest`] does. But it looks at no more than
+    /// [`SEARCHED`] live and [`SEARCHED`] finished events, so it takes the same time for a queue and a log of
+    /// any size.
+    ///
+    /// # Errors
+    /// As of [`ListRequest`]. An unknown kind is only refused once all events have been searched.
+    pub async fn search(&self, asked: &ListRequest) -> Result<SearchReport, Error> {
+        let client = self.looking_with(BY_INDEX).await?;
+        let floor: Option<Floor> = match asked.is_searched(asked.status()?) {
+            // It reaches all events, or finds by an index those that match.
+            (false, false) => None,
+            (live, logged) => {
+                let values: &[&(dyn ToSql + Sync)] =
+                    &[&asked.before, &live, &logged, &i64::from(SEARCHED)];
+                document(&client, &SEARCH_FLOOR, values).await?
+            }
+        };
+        let is_all = floor.is_none() && asked.before.is_none();
+        // The event at the floor itself has not been looked at.
+        let above = floor.as_ref().map(|floor| floor.id);
+        let page = page(self, &client, asked, above, is_all).await?;
+        let floor = floor.filter(|_| page.next.is_none());
+        let below = floor.as_ref().map(|floor| floor.id.saturating_add(1));
+        Ok(SearchReport {
+            events: page.events,
+            next: page.next.or(below),
+            searched: floor.map(|floor| Searched {
+                events: SEARCHED,
+                back_to: floor.created_at,
+            }),
+        })
+    }
+}
+
+/// Returns a page of events with ids above `above`. `"handled": false` marks an event whose kind the program
+/// does not have. `is_all` says whether the request accepts events of any age, so that an empty page means
+/// that there are none.
+async fn page(
+    service: &Service,
     client: &Client,
-    filter: &ListFilter<'_>,
-    limit: u32,
+    asked: &ListRequest,
+    above: Option<i64>,
     is_all: bool,
 ) -> Result<ListReport, Error> {
-    let mut events = queue::list(client, filter, limit).await?;
-    if let (true, true, Some(kind)) = (is_all, events.is_empty(), filter.kind) {
+    let mut events = listed(client, asked, above).await?;
+    if let (true, true, Some(kind)) = (is_all, events.is_empty(), &asked.kind) {
         // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty
         // page.
         refuse_unknown(client, kind).await?;
     }
     for event in &mut events {
-        if !kinds.contains(&event["kind"].as_str().unwrap_or_default()) {
+        let kind = event["kind"].as_str().unwrap_or_default();
+        if !service.handled().contains(&kind) {
             event["handled"] = Value::Bool(false);
         }
     }
-    let is_full = events.len() >= limit as usize;
+    let is_full = events.len() >= asked.limit.unwrap_or(LISTED) as usize;
     let last = events.last().and_then(|event| event["id"].as_i64());
     let next = last.filter(|_| is_full);
     Ok(ListReport { events, next })
+}
+
+async fn listed(
+    client: &Client,
+    asked: &ListRequest,
+    above: Option<i64>,
+) -> Result<Vec<Value>, Error> {
+    let (since, since_ago) = Moment::parts(asked.since);
+    let (until, until_ago) = Moment::parts(asked.until);
+    let values: &[&(dyn ToSql + Sync)] = &[
+        &asked.status()?,
+        &asked.kind,
+        &limit(asked.limit)?,
+        &asked.group,
+        &asked.correlation,
+        &asked.before,
+        &since,
+        &since_ago,
+        &until,
+        &until_ago,
+        &above,
+    ];
+    documents(client, &LIST, values).await
 }
 
 /// An error lists no more kinds than this.
@@ -132,15 +302,16 @@ const MOST_NAMED: usize = 50;
 /// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most
 /// likely misspelled.
 async fn refuse_unknown(client: &Client, kind: &str) -> Result<(), Error> {
-    let kinds = queue::registered(client).await?;
+    let kinds = registered(client).await?;
     if kinds.iter().any(|known| known == kind) {
         return Ok(());
     }
-    let any = ListFilter {
-        kind: Some(kind),
-        ..ListFilter::default()
+    let any = ListRequest {
+        kind: Some(kind.to_owned()),
+        limit: Some(1),
+        ..ListRequest::default()
     };
-    if !queue::list(client, &any, 1).await?.is_empty() {
+    if !listed(client, &any, None).await?.is_empty() {
         return Ok(());
     }
     let mut named = kinds.iter().take(MOST_NAMED).cloned().collect::<Vec<_>>();

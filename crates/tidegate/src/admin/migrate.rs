@@ -30,7 +30,6 @@ pub struct Migrated {
 
 impl Verb for MigrateRequest {
     const NAME: &'static str = "migrate";
-    const CHANGES: bool = true;
 
     type Report = Migrated;
 

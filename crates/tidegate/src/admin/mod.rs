@@ -15,6 +15,7 @@ pub mod program;
 mod publish;
 pub mod schema;
 mod selection;
+pub mod views;
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
@@ -25,22 +26,22 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 pub use self::invocation::*;
 use self::program::{Failure, Service, within};
 use self::publish::{RECORD_PUBLISH, publish_by_hand};
 pub use self::selection::{Changed, Selection};
+use self::views::LIMIT;
 use crate::config::parse_duration;
 use crate::drain::Hooks;
 use crate::error::Error;
 pub use crate::forget::{Subject, SubjectKeys, parse_subject};
-use crate::look::LIMIT;
 pub use crate::moment::{Moment, parse_moment, parse_time};
-pub use crate::periodic::{CatchUp, parse_catch_up};
+pub use crate::periodic::CatchUp;
+use crate::prometheus;
 use crate::queue;
-use crate::queue::sql::Statement;
+use crate::queue::{Queryable, Statement};
 pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
 
 /// Declares a statement: its name in errors, the types of its parameters, and its text.
@@ -54,12 +55,24 @@ macro_rules! statement {
     };
 }
 
+/// Names the fields of a request that are its parts and, after `;`, its audit: as [`Verb::parts`] and
+/// [`Verb::audit`] do.
+macro_rules! parts {
+    ($($part:ident),*; $audit:ident) => {
+        fn parts(&mut self) -> Vec<&mut dyn Part> {
+            vec![$(&mut self.$part),*]
+        }
+
+        fn audit(&mut self) -> Option<&mut Audit> {
+            Some(&mut self.$audit)
+        }
+    };
+}
+
 /// What an operator may ask: the request itself. [`Service::run`] answers it.
 pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     /// Its name in invocations.
     const NAME: &'static str;
-    /// Whether it may change something. A verb that does not needs the role `tidegate_read` only.
-    const CHANGES: bool;
     /// The values of `action` in its report.
     const ACTIONS: &'static [&'static str] = &[Self::NAME];
     /// Its own statements, for the tests that prepare each one and check who may run it.
@@ -195,12 +208,14 @@ macro_rules! walk {
         /// The actions of every program.
         pub(crate) const ACTIONS: &[&str] = &[$($($request::NAME,)+)*];
 
-        /// Whether each verb may change something, and its own statements; for tests.
+        /// The statements of the verbs and views, for tests.
         #[doc(hidden)]
-        pub static STATEMENTS: &[(bool, &[&Statement])] = &[
-            $($(($request::CHANGES, $request::STATEMENTS),)+)*
-            (true, &[&RECORD_PUBLISH]),
-        ];
+        pub fn statements() -> impl Iterator<Item = &'static Statement> {
+            static OF_VERBS: &[&[&Statement]] = &[$($($request::STATEMENTS,)+)* &[&RECORD_PUBLISH]];
+            let all = OF_VERBS.iter().chain(&views::STATEMENTS);
+            let all = all.chain(&crate::doctor::STATEMENTS).chain([&prometheus::ALL]);
+            all.copied().flatten().copied()
+        }
 
         impl Request {
             /// Reads the fields of an action.
@@ -274,14 +289,13 @@ mod prelude {
     pub(super) use clap::Args;
     pub(super) use schemars::JsonSchema;
     pub(super) use serde::{Deserialize, Serialize};
-    pub(super) use tokio_postgres::GenericClient;
     pub(super) use tokio_postgres::types::ToSql;
 
     pub(super) use super::program::Service;
     pub(super) use super::{Audit, Part, Verb, report, written};
     pub(super) use crate::config::parse_duration;
     pub(super) use crate::error::Error;
-    pub(super) use crate::queue::sql::Statement;
+    pub(super) use crate::queue::{Queryable, Statement};
 }
 
 /// A part of a request that several verbs have.
@@ -347,29 +361,17 @@ trait Written: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 }
 
-impl Written for Duration {
-    fn parse(text: &str) -> Result<Self, String> {
-        parse_duration(text)
-    }
+macro_rules! written {
+    ($($value:ty: $parse:ident),*) => {
+        $(impl Written for $value {
+            fn parse(text: &str) -> Result<Self, String> {
+                $parse(text)
+            }
+        })*
+    };
 }
 
-impl Written for SystemTime {
-    fn parse(text: &str) -> Result<Self, String> {
-        parse_time(text)
-    }
-}
-
-impl Written for Moment {
-    fn parse(text: &str) -> Result<Self, String> {
-        parse_moment(text)
-    }
-}
-
-impl Written for Subject {
-    fn parse(text: &str) -> Result<Self, String> {
-        parse_subject(text)
-    }
-}
+written!(Duration: parse_duration, SystemTime: parse_time, Moment: parse_moment, Subject: parse_subject);
 
 /// Reads a [`Written`] field.
 fn written<'de, T: Written, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -413,15 +415,13 @@ pub fn json_argument(argument: &str) -> Result<Box<RawValue>, String> {
 
 /// Runs a statement that answers with one document, and reads the report from it.
 async fn report<R: DeserializeOwned>(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<R, Error> {
-    let rows = queue::query(client, statement, values).await;
-    let rows = rows.map_err(queue::refused)?;
-    let text = rows.first().map_or("", |row| row.get(0));
-    serde_json::from_str(text)
-        .map_err(|error| Error::Unreadable(format!("{}: {error}", statement.name)))
+    let answer = queue::document(client, statement, values).await;
+    let report = answer.map_err(queue::refused)?;
+    report.ok_or_else(|| Error::Unreadable(format!("{}: no row", statement.name)))
 }
 
 /// Returns the answer of work that has no budget, cut at `time`.

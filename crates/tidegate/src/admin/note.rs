@@ -45,14 +45,11 @@ statement! { NOTE = "note"(INT8, TEXT, TEXT, TEXT, BOOL):
 
 impl Verb for NoteRequest {
     const NAME: &'static str = "note";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&NOTE];
 
     type Report = NoteReport;
 
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { ; audit }
 
     async fn run(&self, service: &Service) -> Result<NoteReport, Error> {
         let Audit { reason, actor } = &self.audit;

@@ -51,14 +51,13 @@ impl PauseRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<PauseReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
         report(client, &PAUSE, &[&self.kind, &self.reason, &self.actor]).await
     }
 }
 
 impl Verb for PauseRequest {
     const NAME: &'static str = "pause";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&PAUSE];
 
     type Report = PauseReport;
@@ -77,7 +76,7 @@ impl ResumeRequest {
     ///
     /// # Errors
     /// As [`PauseRequest::on`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<PauseReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
         let of = &self.of;
         report(client, &RESUME, &[&of.kind, &of.reason, &of.actor]).await
     }
@@ -85,7 +84,6 @@ impl ResumeRequest {
 
 impl Verb for ResumeRequest {
     const NAME: &'static str = "resume";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&RESUME];
 
     type Report = PauseReport;

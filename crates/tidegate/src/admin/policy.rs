@@ -129,7 +129,6 @@ statement! { SET_POLICY = "set_policy"(TEXT, TEXT, TEXT, TEXT):
 
 impl Verb for PolicyRequest {
     const NAME: &'static str = "policy";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&SET_POLICY];
 
     type Report = PolicyReport;

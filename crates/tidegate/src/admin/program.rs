@@ -3,7 +3,6 @@
 
 mod databases;
 mod deployment;
-mod survey;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -528,14 +527,10 @@ pub(super) async fn within<T>(
     time: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let Some(limit) = time else {
-        return work.await;
-    };
-    let late = Error::TimedOut {
-        stage: "invocation",
-        limit,
-    };
-    tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
+    match time {
+        Some(limit) => Error::within("invocation", limit, work).await,
+        None => work.await,
+    }
 }
 
 /// Logs panics from now on, but only their place: the text may quote a payload (I9), and a handler's panic

@@ -6,7 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::Error;
 use crate::event::NewEvent;
-use crate::queue::sql::Statement;
+use crate::queue::Statement;
 use crate::queue::{Published, publish, query, refused};
 
 /// Records in the audit that an operator has published an event, in the same transaction.
@@ -26,14 +26,13 @@ pub(super) async fn publish_by_hand(
     reason: &str,
     actor: Option<&str>,
 ) -> Result<Published, Error> {
-    let failed = |stage| move |source| Error::Database { stage, source };
-    let transaction = client.transaction().await.map_err(failed("begin"))?;
+    let transaction = client.transaction().await.map_err(Error::at("begin"))?;
     let published = publish(&transaction, event).await?;
     if published.created {
         let values: &[&(dyn ToSql + Sync)] = &[&published.id, &reason, &actor];
         let recorded = query(&transaction, &RECORD_PUBLISH, values).await;
         recorded.map_err(refused)?;
     }
-    transaction.commit().await.map_err(failed("commit"))?;
+    transaction.commit().await.map_err(Error::at("commit"))?;
     Ok(published)
 }

@@ -175,7 +175,7 @@ impl ReplayRequest {
     ///
     /// # Errors
     /// As [`Verb::run`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<ReplayReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<ReplayReport, Error> {
         let (since, since_ago) = Moment::parts(self.since);
         let (until, until_ago) = Moment::parts(self.until);
         let expires_in = self.expires_in.as_ref().map(Duration::as_secs_f64);
@@ -203,14 +203,11 @@ impl ReplayRequest {
 
 impl Verb for ReplayRequest {
     const NAME: &'static str = "replay";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&REPLAY];
 
     type Report = ReplayReport;
 
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { ; audit }
 
     async fn run(&self, service: &Service) -> Result<ReplayReport, Error> {
         self.on(&service.database.connect().await?).await

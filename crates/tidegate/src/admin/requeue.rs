@@ -42,7 +42,7 @@ impl RequeueRequest {
     ///
     /// # Errors
     /// As [`Verb::run`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<RequeueReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<RequeueReport, Error> {
         let Audit { reason, actor } = &self.audit;
         report(client, &REQUEUE, &[&self.ids, reason, actor]).await
     }
@@ -50,14 +50,11 @@ impl RequeueRequest {
 
 impl Verb for RequeueRequest {
     const NAME: &'static str = "requeue";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&REQUEUE];
 
     type Report = RequeueReport;
 
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { ; audit }
 
     async fn run(&self, service: &Service) -> Result<RequeueReport, Error> {
         self.on(&service.database.connect().await?).await

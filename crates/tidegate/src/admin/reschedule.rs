@@ -92,18 +92,11 @@ concat!(
 
 impl Verb for RescheduleRequest {
     const NAME: &'static str = "reschedule";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&RESCHEDULE];
 
     type Report = RescheduleReport;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.select, &mut self.start]
-    }
-
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { select, start; audit }
 
     fn check(&self) -> Result<(), Error> {
         let start = &self.start;

@@ -34,7 +34,7 @@ impl RetireRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the kind is not registered or has live events; otherwise the database's error.
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<RetireReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<RetireReport, Error> {
         let Audit { reason, actor } = &self.audit;
         report(client, &RETIRE, &[&self.kind, reason, actor]).await
     }
@@ -42,14 +42,11 @@ impl RetireRequest {
 
 impl Verb for RetireRequest {
     const NAME: &'static str = "retire";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&RETIRE];
 
     type Report = RetireReport;
 
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { ; audit }
 
     async fn run(&self, service: &Service) -> Result<RetireReport, Error> {
         if service.handled().contains(&self.kind.as_str()) {

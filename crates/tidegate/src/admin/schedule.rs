@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::prelude::*;
-use super::{CatchUp, json_argument, parse_catch_up};
+use super::{CatchUp, json_argument};
 use crate::periodic::Periodic;
 use crate::schedule;
 
@@ -82,6 +82,16 @@ pub struct Recurring {
     /// Which missed slots a drain publishes later: none, last or all [default: last].
     #[arg(long, requires = "kind", value_parser = parse_catch_up)]
     pub catch_up: Option<CatchUp>,
+}
+
+/// Parses `none`, `last` or `all`.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_catch_up(text: &str) -> Result<CatchUp, String> {
+    let mut all = [CatchUp::None, CatchUp::Last, CatchUp::All].into_iter();
+    all.find(|one| one.as_str() == text)
+        .ok_or_else(|| format!("must be none, last or all, got {text:?}"))
 }
 
 /// Reads the payload of a flag.
@@ -172,18 +182,11 @@ impl ScheduleRequest {
 
 impl Verb for ScheduleRequest {
     const NAME: &'static str = "schedule";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&SET, &PAUSE, &RESUME, &REMOVE, &RUN];
 
     type Report = ScheduleChange;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.change, &mut self.recurring]
-    }
-
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { change, recurring; audit }
 
     fn check(&self) -> Result<(), Error> {
         let what = &self.change;

@@ -1,9 +1,10 @@
 //! The verb `schedules`: lists the periodic events.
 
 use super::prelude::*;
+use super::views::limit;
 use super::{CatchUp, length};
-use crate::queue::{Times, parsed, query};
-use crate::{look, schedule};
+use crate::queue::{Times, documents};
+use crate::schedule;
 
 /// List the periodic events, with the last and the next slot of each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
@@ -65,7 +66,7 @@ pub struct ScheduleStatus {
     pub(crate) since_s: i64,
 }
 
-statement! { SCHEDULES = "schedules"(INT4):
+statement! { SCHEDULES = "schedules"(INT8):
 "\
 SELECT jsonb_build_object(
            'name', s.name, 'keeper', s.keeper, 'kind', s.kind, 'cron', s.cron,
@@ -85,16 +86,13 @@ SELECT jsonb_build_object(
 
 impl Verb for SchedulesRequest {
     const NAME: &'static str = "schedules";
-    const CHANGES: bool = false;
     const STATEMENTS: &'static [&'static Statement] = &[&SCHEDULES];
 
     type Report = SchedulesReport;
 
     async fn run(&self, service: &Service) -> Result<SchedulesReport, Error> {
-        let limit = i32::try_from(look::limit(self.limit)?).unwrap_or(i32::MAX);
-        let client = service.looking().await?;
-        let rows = query(&client, &SCHEDULES, &[&limit]).await?;
-        let mut schedules: Vec<ScheduleStatus> = parsed("schedules", &rows)?;
+        let (limit, client) = (limit(self.limit)?, service.looking().await?);
+        let mut schedules: Vec<ScheduleStatus> = documents(&client, &SCHEDULES, &[&limit]).await?;
         schedules.iter_mut().for_each(complete);
         Ok(SchedulesReport { schedules })
     }

@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 use super::{Audit, Moment, Skipped, parse_moment, report, written};
 use crate::connect::Database;
 use crate::error::Error;
-use crate::queue::sql::Statement;
+use crate::queue::Statement;
 
 /// How many events one transaction changes.
 const BATCH: u32 = 1000;

@@ -77,19 +77,12 @@ statement! { LIMIT = "limit_service"(TEXT, INT4, FLOAT8, TEXT, TEXT):
 
 impl Verb for ServiceRequest {
     const NAME: &'static str = "service";
-    const CHANGES: bool = true;
     const ACTIONS: &'static [&'static str] = &["pause_service", "resume_service", "limit_service"];
     const STATEMENTS: &'static [&'static Statement] = &[&PAUSE, &RESUME, &LIMIT];
 
     type Report = ServiceChange;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.change]
-    }
-
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { change; audit }
 
     fn check(&self) -> Result<(), Error> {
         let limits = self.change.limit.is_some() || self.change.per_second.is_some();

@@ -20,7 +20,6 @@ pub struct ServicesReport {
 
 impl Verb for ServicesRequest {
     const NAME: &'static str = "services";
-    const CHANGES: bool = false;
 
     type Report = ServicesReport;
 

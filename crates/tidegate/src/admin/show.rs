@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::event_id;
 use super::prelude::*;
-use crate::look::rows;
-use crate::queue::{self, Lineage, parsed, query};
+use super::views::{Lineage, lineage, rows, show};
+use crate::queue::documents;
 
 /// Show everything stored about one event, live or finished, with the events it came from and led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Args)]
@@ -51,7 +51,6 @@ statement! { NOTES = "notes"(INT8):
 
 impl Verb for ShowRequest {
     const NAME: &'static str = "show";
-    const CHANGES: bool = false;
     const STATEMENTS: &'static [&'static Statement] = &[&NOTES];
     const LOGGED: Option<&'static [&'static str]> = Some(&["id", "kind", "status"]);
 
@@ -59,15 +58,11 @@ impl Verb for ShowRequest {
 
     async fn run(&self, service: &Service) -> Result<ShowReport, Error> {
         let client = service.looking().await?;
-        let event = queue::show(&client, self.id).await?;
-        let event = event.ok_or(Error::UnknownEvent(self.id))?;
-        let rows = query(&client, &NOTES, &[&self.id]).await?;
-        let notes = parsed("tidegate.notes", &rows)?;
-        let lineage = queue::lineage(&client, self.id).await?;
+        let event = show(&client, self.id).await?;
         Ok(ShowReport {
-            event,
-            notes,
-            lineage,
+            event: event.ok_or(Error::UnknownEvent(self.id))?,
+            notes: documents(&client, &NOTES, &[&self.id]).await?,
+            lineage: lineage(&client, self.id).await?,
         })
     }
 }

@@ -1,11 +1,10 @@
 //! The verb `stats`: the figures of the queue. The command line calls it `status`.
 
-use serde_json::Value;
+use serde_json::Number;
 
 use super::prelude::*;
 use super::{ExpiringKind, ServiceStatus};
-use crate::look::rows;
-use crate::queue;
+use crate::queue::{document, documents, expiring, services_down};
 
 /// Show the size, age, throughput and failures of the queue, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
@@ -41,13 +40,80 @@ pub struct StatsReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
     /// One object per kind, with the columns of the view `tidegate.stats`.
-    #[schemars(with = "Vec<rows::KindStats>")]
-    pub kinds: Vec<Value>,
+    pub kinds: Vec<KindStats>,
+}
+
+/// Figures of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct KindStats {
+    /// The kind.
+    pub kind: String,
+    /// Live events that wait, without the delayed ones.
+    pub pending: u64,
+    /// Leased events.
+    pub processing: u64,
+    /// Live events that wait for a planned time or for another attempt.
+    pub delayed: u64,
+    /// The most attempts of a live event.
+    pub max_attempts_used: u64,
+    /// Age of the oldest live event; null if there is none.
+    #[schemars(with = "Option<u64>")]
+    pub oldest_age_ms: Option<i64>,
+    /// Events that ended COMPLETED in the last hour.
+    pub completed: u64,
+    /// Events that ended `COMPLETED_WITH_ERRORS` in the last hour.
+    pub completed_with_errors: u64,
+    /// Events that ended FAILED in the last hour.
+    pub failed: u64,
+    /// The average number of attempts of these events; null if none ended.
+    #[schemars(with = "Option<f64>")]
+    pub attempts_per_event: Option<Number>,
+    /// The median latency from publish to end.
+    pub latency_p50_ms: Option<i64>,
+    /// The 95th percentile of this latency.
+    pub latency_p95_ms: Option<i64>,
+    /// The 99th percentile of this latency.
+    pub latency_p99_ms: Option<i64>,
+    /// The share that did not end COMPLETED, 0 to 1.
+    #[schemars(with = "Option<f64>")]
+    pub failure_rate: Option<Number>,
+    /// All live events.
+    pub events: u64,
+    /// Live events whose worker no longer renews its lease.
+    pub stuck: u64,
+    /// Whether the kind is paused.
+    pub paused: bool,
+}
+
+// The figures of the whole queue that are not sums over its kinds. Times of the log are compared with
+// `statement_timestamp()`: `clock_timestamp()` may change from row to row, so it cannot use an index.
+statement! { OVERVIEW = "overview"():
+"\
+SELECT jsonb_build_object(
+           'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
+                                        FROM tidegate.event_queue ORDER BY id LIMIT 1), 0),
+           'blocked_groups', (SELECT count(*) FROM tidegate.blocked_groups),
+           'dead_letters_last_day', (SELECT count(*) FROM tidegate.event_log
+                                      WHERE status <> 'COMPLETED' AND finished_at > statement_timestamp() - interval '1 day'),
+           'throughput_per_second', (SELECT count(*) FROM tidegate.event_log
+                                      WHERE finished_at > statement_timestamp() - interval '1 minute') / 60.0::float8)::text" }
+
+statement! { STATS = "stats"():
+"SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind" }
+
+/// The figures that belong to no kind.
+#[derive(Default, Deserialize)]
+struct Whole {
+    oldest_age_ms: u64,
+    blocked_groups: u64,
+    dead_letters_last_day: u64,
+    throughput_per_second: f64,
 }
 
 impl Verb for StatsRequest {
     const NAME: &'static str = "stats";
-    const CHANGES: bool = false;
+    const STATEMENTS: &'static [&'static Statement] = &[&OVERVIEW, &STATS];
 
     type Report = StatsReport;
 
@@ -57,28 +123,24 @@ impl Verb for StatsRequest {
 
     async fn run(&self, service: &Service) -> Result<StatsReport, Error> {
         let client = service.looking().await?;
-        let kinds = queue::stats(&client).await?;
-        let overview = queue::overview(&client).await?;
-        let expiring = queue::expiring(&client).await?;
-        let services_down = queue::services_down(&client).await?;
-        let sum = |field: &str| kinds.iter().filter_map(|kind| kind[field].as_u64()).sum();
-        let finished = ["completed", "completed_with_errors", "failed"];
+        let whole: Option<Whole> = document(&client, &OVERVIEW, &[]).await?;
+        let whole = whole.unwrap_or_default();
+        let kinds: Vec<KindStats> = documents(&client, &STATS, &[]).await?;
+        let sum = |of: fn(&KindStats) -> u64| kinds.iter().map(of).sum();
         Ok(StatsReport {
-            backlog: sum("events"),
-            oldest_age_ms: overview.oldest_age_ms,
-            in_flight: sum("processing"),
-            delayed: sum("delayed"),
-            stuck: sum("stuck"),
-            blocked_groups: overview.blocked_groups,
-            dead_letters_last_day: overview.dead_letters_last_day,
-            finished_last_hour: finished.map(sum).iter().sum(),
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "nobody finishes 2^53 events a minute"
-            )]
-            throughput_per_second: overview.finished_last_minute as f64 / 60.0,
-            expiring,
-            services_down,
+            backlog: sum(|kind| kind.events),
+            oldest_age_ms: whole.oldest_age_ms,
+            in_flight: sum(|kind| kind.processing),
+            delayed: sum(|kind| kind.delayed),
+            stuck: sum(|kind| kind.stuck),
+            blocked_groups: whole.blocked_groups,
+            dead_letters_last_day: whole.dead_letters_last_day,
+            finished_last_hour: sum(|kind| {
+                kind.completed + kind.completed_with_errors + kind.failed
+            }),
+            throughput_per_second: whole.throughput_per_second,
+            expiring: expiring(&client).await?,
+            services_down: services_down(&client).await?,
             kinds,
         })
     }

@@ -110,7 +110,7 @@ impl UnblockRequest {
     ///
     /// # Errors
     /// As [`Verb::run`].
-    pub async fn on(&self, client: &(impl GenericClient + Sync)) -> Result<UnblockReport, Error> {
+    pub async fn on(&self, client: &impl Queryable) -> Result<UnblockReport, Error> {
         let how = self.how.action().map(UnblockAction::as_str);
         let Audit { reason, actor } = &self.audit;
         report(client, &UNBLOCK, &[&self.group, &how, reason, actor]).await
@@ -119,19 +119,12 @@ impl UnblockRequest {
 
 impl Verb for UnblockRequest {
     const NAME: &'static str = "unblock";
-    const CHANGES: bool = true;
     const STATEMENTS: &'static [&'static Statement] = &[&UNBLOCK];
     const LOGGED: Option<&'static [&'static str]> = Some(&["how", "id", "new_id"]);
 
     type Report = UnblockReport;
 
-    fn parts(&mut self) -> Vec<&mut dyn Part> {
-        vec![&mut self.how]
-    }
-
-    fn audit(&mut self) -> Option<&mut Audit> {
-        Some(&mut self.audit)
-    }
+    parts! { how; audit }
 
     fn check(&self) -> Result<(), Error> {
         let refused = "retry, skip, cancel: one of them must be true";

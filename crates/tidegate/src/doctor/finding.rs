@@ -82,27 +82,32 @@ impl Finding {
     }
 }
 
-/// What a check found at several places: a text and perhaps a remedy for each.
-pub(super) struct Places {
+/// What a check found wrong: a text and a remedy for each thing.
+pub(super) struct Wrong {
     pub(super) texts: Vec<String>,
     pub(super) remedies: Vec<String>,
 }
 
-impl Places {
+impl Wrong {
     /// Collects a text and a remedy for each row.
-    pub(super) fn of(rows: &[Row], place: impl Fn(&Row) -> (String, String)) -> Self {
-        let (texts, mut remedies): (_, Vec<String>) = rows.iter().map(place).unzip();
+    pub(super) fn of(rows: &[Row], wrong: impl Fn(&Row) -> (String, String)) -> Self {
+        let (texts, mut remedies): (_, Vec<String>) = rows.iter().map(wrong).unzip();
         remedies.dedup();
         Self { texts, remedies }
     }
 
-    /// Lists the texts, unless there is none: then all is well.
-    pub(super) fn list(&self, separator: &str) -> Option<String> {
-        (!self.texts.is_empty()).then(|| self.texts.join(separator))
-    }
-
-    pub(super) fn remedy(&self) -> String {
-        self.remedies.join("\n")
+    /// Returns `ok` if nothing is wrong; otherwise the finding for the texts, which are separated like this,
+    /// and for the remedies.
+    pub(super) fn or_ok(
+        &self,
+        ok: impl Into<String>,
+        separator: &str,
+        finding: impl FnOnce(String, String) -> Finding,
+    ) -> Finding {
+        if self.texts.is_empty() {
+            return Finding::ok(ok);
+        }
+        finding(self.texts.join(separator), self.remedies.join("\n"))
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use super::finding::Places;
+use super::finding::Wrong;
 use super::{Finding, Probe};
 use crate::error::Error;
-use crate::queue::{self, EXPIRY_WINDOW, sql};
+use crate::queue::statement::statements;
+use crate::queue::{self, EXPIRY_WINDOW};
 use crate::status::ExpiringKind;
 
 /// The next drain takes an event whose lease has run out, and drains are woken about every minute.
@@ -18,7 +19,7 @@ const LEASE_OVERDUE: Duration = Duration::from_mins(5);
 const WORKED_ON: Duration = Duration::from_mins(15);
 
 /// Ten wake-ups of a drain at one a minute.
-const UNTOUCHED: Duration = Duration::from_mins(10);
+const READY_FOR: Duration = Duration::from_mins(10);
 
 /// With the default backoff of at most ten minutes and five attempts, the first event of a group has ended by
 /// then.
@@ -36,9 +37,102 @@ const LONG_OUTAGE: Duration = Duration::from_hours(2);
 /// The most examples of each violation that a finding names.
 const MOST_TOLD: i64 = 5;
 
+statements! {
+    /// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been
+    /// worked on longest, and for how many seconds.
+    LEASES: "leases" [FLOAT8] = "\
+WITH leased AS MATERIALIZED (
+    SELECT q.id, l.taken_at, l.expires_at
+      FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r))
+SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - make_interval(secs => $1)),
+       (SELECT count(*) FROM leased WHERE expires_at > statement_timestamp()), longest.id, longest.seconds
+  FROM (VALUES (1)) AS one
+  LEFT JOIN (SELECT id, extract(epoch FROM statement_timestamp() - taken_at)::float8 AS seconds
+               FROM leased
+              WHERE expires_at > statement_timestamp()
+              ORDER BY taken_at, id LIMIT 1) AS longest ON true";
+
+    /// Violations of the order (see `V0003__lease.sql`): events that are leased ahead of their group, and
+    /// unmarked events with a group that a walk has passed. Up to `$1` of each.
+    DISORDER: "disorder" [INT8] = "\
+SELECT u.id, u.group_key FROM tidegate.unordered_leases($1) AS u
+UNION ALL
+SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m";
+
+    /// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the
+    /// number of seconds, and whether any event has ended since. Delayed events count too, because a drain
+    /// must bring them back.
+    UNTOUCHED: "untouched" [FLOAT8, TEXT_ARRAY] = "\
+WITH held AS MATERIALIZED (
+    SELECT k.kind FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL ($2)
+    UNION ALL SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed'
+), leased AS MATERIALIZED (
+    SELECT coalesce(range_agg(l.ids), '{}') AS ids
+      FROM tidegate.lease AS l WHERE l.expires_at > statement_timestamp() - make_interval(secs => $1))
+SELECT first.id, extract(epoch FROM statement_timestamp() - first.available_at)::float8,
+       EXISTS (SELECT FROM tidegate.event_log AS l
+                WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1))
+  FROM ((SELECT q.id, q.available_at
+           FROM tidegate.event_queue AS q, leased
+          WHERE NOT q.delayed
+            AND q.available_at <= statement_timestamp() - make_interval(secs => $1)
+            AND NOT (q.id <@ leased.ids)
+            AND q.kind NOT IN (SELECT kind FROM held)
+            AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
+                             WHERE ahead.group_key = q.group_key AND ahead.id < q.id)
+          ORDER BY q.id LIMIT 1)
+        UNION ALL
+        (SELECT q.id, q.available_at
+           FROM tidegate.event_queue AS q
+          WHERE q.delayed
+            AND q.available_at <= statement_timestamp() - make_interval(secs => $1)
+            AND q.kind NOT IN (SELECT kind FROM held)
+          ORDER BY q.available_at LIMIT 1)) AS first
+ ORDER BY first.available_at LIMIT 1";
+
+    /// Groups whose first event holds back other events and is older than `$1` seconds: their number, and the
+    /// oldest one's group.
+    LONG_BLOCKED: "long_blocked" [FLOAT8] = "\
+SELECT count(*), (array_agg(b.group_key ORDER BY b.head_id))[1]
+  FROM tidegate.blocked_groups AS b
+ WHERE b.created_at <= statement_timestamp() - make_interval(secs => $1)";
+
+    /// Paused kinds with their number of events.
+    PAUSED: "paused" [] = "\
+SELECT format('%s (%s)', k.kind, count(*)), 'tidegate resume ' || k.kind
+  FROM tidegate.event_kind AS k JOIN tidegate.event_queue AS q USING (kind)
+ WHERE k.paused
+ GROUP BY k.kind ORDER BY k.kind";
+
+    /// Services that are not called: for how many seconds, how many events wait, and the code of the last
+    /// failure.
+    SERVICES_DOWN: "services_down" [] = "\
+SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::float8, s.waiting, s.last_error
+  FROM tidegate.services AS s
+ WHERE s.state <> 'closed'
+ ORDER BY s.since, s.service";
+
+    /// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the
+    /// clock, or they have not fired for `$1` seconds after their slot.
+    TROUBLED_SCHEDULES: "troubled_schedules" [FLOAT8] = "\
+SELECT s.name || ': ' ||
+       CASE WHEN s.problem IS NOT NULL THEN s.problem
+            WHEN k.kind IS NULL THEN 'its kind ' || s.kind || ' is not registered'
+            WHEN s.last_at > statement_timestamp() THEN 'its last slot is in the future: the clock was set back'
+            ELSE 'its slot has been due since ' || to_char(s.next_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') END,
+       CASE WHEN s.problem IS NULL AND k.kind IS NOT NULL AND coalesce(s.last_at <= statement_timestamp(), true) THEN 'tidegate drain'
+            ELSE format('tidegate schedule %s --resume --reason mended', s.name) END
+  FROM tidegate.schedule AS s LEFT JOIN tidegate.event_kind AS k USING (kind)
+ WHERE NOT s.paused AND NOT coalesce(k.paused, false)
+   AND (s.problem IS NOT NULL OR k.kind IS NULL OR s.last_at > statement_timestamp()
+        OR isfinite(s.next_at) AND s.next_at <= statement_timestamp() - make_interval(secs => $1))
+ ORDER BY s.name LIMIT 10";
+}
+
 pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = LEASE_OVERDUE.as_secs_f64();
-    let rows = probe.rows(&sql::doctor::LEASES, &[&limit]).await?;
+    let rows = probe.rows(&LEASES, &[&limit]).await?;
     let Some(row) = rows.first() else {
         return Ok(Finding::ok("none"));
     };
@@ -65,7 +159,7 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
 /// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were
 /// changed by hand, or there is a bug.
 pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = probe.rows(&sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
+    let rows = probe.rows(&DISORDER, &[&MOST_TOLD]).await?;
     if rows.is_empty() {
         return Ok(Finding::ok("every group is leased in its order"));
     }
@@ -84,9 +178,9 @@ pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
 }
 
 pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let (limit, shown) = (UNTOUCHED.as_secs_f64(), rounded(UNTOUCHED));
+    let (limit, shown) = (READY_FOR.as_secs_f64(), rounded(READY_FOR));
     let values: [&(dyn ToSql + Sync); 2] = [&limit, &probe.target.kinds];
-    let rows = probe.rows(&sql::doctor::UNTOUCHED, &values).await?;
+    let rows = probe.rows(&UNTOUCHED, &values).await?;
     let Some(row) = rows.first() else {
         return Ok(Finding::ok(format!("no event has been ready for {shown}")));
     };
@@ -124,7 +218,7 @@ pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
     let (limit, shown) = (BLOCKED.as_secs_f64(), rounded(BLOCKED));
-    let rows = probe.rows(&sql::doctor::LONG_BLOCKED, &[&limit]).await?;
+    let rows = probe.rows(&LONG_BLOCKED, &[&limit]).await?;
     let row = rows.first();
     let (Some(row), Some(group)) = (row, row.and_then(|row| row.get::<_, Option<String>>(1)))
     else {
@@ -138,25 +232,19 @@ pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
 }
 
 pub(super) async fn paused(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = probe.rows(&sql::doctor::PAUSED, &[]).await?;
-    let paused = Places::of(&rows, |row| {
-        let (kind, events): (String, i64) = (row.get(0), row.get(1));
-        (
-            format!("{kind} ({events})"),
-            format!("tidegate resume {kind}"),
-        )
-    });
-    Ok(match paused.list(", ") {
-        None => Finding::ok("none has events waiting"),
-        Some(kinds) => Finding::warning(format!("events wait: {kinds}"), paused.remedy()),
-    })
+    let paused = probe.wrong(&PAUSED, &[]).await?;
+    Ok(
+        paused.or_ok("none has events waiting", ", ", |kinds, remedy| {
+            Finding::warning(format!("events wait: {kinds}"), remedy)
+        }),
+    )
 }
 
 pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = probe.rows(&sql::doctor::SERVICES_DOWN, &[]).await?;
+    let rows = probe.rows(&SERVICES_DOWN, &[]).await?;
     let is_paused = |row: &Row| row.get::<_, &str>(1) == "paused";
     let error = |row: &Row| row.get::<_, Option<String>>(4).unwrap_or_default();
-    let down = Places::of(&rows, |row| {
+    let down = Wrong::of(&rows, |row| {
         let (name, waiting): (String, i64) = (row.get(0), row.get(3));
         let (time, error) = (rounded(seconds(row.get(2))), error(row));
         let text = if is_paused(row) {
@@ -164,51 +252,29 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
         } else {
             format!("{name} has not answered for {time} ({error}; {waiting} events wait)")
         };
-        (
-            text,
-            format!("tidegate service {name} --resume --reason recovered"),
-        )
+        let remedy = format!("tidegate service {name} --resume --reason recovered");
+        (text, remedy)
     });
-    let Some(text) = down.list("; ") else {
-        return Ok(Finding::ok("all that were called have answered"));
-    };
     let silent = || rows.iter().filter(|row| !is_paused(row));
-    let longest = silent()
-        .map(|row| seconds(row.get(2)))
-        .max()
-        .unwrap_or_default();
-    Ok(
+    let longest = silent().map(|row| seconds(row.get(2))).max();
+    let longest = longest.unwrap_or_default();
+    let ok = "all that were called have answered";
+    Ok(down.or_ok(ok, "; ", |text, remedy| {
         if longest > LONG_OUTAGE || silent().any(|row| error(row) == "credentials") {
-            Finding::problem(text, down.remedy())
+            Finding::problem(text, remedy)
         } else if longest > OUTAGE || rows.iter().any(is_paused) {
-            Finding::warning(text, down.remedy())
+            Finding::warning(text, remedy)
         } else {
             Finding::ok(text)
-        },
-    )
+        }
+    }))
 }
 
 /// Checks for overdue slots, and for schedules that no drain can fire.
 pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = SLOT_OVERDUE.as_secs_f64();
-    let rows = probe
-        .rows(&sql::schedule::TROUBLED_SCHEDULES, &[&limit])
-        .await?;
-    let troubled = Places::of(&rows, |row| {
-        let (name, why): (String, String) = (row.get(0), row.get(1));
-        let resume = format!("tidegate schedule {name} --resume --reason mended");
-        let waits_for_a_drain: bool = row.get(2);
-        let remedy = if waits_for_a_drain {
-            "tidegate drain".to_owned()
-        } else {
-            resume
-        };
-        (format!("{name}: {why}"), remedy)
-    });
-    Ok(match troubled.list("; ") {
-        None => Finding::ok("none is stopped or late"),
-        Some(text) => Finding::warning(text, troubled.remedy()),
-    })
+    let troubled = probe.wrong(&TROUBLED_SCHEDULES, &[&limit]).await?;
+    Ok(troubled.or_ok("none is stopped or late", "; ", Finding::warning))
 }
 
 /// Converts the database's seconds. They are negative if a clock was set back.

@@ -18,6 +18,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 pub use self::catalog::{EXPECTED, catalog};
+use self::finding::Wrong;
 pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::schema::refuse_foreign;
 use crate::connect::Database;
@@ -25,7 +26,34 @@ use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::migrate::Migrations;
 use crate::queue::query;
-use crate::queue::sql::{self, Statement};
+use crate::queue::statement::{Statement, statements};
+
+/// The statements of all checks.
+pub(crate) static STATEMENTS: [&[&Statement]; 7] = [
+    ALL,
+    catalog::ALL,
+    flow::ALL,
+    log::ALL,
+    schema::ALL,
+    server::ALL,
+    upkeep::ALL,
+];
+
+statements! {
+    /// Whether a queue exists.
+    IS_MIGRATED: "is_migrated" [] = "SELECT to_regclass('tidegate.event_queue') IS NOT NULL";
+
+    /// Settings `$1`, each with its value and the beginning of the statement that changes it where it is set.
+    SETTINGS: "settings" [TEXT_ARRAY] = "\
+SELECT s.name, s.setting,
+       CASE s.source WHEN 'database' THEN format('ALTER DATABASE %I SET ', current_database())
+                     WHEN 'user' THEN format('ALTER ROLE %I SET ', current_user)
+                     WHEN 'database user' THEN format('ALTER ROLE %I IN DATABASE %I SET ', current_user, current_database())
+                     ELSE 'ALTER SYSTEM SET ' END || s.name || ' = '
+  FROM pg_catalog.pg_settings AS s
+ WHERE s.name = ANY ($1)
+ ORDER BY s.name";
+}
 
 /// What to examine: a database, and what the doctor must know about the program.
 pub struct Target<'a> {
@@ -111,13 +139,23 @@ impl Probe<'_> {
         row.ok_or_else(|| Error::Unreadable(format!("{}: no figures", statement.name)))
     }
 
-    /// Returns the settings of these names whose value is like this, each with the value and its source.
+    /// Returns what a statement found wrong. Its rows are a text and a remedy.
+    async fn wrong(
+        &self,
+        statement: &'static Statement,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Wrong, Error> {
+        let rows = self.rows(statement, values).await?;
+        Ok(Wrong::of(&rows, |row| (row.get(0), row.get(1))))
+    }
+
+    /// Returns the settings of these names whose value is like this, as [`SETTINGS`] does.
     async fn settings(
         &self,
         names: &[&str],
         is_like: impl Fn(&str) -> bool,
     ) -> Result<Vec<Row>, Error> {
-        let mut settings = self.rows(&sql::doctor::SETTINGS, &[&names]).await?;
+        let mut settings = self.rows(&SETTINGS, &[&names]).await?;
         settings.retain(|row| is_like(row.get(1)));
         Ok(settings)
     }
@@ -133,8 +171,7 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport, Error> {
         target,
         client: target.database.connect().await?,
     };
-    let rows = probe.rows(&sql::doctor::IS_MIGRATED, &[]).await?;
-    let is_migrated = rows.first().is_some_and(|row| row.get(0));
+    let is_migrated = probe.row(&IS_MIGRATED).await?.get(0);
     let mut checks = Vec::with_capacity(CHECKS.len());
     for check in CHECKS
         .iter()

@@ -3,15 +3,43 @@
 use tokio_postgres::Row;
 
 use super::catalog::{self, Drift, EXPECTED};
-use super::finding::Places;
+use super::finding::Wrong;
 use super::{Finding, Probe};
 use crate::connect::Database;
 use crate::error::Error;
 use crate::migrate;
-use crate::queue::{self, sql};
+use crate::queue;
+use crate::queue::statement::statements;
 
 /// Further differences are counted, not listed: an operator repairs the first ones and checks again.
 const MOST_DIFFERENCES: usize = 20;
+
+statements! {
+    /// Schemas in which every login may create objects, among those on the search path and the queue's own.
+    OPEN_SCHEMAS: "open_schemas" [] = "\
+SELECT quote_ident(n.nspname), format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC;', n.nspname)
+  FROM pg_catalog.pg_namespace AS n
+ WHERE (n.nspname = ANY (pg_catalog.current_schemas(false)) OR n.nspname IN ('public', 'tidegate'))
+   AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE')
+ ORDER BY 1";
+
+    /// The last id that the sequence returned, and the highest stored id.
+    IDS: "ids" [] = "\
+SELECT (SELECT last_value FROM tidegate.event_queue_id_seq),
+       coalesce(greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)), 0)";
+
+    /// Kinds of live events that no program has registered, or that are not among `$1`, and whether one
+    /// has registered them.
+    STRANGE_KINDS: "strange_kinds" [TEXT_ARRAY] = "\
+SELECT format('%s (%s)', live.kind, live.events),
+       CASE WHEN k.kind IS NULL THEN format('INSERT INTO tidegate.event_kind (kind) VALUES (%L);', live.kind)
+            ELSE 'tidegate list --kind ' || live.kind END,
+       k.kind IS NOT NULL
+  FROM (SELECT kind, count(*) AS events FROM tidegate.event_queue GROUP BY kind) AS live
+  LEFT JOIN tidegate.event_kind AS k USING (kind)
+ WHERE k.kind IS NULL OR live.kind <> ALL ($1)
+ ORDER BY live.kind";
+}
 
 pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     let versions = migrate::versions(&probe.client, probe.target.tables).await?;
@@ -42,27 +70,20 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
 /// Checks who may create functions in a schema where other logins look up names. Such a function can make
 /// other logins run it.
 pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let open = probe.rows(&sql::doctor::OPEN_SCHEMAS, &[]).await?;
-    let open = Places::of(&open, |row| {
-        let schema: String = row.get(0);
-        let remedy = format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC;");
-        (schema, remedy)
-    });
-    Ok(match open.list(", ") {
-        None => Finding::ok("nobody makes things in a schema of others"),
-        Some(schemas) => Finding::warning(
-            format!(
-                "every login may make functions in {schemas}, which others then run as their own"
-            ),
-            open.remedy(),
-        ),
-    })
+    let open = probe.wrong(&OPEN_SCHEMAS, &[]).await?;
+    let ok = "nobody makes things in a schema of others";
+    Ok(open.or_ok(ok, ", ", |schemas, remedy| {
+        let text = format!(
+            "every login may make functions in {schemas}, which others then run as their own"
+        );
+        Finding::warning(text, remedy)
+    }))
 }
 
 /// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
 /// sequence.
 pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let row = probe.row(&sql::doctor::IDS).await?;
+    let row = probe.row(&IDS).await?;
     let (last, highest): (i64, i64) = (row.get(0), row.get(1));
     if last < highest {
         let text = format!(
@@ -116,36 +137,23 @@ pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
         );
         return Ok(Finding::problem(text, "tidegate migrate"));
     }
-    let strange = probe.rows(&sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
-    let (foreign, nobodys): (Vec<Row>, Vec<Row>) = strange.into_iter().partition(|row| row.get(1));
-    // Events of a registered kind that this program does not know wait for the program that does.
-    let nobodys = counted(&nobodys, |kind| {
-        let kind = kind.replace('\'', "''");
-        format!("INSERT INTO tidegate.event_kind (kind) VALUES ('{kind}');")
-    });
-    if let Some(list) = nobodys.list(", ") {
-        let text = format!("the next drain fails events of kinds that nobody registered: {list}");
-        return Ok(Finding::problem(text, nobodys.remedy()));
+    let strange = probe.rows(&STRANGE_KINDS, &[&kinds]).await?;
+    let (foreign, nobodys): (Vec<Row>, Vec<Row>) = strange.into_iter().partition(|row| row.get(2));
+    let listed = |rows: &[Row]| Wrong::of(rows, |row| (row.get(0), row.get(1)));
+    if !nobodys.is_empty() {
+        return Ok(listed(&nobodys).or_ok("", ", ", |list, remedy| {
+            let text =
+                format!("the next drain fails events of kinds that nobody registered: {list}");
+            Finding::problem(text, remedy)
+        }));
     }
-    let foreign = counted(&foreign, |kind| format!("tidegate list --kind {kind}"));
-    Ok(match foreign.list(", ") {
-        None => Finding::ok(format!(
-            "{} kinds are registered, no event has another",
-            kinds.len()
-        )),
-        Some(list) => Finding::warning(
-            format!("events of kinds that only another program handles: {list}"),
-            &*foreign.remedies[0],
-        ),
-    })
-}
-
-/// Returns the kinds with their number of events.
-fn counted(rows: &[Row], remedy: impl Fn(&str) -> String) -> Places {
-    Places::of(rows, |row| {
-        let (kind, events): (&str, i64) = (row.get(0), row.get(2));
-        (format!("{kind} ({events})"), remedy(kind))
-    })
+    // Events of a registered kind that this program does not know wait for the program that does.
+    let (foreign, count) = (listed(&foreign), kinds.len());
+    let ok = format!("{count} kinds are registered, no event has another");
+    Ok(foreign.or_ok(ok, ", ", |list, _| {
+        let text = format!("events of kinds that only another program handles: {list}");
+        Finding::warning(text, &*foreign.remedies[0])
+    }))
 }
 
 /// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not

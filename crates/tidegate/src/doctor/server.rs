@@ -2,11 +2,16 @@
 
 use tokio_postgres::Row;
 
-use super::finding::Places;
+use super::finding::Wrong;
 use super::{Finding, Probe};
 use crate::error::Error;
 use crate::migrate::refuse_old_server;
-use crate::queue::sql;
+use crate::queue::statement::statements;
+
+statements! {
+    /// Whether the server is a standby.
+    IS_STANDBY: "is_standby" [] = "SELECT pg_is_in_recovery()";
+}
 
 pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["server_version", "server_version_num"];
@@ -26,7 +31,7 @@ fn judge_version(version: &str, number: u32) -> Finding {
 }
 
 pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let standby = probe.row(&sql::doctor::IS_STANDBY).await?;
+    let standby = probe.row(&IS_STANDBY).await?;
     if standby.get(0) {
         return Ok(Finding::beyond_us(
             "this server is a standby: let DATABASE_URL name the primary",
@@ -61,28 +66,18 @@ pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding, Error> {
 pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["fsync", "full_page_writes", "synchronous_commit"];
     let off = probe.settings(&names, |value| value == "off").await?;
-    let off = Places::of(&off, |row| (row.get(0), correction(row, "on")));
-    Ok(match off.list(", ") {
-        None => Finding::ok("what was committed survives a crash of the server"),
-        Some(list) => Finding::problem(
-            format!("a crash of the server loses events that were acknowledged: {list} is off"),
-            off.remedy() + "\nSELECT pg_reload_conf();",
-        ),
-    })
+    let off = Wrong::of(&off, |row| (row.get(0), correction(row, "on")));
+    let ok = "what was committed survives a crash of the server";
+    Ok(off.or_ok(ok, ", ", |list, remedy| {
+        let text =
+            format!("a crash of the server loses events that were acknowledged: {list} is off");
+        Finding::problem(text, remedy + "\nSELECT pg_reload_conf();")
+    }))
 }
 
 /// Returns the statement that changes a setting in the place where its current value is set.
 fn correction(row: &Row, value: &str) -> String {
-    let (name, source): (String, String) = (row.get(0), row.get(2));
-    let (database, role): (String, String) = (row.get(3), row.get(4));
-    match source.as_str() {
-        "database" => format!("ALTER DATABASE {database} SET {name} = {value};"),
-        "user" => format!("ALTER ROLE {role} SET {name} = {value};"),
-        "database user" => {
-            format!("ALTER ROLE {role} IN DATABASE {database} SET {name} = {value};")
-        }
-        _ => format!("ALTER SYSTEM SET {name} = {value};"),
-    }
+    format!("{}{value};", row.get::<_, String>(2))
 }
 
 /// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio_postgres::types::ToSql;
 
-use super::finding::Places;
+use super::finding::Wrong;
 use super::{Finding, Probe};
 use crate::error::Error;
-use crate::queue::sql;
+use crate::queue::statement::statements;
 
 /// Ten times the number at which autovacuum should begin. With more, autovacuum does not keep up.
 const MOST_DEAD_ROWS: i64 = 200_000;
@@ -26,8 +26,59 @@ const LONG_TRANSACTION: Duration = Duration::from_mins(10);
 /// in three hours.
 const SLOT_BEHIND: i64 = 1_000_000;
 
+statements! {
+    /// The statistics of the queue's table: live and dead rows, its size without TOAST data, and the time of
+    /// the last autovacuum.
+    BLOAT: "bloat" [] = "\
+SELECT s.n_live_tup, s.n_dead_tup, pg_relation_size(s.relid),
+       to_char(s.last_autovacuum AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')
+  FROM pg_catalog.pg_stat_all_tables AS s
+ WHERE s.relid = 'tidegate.event_queue'::regclass";
+
+    /// The queue's tables that have an option which turns autovacuum off.
+    UNVACUUMED: "unvacuumed" [] = "\
+SELECT format('%s is off for %s', told.option, c.oid::regclass), format('ALTER TABLE %s RESET (%s);', c.oid::regclass, told.option)
+  FROM pg_catalog.pg_class AS c
+  LEFT JOIN pg_catalog.pg_class AS t ON t.oid = c.reltoastrelid
+ CROSS JOIN LATERAL (VALUES (c.reloptions, 'autovacuum_enabled'), (t.reloptions, 'toast.autovacuum_enabled'))
+       AS told(options, option)
+ WHERE c.relnamespace = to_regnamespace('tidegate')
+   AND c.relkind = 'r'
+   AND EXISTS (SELECT FROM unnest(told.options) AS o WHERE o ~* '^autovacuum_enabled=(off|f|n|0)')
+ ORDER BY 1, 2";
+
+    /// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a
+    /// replication slot, `$2` transactions: what each one is, and how to end it.
+    HOLDERS: "holders" [FLOAT8, INT8] = "\
+SELECT format('session %s of %s, %s, has had a transaction open for %s s', a.pid, coalesce(a.usename, 'nobody'),
+              coalesce(a.state, 'unknown'), round(extract(epoch FROM statement_timestamp() - a.xact_start))),
+       format('SELECT pg_terminate_backend(%s);', a.pid)
+  FROM pg_catalog.pg_stat_activity AS a
+ WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
+   AND a.xact_start <= statement_timestamp() - make_interval(secs => $1)
+   AND a.pid <> pg_backend_pid()
+   AND a.backend_type IN ('client backend', 'walsender', 'background worker')
+UNION ALL
+SELECT format('transaction %L is prepared and has waited for its end for %s s', p.gid,
+              round(extract(epoch FROM statement_timestamp() - p.prepared))),
+       format('ROLLBACK PREPARED %L;', p.gid)
+  FROM pg_catalog.pg_prepared_xacts AS p
+ WHERE p.prepared <= statement_timestamp() - make_interval(secs => $1)
+UNION ALL
+SELECT format('replication slot %s, %s, is %s transactions behind', s.slot_name,
+              CASE WHEN s.active THEN 'in use' ELSE 'not in use' END, greatest(age(s.xmin), age(s.catalog_xmin))),
+       format('SELECT pg_drop_replication_slot(%L);', s.slot_name)
+  FROM pg_catalog.pg_replication_slots AS s
+ WHERE greatest(age(s.xmin), age(s.catalog_xmin)) > $2";
+
+    /// Whether this role cannot see other roles' sessions.
+    SIGHT: "sight" [] = "\
+SELECT 'this role does not see what other roles'' sessions do', format('GRANT pg_monitor TO %I;', current_user)
+ WHERE NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')";
+}
+
 pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = probe.rows(&sql::doctor::BLOAT, &[]).await?;
+    let rows = probe.rows(&BLOAT, &[]).await?;
     let Some(row) = rows.first() else {
         return Ok(Finding::ok("the server collects no statistics"));
     };
@@ -56,7 +107,7 @@ fn judge_bloat(live: i64, dead: i64, bytes: i64) -> Finding {
 pub(super) async fn autovacuum(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["autovacuum", "track_counts"];
     let settings = probe.settings(&names, |value| value == "off").await?;
-    let mut off = Places::of(&settings, |row| {
+    let mut off = Wrong::of(&settings, |row| {
         let name: String = row.get(0);
         (
             format!("{name} is off"),
@@ -66,34 +117,23 @@ pub(super) async fn autovacuum(probe: &Probe<'_>) -> Result<Finding, Error> {
     if !settings.is_empty() {
         off.remedies.push("SELECT pg_reload_conf();".to_owned());
     }
-    for row in probe.rows(&sql::doctor::UNVACUUMED, &[]).await? {
-        let (table, option): (String, String) = (row.get(0), row.get(1));
-        off.texts.push(format!("{option} is off for {table}"));
-        off.remedies
-            .push(format!("ALTER TABLE {table} RESET ({option});"));
-    }
-    Ok(match off.list("; ") {
-        None => Finding::ok("on, for every table of the queue"),
-        Some(text) => Finding::problem(text, off.remedy()),
-    })
+    let of_tables = probe.wrong(&UNVACUUMED, &[]).await?;
+    off.texts.extend(of_tables.texts);
+    off.remedies.extend(of_tables.remedies);
+    Ok(off.or_ok("on, for every table of the queue", "; ", Finding::problem))
 }
 
 pub(super) async fn horizon(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limits: [&(dyn ToSql + Sync); 2] = [&LONG_TRANSACTION.as_secs_f64(), &SLOT_BEHIND];
-    let holders = probe.rows(&sql::doctor::HOLDERS, &limits).await?;
-    let holders = Places::of(&holders, |row| (row.get(0), row.get(1)));
-    if let Some(list) = holders.list("; ") {
-        let text = format!("dead rows cannot be removed: {list}");
-        return Ok(Finding::warning(text, holders.remedy()));
+    let holders = probe.wrong(&HOLDERS, &limits).await?;
+    if holders.texts.is_empty() {
+        let blind = probe.wrong(&SIGHT, &[]).await?;
+        let ok = "nothing keeps vacuum from removing dead rows";
+        return Ok(blind.or_ok(ok, "", Finding::warning));
     }
-    let sight = probe.row(&sql::doctor::SIGHT).await?;
-    if sight.get(0) {
-        return Ok(Finding::ok("nothing keeps vacuum from removing dead rows"));
-    }
-    Ok(Finding::warning(
-        "this role does not see what other roles' sessions do",
-        format!("GRANT pg_monitor TO {};", sight.get::<_, String>(1)),
-    ))
+    Ok(holders.or_ok("", "; ", |list, remedy| {
+        Finding::warning(format!("dead rows cannot be removed: {list}"), remedy)
+    }))
 }
 
 #[cfg(test)]

@@ -68,19 +68,16 @@ impl<'a> Patient<'a> {
         &mut self,
         work: impl AsyncFnOnce(&Transaction<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let failed = |source| Error::Database {
-            stage: "migrate",
-            source,
-        };
-        let transaction = self.client.transaction().await.map_err(failed)?;
-        let pid = limit_waits(&transaction).await.map_err(failed)?;
+        let failed = Error::at("migrate");
+        let transaction = self.client.transaction().await.map_err(&failed)?;
+        let pid = limit_waits(&transaction).await.map_err(&failed)?;
         let done = tokio::select! {
             done = work(&transaction) => done,
             never = look(self.guard, pid, &mut self.waited_for) => match never {},
         };
         self.has_timed_out |= done.as_ref().is_err_and(Error::is_lock_timeout);
         let done = done?;
-        transaction.commit().await.map_err(failed)?;
+        transaction.commit().await.map_err(&failed)?;
         Ok(done)
     }
 

@@ -5,16 +5,56 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio_postgres::{Client, GenericClient};
+use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::lease::{Returned, as_leases, columns};
-use super::{query, sql, within_limit};
+use super::statement::statements;
+use super::{Queryable, first, query, within_limit};
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::handler::Fault;
 use crate::lease::Lease;
 use crate::outcome::{Progress, Status};
+
+statements! {
+    /// Moves completed events to the log if nothing else must be written for them, which is true of most
+    /// events. The ranges are passed as text.
+    COMPLETE: "complete" [UUID_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY] =
+        "SELECT c.ended, c.cuts FROM tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c";
+
+    /// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not
+    /// returned was no longer held by this drain, or is busy.
+    FINALIZE: "finalize" [
+        UUID, INT8_ARRAY, TEXT_ARRAY, BOOL_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BOOL, INT8_ARRAY,
+        TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
+    ] = "\
+SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
+  FROM tidegate.finalize($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f";
+
+    /// Ends event `$2` of lease `$1` without reading its payload.
+    END_UNREADABLE: "end_unreadable" [UUID, INT8, TEXT] = "SELECT tidegate.end_unreadable($1, $2, $3)";
+
+    /// Puts events back for another attempt after a delay, with the progress so far.
+    RETRY: "retry" [
+        UUID, INT8_ARRAY, UUID_ARRAY, BOOL_ARRAY,
+        FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY
+    ] = "SELECT r.left_ids, r.busy_ids FROM tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
+
+    /// Saves a step's result or a handler's end for an event that is still held.
+    SAVE_PROGRESS: "save_progress" [INT8, UUID, TEXT] = "SELECT tidegate.save_progress($1, $2, $3)";
+
+    /// Records the progress that a handler reports for an event that is still held.
+    REPORT_PROGRESS: "report_progress" [INT8, UUID, TEXT, FLOAT8, TEXT] =
+        "SELECT tidegate.report_progress($1, $2, $3, $4, $5)";
+
+    /// The leases of this list that finished their event. This settles a finalize whose answer was lost.
+    LOGGED_UNDER: "logged_under" [INT8_ARRAY, UUID_ARRAY] = "SELECT * FROM tidegate.logged_under($1, $2)";
+}
+
+/// The SQLSTATE of [`complete_and_commit`] if the lease is not held.
+const NOT_HELD: &str = "TG001";
 
 /// One entry of the `errors` array; the database adds `at`.
 #[derive(Debug, Clone, Serialize)]
@@ -190,7 +230,7 @@ fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
 pub async fn complete(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     completions: &[Completion],
 ) -> Result<Vec<Completed>, Error> {
     if completions.is_empty() {
@@ -203,12 +243,7 @@ pub async fn complete(
         .collect();
     let upto: Vec<Option<i64>> = completions.iter().map(|lease| lease.start_to).collect();
     let over: Vec<bool> = completions.iter().map(|lease| lease.over).collect();
-    let rows = query(
-        client,
-        &sql::live::COMPLETE,
-        &[&tokens, &done, &upto, &over],
-    )
-    .await?;
+    let rows = query(client, &COMPLETE, &[&tokens, &done, &upto, &over]).await?;
     let Some(row) = rows.first() else {
         return Ok(Vec::new());
     };
@@ -255,7 +290,7 @@ pub enum Follow {
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
 pub async fn finalize_under(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     token: Uuid,
     ends: &[&Finalization],
     follow: Follow,
@@ -279,7 +314,7 @@ pub async fn finalize_under(
     let waits = follow == Follow::Wait;
     let rows = query(
         client,
-        &sql::live::FINALIZE,
+        &FINALIZE,
         &[
             &token,
             &ids,
@@ -320,18 +355,11 @@ pub async fn finalize_under(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn end_unreadable(
-    client: &(impl GenericClient + Sync),
-    lease: Lease,
-) -> Result<bool, Error> {
+pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<bool, Error> {
     let message = "the database cannot read the payload, which is thrown away";
-    let rows = query(
-        client,
-        &sql::live::END_UNREADABLE,
-        &[&lease.token, &lease.id, &message],
-    )
-    .await?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    let values: &[&(dyn ToSql + Sync)] = &[&lease.token, &lease.id, &message];
+    let ended = first(client, &END_UNREADABLE, values).await?;
+    Ok(ended.unwrap_or_default())
 }
 
 /// Ends an event that stores only its row, in the open transaction of its handler, and commits that
@@ -341,10 +369,13 @@ pub async fn end_unreadable(
 /// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error.
 /// Then nothing is committed, unless only the answer to the commit was lost.
 pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<(), Error> {
-    let script = sql::live::complete_and_commit(lease);
+    let script = format!(
+        "SELECT tidegate.complete_held({}, '{}'); COMMIT",
+        lease.id, lease.token
+    );
     let answer = within_limit("complete_and_commit", client.batch_execute(&script)).await;
     answer.map_err(|error| match error.sqlstate() {
-        Some(state) if state.code() == sql::live::NOT_HELD => Error::LeaseLost(lease.id),
+        Some(state) if state.code() == NOT_HELD => Error::LeaseLost(lease.id),
         _ => error,
     })
 }
@@ -404,11 +435,11 @@ fn column<S, T>(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn finished_under(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     leases: &[Lease],
 ) -> Result<Vec<Lease>, Error> {
     let (ids, tokens) = columns(leases);
-    let rows = query(client, &sql::live::LOGGED_UNDER, &[&ids, &tokens]).await?;
+    let rows = query(client, &LOGGED_UNDER, &[&ids, &tokens]).await?;
     Ok(as_leases(&rows))
 }
 
@@ -418,7 +449,7 @@ pub async fn finished_under(
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
 pub async fn retry(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     retries: &[Retried],
     ran: &[i64],
@@ -448,7 +479,7 @@ pub async fn retry(
     let progress = progress.collect::<Result<Vec<_>, _>>()?;
     let rows = query(
         client,
-        &sql::live::RETRY,
+        &RETRY,
         &[
             &worker,
             &ids,
@@ -470,22 +501,19 @@ pub async fn retry(
 /// # Errors
 /// [`Error::LeaseLost`] when it is no longer held; otherwise the database's error.
 pub async fn save_progress(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     lease: Lease,
     progress: &Progress,
 ) -> Result<(), Error> {
     let text = json("progress", Some(progress))?;
-    let rows = query(
-        client,
-        &sql::live::SAVE_PROGRESS,
-        &[&lease.id, &lease.token, &text],
-    )
-    .await?;
-    if rows.first().is_some_and(|row| row.get(0)) {
-        Ok(())
-    } else {
-        Err(Error::LeaseLost(lease.id))
-    }
+    let values: &[&(dyn ToSql + Sync)] = &[&lease.id, &lease.token, &text];
+    under(lease, first(client, &SAVE_PROGRESS, values).await?)
+}
+
+/// Returns an error unless the lease is still held.
+fn under(lease: Lease, is_held: Option<bool>) -> Result<(), Error> {
+    let held = is_held.filter(|is_held| *is_held).map(drop);
+    held.ok_or(Error::LeaseLost(lease.id))
 }
 
 /// Stores how far a handler has come with an event that is still held: a part from 0 to 1, and a note.
@@ -493,23 +521,14 @@ pub async fn save_progress(
 /// # Errors
 /// [`Error::LeaseLost`] when it is no longer held; otherwise the database's error.
 pub async fn report_progress(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     lease: Lease,
     handler: &str,
     part: f64,
     note: &str,
 ) -> Result<(), Error> {
-    let rows = query(
-        client,
-        &sql::live::REPORT_PROGRESS,
-        &[&lease.id, &lease.token, &handler, &part, &note],
-    )
-    .await?;
-    if rows.first().is_some_and(|row| row.get(0)) {
-        Ok(())
-    } else {
-        Err(Error::LeaseLost(lease.id))
-    }
+    let values: &[&(dyn ToSql + Sync)] = &[&lease.id, &lease.token, &handler, &part, &note];
+    under(lease, first(client, &REPORT_PROGRESS, values).await?)
 }
 
 #[cfg(test)]

@@ -2,17 +2,82 @@
 
 use std::time::Duration;
 
+use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
-use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
 use super::service::{Watched, watched};
-use super::sql::live::leased as col;
-use super::{query, sql};
+use super::statement::statements;
+use super::{Queryable, execute, first, query};
 use crate::error::Error;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
 use crate::policy::Policy;
+
+statements! {
+    /// Leases ready events; see the function for how. It always returns one row, which says how far the scan
+    /// came.
+    LEASE: "lease" [
+        UUID, UUID, UUID_ARRAY, UUID_ARRAY, FLOAT8, TEXT_ARRAY, INT8,
+        INT8, INT4, TEXT_ARRAY, TEXT, INT8, INT8, INT8, INT8
+    ] = "\
+SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken, l.scanned, l.suspect, l.blocked,
+       l.services::text
+  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l";
+
+    /// Removes the leases of worker `$1` that are marked as ended.
+    REMOVE_ENDED: "remove_ended" [UUID_ARRAY] = "SELECT tidegate.remove_ended($1)";
+
+    /// The events of lease `$1` after id `$2`, at most `$3`.
+    READ_LEASED: "read_leased" [UUID, INT8, INT8] = "\
+SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts, created_at, expires_at, progress, traceparent,
+       started, replayed, expires_in, overdue
+  FROM tidegate.read_leased($1, $2, $3)";
+
+    /// The events in hand under these lease tokens, in one snapshot.
+    IN_HAND: "in_hand" [UUID_ARRAY] = "SELECT * FROM tidegate.in_hand($1)";
+
+    /// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the
+    /// lowest id, from which the next scan must start.
+    PROMOTE: "promote" [INT8] = "SELECT * FROM tidegate.promote($1)";
+
+    /// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among
+    /// `$2`.
+    SWEEP: "sweep" [UUID, UUID_ARRAY] =
+        "SELECT s.broken, s.lowest, s.low::text::bigint FROM tidegate.sweep($1, $2) AS s";
+
+    /// Renews leases that are still held. A lease that is not returned is lost.
+    RENEW: "renew" [UUID, UUID_ARRAY, FLOAT8] = "SELECT * FROM tidegate.renew($1, $2, $3)";
+
+    /// Lowers the marks up to which handlers of leases may have started, where they are still the ones that
+    /// `$3` names.
+    TAKE_BACK_STARTS: "take_back_starts" [UUID, UUID_ARRAY, INT8_ARRAY, INT8_ARRAY] =
+        "SELECT tidegate.take_back_starts($1, $2, $3, $4)";
+
+    /// Releases events that have not started, with their attempts restored.
+    HAND_BACK: "hand_back" [UUID, INT8_ARRAY, UUID_ARRAY] =
+        "SELECT h.left_ids, h.busy_ids FROM tidegate.hand_back($1, $2, $3) AS h";
+}
+
+/// The column positions of [`READ_LEASED`].
+mod col {
+    pub(super) const ID: usize = 0;
+    pub(super) const FATE: usize = 1;
+    pub(super) const KIND: usize = 2;
+    pub(super) const PAYLOAD: usize = 3;
+    pub(super) const GROUP_KEY: usize = 4;
+    pub(super) const CORRELATION_ID: usize = 5;
+    pub(super) const ATTEMPT: usize = 6;
+    pub(super) const MAX_ATTEMPTS: usize = 7;
+    pub(super) const CREATED_AT: usize = 8;
+    pub(super) const EXPIRES_AT: usize = 9;
+    pub(super) const PROGRESS: usize = 10;
+    pub(super) const TRACEPARENT: usize = 11;
+    pub(super) const STARTED: usize = 12;
+    pub(super) const REPLAYED: usize = 13;
+    pub(super) const EXPIRES_IN: usize = 14;
+    pub(super) const OVERDUE: usize = 15;
+}
 
 /// How far a walk along the queue has come, according to its last lease. The default is the start of the
 /// queue.
@@ -92,7 +157,7 @@ pub struct LeasedBatch {
 /// # Errors
 /// When the database fails or does not answer. The lease may still have been made.
 pub async fn lease(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     request: &LeaseRequest<'_>,
 ) -> Result<LeasedBatch, Error> {
     let walk = &request.walk;
@@ -117,7 +182,7 @@ pub async fn lease(
         &walk.low,
     ];
     let (leased, read) = futures_util::future::join(
-        query(client, &sql::live::LEASE, &params),
+        query(client, &LEASE, &params),
         read(client, request.token, 0, i64::MAX),
     )
     .await;
@@ -154,16 +219,11 @@ pub async fn lease(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn remove_ended(
-    client: &(impl GenericClient + Sync),
-    tokens: &[Uuid],
-) -> Result<(), Error> {
+pub async fn remove_ended(client: &impl Queryable, tokens: &[Uuid]) -> Result<(), Error> {
     if tokens.is_empty() {
         return Ok(());
     }
-    query(client, &sql::live::REMOVE_ENDED, &[&tokens])
-        .await
-        .map(drop)
+    execute(client, &REMOVE_ENDED, &[&tokens]).await
 }
 
 fn bytes(limit: u64) -> i64 {
@@ -171,12 +231,12 @@ fn bytes(limit: u64) -> i64 {
 }
 
 async fn read(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     token: Uuid,
     after: i64,
     most: i64,
 ) -> Result<Vec<Row>, Error> {
-    query(client, &sql::live::READ_LEASED, &[&token, &after, &most]).await
+    query(client, &READ_LEASED, &[&token, &after, &most]).await
 }
 
 fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), Error> {
@@ -193,7 +253,7 @@ fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), E
 /// Reads the events of a lease that contains an unreadable one. It reads fewer and fewer at once, until that
 /// one is alone.
 async fn read_around(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     token: Uuid,
     count: i64,
     batch: &mut LeasedBatch,
@@ -313,11 +373,8 @@ pub struct InHand {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn in_hand(
-    client: &(impl GenericClient + Sync),
-    tokens: &[Uuid],
-) -> Result<Vec<InHand>, Error> {
-    let rows = query(client, &sql::live::IN_HAND, &[&tokens]).await?;
+pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InHand>, Error> {
+    let rows = query(client, &IN_HAND, &[&tokens]).await?;
     let held = rows.iter().map(|row| InHand {
         token: row.get(0),
         cuts: row.get(1),
@@ -331,11 +388,8 @@ pub async fn in_hand(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn promote(
-    client: &(impl GenericClient + Sync),
-    limit: u32,
-) -> Result<(u64, Option<i64>), Error> {
-    let rows = query(client, &sql::live::PROMOTE, &[&i64::from(limit)]).await?;
+pub async fn promote(client: &impl Queryable, limit: u32) -> Result<(u64, Option<i64>), Error> {
+    let rows = query(client, &PROMOTE, &[&i64::from(limit)]).await?;
     let (count, lowest) = rows
         .first()
         .map_or((0, None), |row| (row.get::<_, i64>(0), row.get(1)));
@@ -359,12 +413,8 @@ pub struct Swept {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn sweep(
-    client: &(impl GenericClient + Sync),
-    worker: Uuid,
-    held: &[Uuid],
-) -> Result<Swept, Error> {
-    let rows = query(client, &sql::live::SWEEP, &[&worker, &held]).await?;
+pub async fn sweep(client: &impl Queryable, worker: Uuid, held: &[Uuid]) -> Result<Swept, Error> {
+    let rows = query(client, &SWEEP, &[&worker, &held]).await?;
     Ok(rows.first().map_or_else(Swept::default, |row| Swept {
         broken: row.get::<_, i64>(0).unsigned_abs(),
         lowest: row.get(1),
@@ -378,13 +428,13 @@ pub async fn sweep(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn renew(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     tokens: &[Uuid],
     timeout: Duration,
 ) -> Result<Vec<(Uuid, i32)>, Error> {
     let seconds = timeout.as_secs_f64();
-    let rows = query(client, &sql::live::RENEW, &[&worker, &tokens, &seconds]).await?;
+    let rows = query(client, &RENEW, &[&worker, &tokens, &seconds]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
@@ -395,7 +445,7 @@ pub async fn renew(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn take_back_starts(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     marks: &[(Uuid, i64, i64)],
 ) -> Result<Vec<Uuid>, Error> {
@@ -404,8 +454,8 @@ pub async fn take_back_starts(
     let lowered: Vec<i64> = marks.iter().map(|mark| mark.2).collect();
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
         [&worker, &tokens, &seen, &lowered];
-    let rows = query(client, &sql::live::TAKE_BACK_STARTS, &params).await?;
-    Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
+    let lowered = first(client, &TAKE_BACK_STARTS, &params).await?;
+    Ok(lowered.unwrap_or_default())
 }
 
 /// What became of events that were to go back to the queue. Those that are in neither list were no longer
@@ -433,12 +483,12 @@ impl Returned {
 /// # Errors
 /// When the database fails or does not answer. It may still have been applied.
 pub async fn hand_back(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     leases: &[Lease],
 ) -> Result<Returned, Error> {
     let (ids, tokens) = columns(leases);
-    let rows = query(client, &sql::live::HAND_BACK, &[&worker, &ids, &tokens]).await?;
+    let rows = query(client, &HAND_BACK, &[&worker, &ids, &tokens]).await?;
     Ok(Returned::of(&rows))
 }
 

@@ -1,12 +1,10 @@
 //! Owns the calls of all SQL for the live queue and its log: publish, lease, renew, finalize, retry, release,
-//! and the operators' requests. Each is one set-based statement. It knows neither handlers nor Lambda.
+//! and the operators' requests. Each is one set-based statement, which stands beside its call. It knows neither handlers nor Lambda.
 //!
 //! No statement is prepared. Statements are sent with their parameter types in one round trip
 //! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode. Every
 //! call has a time limit. After [`Error::is_connection_lost`] the connection must be dropped.
 
-#[cfg(feature = "admin")]
-mod admin;
 pub(crate) mod ending;
 mod finalize;
 mod lease;
@@ -16,49 +14,23 @@ pub mod retention;
 mod schedule;
 mod service;
 mod slot;
-pub mod sql;
 pub(crate) mod statement;
 
 use std::time::Duration;
 
-use tokio_postgres::types::ToSql;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+use tokio_postgres::types::{FromSqlOwned, ToSql};
 use tokio_postgres::{GenericClient, Row};
 
-#[cfg(feature = "admin")]
-pub use self::admin::*;
-pub use self::finalize::{
-    Completed, Completion, ErrorEntry, Finalization, Flushed, Follow, Retried, complete,
-    end_unreadable, finalize_under, finished_under, report_progress, retry, save_progress,
-};
-pub(crate) use self::finalize::{commit, complete_and_commit};
-pub use self::lease::{
-    InHand, LeaseRequest, LeasedBatch, Returned, Swept, Walk, hand_back, in_hand, lease, progress,
-    promote, remove_ended, renew, sweep, take_back_starts,
-};
-pub(crate) use self::publish::ALONE;
-#[cfg(feature = "admin")]
-pub(crate) use self::publish::refused;
-pub use self::publish::{Published, publish, publish_batch, receive};
-#[cfg(feature = "admin")]
-pub(crate) use self::read::parsed;
-pub use self::read::{
-    Backlog, EXPIRY_WINDOW, Job, JobStatus, MOST_EXPIRING, backlog, declare_policies, expiring,
-    job, others, register_kinds, registered, unregistered,
-};
-pub use self::retention::KindRetention;
-pub use self::schedule::{
-    Declared, DueSchedule, Fired, Firing, Times, declared_schedules, drop_schedule, due_schedules,
-    fire_schedules, put_schedule,
-};
-pub use self::service::{
-    Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service, services,
-    services_down,
-};
-pub use self::slot::{
-    Kept, Left, MOST_LEFT, Slot, Taken, close_slot, keep_slot, leave_slot, left_to_do, note_run,
-    should_wake, take_slot, wal_position,
-};
-use self::statement::Statement;
+pub use self::finalize::*;
+pub use self::lease::*;
+pub use self::publish::*;
+pub use self::read::*;
+pub use self::schedule::*;
+pub use self::service::*;
+pub use self::slot::*;
+pub use self::statement::Statement;
 use crate::error::Error;
 
 /// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
@@ -67,13 +39,27 @@ pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Every statement, for the tests that prepare each one and check who may run it.
 pub fn statements() -> impl Iterator<Item = &'static Statement> {
-    let lists = sql::ALL.iter().chain([&retention::ALL]);
-    lists.copied().flatten().copied()
+    let lists = [
+        finalize::ALL,
+        lease::ALL,
+        publish::ALL,
+        read::ALL,
+        retention::ALL,
+        schedule::ALL,
+        service::ALL,
+        slot::ALL,
+    ];
+    lists.into_iter().flatten().copied()
 }
+
+/// What statements are sent over: a connection or a transaction.
+pub trait Queryable: GenericClient + Sync {}
+
+impl<T: GenericClient + Sync> Queryable for T {}
 
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
 pub(crate) async fn query(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, Error> {
@@ -82,15 +68,71 @@ pub(crate) async fn query(
     within_limit(statement.name, client.query_typed(statement.text, &params)).await
 }
 
+/// Sends a statement whose answer does not matter.
+pub(crate) async fn execute(
+    client: &impl Queryable,
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<(), Error> {
+    query(client, statement, values).await.map(drop)
+}
+
+/// Sends a statement, and returns the first column of each row.
+pub(crate) async fn all<T: FromSqlOwned>(
+    client: &impl Queryable,
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<T>, Error> {
+    let rows = query(client, statement, values).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Returns the first value of [`all`], if there is one.
+pub(crate) async fn first<T: FromSqlOwned>(
+    client: &impl Queryable,
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<Option<T>, Error> {
+    let rows = query(client, statement, values).await?;
+    Ok(rows.first().map(|row| row.get(0)))
+}
+
+/// Sends a statement whose rows are one JSON document each, and reads all of them. One that does not parse is
+/// an error: left out, it would seem not to exist.
+pub(crate) async fn documents<T: DeserializeOwned>(
+    client: &impl Queryable,
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<T>, Error> {
+    let rows = query(client, statement, values).await?;
+    let numbered = rows.iter().enumerate();
+    let read = |(n, row): (usize, &Row)| {
+        serde_json::from_str(row.get(0)).map_err(|error| {
+            // For a wrong type the parser quotes the value, which may be a payload's (I9).
+            let why = match error.classify() {
+                Category::Data => "a field is not of the expected type".to_owned(),
+                _ => error.to_string(),
+            };
+            Error::Unreadable(format!("{}: row {}: {why}", statement.name, n + 1))
+        })
+    };
+    numbered.map(read).collect()
+}
+
+/// Returns the first document of [`documents`], if there is one.
+pub(crate) async fn document<T: DeserializeOwned>(
+    client: &impl Queryable,
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<Option<T>, Error> {
+    let all = documents(client, statement, values).await?;
+    Ok(all.into_iter().next())
+}
+
 async fn within_limit<T>(
     stage: &'static str,
     answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, Error> {
-    match tokio::time::timeout(STATEMENT_TIMEOUT, answer).await {
-        Ok(answer) => answer.map_err(|source| Error::Database { stage, source }),
-        Err(_) => Err(Error::TimedOut {
-            stage,
-            limit: STATEMENT_TIMEOUT,
-        }),
-    }
+    let answer = async { answer.await.map_err(Error::at(stage)) };
+    Error::within(stage, STATEMENT_TIMEOUT, answer).await
 }

@@ -1,14 +1,42 @@
 //! Publishing from Rust, inside the caller's own transaction.
 
 use serde_json::value::RawValue;
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::Row;
 
 use super::finalize::EventColumns;
-use super::{query, sql};
+use super::statement::statements;
+use super::{Queryable, first, query};
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::sealing;
 use crate::trace::{self, Publishing};
+
+statements! {
+    /// Records a message from outside. Returns false if it was taken in before.
+    RECEIVE: "receive" [TEXT, TEXT] = "SELECT tidegate.receive($1, $2)";
+
+    /// Publishes one event.
+    PUBLISH_ONE: "publish_one" [
+        TEXT, TEXT, TEXT, TEXT, TEXT,
+        FLOAT8, TIMESTAMPTZ, INT4, FLOAT8, TEXT, TEXT
+    ] = "\
+SELECT p.id, p.created, p.status, p.attempts, p.replaced
+  FROM tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p";
+
+    /// Publishes a batch; see the function for the order of locks and ids.
+    PUBLISH: "publish" [
+        TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY,
+        FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
+    ] = "\
+SELECT p.id, p.created, p.status, p.attempts, false AS replaced
+  FROM tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
+       ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
+               FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
+       ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
+               FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
+       $8, $10) AS p";
+}
 
 /// A published event as it is stored (C5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,10 +88,7 @@ impl Published {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-pub async fn publish(
-    client: &(impl GenericClient + Sync),
-    event: &NewEvent,
-) -> Result<Published, Error> {
+pub async fn publish(client: &impl Queryable, event: &NewEvent) -> Result<Published, Error> {
     sealing::ready().await?;
     let event = sealing::sealed(event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
@@ -73,7 +98,7 @@ pub async fn publish(
     let here = here.or_else(|| event.traceparent.clone()).or_else(position);
     let rows = query(
         client,
-        &sql::live::PUBLISH_ONE,
+        &PUBLISH_ONE,
         &[
             &event.kind,
             &event.payload.as_deref().map(RawValue::get),
@@ -108,7 +133,7 @@ pub(crate) const ALONE: &str =
 /// # Errors
 /// [`Error::Invalid`] names the event, the field and what is allowed; otherwise the database's error.
 pub async fn publish_batch(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     events: &[NewEvent],
 ) -> Result<Vec<Published>, Error> {
     if events.is_empty() {
@@ -134,7 +159,7 @@ pub async fn publish_batch(
     }
     let rows = query(
         client,
-        &sql::live::PUBLISH,
+        &PUBLISH,
         &[
             &columns.kinds,
             &columns.payloads,
@@ -165,14 +190,12 @@ pub async fn publish_batch(
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
 pub async fn receive(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     source: &str,
     message_id: &str,
 ) -> Result<bool, Error> {
-    let rows = query(client, &sql::live::RECEIVE, &[&source, &message_id])
-        .await
-        .map_err(refused)?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    let taken = first(client, &RECEIVE, &[&source, &message_id]).await;
+    Ok(taken.map_err(refused)?.unwrap_or_default())
 }
 
 /// Returns the trace of the caller's work, as a header.

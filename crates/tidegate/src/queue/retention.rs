@@ -1,15 +1,11 @@
-//! The steps of a cleanup, and how long finished events of each kind are kept.
-
-use std::time::Duration;
+//! The steps of a cleanup.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio_postgres::{GenericClient, Row};
 
 use super::publish::refused;
-use super::query;
-use super::read::document;
 use super::statement::statements;
+use super::{Queryable, all, document};
 use crate::error::Error;
 
 statements! {
@@ -17,15 +13,6 @@ statements! {
 
     LOG_PARTITIONS: "log_partitions" [] =
         "SELECT p.partition FROM tidegate.log_partitions() AS p ORDER BY p.partition";
-
-    RETENTIONS: "retentions" [TEXT] = "\
-SELECT k.kind, k.retention_completed::text, k.retention_failed::text,
-       (extract(epoch FROM k.retention_completed) * 1000)::int8, (extract(epoch FROM k.retention_failed) * 1000)::int8
-  FROM tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind";
-
-    /// In days and seconds. Null leaves it unchanged.
-    SET_RETENTION: "set_retention" [TEXT, INT4, FLOAT8, INT4, FLOAT8, TEXT, TEXT] = "\
-SELECT FROM tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5), $6, $7)";
 }
 
 /// What one step of a cleanup did, or would do in a dry run.
@@ -78,97 +65,19 @@ pub struct Step {
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
 pub async fn cleanup_step(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     state: &Value,
     skip: bool,
 ) -> Result<Step, Error> {
-    let rows = query(client, &CLEANUP_STEP, &[state, &skip]).await;
-    let rows = rows.map_err(refused)?;
-    let row = rows.first();
-    let step = row.map(|row| document(row, || "cleanup_step".to_owned()));
-    step.unwrap_or_else(|| Err(Error::Unreadable("cleanup_step: no row".to_owned())))
+    let step = document(client, &CLEANUP_STEP, &[state, &skip]).await;
+    step.map_err(refused)?
+        .ok_or_else(|| Error::Unreadable("cleanup_step: no row".to_owned()))
 }
 
 /// Returns the names of the log's partitions.
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn partitions(client: &(impl GenericClient + Sync)) -> Result<Vec<String>, Error> {
-    let rows = query(client, &LOG_PARTITIONS, &[]).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
-}
-
-/// How long finished events of a kind are kept, as the database writes intervals.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
-pub struct KindRetention {
-    /// The kind.
-    pub kind: String,
-    /// For COMPLETED events.
-    pub retention_completed: String,
-    /// For FAILED and `COMPLETED_WITH_ERRORS` events.
-    pub retention_failed: String,
-    /// Of COMPLETED ones, in milliseconds; a month counts as 30 days, a year as 365.25.
-    pub retention_completed_ms: i64,
-    /// Of the others, likewise.
-    pub retention_failed_ms: i64,
-}
-
-/// Returns the retention of all kinds, or of `kind` alone.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn retentions(
-    client: &(impl GenericClient + Sync),
-    kind: Option<&str>,
-) -> Result<Vec<KindRetention>, Error> {
-    let rows = query(client, &RETENTIONS, &[&kind]).await?;
-    let read = |row: &Row| KindRetention {
-        kind: row.get(0),
-        retention_completed: row.get(1),
-        retention_failed: row.get(2),
-        retention_completed_ms: row.get(3),
-        retention_failed_ms: row.get(4),
-    };
-    Ok(rows.iter().map(read).collect())
-}
-
-/// Sets how long finished events of a kind are kept, from now on. `None` leaves it as it is.
-///
-/// # Errors
-/// [`Error::Invalid`] when the kind is not registered or a value is out of range; otherwise the database's
-/// error.
-pub async fn set_retention(
-    client: &(impl GenericClient + Sync),
-    kind: &str,
-    completed: Option<Duration>,
-    failed: Option<Duration>,
-    reason: &str,
-    actor: Option<&str>,
-) -> Result<(), Error> {
-    let (completed, failed) = (completed.map(in_days), failed.map(in_days));
-    query(
-        client,
-        &SET_RETENTION,
-        &[
-            &kind,
-            &completed.map(|time| time.0),
-            &completed.map(|time| time.1),
-            &failed.map(|time| time.0),
-            &failed.map(|time| time.1),
-            &reason,
-            &actor,
-        ],
-    )
-    .await
-    .map_err(refused)
-    .map(drop)
-}
-
-/// Splits a time into whole days and the remaining seconds: "7 days" reads better than "168:00:00".
-fn in_days(time: Duration) -> (i32, f64) {
-    const DAY: u64 = 24 * 60 * 60;
-    let days = time.as_secs() / DAY;
-    let rest = time.saturating_sub(Duration::from_secs(days * DAY));
-    (i32::try_from(days).unwrap_or(i32::MAX), rest.as_secs_f64())
+pub async fn partitions(client: &impl Queryable) -> Result<Vec<String>, Error> {
+    all(client, &LOG_PARTITIONS, &[]).await
 }

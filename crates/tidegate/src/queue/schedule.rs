@@ -1,17 +1,55 @@
 //! Schedules: which are due, what is fired, and what programs declare.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{GenericClient, Row};
 
 use super::publish::refused;
-use super::{query, sql};
+use super::statement::statements;
+use super::{Queryable, documents, execute};
 use crate::error::Error;
-use crate::periodic::{CatchUp, parse_catch_up};
+use crate::periodic::CatchUp;
+
+statements! {
+    /// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most
+    /// `$3`. The time is the database's clock or, in tests, the second `$4`. Schedules of a paused kind wait
+    /// like its events.
+    DUE_SCHEDULES: "due_schedules" [TEXT_ARRAY, INT8, INT4, FLOAT8] = "\
+SELECT jsonb_build_object('id', s.id, 'name', s.name, 'revision', s.revision, 'cron', s.cron,
+           'every', extract(epoch FROM s.every)::int8, 'time_zone', s.time_zone, 'catch_up', s.catch_up,
+           'start_within', extract(epoch FROM s.start_within)::int8, 'since', floor(extract(epoch FROM s.since))::int8,
+           'next', CASE WHEN isfinite(s.next_at) THEN floor(extract(epoch FROM s.next_at))::int8 END,
+           'now', floor(extract(epoch FROM coalesce(to_timestamp($4), statement_timestamp())))::int8)::text
+  FROM tidegate.schedule AS s
+  JOIN tidegate.event_kind AS k ON k.kind = s.kind AND NOT k.paused
+ WHERE NOT s.paused AND s.next_at <= coalesce(to_timestamp($4), statement_timestamp()) AND s.kind = ANY ($1)
+   AND s.id + 0 > $2
+ ORDER BY s.id + 0 LIMIT $3";
+
+    /// Publishes the events of slots, and advances the schedules to their next slots.
+    FIRE_SCHEDULES: "fire_schedules" [TEXT] =
+        "SELECT to_jsonb(f)::text FROM tidegate.fire_schedules($1::jsonb) AS f";
+
+    /// The schedules that program `$1` declares, as stored.
+    DECLARED_SCHEDULES: "declared_schedules" [TEXT] = "\
+SELECT jsonb_build_object('name', s.name, 'kind', s.kind, 'payload', s.payload::text, 'cron', s.cron,
+           'every', extract(epoch FROM s.every)::int8, 'time_zone', s.time_zone, 'group', s.group_key,
+           'start_within', extract(epoch FROM s.start_within)::int8, 'catch_up', s.catch_up)::text
+  FROM tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
+
+    /// Creates or changes a schedule that program `$1` declares.
+    PUT_SCHEDULE: "put_schedule" [
+        TEXT, TEXT, TEXT, TEXT, TEXT,
+        FLOAT8, TEXT, TEXT, FLOAT8, TEXT, TEXT
+    ] = "SELECT tidegate.put_schedule($1, $2, $3, $4::json, $5, make_interval(secs => $6), $7, $8, make_interval(secs => $9), $10, $11, NULL)::text";
+
+    /// Removes a schedule that program `$1` no longer declares.
+    DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT, TEXT] =
+        "SELECT tidegate.drop_schedule($1, $2, $3, NULL)::text";
+}
 
 /// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the
 /// database's clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct DueSchedule {
     /// The id by which it is fired.
     pub id: i64,
@@ -20,6 +58,7 @@ pub struct DueSchedule {
     /// The revision of its definition.
     pub revision: i64,
     /// When it is due.
+    #[serde(flatten)]
     pub times: Times,
     /// What happens to missed slots.
     pub catch_up: CatchUp,
@@ -34,7 +73,7 @@ pub struct DueSchedule {
 }
 
 /// When a schedule is due, as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Times {
     /// A cron expression. A schedule has this or `every`.
     pub cron: Option<String>,
@@ -62,7 +101,7 @@ pub struct Firing {
 }
 
 /// The result of a firing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Fired {
     /// The schedule.
     pub id: i64,
@@ -78,32 +117,13 @@ pub struct Fired {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn due_schedules(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     kinds: &[&str],
     (after, most): (i64, i32),
     now: Option<f64>,
 ) -> Result<Vec<DueSchedule>, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&kinds, &after, &most, &now];
-    let rows = query(client, &sql::schedule::DUE_SCHEDULES, values).await?;
-    Ok(rows.iter().map(due).collect())
-}
-
-fn due(row: &Row) -> DueSchedule {
-    DueSchedule {
-        id: row.get(0),
-        name: row.get(1),
-        revision: row.get(2),
-        times: Times {
-            cron: row.get(3),
-            every: row.get(4),
-            time_zone: row.get(5),
-        },
-        catch_up: parse_catch_up(row.get(6)).unwrap_or_default(),
-        start_within: row.get(7),
-        since: row.get(8),
-        next: row.get(9),
-        now: row.get(10),
-    }
+    documents(client, &DUE_SCHEDULES, values).await
 }
 
 /// Publishes the events of slots and moves on to the next slots, each schedule by itself. Returns only
@@ -112,22 +132,16 @@ fn due(row: &Row) -> DueSchedule {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn fire_schedules(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     firings: &[Firing],
 ) -> Result<Vec<Fired>, Error> {
     let text = serde_json::to_string(firings)
         .map_err(|error| Error::Invalid(format!("schedules: {error}")))?;
-    let rows = query(client, &sql::schedule::FIRE_SCHEDULES, &[&text]).await?;
-    let fired = rows.iter().map(|row| Fired {
-        id: row.get(0),
-        published: row.get::<_, i64>(1).unsigned_abs(),
-        refused: row.get(2),
-    });
-    Ok(fired.collect())
+    documents(client, &FIRE_SCHEDULES, &[&text]).await
 }
 
 /// A schedule that a program declares.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Declared {
     /// Its name.
     pub name: String,
@@ -136,6 +150,7 @@ pub struct Declared {
     /// The payload of its events.
     pub payload: Option<String>,
     /// When it is due.
+    #[serde(flatten)]
     pub times: Times,
     /// The events' group.
     pub group: Option<String>,
@@ -150,24 +165,10 @@ pub struct Declared {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn declared_schedules(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     keeper: &str,
 ) -> Result<Vec<Declared>, Error> {
-    let rows = query(client, &sql::schedule::DECLARED_SCHEDULES, &[&keeper]).await?;
-    let declared = rows.iter().map(|row| Declared {
-        name: row.get(0),
-        kind: row.get(1),
-        payload: row.get(2),
-        times: Times {
-            cron: row.get(3),
-            every: row.get(4),
-            time_zone: row.get(5),
-        },
-        group: row.get(6),
-        start_within: row.get(7),
-        catch_up: parse_catch_up(row.get(8)).unwrap_or_default(),
-    });
-    Ok(declared.collect())
+    documents(client, &DECLARED_SCHEDULES, &[&keeper]).await
 }
 
 /// Creates or changes a schedule that a program declares.
@@ -175,7 +176,7 @@ pub async fn declared_schedules(
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
 pub async fn put_schedule(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     keeper: &str,
     declared: &Declared,
     reason: &str,
@@ -195,8 +196,8 @@ pub async fn put_schedule(
         &declared.catch_up.as_str(),
         &reason,
     ];
-    let put = query(client, &sql::schedule::PUT_SCHEDULE, values).await;
-    put.map(drop).map_err(refused)
+    let put = execute(client, &PUT_SCHEDULE, values).await;
+    put.map_err(refused)
 }
 
 /// Removes a schedule that a program no longer declares.
@@ -204,12 +205,12 @@ pub async fn put_schedule(
 /// # Errors
 /// As [`put_schedule`].
 pub async fn drop_schedule(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     keeper: &str,
     name: &str,
     reason: &str,
 ) -> Result<(), Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&keeper, &name, &reason];
-    let dropped = query(client, &sql::schedule::DROP_SCHEDULE, values).await;
-    dropped.map(drop).map_err(refused)
+    let dropped = execute(client, &DROP_SCHEDULE, values).await;
+    dropped.map_err(refused)
 }

@@ -5,13 +5,28 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{query, sql};
+use super::statement::statements;
+use super::{Queryable, documents, query};
 use crate::error::Error;
 use crate::policy::Policy;
 use crate::status::{ServiceState, ServiceStatus};
+
+statements! {
+    /// Reports the results of a worker's calls of a service.
+    REPORT_SERVICE: "report_service" [TEXT, UUID, BOOL, INT4, TEXT, FLOAT8, TEXT_ARRAY, BOOL, TEXT] =
+        "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text";
+
+    /// Requests places and starts at a limited service.
+    CLAIM_SERVICE: "claim_service" [TEXT, UUID, INT4, INT4, INT4, FLOAT8] =
+        "SELECT c.places, c.starting, c.first_in, c.apart FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
+
+    /// All services about which anything was reported.
+    SERVICES: "services" [] =
+        "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service";
+}
 
 /// A service that has recently not answered, or whose calls are limited.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -103,7 +118,7 @@ pub struct ServiceReport {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn report_service(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     report: &ServiceReport,
 ) -> Result<Vec<Watched>, Error> {
@@ -111,7 +126,7 @@ pub async fn report_service(
     let retry_after = report.retry_after.map(|after| after.as_secs_f64());
     let rows = query(
         client,
-        &sql::service::REPORT_SERVICE,
+        &REPORT_SERVICE,
         &[
             &report.service,
             &worker,
@@ -134,14 +149,14 @@ pub async fn report_service(
 /// # Errors
 /// When the database fails or does not answer. It may have granted the request all the same.
 pub async fn claim_service(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     claim: &Claim,
 ) -> Result<Grant, Error> {
     let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let rows = query(
         client,
-        &sql::service::CLAIM_SERVICE,
+        &CLAIM_SERVICE,
         &[
             &claim.service,
             &worker,
@@ -209,20 +224,15 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn services(client: &(impl GenericClient + Sync)) -> Result<Vec<ServiceStatus>, Error> {
-    let rows = query(client, &sql::service::SERVICES, &[]).await?;
-    let read = rows.iter().map(|row| serde_json::from_str(row.get(0)));
-    read.collect::<Result<_, _>>()
-        .map_err(|error| Error::Invalid(format!("services: {error}")))
+pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
+    documents(client, &SERVICES, &[]).await
 }
 
 /// Returns the services that are not called.
 ///
 /// # Errors
 /// As [`services`].
-pub async fn services_down(
-    client: &(impl GenericClient + Sync),
-) -> Result<Vec<ServiceStatus>, Error> {
+pub async fn services_down(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
     let mut all = services(client).await?;
     all.retain(|service| service.state != ServiceState::Closed);
     Ok(all)

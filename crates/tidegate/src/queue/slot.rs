@@ -2,19 +2,53 @@
 
 use std::time::Duration;
 
-use tokio_postgres::GenericClient;
+use serde::Deserialize;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{query, sql};
+use super::statement::statements;
+use super::{Queryable, document, execute, first, query};
 use crate::chain::Chain;
 use crate::error::Error;
 
 /// The most events that a drain's report counts as left.
 pub const MOST_LEFT: i64 = 10_000;
 
+statements! {
+    /// Takes one of the first `$2` slots for `$3` seconds, as hop `$5` of chain `$4`.
+    TAKE_SLOT: "take_slot" [UUID, INT4, FLOAT8, UUID, INT4] =
+        "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position(), t.soon FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t";
+
+    /// Keeps a slot for another `$3` seconds, and reports the drain's rate.
+    KEEP_SLOT: "keep_slot" [INT4, UUID, FLOAT8, FLOAT8] =
+        "SELECT to_jsonb(k)::text FROM tidegate.keep_slot($1, $2, $3, $4) AS k";
+
+    /// Reports that the drain looks for events one last time, or that it continues after all.
+    CLOSE_SLOT: "close_slot" [INT4, UUID, BOOL] = "SELECT tidegate.close_slot($1, $2, $3)";
+
+    /// Whether a producer that has just published should start a drain.
+    SHOULD_WAKE: "should_wake" [] = "SELECT tidegate.should_wake()";
+
+    /// Frees a slot.
+    LEAVE_SLOT: "leave_slot" [INT4, UUID] = "SELECT tidegate.leave_slot($1, $2)";
+
+    /// Records a drain that ends, with its report.
+    NOTE_RUN: "note_run" [UUID, TEXT] = "SELECT tidegate.note_run($1, $2::json)";
+
+    /// The number of events that a drain could lease now, counted up to `$2`, and the next time when there
+    /// will be more. A time that is overdue counts as now.
+    LEFT_TO_DO: "left_to_do" [TEXT_ARRAY, INT8] = "\
+SELECT jsonb_build_object('ready', l.ready, 'next_due_at', CASE WHEN l.next_due_at < 'infinity' THEN
+               to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END,
+           'at_work', l.at_work, 'unrated', l.unrated, 'rate', l.rate)::text
+  FROM tidegate.left_to_do($1, $2) AS l";
+
+    /// The server's current position in the write-ahead log.
+    WAL_POSITION: "wal_position" [] = "SELECT tidegate.wal_position()";
+}
+
 /// What is left to handle, and which drains are at work.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Left {
     /// Events that a drain could lease now, counted up to the given limit.
     pub ready: u64,
@@ -54,7 +88,7 @@ pub enum Taken {
 }
 
 /// The result of renewing a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Kept {
     /// Whether the slot still belongs to its drain.
     pub ours: bool,
@@ -67,7 +101,7 @@ pub struct Kept {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn take_slot(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     worker: Uuid,
     most: i32,
     timeout: Duration,
@@ -75,7 +109,7 @@ pub async fn take_slot(
 ) -> Result<Taken, Error> {
     let (seconds, hop) = (timeout.as_secs_f64(), i32::from(chain.hop));
     let values: [&(dyn ToSql + Sync); 5] = [&worker, &most, &seconds, &chain.id, &hop];
-    let rows = query(client, &sql::slot::TAKE_SLOT, &values).await?;
+    let rows = query(client, &TAKE_SLOT, &values).await?;
     let Some(row) = rows.first() else {
         return Ok(Taken::None);
     };
@@ -96,18 +130,15 @@ pub async fn take_slot(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn keep_slot(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     (slot, worker): (i32, Uuid),
     timeout: Duration,
     rate: Option<f64>,
 ) -> Result<Kept, Error> {
     let seconds = timeout.as_secs_f64();
     let values: [&(dyn ToSql + Sync); 4] = [&slot, &worker, &seconds, &rate];
-    let rows = query(client, &sql::slot::KEEP_SLOT, &values).await?;
-    Ok(Kept {
-        ours: rows.first().is_some_and(|row| row.get(0)),
-        first: rows.first().is_some_and(|row| row.get(1)),
-    })
+    let kept = document(client, &KEEP_SLOT, &values).await?;
+    Ok(kept.unwrap_or_default())
 }
 
 /// Announces that the drain looks for events one last time before it ends, or that it goes on after all.
@@ -116,13 +147,13 @@ pub async fn keep_slot(
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn close_slot(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     (slot, worker): (i32, Uuid),
     closing: bool,
 ) -> Result<bool, Error> {
     let values: [&(dyn ToSql + Sync); 3] = [&slot, &worker, &closing];
-    let rows = query(client, &sql::slot::CLOSE_SLOT, &values).await?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    let closing = first(client, &CLOSE_SLOT, &values).await?;
+    Ok(closing.unwrap_or_default())
 }
 
 /// Whether a producer should start a drain after its publish is committed: no drain at work will look again,
@@ -130,46 +161,32 @@ pub async fn close_slot(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn should_wake(client: &(impl GenericClient + Sync)) -> Result<bool, Error> {
-    let rows = query(client, &sql::slot::SHOULD_WAKE, &[]).await?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+pub async fn should_wake(client: &impl Queryable) -> Result<bool, Error> {
+    Ok(first(client, &SHOULD_WAKE, &[]).await?.unwrap_or_default())
 }
 
 /// Returns the position in the server's write-ahead log, if the server reports it.
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn wal_position(client: &(impl GenericClient + Sync)) -> Result<Option<i64>, Error> {
-    let rows = query(client, &sql::slot::WAL_POSITION, &[]).await?;
-    Ok(rows.first().and_then(|row| row.get(0)))
+pub async fn wal_position(client: &impl Queryable) -> Result<Option<i64>, Error> {
+    Ok(first(client, &WAL_POSITION, &[]).await?.flatten())
 }
 
 /// Gives the slot back.
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn leave_slot(
-    client: &(impl GenericClient + Sync),
-    slot: i32,
-    worker: Uuid,
-) -> Result<(), Error> {
-    query(client, &sql::slot::LEAVE_SLOT, &[&slot, &worker])
-        .await
-        .map(drop)
+pub async fn leave_slot(client: &impl Queryable, slot: i32, worker: Uuid) -> Result<(), Error> {
+    execute(client, &LEAVE_SLOT, &[&slot, &worker]).await
 }
 
 /// Stores the report of a drain that ends, as JSON.
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn note_run(
-    client: &(impl GenericClient + Sync),
-    worker: Uuid,
-    report: &str,
-) -> Result<(), Error> {
-    query(client, &sql::slot::NOTE_RUN, &[&worker, &report])
-        .await
-        .map(drop)
+pub async fn note_run(client: &impl Queryable, worker: Uuid, report: &str) -> Result<(), Error> {
+    execute(client, &NOTE_RUN, &[&worker, &report]).await
 }
 
 /// Returns the events that a drain for these kinds could lease now, up to `most`, when more will be ready,
@@ -177,18 +194,7 @@ pub async fn note_run(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn left_to_do(
-    client: &(impl GenericClient + Sync),
-    kinds: &[&str],
-    most: i64,
-) -> Result<Left, Error> {
-    let rows = query(client, &sql::slot::LEFT_TO_DO, &[&kinds, &most]).await?;
-    let count = |count: i32| u16::try_from(count).unwrap_or(u16::MAX);
-    Ok(rows.first().map_or_else(Left::default, |row| Left {
-        ready: row.get::<_, i64>(0).unsigned_abs(),
-        next_due_at: row.get(1),
-        at_work: count(row.get(2)),
-        unrated: count(row.get(3)),
-        rate: row.get(4),
-    }))
+pub async fn left_to_do(client: &impl Queryable, kinds: &[&str], most: i64) -> Result<Left, Error> {
+    let left = document(client, &LEFT_TO_DO, &[&kinds, &most]).await?;
+    Ok(left.unwrap_or_default())
 }

@@ -28,7 +28,7 @@ macro_rules! statements {
         )+
 
         /// All of these statements.
-        pub static ALL: &[&$crate::queue::statement::Statement] = &[$(&$name),+];
+        pub(crate) static ALL: &[&$crate::queue::statement::Statement] = &[$(&$name),+];
     };
 }
 

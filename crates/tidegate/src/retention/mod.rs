@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
-pub use self::report::{CleanupReport, CleanupStop, KindsReport, RedateReport, RetentionReport};
+pub use self::report::{CleanupReport, CleanupStop};
 use crate::budget::millis;
 use crate::config::in_range;
 use crate::connect::Database;
 use crate::drain::lines::EventLines;
 use crate::error::Error;
 use crate::forget::Records;
+use crate::queue::retention::Done;
 pub use crate::queue::retention::DroppedPartition;
-use crate::queue::retention::{Done, retentions, set_retention};
 pub use crate::steps::make_partitions;
 use crate::steps::{Halt, Steps};
 
@@ -163,85 +163,7 @@ async fn expire(
     }
 }
 
-/// Returns the retention of all kinds, or of one.
-///
-/// # Errors
-/// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
-pub async fn kinds(database: &Database, kind: Option<&str>) -> Result<KindsReport, Error> {
-    let client = database.connect().await?;
-    let kinds = retentions(&client, kind).await?;
-    match kind {
-        Some(kind) if kinds.is_empty() => Err(Error::Invalid(format!(
-            "kind: {kind:?} is not registered; `tidegate retention` lists those that are"
-        ))),
-        _ => Ok(KindsReport { kinds }),
-    }
-}
-
-/// A change of a kind's retention.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// The kind.
-    pub kind: String,
-    /// For COMPLETED events; `None` leaves it as it is.
-    pub completed: Option<Duration>,
-    /// For FAILED and `COMPLETED_WITH_ERRORS` events; `None` leaves it as it is.
-    pub failed: Option<Duration>,
-    /// Whether to apply it to events that have already finished, too.
-    pub apply: bool,
-    /// How long applying it may take.
-    pub budget: Duration,
-    /// The reason, for the audit.
-    pub reason: String,
-    /// The operator's name, for the audit.
-    pub actor: Option<String>,
-}
-
-/// Sets a kind's retention for events that finish from now on. If requested, also gives events that have
-/// already finished a new expiry (B21).
-///
-/// # Errors
-/// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
-pub async fn change(database: &Database, change: &Change) -> Result<RetentionReport, Error> {
-    let client = database.connect().await?;
-    if change.completed.is_some() || change.failed.is_some() {
-        let (completed, failed) = (change.completed, change.failed);
-        let (reason, actor) = (&change.reason, change.actor.as_deref());
-        set_retention(&client, &change.kind, completed, failed, reason, actor).await?;
-        make_partitions(&client).await?;
-    }
-    let redated = if change.apply {
-        Some(redate(&client, change).await?)
-    } else {
-        None
-    };
-    let kinds = kinds(database, Some(&change.kind)).await?.kinds;
-    Ok(RetentionReport { kinds, redated })
-}
-
-async fn redate(client: &Client, change: &Change) -> Result<RedateReport, Error> {
-    let mut steps = Steps::new(change.budget, None);
-    let mut rows = 0;
-    let state = json!({
-        "stages": ["apply"],
-        "kind": change.kind,
-        "reason": change.reason,
-        "actor": change.actor,
-    });
-    let ended = steps
-        .walk(client, state, |done| rows += done.rows_redated)
-        .await;
-    Ok(RedateReport {
-        rows,
-        stop_reason: stop_reason(ended)?,
-        lock_timeouts: steps.lock_timeouts,
-        skipped: steps.skipped,
-        elapsed_ms: millis(steps.began.elapsed()),
-        budget_ms: millis(change.budget),
-    })
-}
-
-fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop, Error> {
+pub(crate) fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop, Error> {
     match ended {
         Ok(()) => Ok(CleanupStop::Done),
         Err(Halt::Spent) => Ok(CleanupStop::BudgetSpent),

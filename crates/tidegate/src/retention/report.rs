@@ -1,11 +1,11 @@
-//! The reports of a cleanup and of a change of retention.
+//! The report of a cleanup.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::queue::retention::{Done, DroppedPartition, KindRetention};
+use crate::queue::retention::{Done, DroppedPartition};
 
 /// Why a cleanup ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -78,42 +78,4 @@ impl CleanupReport {
         self.rows_deleted += step.rows_deleted;
         self.messages_forgotten += step.messages_forgotten;
     }
-}
-
-/// How long finished events are kept, by kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "retention")]
-#[non_exhaustive]
-pub struct KindsReport {
-    /// All kinds, or the requested one.
-    pub kinds: Vec<KindRetention>,
-}
-
-/// What a change of retention did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "retention")]
-#[non_exhaustive]
-pub struct RetentionReport {
-    /// The current retention of the kind.
-    pub kinds: Vec<KindRetention>,
-    /// The result for events that had already finished, if the change was applied to them.
-    pub redated: Option<RedateReport>,
-}
-
-/// What became of finished events when a retention was applied to them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
-#[non_exhaustive]
-pub struct RedateReport {
-    /// How many rows have a new expiry.
-    pub rows: u64,
-    /// How often a step did not get a lock in time.
-    pub lock_timeouts: u64,
-    /// How many steps were given up because of that.
-    pub skipped: u64,
-    /// How many milliseconds it took.
-    pub elapsed_ms: u64,
-    /// How many milliseconds it was allowed to take.
-    pub budget_ms: u64,
-    /// Why it ended.
-    pub stop_reason: CleanupStop,
 }

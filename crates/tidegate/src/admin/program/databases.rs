@@ -83,12 +83,7 @@ async fn look(database: &Database) -> Result<Backlog, Error> {
         let client = database.connect().await?;
         queue::backlog(&client).await
     };
-    tokio::time::timeout(LOOK, asked)
-        .await
-        .unwrap_or(Err(Error::TimedOut {
-            stage: "look at a database",
-            limit: LOOK,
-        }))
+    Error::within("look at a database", LOOK, asked).await
 }
 
 #[cfg(test)]

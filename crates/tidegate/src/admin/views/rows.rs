@@ -1,6 +1,11 @@
 //! Owns the shapes of the rows that reports pass on as the database writes them. They exist only for the JSON
 //! Schemas; no code creates one.
 
+#![expect(
+    dead_code,
+    reason = "they have the shapes of rows that are passed on as they are"
+)]
+
 use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, SchemaGenerator};
@@ -23,55 +28,8 @@ impl JsonSchema for Time {
     }
 }
 
-/// Figures of one kind.
-#[derive(JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "it has the shape of a row that is passed on as it is"
-)]
-pub(crate) struct KindStats {
-    /// The kind.
-    kind: String,
-    /// Live events that wait, without the delayed ones.
-    pending: u64,
-    /// Leased events.
-    processing: u64,
-    /// Live events that wait for a planned time or for another attempt.
-    delayed: u64,
-    /// The most attempts of a live event.
-    max_attempts_used: u64,
-    /// Age of the oldest live event; null if there is none.
-    oldest_age_ms: Option<u64>,
-    /// Events that ended COMPLETED in the last hour.
-    completed: u64,
-    /// Events that ended `COMPLETED_WITH_ERRORS` in the last hour.
-    completed_with_errors: u64,
-    /// Events that ended FAILED in the last hour.
-    failed: u64,
-    /// The average number of attempts of these events; null if none ended.
-    attempts_per_event: Option<f64>,
-    /// The median latency from publish to end.
-    latency_p50_ms: Option<i64>,
-    /// The 95th percentile of this latency.
-    latency_p95_ms: Option<i64>,
-    /// The 99th percentile of this latency.
-    latency_p99_ms: Option<i64>,
-    /// The share that did not end COMPLETED, 0 to 1.
-    failure_rate: Option<f64>,
-    /// All live events.
-    events: u64,
-    /// Live events whose worker no longer renews its lease.
-    stuck: u64,
-    /// Whether the kind is paused.
-    paused: bool,
-}
-
 /// An event of a list.
 #[derive(JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "it has the shape of a row that is passed on as it is"
-)]
 pub(crate) struct ListedEvent {
     /// Its id.
     id: i64,
@@ -98,10 +56,6 @@ pub(crate) struct ListedEvent {
 
 /// Everything stored about an event. The fields depend on the table that holds it.
 #[derive(JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "it has the shape of a row that is passed on as it is"
-)]
 pub(crate) struct StoredEvent {
     /// Its table: `event_queue` for a live event, `event_log` for a finished one.
     #[schemars(extend("enum" = ["event_queue", "event_log"]))]
@@ -179,10 +133,6 @@ pub(crate) struct StoredEvent {
 
 /// A group whose first event holds back other events.
 #[derive(JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "it has the shape of a row that is passed on as it is"
-)]
 pub(crate) struct BlockedGroup {
     /// The group.
     group_key: String,
@@ -206,10 +156,6 @@ pub(crate) struct BlockedGroup {
 
 /// A lease and its worker.
 #[derive(JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "it has the shape of a row that is passed on as it is"
-)]
 pub(crate) struct Lease {
     /// The lease.
     token: String,

@@ -1,0 +1,226 @@
+//! The views of finished events: how many ended when and how fast, and the dead letters among them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Service;
+use crate::error::Error;
+use crate::queue::statement::statements;
+
+/// The most dead letters whose error codes are read.
+pub const DEAD_LOOKED_AT: u32 = 20_000;
+
+statements! {
+    /// Finished events of the last `$1` seconds, in steps of `$2` seconds. `$3` selects a kind.
+    COURSE: "course" [FLOAT8, FLOAT8, TEXT] = "\
+SELECT jsonb_build_object('at', extract(epoch FROM f.step)::bigint,
+           'completed', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'COMPLETED'), 1e17), 0)::bigint,
+           'rejected', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'COMPLETED_WITH_ERRORS'), 1e17), 0)::bigint,
+           'failed', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'FAILED'), 1e17), 0)::bigint,
+           'latency_ms', least(sum(f.latency_ms), 1e17)::bigint)::text
+  FROM (SELECT date_bin(make_interval(secs => $2), m.minute, timestamptz 'epoch') AS step, m.status, m.events, m.latency_ms
+          FROM tidegate.minute_stats AS m
+         WHERE m.minute > statement_timestamp() - make_interval(secs => $1) AND ($3::text IS NULL OR m.kind = $3)) AS f
+ GROUP BY f.step ORDER BY f.step";
+
+    /// Finished events of the last `$1` seconds by kind, with the histogram of their latency. The events beyond
+    /// all bounds come last.
+    ENDED: "ended" [FLOAT8] = "\
+SELECT jsonb_build_object('kind', b.kind, 'sum', jsonb_build_object(
+               'completed', least(sum(b.completed), 1e17)::bigint, 'rejected', least(sum(b.rejected), 1e17)::bigint,
+               'failed', least(sum(b.failed), 1e17)::bigint, 'latency_ms', least(sum(b.latency_ms), 1e17)::bigint),
+           'attempts', least(sum(b.attempts), 1e17)::bigint,
+           'within', jsonb_agg(jsonb_build_array(b.within_ms, least(b.events, 1e17)::bigint) ORDER BY b.within_ms))::text
+  FROM (SELECT m.kind, m.within_ms, sum(m.events) AS events, sum(m.attempts) AS attempts, sum(m.latency_ms) AS latency_ms,
+               coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED'), 0) AS completed,
+               coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0) AS rejected,
+               coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0) AS failed
+          FROM tidegate.minute_stats AS m
+         WHERE m.minute > statement_timestamp() - make_interval(secs => $1)
+         GROUP BY m.kind, m.within_ms) AS b
+ GROUP BY b.kind ORDER BY b.kind";
+
+    /// Dead letters of the last `$1` seconds by kind, status and error code, among the latest `$3`. `$2`
+    /// selects a kind.
+    DEAD: "dead" [FLOAT8, TEXT, INT8] = "\
+SELECT jsonb_build_object('kind', d.kind, 'status', d.status, 'code', d.code, 'events', count(*),
+           'first', min(d.finished_at), 'last', max(d.finished_at), 'last_id', max(d.id),
+           'message', (array_agg(left(d.last_error, 300) ORDER BY d.finished_at DESC))[1])::text
+  FROM (SELECT e.id, e.kind, e.status, split_part(coalesce(e.last_error, ''), ': ', 1) AS code, e.last_error, e.finished_at
+          FROM tidegate.ends AS e
+         WHERE e.status <> 'COMPLETED' AND e.finished_at > statement_timestamp() - make_interval(secs => $1)
+           AND ($2::text IS NULL OR e.kind = $2)
+         ORDER BY e.finished_at DESC LIMIT $3) AS d
+ GROUP BY d.kind, d.status, d.code ORDER BY count(*) DESC, d.kind, d.code LIMIT 200";
+}
+
+/// The period of figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Span {
+    /// The last hour in minutes.
+    #[default]
+    Hour,
+    /// The last day in hours.
+    Day,
+    /// The last thirty days in days.
+    Month,
+}
+
+impl Span {
+    /// The whole period.
+    #[must_use]
+    pub const fn length(self) -> Duration {
+        match self {
+            Self::Hour => Duration::from_hours(1),
+            Self::Day => Duration::from_hours(24),
+            Self::Month => Duration::from_hours(30 * 24),
+        }
+    }
+
+    /// The length of one step.
+    #[must_use]
+    pub const fn step(self) -> Duration {
+        match self {
+            Self::Hour => Duration::from_mins(1),
+            Self::Day => Duration::from_hours(1),
+            Self::Month => Duration::from_hours(24),
+        }
+    }
+}
+
+/// The events that finished in one step of a [`Span`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Step {
+    /// The start of the step, in seconds since 1970.
+    pub at: u64,
+    /// Events that ended COMPLETED.
+    pub completed: u64,
+    /// Events that ended `COMPLETED_WITH_ERRORS`.
+    pub rejected: u64,
+    /// Events that ended FAILED.
+    pub failed: u64,
+    /// The sum of the latencies from publish to end.
+    pub latency_ms: u64,
+}
+
+impl Step {
+    /// All finished events.
+    #[must_use]
+    pub const fn ended(&self) -> u64 {
+        self.completed + self.rejected + self.failed
+    }
+}
+
+/// The finished events of one kind within a [`Span`].
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[non_exhaustive]
+pub struct KindFigures {
+    /// The kind.
+    pub kind: String,
+    /// The sums of all steps.
+    pub sum: Step,
+    /// The sum of their attempts.
+    pub attempts: u64,
+    /// The latency histogram: an upper bound in milliseconds (`None` is beyond all bounds) and the number of
+    /// events.
+    pub within: Vec<(Option<u64>, u64)>,
+}
+
+impl KindFigures {
+    /// Returns the upper bound of a quantile of the latency. `None` if it is beyond all bounds, or if no
+    /// event finished.
+    #[must_use]
+    pub fn quantile_ms(&self, share: f64) -> Option<u64> {
+        let total = self.sum.ended();
+        let mut seen = 0;
+        for (bound, events) in &self.within {
+            seen += events;
+            #[expect(clippy::cast_precision_loss, reason = "nobody ends 2^53 events")]
+            if total > 0 && seen as f64 >= share * total as f64 {
+                return *bound;
+            }
+        }
+        None
+    }
+}
+
+/// Dead letters of one kind, status and error code.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct DeadLetters {
+    /// The kind.
+    pub kind: String,
+    /// Their status.
+    pub status: String,
+    /// The code of the last error; empty if there is none.
+    pub code: String,
+    /// Their number.
+    pub events: u64,
+    /// The time when the first of them ended, RFC 3339.
+    pub first: String,
+    /// The time when the last of them ended.
+    pub last: String,
+    /// The highest of their ids.
+    pub last_id: i64,
+    /// The code and message of the latest, at most 300 characters.
+    pub message: Option<String>,
+}
+
+impl Service {
+    /// Returns the finished events of a period step by step, for one kind or all. Steps without events are
+    /// left out.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn course(&self, span: Span, kind: Option<&str>) -> Result<Vec<Step>, Error> {
+        let (length, step) = (span.length().as_secs_f64(), span.step().as_secs_f64());
+        self.view(&COURSE, &[&length, &step, &kind]).await
+    }
+
+    /// Returns the finished events of a period by kind.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>, Error> {
+        self.view(&ENDED, &[&span.length().as_secs_f64()]).await
+    }
+
+    /// Returns the dead letters of the last `since`, by kind, status and error code, the most frequent first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn dead_letters(
+        &self,
+        since: Duration,
+        kind: Option<&str>,
+    ) -> Result<Vec<DeadLetters>, Error> {
+        let (since, most) = (since.as_secs_f64(), i64::from(DEAD_LOOKED_AT));
+        self.view(&DEAD, &[&since, &kind, &most]).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_bound_that_it_lies_within() {
+        let sum = Step {
+            completed: 100,
+            ..Step::default()
+        };
+        let within = vec![(Some(50), 90), (Some(250), 9), (None, 1)];
+        let figures = KindFigures {
+            sum,
+            within,
+            ..KindFigures::default()
+        };
+        assert_eq!(figures.quantile_ms(0.5), Some(50));
+        assert_eq!(figures.quantile_ms(0.95), Some(250));
+        assert_eq!(figures.quantile_ms(1.0), None);
+        assert_eq!(KindFigures::default().quantile_ms(0.5), None);
+    }
+}

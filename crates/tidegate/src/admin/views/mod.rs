@@ -1,0 +1,365 @@
+//! Owns the views for operators who watch a queue of any size: rights, depths, figures over time, what needs
+//! attention, one event, the audit. A row is a JSON document that is read into its type. Every view reads a
+//! bounded number of rows. If it reaches its bound, the answer says so. Nothing here changes anything.
+
+mod event;
+mod finished;
+mod lineage;
+pub(crate) mod rows;
+
+use std::ops::RangeInclusive;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
+
+pub use self::event::{Content, Dossier, lineage, show};
+pub use self::finished::{DEAD_LOOKED_AT, DeadLetters, KindFigures, Span, Step};
+pub use self::lineage::{Lineage, MOST_RELATED, RelatedEvent, Relation};
+use super::program::Service;
+use crate::config::in_range;
+use crate::error::Error;
+use crate::queue::statement::{Statement, statements};
+use crate::queue::{backlog, documents};
+use crate::status::{ServiceState, ServiceStatus};
+
+/// The statements of all views.
+pub(super) static STATEMENTS: [&[&Statement]; 3] = [ALL, event::ALL, finished::ALL];
+
+/// The allowed lengths of a list.
+pub const LIMIT: RangeInclusive<u32> = 1..=10_000;
+
+/// The length of a list if the request does not set one.
+pub const LISTED: u32 = 50;
+
+/// Returns the length of a list.
+///
+/// # Errors
+/// [`Error::Invalid`] if the length is not in [`LIMIT`].
+pub(super) fn limit(asked: Option<u32>) -> Result<i64, Error> {
+    let limit = asked.unwrap_or(LISTED);
+    in_range("limit", limit, &LIMIT).map_err(Error::Invalid)?;
+    Ok(limit.into())
+}
+
+/// The most live events that are counted. Above it the number is an estimate.
+pub const COUNTED: u32 = 100_000;
+
+/// The most delayed events of groups that are checked for blocked groups.
+pub const HEADS_LOOKED_AT: u32 = 10_000;
+
+/// The most blocked groups in an overview.
+const BLOCKED_SHOWN: i64 = 100;
+
+/// The most drains in an overview.
+const DRAINS_SHOWN: i64 = 8;
+
+statements! {
+    /// The rights of this login: to read payloads, and to act.
+    RIGHTS: "rights" [] = "\
+SELECT jsonb_build_object(
+           'content', has_column_privilege('tidegate.event_queue', 'payload', 'SELECT')
+               AND has_column_privilege('tidegate.event_log', 'payload', 'SELECT'),
+           'act', NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'
+               AND EXISTS (SELECT FROM pg_proc AS p
+                            WHERE p.pronamespace = 'tidegate'::regnamespace AND p.proname = 'replay'
+                              AND has_function_privilege(p.oid, 'EXECUTE')),
+           'user', current_user, 'database', current_database())::text";
+
+    /// Live events by kind, among the first `$1` rows. Kinds that are not registered share one name.
+    DEPTHS: "depths" [INT8] = "\
+WITH held AS MATERIALIZED (SELECT ids, stuck FROM tidegate.held)
+SELECT jsonb_build_object('kind', coalesce(k.kind, '(unregistered)'), 'events', count(*),
+           'processing', count(*) FILTER (WHERE q.id <@ held.ids),
+           'delayed', count(*) FILTER (WHERE q.delayed AND NOT (q.id <@ held.ids)),
+           'stuck', count(*) FILTER (WHERE q.id <@ held.stuck),
+           'oldest', min(q.created_at))::text
+  FROM (SELECT id, kind, delayed, created_at FROM tidegate.event_queue LIMIT $1) AS q CROSS JOIN held
+  LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind
+ GROUP BY k.kind ORDER BY k.kind";
+
+    /// Groups whose first event holds back other events, at most `$1`. Only the first `$2` delayed events of
+    /// groups are checked. Waiting events are counted up to 1,000.
+    BLOCKED: "blocked" [INT8, INT8] = "\
+SELECT to_jsonb(b)::text
+  FROM (SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
+               head.available_at, head.last_error, head.created_at,
+               (SELECT count(*) FROM (SELECT FROM tidegate.event_queue AS behind
+                                       WHERE behind.group_key = head.group_key AND behind.id > head.id LIMIT 1000) AS first) AS waiting
+          FROM (SELECT id, kind, group_key, attempts, max_attempts, available_at, last_error, created_at
+                  FROM tidegate.event_queue WHERE delayed AND group_key IS NOT NULL ORDER BY available_at LIMIT $2) AS head
+         WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
+                            WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
+           AND EXISTS (SELECT FROM tidegate.event_queue AS behind
+                        WHERE behind.group_key = head.group_key AND behind.id > head.id)
+         ORDER BY head.id LIMIT $1) AS b";
+
+    /// The live events of a group in order, at most `$2`.
+    GROUP: "group_events" [TEXT, INT8] = "\
+WITH held AS MATERIALIZED (SELECT ids, started FROM tidegate.held)
+SELECT to_jsonb(g)::text
+  FROM (SELECT q.id, q.kind, CASE WHEN q.id <@ held.ids THEN 'PROCESSING' ELSE 'PENDING' END AS status,
+               q.attempts + (q.id <@ held.started AND q.attempts < q.max_attempts)::int AS attempts, q.max_attempts,
+               q.group_key, q.correlation_id, q.created_at, q.available_at, q.delayed, NULL::timestamptz AS finished_at, q.last_error
+          FROM tidegate.event_queue AS q, held
+         WHERE q.group_key = $1 ORDER BY q.id LIMIT $2) AS g";
+
+    /// Services without the number of waiting events, because counting these would read the queue once per
+    /// service.
+    SERVICE_STATES: "service_states" [] = "\
+SELECT (to_jsonb(s) || jsonb_build_object('waiting', 0, 'oldest', NULL, 'places', (
+           SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p
+            WHERE p.service = s.service AND p.until >= statement_timestamp())))::text
+  FROM tidegate.service AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000";
+
+    /// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most
+    /// `$4`. An entry can name a hundred thousand events; the first ten are returned.
+    AUDIT: "audit" [INT8, TEXT, TEXT, INT8] = "\
+SELECT to_jsonb(a)::text
+  FROM (SELECT id, at, session_user_name, actor, action, filter - 'ids' AS filter, ids[1:10] AS ids, count, reason
+          FROM tidegate.audit
+         WHERE ($1::bigint IS NULL OR id < $1) AND ($2::text IS NULL OR actor = $2) AND ($3::text IS NULL OR action = $3)
+         ORDER BY id DESC LIMIT $4) AS a";
+
+    /// Registered kinds with policy and retention.
+    KINDS: "kinds" [] = "SELECT to_jsonb(k)::text FROM tidegate.event_kind AS k ORDER BY k.kind LIMIT 1000";
+
+    /// The log's partitions with the planner's estimates, the first to expire first.
+    LOG_PARTITIONS: "partition_sizes" [] = "\
+SELECT jsonb_build_object('partition', c.relname, 'holds', pg_get_expr(c.relpartbound, c.oid),
+           'rows', nullif(greatest(c.reltuples, -1), -1)::bigint, 'bytes', pg_total_relation_size(c.oid))::text
+  FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'tidegate.event_log'::regclass ORDER BY c.relname LIMIT 500";
+
+    /// The latest finished drains, at most `$1`.
+    DRAINS: "drains" [INT8] =
+        "SELECT to_jsonb(r)::text FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT $1";
+}
+
+/// The rights of the database login.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[non_exhaustive]
+pub struct Rights {
+    /// Whether it may read payloads, results, progress and the details of errors.
+    pub content: bool,
+    /// Whether it may replay, requeue, cancel and so on. False on a read-only database.
+    pub act: bool,
+    /// The database's user.
+    pub user: String,
+    /// The database's name.
+    pub database: String,
+}
+
+/// The live events of one kind, among those that were counted.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Depth {
+    /// The kind.
+    pub kind: String,
+    /// All events of this kind.
+    pub events: u64,
+    /// Leased events.
+    pub processing: u64,
+    /// Events that wait for a planned time or for another attempt.
+    pub delayed: u64,
+    /// Events leased by workers that have stopped responding.
+    pub stuck: u64,
+    /// The time when the oldest of them was published, RFC 3339.
+    pub oldest: Option<String>,
+}
+
+/// How full the queue is and what needs attention, for a queue of any size.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub struct Overview {
+    /// Live events; exact below [`COUNTED`], else an estimate.
+    pub events: u64,
+    /// Whether `events` is an estimate and `depths` covers only the first [`COUNTED`] events.
+    pub is_estimate: bool,
+    /// Age of the live event with the lowest id.
+    pub oldest_age_ms: u64,
+    /// By kind.
+    pub depths: Vec<Depth>,
+    /// Blocked groups, at most 100, found among [`HEADS_LOOKED_AT`] delayed events.
+    pub blocked: Vec<Value>,
+    /// Services; unavailable ones first.
+    pub services: Vec<ServiceStatus>,
+    /// The latest drains.
+    pub drains: Vec<DrainRun>,
+}
+
+/// A finished drain.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct DrainRun {
+    /// The worker's id.
+    pub worker: String,
+    /// The start, RFC 3339.
+    pub started_at: String,
+    /// The end.
+    pub ended_at: String,
+    /// Why it ended.
+    pub stop_reason: Option<String>,
+    /// Its report.
+    pub report: Value,
+}
+
+/// A registered kind.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Kind {
+    /// Its name.
+    pub kind: String,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// The time of its registration, RFC 3339.
+    pub registered_at: String,
+    /// The retention of COMPLETED events, as the database writes intervals.
+    pub retention_completed: String,
+    /// The retention of other events.
+    pub retention_failed: String,
+    /// The policy that its program declares.
+    pub declared: Map<String, Value>,
+    /// The fields that operators have set.
+    pub overridden: Map<String, Value>,
+    /// The policy in effect.
+    pub policy: Map<String, Value>,
+}
+
+/// Which audit entries to show, latest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AuditRequest {
+    /// Only entries with lower ids, for the next page.
+    pub before: Option<i64>,
+    /// Only of this operator.
+    pub actor: Option<String>,
+    /// Only of this action.
+    pub action: Option<String>,
+    /// The most entries.
+    pub limit: u32,
+}
+
+impl Service {
+    /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that
+    /// statement timeout. It does not compile plans: for a log with many partitions, compiling a plan takes
+    /// longer than running it (0.2 s for 90).
+    pub(super) async fn looking(&self) -> Result<Client, Error> {
+        self.looking_with("").await
+    }
+
+    /// As [`Service::looking`], with these settings for the transaction.
+    pub(super) async fn looking_with(&self, settings: &str) -> Result<Client, Error> {
+        let client = self.database.connect().await?;
+        if let Some(limit) = self.looks_within {
+            let millis = limit.as_millis().clamp(1, 600_000);
+            let begin = format!(
+                "BEGIN READ ONLY; SET LOCAL statement_timeout = {millis}; SET LOCAL jit = off; {settings}"
+            );
+            let opened = client.batch_execute(&begin).await;
+            opened.map_err(Error::at("begin"))?;
+        }
+        Ok(client)
+    }
+
+    /// Returns the rows of a view.
+    async fn view<T: DeserializeOwned>(
+        &self,
+        statement: &'static Statement,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<T>, Error> {
+        documents(&self.looking().await?, statement, values).await
+    }
+
+    /// Returns the rights of the database login.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn rights(&self) -> Result<Rights, Error> {
+        let rights = self.view(&RIGHTS, &[]).await?;
+        Ok(rights.into_iter().next().unwrap_or_default())
+    }
+
+    /// Returns how full the queue is and what needs attention. Counts at most [`COUNTED`] events;
+    /// [`StatsRequest`](super::StatsRequest) counts all.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn overview(&self) -> Result<Overview, Error> {
+        let client = self.looking().await?;
+        let backlog = backlog(&client).await?;
+        let depths = documents(&client, &DEPTHS, &[&i64::from(COUNTED)]).await?;
+        let mut services = documents(&client, &SERVICE_STATES, &[]).await?;
+        for service in &mut services {
+            count_waiting(service, &depths);
+        }
+        let heads = i64::from(HEADS_LOOKED_AT);
+        Ok(Overview {
+            events: backlog.events,
+            is_estimate: backlog.events >= u64::from(COUNTED),
+            oldest_age_ms: backlog.oldest_age_ms,
+            depths,
+            blocked: documents(&client, &BLOCKED, &[&BLOCKED_SHOWN, &heads]).await?,
+            services,
+            drains: documents(&client, &DRAINS, &[&DRAINS_SHOWN]).await?,
+        })
+    }
+
+    /// Returns the latest finished drains.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn drains(&self, most: u32) -> Result<Vec<DrainRun>, Error> {
+        self.view(&DRAINS, &[&limit(Some(most))?]).await
+    }
+
+    /// Returns the registered kinds with policy and retention.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn kinds(&self) -> Result<Vec<Kind>, Error> {
+        self.view(&KINDS, &[]).await
+    }
+
+    /// Returns the live events of a group in order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn group(&self, key: &str, most: u32) -> Result<Vec<Value>, Error> {
+        self.view(&GROUP, &[&key, &limit(Some(most))?]).await
+    }
+
+    /// Returns audit entries, latest first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn audit(&self, asked: &AuditRequest) -> Result<Vec<Value>, Error> {
+        let limit = limit(Some(asked.limit))?;
+        let values: &[&(dyn ToSql + Sync)] = &[&asked.before, &asked.actor, &asked.action, &limit];
+        self.view(&AUDIT, values).await
+    }
+
+    /// Returns the partitions of the log with the planner's estimates.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn log_partitions(&self) -> Result<Vec<Value>, Error> {
+        self.view(&LOG_PARTITIONS, &[]).await
+    }
+}
+
+/// Counts the events that wait for an unavailable service, among those that were counted.
+fn count_waiting(service: &mut ServiceStatus, depths: &[Depth]) {
+    if service.state == ServiceState::Closed {
+        return;
+    }
+    let waits = depths
+        .iter()
+        .filter(|depth| service.kinds.contains(&depth.kind));
+    for depth in waits {
+        service.waiting += depth.events;
+        let oldest = service.oldest.take().into_iter();
+        service.oldest = oldest.chain(depth.oldest.clone()).min();
+    }
+}
