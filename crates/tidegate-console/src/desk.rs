@@ -40,6 +40,14 @@ impl Desk {
         self.shared.settings.acting.allows(&self.who) && self.rights.act
     }
 
+    /// Refuses people who may not act.
+    pub(crate) fn permitted(&self) -> Result<(), Problem> {
+        if self.may_act() {
+            return Ok(());
+        }
+        Err(Problem::forbidden("You have read-only access."))
+    }
+
     /// Whether payloads are shown.
     pub(crate) fn shows_content(&self) -> bool {
         self.shared.settings.shows_content && self.rights.content

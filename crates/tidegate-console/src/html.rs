@@ -195,12 +195,41 @@ pub(crate) fn named(name: &Value, link: impl FnOnce(&str) -> Link) -> Markup {
     }
 }
 
-/// Renders a table in a region that scrolls sideways, also by keyboard.
-pub(crate) fn table(label: &str, head: &Markup, rows: &Markup) -> Markup {
-    html! {
-        div.scroll role="region" aria-label=(label) tabindex="0" {
-            table { thead { tr { (head) } } tbody { (rows) } }
+/// A table of rows, column by column: `th` names the row, `n` is a number. Its region scrolls sideways, also by
+/// keyboard. With `go`, its rows can be opened by keyboard, too.
+macro_rules! table {
+    ($label:expr $(, $go:ident)?; $row:pat in $rows:expr;
+     $($class:ident $head:literal $(if ($holds:expr))? { $($cell:tt)* })+) => {
+        maud::html! {
+            div.scroll role="region" aria-label=($label) tabindex="0" {
+                table {
+                    thead { tr { $( $(@if $holds)? { ($crate::html::head(stringify!($class), $head)) } )+ } }
+                    tbody {
+                        @for $row in $rows {
+                            tr class=(concat!($(stringify!($go))?)) {
+                                $( $(@if $holds)? { ($crate::html::cell(stringify!($class), &maud::html! { $($cell)* })) } )+
+                            }
+                        }
+                    }
+                }
+            }
         }
+    };
+}
+
+pub(crate) use table;
+
+/// The head of a column.
+pub(crate) fn head(class: &str, name: &str) -> Markup {
+    html! { th class=[(class == "n").then_some("n")] { (name) } }
+}
+
+/// A cell of a column.
+pub(crate) fn cell(class: &str, content: &Markup) -> Markup {
+    match class {
+        "th" => html! { th scope="row" { (content) } },
+        "td" => html! { td { (content) } },
+        class => html! { td class=(class) { (content) } },
     }
 }
 

@@ -1,57 +1,53 @@
-//! Renders action forms. A form is collapsed at first, has a field for the reason, and works without scripts
-//! and by keyboard. People without the right to act get no forms.
+//! Renders the forms of actions. A form is collapsed at first, has a field for the reason, and works without
+//! scripts and by keyboard. People without the right to act get no forms.
 
 use maud::{Markup, html};
 
+use crate::acts::Action;
 use crate::desk::Desk;
+use crate::form::Fields;
 
 /// An action that a page offers.
 pub(crate) struct Offer<'a> {
-    /// The path of the action, below `/act/`.
+    /// The verb.
     pub verb: &'a str,
     /// What the button says.
     pub label: &'a str,
-    /// What it does, in a sentence.
-    pub explains: &'a str,
-    /// Hidden fields that name the target.
+    /// Hidden fields that name the target, and `do`, what to do with it.
     pub of: &'a [(&'a str, &'a str)],
+    /// The fields to fill in.
+    pub asks: &'a [&'a str],
     /// Whether it cannot be undone.
     pub is_grave: bool,
 }
 
 impl Offer<'_> {
-    /// The action with fields to fill in, if this person may act.
-    pub(crate) fn with(&self, desk: &Desk, fields: &Markup) -> Markup {
-        self.form(desk, &html! { (fields) (reason()) })
+    /// The form, if this person may act.
+    pub(crate) fn form(&self, desk: &Desk) -> Markup {
+        self.with(desk, &html! {})
     }
 
-    /// The action with fields to fill in, but without a reason, because the audit stores none for it.
-    pub(crate) fn without_reason(&self, desk: &Desk, fields: &Markup) -> Markup {
-        self.form(desk, fields)
-    }
-
-    fn form(&self, desk: &Desk, fields: &Markup) -> Markup {
-        if !desk.may_act() {
+    /// The form with fields of its own.
+    pub(crate) fn with(&self, desk: &Desk, further: &Markup) -> Markup {
+        let Some(action) = Action::named(self.verb).filter(|_| desk.may_act()) else {
             return html! {};
-        }
-        let action = desk.base().of("/act", self.verb);
+        };
+        let flag = self.of.iter().find(|(name, _)| *name == "do");
+        let asks = self.asks.iter().filter_map(|name| action.field(name));
         html! {
             details.act {
                 summary class=[self.is_grave.then_some("grave")] { (self.label) }
-                form method="post" action=(action) {
-                    p { (self.explains) }
+                form method="post" action=(desk.base().of("/act", self.verb)) {
+                    p { (action.explains(flag.map(|(_, flag)| *flag))) }
                     @for (name, value) in self.of { input type="hidden" name=(name) value=(value); }
                     input type="hidden" name="back" value=(desk.address);
-                    (fields)
+                    @for field in asks { (field.input(&Fields::default())) }
+                    (further)
+                    @if action.has("reason") { (reason()) }
                     button class=(if self.is_grave { "grave" } else { "primary" }) { (self.label) }
                 }
             }
         }
-    }
-
-    /// The action without further fields.
-    pub(crate) fn plain(&self, desk: &Desk) -> Markup {
-        self.with(desk, &html! {})
     }
 }
 
@@ -62,9 +58,9 @@ pub(crate) fn reason() -> Markup {
     }
 }
 
-/// A field with its name.
-pub(crate) fn input(label: &str, name: &str, value: &str, placeholder: &str) -> Markup {
-    html! { label { span { (label) } input name=(name) value=(value) placeholder=(placeholder) autocomplete="off"; } }
+/// A field with its name and an example.
+pub(crate) fn input(label: &str, name: &str, value: &str, example: &str) -> Markup {
+    html! { label { span { (label) } input name=(name) value=(value) placeholder=(example) autocomplete="off"; } }
 }
 
 /// A checkbox.

@@ -1,0 +1,230 @@
+//! All actions, and the page of each. An action on all events of a filter is tried before: a dry run, a reason,
+//! a confirmation. With the digest of the dry run, the program changes exactly its events, or none if they have
+//! changed.
+
+use axum::extract::Path;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Map;
+use tidegate::admin::Moment;
+use tidegate_cli::Answer;
+
+use super::forget;
+use crate::acts::{Action, Field, Intent, done};
+use crate::desk::Desk;
+use crate::flash;
+use crate::form::{Asked, Fields, Sent};
+use crate::link::Link;
+use crate::offer::{Offer, reason};
+use crate::page::{Page, Place};
+use crate::problem::Problem;
+use crate::report;
+
+pub(super) async fn index(desk: Desk) -> Result<Response, Problem> {
+    desk.permitted()?;
+    let body = html! {
+        dl.facts { @for action in Action::all() {
+            div { dt { a href=(desk.base().of("/actions", action.name())) { (action.title()) } } dd { (action.explains(None)) } }
+        } }
+    };
+    Ok(Page::new(Place::Events, "Actions", "tidegate help", body).answer(&desk))
+}
+
+/// Links to the actions on all events of a list, if its filter is one for live events.
+pub(super) fn links(desk: &Desk, asked: &Fields) -> Markup {
+    let is_narrow = ["kind", "group", "correlation"]
+        .iter()
+        .any(|name| asked.is_set(name));
+    let is_live = asked
+        .text("status")
+        .is_none_or(|status| ["PENDING", "PROCESSING"].contains(&status));
+    if !desk.may_act() || !is_narrow || !is_live {
+        return html! {};
+    }
+    let link = |verb| {
+        let link = desk.base().of("/actions", verb);
+        ["kind", "group", "status", "since", "until"]
+            .iter()
+            .fold(link, |link, name| {
+                link.with(name, asked.text(name).unwrap_or_default())
+            })
+            .with(
+                "correlation_id",
+                asked.text("correlation").unwrap_or_default(),
+            )
+    };
+    html! {
+        p.actions {
+            a.button href=(link("reschedule").with("now", "on")) { "Start now all …" }
+            a.button href=(link("reschedule")) { "Reschedule all …" }
+            a.button href=(link("cancel")) { "Cancel all …" }
+        }
+    }
+}
+
+pub(super) async fn show(
+    desk: Desk,
+    Path(verb): Path<String>,
+    Asked(asked): Asked,
+) -> Result<Response, Problem> {
+    desk.permitted()?;
+    if verb == forget::VERB {
+        return forget::show(&desk);
+    }
+    let action = Action::named(&verb).ok_or_else(Problem::not_found)?;
+    if !action.is_tried_before() {
+        let asks: Vec<String> = action.fields().map(Field::name).collect();
+        let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
+        let offer = Offer {
+            verb: &verb,
+            label: &action.title(),
+            of: &[],
+            asks: &asks,
+            is_grave: false,
+        };
+        let body = offer.form(&desk);
+        let command = action.command(&asked, "");
+        return Ok(Page::new(Place::Events, action.title(), command, body).answer(&desk));
+    }
+    let is_asked = action.fields().any(|field| asked.is_set(&field.name()));
+    let body = match dry_run(&desk, action, &asked).await {
+        Ok(body) => body,
+        Err(problem) if problem.is_invalid() && is_asked => {
+            html! { p.problem { bdi { (problem.text) } } }
+        }
+        Err(problem) if problem.is_invalid() => {
+            html! { p.note { "Choose the events, and what is to be done with them." } }
+        }
+        Err(problem) => return Err(problem),
+    };
+    let command = action.command(&asked, " --dry-run --reason 'a look'");
+    Ok(Page::new(Place::Events, action.title(), command, body)
+        .fixed(filters(&desk, action, &asked))
+        .answer(&desk))
+}
+
+fn filters(desk: &Desk, action: Action, asked: &Fields) -> Markup {
+    html! {
+        p { (action.explains(None)) }
+        search { form.filters method="get" action=(desk.base().of("/actions", action.name())) {
+            @for field in action.fields().filter(|field| !field.is_id()) { (field.input(asked)) }
+            button.primary { "Dry run" }
+        } }
+    }
+}
+
+/// Turns "ago" into fixed times, so that the dry run and the confirmation use the same ones.
+fn fixed(action: Action, asked: &Fields) -> Result<Fields, Problem> {
+    let mut fixed = asked.clone();
+    for field in action.fields().filter(|field| field.is_moment()) {
+        let name = field.name();
+        if let Some(Moment::Ago(ago)) = asked.moment(&name)?
+            && let Some(at) = std::time::SystemTime::now().checked_sub(ago)
+        {
+            let at = humantime::format_rfc3339_nanos(at);
+            fixed.set(&name, &at.to_string());
+        }
+    }
+    Ok(fixed)
+}
+
+async fn dry_run(desk: &Desk, action: Action, asked: &Fields) -> Result<Markup, Problem> {
+    let asked = fixed(action, asked)?;
+    let request = action.request(desk, &asked, Intent::DryRun)?;
+    let tried = tidegate_cli::answer(desk.service(), &request).await?;
+    Ok(html! {
+        (report::shown(desk.base(), tried.document()))
+        (confirmation(desk, action, &asked, &tried))
+    })
+}
+
+fn confirmation(desk: &Desk, action: Action, fields: &Fields, tried: &Answer) -> Markup {
+    let report = tried.document();
+    let kinds = report["kinds"].as_object();
+    if kinds.is_none_or(Map::is_empty) || report["refused"].is_string() {
+        return html! { p.empty { "There is nothing to change." } };
+    }
+    let Some(digest) = report["digest"].as_str() else {
+        return html! { p.problem { "Choose a limit of at most 10,000." } };
+    };
+    let carried = action
+        .fields()
+        .flat_map(|field| fields.pairs(&field.name()));
+    Confirmation {
+        to: desk.base().of("/actions", action.name()),
+        what: format!("{} these events", action.title()),
+        fields: carried.collect(),
+        digest,
+        further: html! {},
+        note: "Exactly these events are changed. If the set has changed by then, for example because drains are working on it, \
+               nothing is changed. Pause the kind to keep the set as it is.",
+    }
+    .form()
+}
+
+/// The confirmation of an action, which carries the digest of what a dry run has found.
+pub(super) struct Confirmation<'a> {
+    /// Where the form is sent to.
+    pub to: Link,
+    /// What is done, as on the button.
+    pub what: String,
+    /// The fields of the dry run.
+    pub fields: Vec<(String, String)>,
+    /// The digest of the dry run.
+    pub digest: &'a str,
+    /// Further fields to fill in.
+    pub further: Markup,
+    /// What happens if something has changed.
+    pub note: &'a str,
+}
+
+impl Confirmation<'_> {
+    pub(super) fn form(&self) -> Markup {
+        html! {
+            section.confirm {
+                h2 { (self.what) }
+                form method="post" action=(self.to) {
+                    @for (name, value) in &self.fields { input type="hidden" name=(name) value=(value); }
+                    input type="hidden" name="digest" value=(self.digest);
+                    (self.further)
+                    (reason())
+                    button.grave { (self.what) }
+                    p.note { (self.note) }
+                }
+            }
+        }
+    }
+}
+
+/// Does what the dry run has shown, or nothing.
+pub(super) async fn confirm(
+    desk: Desk,
+    Path(verb): Path<String>,
+    Sent(sent): Sent,
+) -> Result<Response, Problem> {
+    desk.permitted()?;
+    if verb == forget::VERB {
+        return forget::send(desk, sent).await;
+    }
+    let action = Action::named(&verb).filter(|action| action.is_tried_before());
+    let action = action.ok_or_else(Problem::not_found)?;
+    let intent = Intent::As(sent.needed("digest")?);
+    let answer = done(&desk, &action.request(&desk, &sent, intent)?).await?;
+    let kind = sent.text("kind").unwrap_or_default();
+    let to = desk.base().to("/events").with("kind", kind);
+    Ok(flash::leading(&desk, to.as_str(), answer.text()))
+}
+
+/// Does something with what the form names.
+pub(super) async fn act(
+    desk: Desk,
+    Path(verb): Path<String>,
+    Sent(sent): Sent,
+) -> Result<Response, Problem> {
+    desk.permitted()?;
+    let action = Action::named(&verb).filter(|action| action.name() != forget::VERB);
+    let action = action.ok_or_else(Problem::not_found)?;
+    let answer = done(&desk, &action.request(&desk, &sent, Intent::Direct)?).await?;
+    let to = sent.back(desk.base(), "/");
+    Ok(flash::leading(&desk, &to, answer.text()))
+}
