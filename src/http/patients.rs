@@ -55,7 +55,7 @@ async fn entity(
     caller.reach(patient_id)?;
     let mut client = connection(&database).await?;
     let transaction = begin(&mut client).await?;
-    let data = record::read(&transaction, patient_id, kind, id).await?;
+    let data = record::read(transaction.client(), patient_id, kind, id).await?;
     let data = data.ok_or_else(nothing)?;
     Ok(Json(Data { data }).into_response())
 }
