@@ -15,7 +15,7 @@ use tidegate_cli::{Answer, quoted};
 
 use crate::desk::Desk;
 use crate::form::Fields;
-use crate::offer::{select, tick};
+use crate::html::{select, tick};
 use crate::problem::Problem;
 
 static VERBS: LazyLock<Command> =

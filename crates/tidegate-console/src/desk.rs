@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, OriginalUri};
+use axum::http::header::SET_COOKIE;
 use axum::http::request::Parts;
+use axum::response::{IntoResponse, Redirect, Response};
 use tidegate::program::Service;
 use tidegate::survey::Rights;
 
@@ -46,6 +48,13 @@ impl Desk {
             return Ok(());
         }
         Err(Problem::forbidden("You have read-only access."))
+    }
+
+    /// Leads to another page, which shows the message.
+    pub(crate) fn lead(&self, to: &str, told: &str) -> Response {
+        let cookie = flash::carried(told, &self.shared.settings);
+        let cookie = cookie.map(|cookie| [(SET_COOKIE, cookie)]);
+        (cookie, Redirect::to(to)).into_response()
     }
 
     /// Whether payloads are shown.

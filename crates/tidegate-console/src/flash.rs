@@ -1,13 +1,10 @@
 //! Carries the message of an action to the next page. It uses a cookie that lives for a minute. An address
 //! could be forged by a stranger, and another process would not find a message in memory.
 
-use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, HeaderValue};
-use axum::response::{IntoResponse, Redirect, Response};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::desk::Desk;
 use crate::settings::Settings;
 use crate::who::cookie;
 
@@ -25,20 +22,11 @@ pub(crate) fn brought(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The cookie that carries a message to the next page.
-fn carried(text: &str, settings: &Settings) -> Option<HeaderValue> {
+pub(crate) fn carried(text: &str, settings: &Settings) -> Option<HeaderValue> {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = text.lines().map(words).collect();
     let told: String = lines.join("\n").chars().take(LONGEST).collect();
     settings.cookie(NAME, &URL_SAFE_NO_PAD.encode(told), Some(60))
-}
-
-/// Leads to another page, which shows the message.
-pub(crate) fn leading(desk: &Desk, to: &str, told: &str) -> Response {
-    let mut response = Redirect::to(to).into_response();
-    if let Some(cookie) = carried(told, &desk.shared.settings) {
-        response.headers_mut().append(SET_COOKIE, cookie);
-    }
-    response
 }
 
 /// The cookie that deletes the message.

@@ -238,6 +238,34 @@ pub(crate) fn empty(text: &str) -> Markup {
     html! { p.empty { (text) } }
 }
 
+/// The field for the reason.
+pub(crate) fn reason() -> Markup {
+    html! {
+        label.wide { span { "Reason" } input name="reason" required maxlength="1000" autocomplete="off" placeholder="for the audit"; }
+    }
+}
+
+/// A field with its name and an example.
+pub(crate) fn input(label: &str, name: &str, value: &str, example: &str) -> Markup {
+    html! { label { span { (label) } input name=(name) value=(value) placeholder=(example) autocomplete="off"; } }
+}
+
+/// A checkbox.
+pub(crate) fn tick(label: &str, name: &str, is_set: bool) -> Markup {
+    html! { label.tick { input type="checkbox" name=(name) value="on" checked[is_set]; span { (label) } } }
+}
+
+/// A selection. The first part of each pair is the value.
+pub(crate) fn select(label: &str, name: &str, chosen: &str, choices: &[(&str, &str)]) -> Markup {
+    html! {
+        label { span { (label) }
+            select name=(name) {
+                @for (value, told) in choices { option value=(value) selected[*value == chosen] { (told) } }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

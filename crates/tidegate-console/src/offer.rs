@@ -6,74 +6,96 @@ use maud::{Markup, html};
 use crate::acts::Action;
 use crate::desk::Desk;
 use crate::form::Fields;
+use crate::html::reason;
+use crate::link::Link;
 
-/// An action that a page offers.
-pub(crate) struct Offer<'a> {
-    /// The verb.
-    pub verb: &'a str,
-    /// What the button says.
-    pub label: &'a str,
-    /// Hidden fields that name the target, and `do`, what to do with it.
-    pub of: &'a [(&'a str, &'a str)],
-    /// The fields to fill in.
-    pub asks: &'a [&'a str],
-    /// Whether it cannot be undone.
-    pub is_grave: bool,
+/// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that name
+/// the target and, as `do`, what to do with it, and the fields to fill in.
+pub(crate) fn offer(
+    desk: &Desk,
+    verb: &str,
+    label: &str,
+    of: &[(&str, &str)],
+    asks: &[&str],
+) -> Markup {
+    form(desk, verb, label, of, &fields(verb, asks), false)
 }
 
-impl Offer<'_> {
-    /// The form, if this person may act.
-    pub(crate) fn form(&self, desk: &Desk) -> Markup {
-        self.with(desk, &html! {})
-    }
+/// As [`offer`], for what cannot be undone.
+pub(crate) fn grave(
+    desk: &Desk,
+    verb: &str,
+    label: &str,
+    of: &[(&str, &str)],
+    asks: &[&str],
+) -> Markup {
+    form(desk, verb, label, of, &fields(verb, asks), true)
+}
 
-    /// The form with fields of its own.
-    pub(crate) fn with(&self, desk: &Desk, further: &Markup) -> Markup {
-        let Some(action) = Action::named(self.verb).filter(|_| desk.may_act()) else {
-            return html! {};
-        };
-        let flag = self.of.iter().find(|(name, _)| *name == "do");
-        let asks = self.asks.iter().filter_map(|name| action.field(name));
-        html! {
-            details.act {
-                summary class=[self.is_grave.then_some("grave")] { (self.label) }
-                form method="post" action=(desk.base().of("/act", self.verb)) {
-                    p { (action.explains(flag.map(|(_, flag)| *flag))) }
-                    @for (name, value) in self.of { input type="hidden" name=(name) value=(value); }
-                    input type="hidden" name="back" value=(desk.address);
-                    @for field in asks { (field.input(&Fields::default())) }
-                    (further)
-                    @if action.has("reason") { (reason()) }
-                    button class=(if self.is_grave { "grave" } else { "primary" }) { (self.label) }
-                }
+/// These fields of a verb.
+pub(crate) fn fields(verb: &str, asks: &[&str]) -> Markup {
+    let action = Action::named(verb);
+    let fields = asks.iter().filter_map(|name| action?.field(name));
+    html! { @for field in fields { (field.input(&Fields::default())) } }
+}
+
+/// As [`offer`], with these fields.
+pub(crate) fn form(
+    desk: &Desk,
+    verb: &str,
+    label: &str,
+    of: &[(&str, &str)],
+    fields: &Markup,
+    is_grave: bool,
+) -> Markup {
+    let Some(action) = Action::named(verb).filter(|_| desk.may_act()) else {
+        return html! {};
+    };
+    let flag = of.iter().find(|(name, _)| *name == "do");
+    html! {
+        details.act {
+            summary class=[is_grave.then_some("grave")] { (label) }
+            form method="post" action=(desk.base().of("/act", verb)) {
+                p { (action.explains(flag.map(|(_, flag)| *flag))) }
+                @for (name, value) in of { input type="hidden" name=(name) value=(value); }
+                input type="hidden" name="back" value=(desk.address);
+                (fields)
+                @if action.has("reason") { (reason()) }
+                button class=(if is_grave { "grave" } else { "primary" }) { (label) }
             }
         }
     }
 }
 
-/// The field for the reason.
-pub(crate) fn reason() -> Markup {
-    html! {
-        label.wide { span { "Reason" } input name="reason" required maxlength="1000" autocomplete="off" placeholder="for the audit"; }
-    }
+/// The confirmation of an action, which carries the digest of what a dry run has found.
+pub(crate) struct Confirmation<'a> {
+    /// Where the form is sent to.
+    pub to: Link,
+    /// What is done, as on the button.
+    pub what: String,
+    /// The fields of the dry run.
+    pub fields: Vec<(String, String)>,
+    /// The digest of the dry run.
+    pub digest: &'a str,
+    /// Further fields to fill in.
+    pub further: Markup,
+    /// What happens if something has changed.
+    pub note: &'a str,
 }
 
-/// A field with its name and an example.
-pub(crate) fn input(label: &str, name: &str, value: &str, example: &str) -> Markup {
-    html! { label { span { (label) } input name=(name) value=(value) placeholder=(example) autocomplete="off"; } }
-}
-
-/// A checkbox.
-pub(crate) fn tick(label: &str, name: &str, is_set: bool) -> Markup {
-    html! { label.tick { input type="checkbox" name=(name) value="on" checked[is_set]; span { (label) } } }
-}
-
-/// A selection. The first part of each pair is the value.
-pub(crate) fn select(label: &str, name: &str, chosen: &str, choices: &[(&str, &str)]) -> Markup {
-    html! {
-        label { span { (label) }
-            select name=(name) {
-                @for (value, told) in choices { option value=(value) selected[*value == chosen] { (told) } }
+impl Confirmation<'_> {
+    pub(crate) fn form(&self) -> Markup {
+        html! {
+            section.confirm {
+                h2 { (self.what) }
+                form method="post" action=(self.to) {
+                    @for (name, value) in &self.fields { input type="hidden" name=(name) value=(value); }
+                    input type="hidden" name="digest" value=(self.digest);
+                    (self.further)
+                    (reason())
+                    button.grave { (self.what) }
+                    p.note { (self.note) }
+                }
             }
         }
     }

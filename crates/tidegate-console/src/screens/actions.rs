@@ -10,12 +10,10 @@ use tidegate::admin::Moment;
 use tidegate_cli::Answer;
 
 use super::forget;
-use crate::acts::{Action, Field, Intent, done};
+use crate::acts::{Action, Intent, done};
 use crate::desk::Desk;
-use crate::flash;
 use crate::form::{Asked, Fields, Sent};
-use crate::link::Link;
-use crate::offer::{Offer, reason};
+use crate::offer;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 use crate::report;
@@ -73,16 +71,8 @@ pub(super) async fn show(
     }
     let action = Action::named(&verb).ok_or_else(Problem::not_found)?;
     if !action.is_tried_before() {
-        let asks: Vec<String> = action.fields().map(Field::name).collect();
-        let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
-        let offer = Offer {
-            verb: &verb,
-            label: &action.title(),
-            of: &[],
-            asks: &asks,
-            is_grave: false,
-        };
-        let body = offer.form(&desk);
+        let fields = html! { @for field in action.fields() { (field.input(&asked)) } };
+        let body = offer::form(&desk, &verb, &action.title(), &[], &fields, false);
         let command = action.command(&asked, "");
         return Ok(Page::new(Place::Events, action.title(), command, body).answer(&desk));
     }
@@ -150,7 +140,7 @@ fn confirmation(desk: &Desk, action: Action, fields: &Fields, tried: &Answer) ->
     let carried = action
         .fields()
         .flat_map(|field| fields.pairs(&field.name()));
-    Confirmation {
+    offer::Confirmation {
         to: desk.base().of("/actions", action.name()),
         what: format!("{} these events", action.title()),
         fields: carried.collect(),
@@ -160,40 +150,6 @@ fn confirmation(desk: &Desk, action: Action, fields: &Fields, tried: &Answer) ->
                nothing is changed. Pause the kind to keep the set as it is.",
     }
     .form()
-}
-
-/// The confirmation of an action, which carries the digest of what a dry run has found.
-pub(super) struct Confirmation<'a> {
-    /// Where the form is sent to.
-    pub to: Link,
-    /// What is done, as on the button.
-    pub what: String,
-    /// The fields of the dry run.
-    pub fields: Vec<(String, String)>,
-    /// The digest of the dry run.
-    pub digest: &'a str,
-    /// Further fields to fill in.
-    pub further: Markup,
-    /// What happens if something has changed.
-    pub note: &'a str,
-}
-
-impl Confirmation<'_> {
-    pub(super) fn form(&self) -> Markup {
-        html! {
-            section.confirm {
-                h2 { (self.what) }
-                form method="post" action=(self.to) {
-                    @for (name, value) in &self.fields { input type="hidden" name=(name) value=(value); }
-                    input type="hidden" name="digest" value=(self.digest);
-                    (self.further)
-                    (reason())
-                    button.grave { (self.what) }
-                    p.note { (self.note) }
-                }
-            }
-        }
-    }
 }
 
 /// Does what the dry run has shown, or nothing.
@@ -212,7 +168,7 @@ pub(super) async fn confirm(
     let answer = done(&desk, &action.request(&desk, &sent, intent)?).await?;
     let kind = sent.text("kind").unwrap_or_default();
     let to = desk.base().to("/events").with("kind", kind);
-    Ok(flash::leading(&desk, to.as_str(), answer.text()))
+    Ok(desk.lead(to.as_str(), answer.text()))
 }
 
 /// Does something with what the form names.
@@ -226,5 +182,5 @@ pub(super) async fn act(
     let action = action.ok_or_else(Problem::not_found)?;
     let answer = done(&desk, &action.request(&desk, &sent, Intent::Direct)?).await?;
     let to = sent.back(desk.base(), "/");
-    Ok(flash::leading(&desk, &to, answer.text()))
+    Ok(desk.lead(&to, answer.text()))
 }

@@ -7,9 +7,8 @@ use tidegate::survey::AuditRequest;
 
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
-use crate::html::{empty, event, field, named, table, time};
+use crate::html::{empty, event, field, input, named, table, time};
 use crate::link::Base;
-use crate::offer::input;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 

@@ -9,9 +9,8 @@ use tidegate_cli::quoted;
 
 use crate::desk::Desk;
 use crate::form::Asked;
-use crate::html::{empty, event, named, number, short, status, table, time_of};
+use crate::html::{empty, event, input, named, number, select, short, status, table, time_of};
 use crate::link::Base;
-use crate::offer::{input, select};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 

@@ -16,7 +16,7 @@ use crate::html::{
 };
 use crate::json::{SHOWN, pretty};
 use crate::link::Base;
-use crate::offer::Offer;
+use crate::offer::{grave, offer};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -54,24 +54,14 @@ pub(super) async fn show(
 fn actions(desk: &Desk, one: &Value) -> Markup {
     let id = one["id"].to_string();
     let of: &[(&str, &str)] = &[("id", &id)];
-    let offer = |verb, label, asks, is_grave| {
-        let offer = Offer {
-            verb,
-            label,
-            of,
-            asks,
-            is_grave,
-        };
-        offer.form(desk)
-    };
     let start = &["now", "delay", "at", "expires_in", "no_deadline"];
     html! {
         div.actions {
             @if one["in"] == "event_queue" {
-                (offer("requeue", "Run again now", &[], false))
-                (offer("reschedule", "Reschedule", start, false))
-                (offer("cancel", "Cancel", &[], true))
-            } @else { (offer("replay", "Replay", &["failed_handlers_only", "expires_in"], false)) }
+                (offer(desk, "requeue", "Run again now", of, &[]))
+                (offer(desk, "reschedule", "Reschedule", of, start))
+                (grave(desk, "cancel", "Cancel", of, &[]))
+            } @else { (offer(desk, "replay", "Replay", of, &["failed_handlers_only", "expires_in"])) }
         }
     }
 }

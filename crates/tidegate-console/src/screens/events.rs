@@ -11,9 +11,8 @@ use super::actions;
 use crate::acts::{Action, Intent};
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
-use crate::html::{empty, event, field, named, number, status, table, time, time_of};
+use crate::html::{empty, event, field, named, number, reason, status, table, time, time_of};
 use crate::link::{Base, Link};
-use crate::offer::reason;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 

@@ -6,12 +6,11 @@ use maud::{Markup, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::actions::Confirmation;
 use crate::acts::{Action, Field, Intent};
 use crate::desk::Desk;
-use crate::flash;
 use crate::form::Fields;
 use crate::link::Link;
+use crate::offer::Confirmation;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 use crate::report;
@@ -98,7 +97,7 @@ pub(super) async fn send(desk: Desk, sent: Fields) -> Result<Response, Problem> 
     // A part of it is an answer, too: it says what is left.
     let answer = tidegate_cli::answer(desk.service(), &request).await?;
     let to = address(&desk);
-    Ok(flash::leading(&desk, to.as_str(), answer.text()))
+    Ok(desk.lead(to.as_str(), answer.text()))
 }
 
 /// The digest of what a dry run has found.

@@ -11,7 +11,7 @@ use super::events;
 use crate::desk::Desk;
 use crate::form::Asked;
 use crate::html::{empty, event, field, named, number, table, time};
-use crate::offer::Offer;
+use crate::offer::{grave, offer};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -64,9 +64,9 @@ fn list(desk: &Desk, groups: &[Value]) -> Markup {
 
 fn unblock(desk: &Desk, key: &str) -> Markup {
     html! {
-        @for (how, label) in [("retry", "Retry"), ("skip", "Skip"), ("cancel", "Cancel")] {
-            (Offer { verb: "unblock", label, of: &[("group", key), ("do", how)], asks: &[], is_grave: how == "cancel" }.form(desk))
-        }
+        (offer(desk, "unblock", "Retry", &[("group", key), ("do", "retry")], &[]))
+        (offer(desk, "unblock", "Skip", &[("group", key), ("do", "skip")], &[]))
+        (grave(desk, "unblock", "Cancel", &[("group", key), ("do", "cancel")], &[]))
     }
 }
 

@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 use tidegate::survey::Kind;
 use tidegate_cli::quoted;
 
-use super::overview::{figures, spans};
+use super::overview::{figures, spans, state};
 use super::span;
 use crate::acts::title;
 use crate::chart;
 use crate::desk::Desk;
 use crate::form::Asked;
-use crate::html::{chip, empty, field, millis, number, short, table, time_of};
-use crate::offer::Offer;
+use crate::html::{empty, field, millis, number, short, table, time_of};
+use crate::offer::{fields, form, grave, offer};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -46,14 +46,6 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     Ok(Page::new(Place::Kinds, "Kinds", "tidegate status", body)
         .renewing(format!("{paused} kinds are paused."))
         .answer(&desk))
-}
-
-pub(super) fn state(kind: &Kind) -> Markup {
-    if kind.paused {
-        chip("warn", "‖", "paused")
-    } else {
-        chip("good", "▸", "active")
-    }
 }
 
 pub(super) async fn one(
@@ -93,20 +85,10 @@ pub(super) async fn one(
 
 fn actions(desk: &Desk, kind: &Kind) -> Markup {
     let of: &[(&str, &str)] = &[("kind", &kind.kind)];
-    let offer = |verb, label, is_grave| {
-        let offer = Offer {
-            verb,
-            label,
-            of,
-            asks: &[],
-            is_grave,
-        };
-        offer.form(desk)
-    };
     html! {
         div.actions {
-            @if kind.paused { (offer("resume", "Resume", false)) } @else { (offer("pause", "Pause", false)) }
-            (offer("retire", "Retire", true))
+            @if kind.paused { (offer(desk, "resume", "Resume", of, &[])) } @else { (offer(desk, "pause", "Pause", of, &[])) }
+            (grave(desk, "retire", "Retire", of, &[]))
         }
     }
 }
@@ -126,17 +108,12 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
         n "Declared by the program" { (shown(&kind.declared, stored)) }
         n "Set by operators" { @if kind.overridden.contains_key(stored) { (shown(&kind.overridden, stored)) } @else { "–" } }
     };
-    let offer = Offer {
-        verb: "policy",
-        label: "Change the policy",
-        of: &[("kind", &kind.kind)],
-        asks: &POLICY.map(|(name, ..)| name),
-        is_grave: false,
-    };
-    let resets = html! {
+    let of: &[(&str, &str)] = &[("kind", &kind.kind)];
+    let fields = html! {
+        (fields("policy", &POLICY.map(|(name, _)| name)))
         @for (name, _) in POLICY { label.tick { input type="checkbox" name="reset" value=(name); span { "reset " (title(name)) } } }
     };
-    html! { section { h2 { "Policy" } (table) div.actions { (offer.with(desk, &resets)) } } }
+    html! { section { h2 { "Policy" } (table) div.actions { (form(desk, "policy", "Change the policy", of, &fields, false)) } } }
 }
 
 /// The retention of a kind, with a form to change it.
@@ -152,12 +129,12 @@ pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
 
 /// The form that changes the retention of a kind.
 pub(super) fn retention(desk: &Desk, kind: &str) -> Markup {
-    let offer = Offer {
-        verb: "retention",
-        label: "Change the retention",
-        of: &[("kind", kind)],
-        asks: &["completed", "failed", "apply"],
-        is_grave: false,
-    };
-    offer.form(desk)
+    let asks = &["completed", "failed", "apply"];
+    offer(
+        desk,
+        "retention",
+        "Change the retention",
+        &[("kind", kind)],
+        asks,
+    )
 }

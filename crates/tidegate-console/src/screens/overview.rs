@@ -7,7 +7,6 @@ use maud::{Markup, html};
 use tidegate::ServiceState;
 use tidegate::survey::{Depth, Kind, KindFigures, Overview, Span, Step};
 
-use super::kinds::state;
 use super::{drains, span, span_name};
 use crate::chart;
 use crate::desk::Desk;
@@ -190,6 +189,15 @@ pub(super) fn figures<'a>(
         n "p50" { (of(name, &|figures| quantile(figures, 0.5))) }
         n "p95" { (of(name, &|figures| quantile(figures, 0.95))) }
         td "Latency" { @if let Some(figures) = ended.iter().find(|figures| figures.kind == name) { (chart::spread(figures)) } }
+    }
+}
+
+/// Whether drains take events of a kind.
+pub(super) fn state(kind: &Kind) -> Markup {
+    if kind.paused {
+        chip("warn", "‖", "paused")
+    } else {
+        chip("good", "▸", "active")
     }
 }
 

@@ -6,9 +6,8 @@ use serde_json::value::RawValue;
 use tidegate::NewEvent;
 
 use crate::desk::Desk;
-use crate::flash;
 use crate::form::{Asked, Fields, Sent};
-use crate::offer::{input, reason};
+use crate::html::{input, reason};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -77,9 +76,5 @@ pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
         )));
     }
     let to = desk.base().to(&format!("/events/{id}"));
-    Ok(flash::leading(
-        &desk,
-        to.as_str(),
-        &format!("Published event {id}."),
-    ))
+    Ok(desk.lead(to.as_str(), &format!("Published event {id}.")))
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::kinds;
 use crate::desk::Desk;
 use crate::html::{bytes, field, named, nothing, number, short, table};
-use crate::offer::Offer;
+use crate::offer::grave;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -31,14 +31,8 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 
 /// The cleanup, which a schedule usually starts. It stops in time for a request.
 fn upkeep(desk: &Desk) -> Markup {
-    let cleanup = Offer {
-        verb: "cleanup",
-        label: "Clean up",
-        of: &[],
-        asks: &["older_than", "dry_run"],
-        is_grave: true,
-    };
-    html! { @if desk.may_act() { section { h2 { "Upkeep" } (cleanup.form(desk)) } } }
+    let cleanup = grave(desk, "cleanup", "Clean up", &[], &["older_than", "dry_run"]);
+    html! { @if desk.may_act() { section { h2 { "Upkeep" } (cleanup) } } }
 }
 
 fn partitions_of(partitions: &[Value]) -> Markup {

@@ -4,9 +4,11 @@ use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::admin::{ScheduleStatus, SchedulesRequest};
 
+use crate::acts::Action;
 use crate::desk::Desk;
+use crate::form::Fields;
 use crate::html::{chip, empty, event, millis, named, short, table, time_of};
-use crate::offer::Offer;
+use crate::offer::{form, grave, offer};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -65,43 +67,30 @@ fn when(one: &ScheduleStatus) -> Markup {
 }
 
 fn actions(desk: &Desk, one: &ScheduleStatus) -> Markup {
-    let offer = |what, label, is_grave| {
-        let offer = Offer {
-            verb: "schedule",
-            label,
-            of: &[("name", &one.name), ("do", what)],
-            asks: &[],
-            is_grave,
-        };
-        offer.form(desk)
-    };
+    let of = |what| [("name", one.name.as_str()), ("do", what)];
     html! {
         div.actions {
-            (offer("run", "Run now", false))
-            @if one.state == "paused" { (offer("resume", "Resume", false)) } @else { (offer("pause", "Pause", false)) }
-            @if one.keeper.is_none() { (offer("remove", "Remove", true)) }
+            (offer(desk, "schedule", "Run now", &of("run"), &[]))
+            @if one.state == "paused" { (offer(desk, "schedule", "Resume", &of("resume"), &[])) }
+            @else { (offer(desk, "schedule", "Pause", &of("pause"), &[])) }
+            @if one.keeper.is_none() { (grave(desk, "schedule", "Remove", &of("remove"), &[])) }
         }
     }
 }
 
 /// The form for a schedule owned by operators.
 fn another(desk: &Desk) -> Markup {
-    let offer = Offer {
-        verb: "schedule",
-        label: "Create or change a schedule",
-        of: &[],
-        asks: &[
-            "name",
-            "kind",
-            "cron",
-            "every",
-            "time_zone",
-            "group",
-            "start_within",
-            "catch_up",
-            "payload",
-        ],
-        is_grave: false,
-    };
-    offer.form(desk)
+    let fields = Action::named("schedule")
+        .into_iter()
+        .flat_map(Action::fields);
+    let fields = fields.filter(|field| !field.is_flag());
+    let fields = html! { @for field in fields { (field.input(&Fields::default())) } };
+    form(
+        desk,
+        "schedule",
+        "Create or change a schedule",
+        &[],
+        &fields,
+        false,
+    )
 }

@@ -7,7 +7,7 @@ use tidegate::{ServiceState, ServiceStatus};
 use crate::desk::Desk;
 use crate::form::Asked;
 use crate::html::{chip, empty, number, short, table, time_of};
-use crate::offer::Offer;
+use crate::offer::offer;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -66,30 +66,15 @@ fn actions(desk: &Desk, service: &ServiceStatus) -> Markup {
     let name = ("name", service.service.as_str());
     html! {
         div.actions {
-            @if service.state != ServiceState::Paused { (offer(desk, "Pause", &[name, ("do", "pause")], &[])) }
-            @if service.state != ServiceState::Closed { (offer(desk, "Resume", &[name, ("do", "resume")], &[])) }
-            (offer(desk, "Limit", &[name], &["limit", "per_second"]))
+            @if service.state != ServiceState::Paused { (offer(desk, "service", "Pause", &[name, ("do", "pause")], &[])) }
+            @if service.state != ServiceState::Closed { (offer(desk, "service", "Resume", &[name, ("do", "resume")], &[])) }
+            (offer(desk, "service", "Limit", &[name], &["limit", "per_second"]))
         }
     }
 }
 
 /// The form that limits a service that is not in the list yet.
 fn another(desk: &Desk) -> Markup {
-    offer(
-        desk,
-        "Limit another service",
-        &[],
-        &["name", "limit", "per_second"],
-    )
-}
-
-fn offer(desk: &Desk, label: &str, of: &[(&str, &str)], asks: &[&str]) -> Markup {
-    let offer = Offer {
-        verb: "service",
-        label,
-        of,
-        asks,
-        is_grave: false,
-    };
-    offer.form(desk)
+    let asks = &["name", "limit", "per_second"];
+    offer(desk, "service", "Limit another service", &[], asks)
 }
