@@ -95,15 +95,11 @@ async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<R
         Confirmed::Unknown => Err(nothing()),
         Confirmed::Foreign => {
             let message = "another legal entity has asked for the approval";
-            Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message))
+            Err(Problem::because(StatusCode::FORBIDDEN, message))
         }
         Confirmed::Over => {
             let message = "the approval was taken back";
-            Err(Problem::new(
-                StatusCode::CONFLICT,
-                "request_conflict",
-                message,
-            ))
+            Err(Problem::because(StatusCode::CONFLICT, message))
         }
     }
 }
@@ -116,5 +112,5 @@ fn uuid(text: &str) -> Option<Uuid> {
 
 fn nothing() -> Problem {
     let message = "the patient has no entity of this kind with this id";
-    Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+    Problem::because(StatusCode::NOT_FOUND, message)
 }

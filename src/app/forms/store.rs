@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::events::Archived;
 use super::model::{Form, FormStatus, Grant, Measure};
 use crate::app::sql::{Param, document, first, query};
-use tidegate::Error;
+use tidegate::{Context, Error, HandlerError, Verdicts};
 
 /// Stores a form as submitted, unless its id is known.
 const SUBMIT: &str = "\
@@ -92,8 +92,11 @@ pub(super) async fn submit(client: &Client, form: &Form) -> Result<bool, Error> 
     Ok(id.is_some())
 }
 
-pub(super) async fn load(client: &Client, form_id: &str) -> Result<Option<Form>, Error> {
-    document(client, "forms.load", LOAD, &[&form_id]).await
+/// Loads a stored form, and returns its connection at once, because a call to a service may follow.
+pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Option<Form>, HandlerError> {
+    let client = ctx.connection().await?;
+    let form = document(&client, "forms.load", LOAD, &[&form_id]).await;
+    form.retryable()
 }
 
 /// Stores the case and returns the form's case. Returns `None` if the form is missing.
@@ -107,9 +110,11 @@ pub(super) async fn keep_case(
     Ok(rows.first().and_then(measure))
 }
 
-pub(super) async fn case_of(client: &Client, form_id: &str) -> Result<Option<Measure>, Error> {
-    let rows = query(client, "forms.case_of", CASE_OF, &[&form_id]).await?;
-    Ok(rows.first().and_then(measure))
+/// Returns the case that an earlier run stored, if any.
+pub(super) async fn case_of(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
+    let client = ctx.connection().await?;
+    let rows = query(&client, "forms.case_of", CASE_OF, &[&form_id]).await;
+    Ok(rows.retryable()?.first().and_then(measure))
 }
 
 pub(super) async fn form_of(client: &Client, case: &Measure) -> Result<Option<String>, Error> {
