@@ -16,9 +16,9 @@ pub(crate) fn offer(
     verb: &str,
     label: &str,
     of: &[(&str, &str)],
-    asks: &[&str],
+    inputs: &[&str],
 ) -> Markup {
-    form(desk, verb, label, of, &fields(verb, asks), false)
+    form(desk, verb, label, of, &fields(verb, inputs), false)
 }
 
 /// As [`offer`], for what cannot be undone.
@@ -27,15 +27,15 @@ pub(crate) fn grave(
     verb: &str,
     label: &str,
     of: &[(&str, &str)],
-    asks: &[&str],
+    inputs: &[&str],
 ) -> Markup {
-    form(desk, verb, label, of, &fields(verb, asks), true)
+    form(desk, verb, label, of, &fields(verb, inputs), true)
 }
 
 /// These fields of a verb.
-pub(crate) fn fields(verb: &str, asks: &[&str]) -> Markup {
+pub(crate) fn fields(verb: &str, inputs: &[&str]) -> Markup {
     let action = Action::named(verb);
-    let fields = asks.iter().filter_map(|name| action?.field(name));
+    let fields = inputs.iter().filter_map(|name| action?.field(name));
     html! { @for field in fields { (field.input(&Fields::default())) } }
 }
 

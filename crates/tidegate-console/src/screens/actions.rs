@@ -29,11 +29,11 @@ pub(super) async fn index(desk: Desk) -> Result<Response, Problem> {
 }
 
 /// Links to the actions on all events of a list, if its filter is one for live events.
-pub(super) fn links(desk: &Desk, asked: &Fields) -> Markup {
+pub(super) fn links(desk: &Desk, query: &Fields) -> Markup {
     let is_narrow = ["kind", "group", "correlation"]
         .iter()
-        .any(|name| asked.is_set(name));
-    let is_live = asked
+        .any(|name| query.is_set(name));
+    let is_live = query
         .text("status")
         .is_none_or(|status| ["PENDING", "PROCESSING"].contains(&status));
     if !desk.may_act() || !is_narrow || !is_live {
@@ -44,11 +44,11 @@ pub(super) fn links(desk: &Desk, asked: &Fields) -> Markup {
         ["kind", "group", "status", "since", "until"]
             .iter()
             .fold(link, |link, name| {
-                link.with(name, asked.text(name).unwrap_or_default())
+                link.with(name, query.text(name).unwrap_or_default())
             })
             .with(
                 "correlation_id",
-                asked.text("correlation").unwrap_or_default(),
+                query.text("correlation").unwrap_or_default(),
             )
     };
     html! {
@@ -63,7 +63,7 @@ pub(super) fn links(desk: &Desk, asked: &Fields) -> Markup {
 pub(super) async fn show(
     desk: Desk,
     Path(verb): Path<String>,
-    Asked(asked): Asked,
+    Asked(query): Asked,
 ) -> Result<Response, Problem> {
     desk.permitted()?;
     if verb == forget::VERB {
@@ -71,15 +71,15 @@ pub(super) async fn show(
     }
     let action = Action::named(&verb).ok_or_else(Problem::not_found)?;
     if !action.is_tried_before() {
-        let fields = html! { @for field in action.fields() { (field.input(&asked)) } };
+        let fields = html! { @for field in action.fields() { (field.input(&query)) } };
         let body = offer::form(&desk, &verb, &action.title(), &[], &fields, false);
-        let command = action.command(&asked, "");
+        let command = action.command(&query, "");
         return Ok(Page::new(Place::Events, action.title(), command, body).answer(&desk));
     }
-    let is_asked = action.fields().any(|field| asked.is_set(&field.name()));
-    let body = match dry_run(&desk, action, &asked).await {
+    let is_filled = action.fields().any(|field| query.is_set(&field.name()));
+    let body = match dry_run(&desk, action, &query).await {
         Ok(body) => body,
-        Err(problem) if problem.is_invalid() && is_asked => {
+        Err(problem) if problem.is_invalid() && is_filled => {
             html! { p.problem { bdi { (problem.text) } } }
         }
         Err(problem) if problem.is_invalid() => {
@@ -87,28 +87,28 @@ pub(super) async fn show(
         }
         Err(problem) => return Err(problem),
     };
-    let command = action.command(&asked, " --dry-run --reason 'a look'");
+    let command = action.command(&query, " --dry-run --reason 'a look'");
     Ok(Page::new(Place::Events, action.title(), command, body)
-        .fixed(filters(&desk, action, &asked))
+        .fixed(filters(&desk, action, &query))
         .answer(&desk))
 }
 
-fn filters(desk: &Desk, action: Action, asked: &Fields) -> Markup {
+fn filters(desk: &Desk, action: Action, query: &Fields) -> Markup {
     html! {
         p { (action.explains(None)) }
         search { form.filters method="get" action=(desk.base().of("/actions", action.name())) {
-            @for field in action.fields().filter(|field| !field.is_id()) { (field.input(asked)) }
+            @for field in action.fields().filter(|field| !field.is_id()) { (field.input(query)) }
             button.primary { "Dry run" }
         } }
     }
 }
 
 /// Turns "ago" into fixed times, so that the dry run and the confirmation use the same ones.
-fn fixed(action: Action, asked: &Fields) -> Result<Fields, Problem> {
-    let mut fixed = asked.clone();
+fn fixed(action: Action, query: &Fields) -> Result<Fields, Problem> {
+    let mut fixed = query.clone();
     for field in action.fields().filter(|field| field.is_moment()) {
         let name = field.name();
-        if let Some(Moment::Ago(ago)) = asked.moment(&name)?
+        if let Some(Moment::Ago(ago)) = query.moment(&name)?
             && let Some(at) = std::time::SystemTime::now().checked_sub(ago)
         {
             let at = humantime::format_rfc3339_nanos(at);
@@ -118,13 +118,13 @@ fn fixed(action: Action, asked: &Fields) -> Result<Fields, Problem> {
     Ok(fixed)
 }
 
-async fn dry_run(desk: &Desk, action: Action, asked: &Fields) -> Result<Markup, Problem> {
-    let asked = fixed(action, asked)?;
-    let request = action.request(desk, &asked, Intent::DryRun)?;
+async fn dry_run(desk: &Desk, action: Action, query: &Fields) -> Result<Markup, Problem> {
+    let query = fixed(action, query)?;
+    let request = action.request(desk, &query, Intent::DryRun)?;
     let tried = tidegate_cli::answer(desk.service(), &request).await?;
     Ok(html! {
         (report::shown(desk.base(), tried.document()))
-        (confirmation(desk, action, &asked, &tried))
+        (confirmation(desk, action, &query, &tried))
     })
 }
 

@@ -129,12 +129,12 @@ pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
 
 /// The form that changes the retention of a kind.
 pub(super) fn retention(desk: &Desk, kind: &str) -> Markup {
-    let asks = &["completed", "failed", "apply"];
+    let inputs = &["completed", "failed", "apply"];
     offer(
         desk,
         "retention",
         "Change the retention",
         &[("kind", kind)],
-        asks,
+        inputs,
     )
 }

@@ -75,6 +75,6 @@ fn actions(desk: &Desk, service: &ServiceStatus) -> Markup {
 
 /// The form that limits a service that is not in the list yet.
 fn another(desk: &Desk) -> Markup {
-    let asks = &["name", "limit", "per_second"];
-    offer(desk, "service", "Limit another service", &[], asks)
+    let inputs = &["name", "limit", "per_second"];
+    offer(desk, "service", "Limit another service", &[], inputs)
 }
