@@ -1,5 +1,6 @@
-//! Actions: the verbs that the audit names a person for, as forms. The list of the verbs says which these are,
-//! and the flags of the command line are their fields, with its help. So this module knows no verb by name.
+//! Actions: the verbs that the audit names a person for, as forms. The list of the verbs says which these
+//! are, and the flags of the command line are their fields, with its help. So this module knows no verb by
+//! name.
 //!
 //! A form does what the command line does, with the person's name for the audit, and the answer is what the
 //! command line prints.

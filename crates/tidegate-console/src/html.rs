@@ -195,8 +195,8 @@ pub(crate) fn named(name: &Value, link: impl FnOnce(&str) -> Link) -> Markup {
     }
 }
 
-/// A table of rows, column by column: `th` names the row, `n` is a number. Its region scrolls sideways, also by
-/// keyboard. With `go`, its rows can be opened by keyboard, too.
+/// A table of rows, column by column: `th` names the row, `n` is a number. Its region scrolls sideways, also
+/// by keyboard. With `go`, its rows can be opened by keyboard, too.
 macro_rules! table {
     ($label:expr $(, $go:ident)?; $row:pat in $rows:expr;
      $($class:ident $head:literal $(if ($holds:expr))? { $($cell:tt)* })+) => {

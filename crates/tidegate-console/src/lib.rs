@@ -29,8 +29,8 @@
 //!
 //! - `guard`, `who`, `surround`: the checks and limits of every request, authentication, headers.
 //! - `screens`: the pages, one file each.
-//! - `acts`: the actions, which are verbs of the command line, and their fields. `offer`: their forms. `report`:
-//!   what a dry run returns.
+//! - `acts`: the actions, which are verbs of the command line, and their fields. `offer`: their forms.
+//!   `report`: what a dry run returns.
 //! - `page`, `html`, `chart`, `json`: the parts of pages.
 //! - `desk`, `form`: the context and the fields of a request.
 //! - `checkup`: the doctor's checks, which run in the background of the requests.

@@ -9,8 +9,8 @@ use crate::form::Fields;
 use crate::html::reason;
 use crate::link::Link;
 
-/// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that name
-/// the target and, as `do`, what to do with it, and the fields to fill in.
+/// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that
+/// name the target and, as `do`, what to do with it, and the fields to fill in.
 pub(crate) fn offer(
     desk: &Desk,
     verb: &str,

@@ -1,6 +1,6 @@
-//! All actions, and the page of each. An action on all events of a filter is tried before: a dry run, a reason,
-//! a confirmation. With the digest of the dry run, the program changes exactly its events, or none if they have
-//! changed.
+//! All actions, and the page of each. An action on all events of a filter is tried before: a dry run, a
+//! reason, a confirmation. With the digest of the dry run, the program changes exactly its events, or none if
+//! they have changed.
 
 use axum::extract::Path;
 use axum::response::Response;
@@ -26,38 +26,6 @@ pub(super) async fn index(desk: Desk) -> Result<Response, Problem> {
         } }
     };
     Ok(Page::new(Place::Events, "Actions", "tidegate help", body).answer(&desk))
-}
-
-/// Links to the actions on all events of a list, if its filter is one for live events.
-pub(super) fn links(desk: &Desk, query: &Fields) -> Markup {
-    let is_narrow = ["kind", "group", "correlation"]
-        .iter()
-        .any(|name| query.is_set(name));
-    let is_live = query
-        .text("status")
-        .is_none_or(|status| ["PENDING", "PROCESSING"].contains(&status));
-    if !desk.may_act() || !is_narrow || !is_live {
-        return html! {};
-    }
-    let link = |verb| {
-        let link = desk.base().of("/actions", verb);
-        ["kind", "group", "status", "since", "until"]
-            .iter()
-            .fold(link, |link, name| {
-                link.with(name, query.text(name).unwrap_or_default())
-            })
-            .with(
-                "correlation_id",
-                query.text("correlation").unwrap_or_default(),
-            )
-    };
-    html! {
-        p.actions {
-            a.button href=(link("reschedule").with("now", "on")) { "Start now all …" }
-            a.button href=(link("reschedule")) { "Reschedule all …" }
-            a.button href=(link("cancel")) { "Cancel all …" }
-        }
-    }
 }
 
 pub(super) async fn show(

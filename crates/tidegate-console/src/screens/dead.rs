@@ -14,7 +14,8 @@ use crate::link::Base;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-/// A span of time: its name in the address, its name for people, how the command line writes it, and its hours.
+/// A span of time: its name in the address, its name for people, how the command line writes it, and its
+/// hours.
 const SPANS: [(&str, &str, &str, u64); 4] = [
     ("day", "the last day", "1d", 24),
     ("hour", "the last hour", "1h", 1),

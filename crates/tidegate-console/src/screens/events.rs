@@ -7,7 +7,6 @@ use serde_json::Value;
 use tidegate::admin::Request;
 use tidegate::look::{SearchReport, Searched};
 
-use super::actions;
 use crate::acts::{Action, Intent};
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
@@ -61,7 +60,7 @@ fn filters(desk: &Desk, verb: Action, asked: &Fields) -> Markup {
                 button.primary { "Filter" }
             }
         }
-        (actions::links(desk, asked))
+        (links(desk, asked))
         @if desk.may_act() {
             p.actions { a.button href=(base.to("/publish").with("kind", asked.text("kind").unwrap_or_default())) { "Publish an event …" } " " a.button href=(base.to("/actions/forget")) { "Forget …" } " " a.button href=(base.to("/actions")) { "All actions" } }
         }
@@ -74,6 +73,38 @@ fn filters(desk: &Desk, verb: Action, asked: &Fields) -> Markup {
                 }
                 li.all { a href=(base.to("/events")) { "without filters" } }
             }
+        }
+    }
+}
+
+/// Links to the actions on all events of a list, if its filter is one for live events.
+fn links(desk: &Desk, asked: &Fields) -> Markup {
+    let is_narrow = ["kind", "group", "correlation"]
+        .iter()
+        .any(|name| asked.is_set(name));
+    let is_live = asked
+        .text("status")
+        .is_none_or(|status| ["PENDING", "PROCESSING"].contains(&status));
+    if !desk.may_act() || !is_narrow || !is_live {
+        return html! {};
+    }
+    let link = |verb| {
+        let link = desk.base().of("/actions", verb);
+        ["kind", "group", "status", "since", "until"]
+            .iter()
+            .fold(link, |link, name| {
+                link.with(name, asked.text(name).unwrap_or_default())
+            })
+            .with(
+                "correlation_id",
+                asked.text("correlation").unwrap_or_default(),
+            )
+    };
+    html! {
+        p.actions {
+            a.button href=(link("reschedule").with("now", "on")) { "Start now all …" }
+            a.button href=(link("reschedule")) { "Reschedule all …" }
+            a.button href=(link("cancel")) { "Cancel all …" }
         }
     }
 }
