@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tidegate::Error;
 use tidegate::config::parse_duration;
 use tidegate::forget::{Forgotten, Records, Subject, SubjectKeys};
@@ -16,7 +15,7 @@ use uuid::Uuid;
 
 use super::forms::intake;
 use super::medical;
-use super::sql::{Param, decode, query};
+use super::sql::{Param, document};
 
 /// A patient, identified by UUID.
 const PATIENT: &str = "patient";
@@ -158,13 +157,13 @@ async fn of_forms(
     Ok(Forgotten { keys, tables })
 }
 
+/// Runs a function that answers with one document.
 async fn answer<T: DeserializeOwned>(
     client: &Client,
     stage: &'static str,
     sql: &str,
     params: &[&dyn Param],
 ) -> Result<T, Error> {
-    let rows = query(client, stage, sql, params).await?;
-    let json = rows.first().map_or(Value::Null, |row| row.get(0));
-    decode(stage, json)
+    let answer = document(client, stage, sql, params).await?;
+    answer.ok_or_else(|| Error::Unreadable(format!("{stage}: no row")))
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tidegate::Error;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSqlOwned, ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
@@ -60,6 +60,28 @@ pub(crate) async fn query(
     // quotes the row.
     let answer = client.query_typed(sql, &params).await;
     answer.map_err(|source| Error::Database { stage, source })
+}
+
+/// As [`query`], for the first column of the first row, if there is one.
+pub(crate) async fn first<T: FromSqlOwned>(
+    client: &Client,
+    stage: &'static str,
+    sql: &str,
+    params: &[&dyn Param],
+) -> Result<Option<T>, Error> {
+    let rows = query(client, stage, sql, params).await?;
+    Ok(rows.first().map(|row| row.get(0)))
+}
+
+/// As [`first`], for a column of JSON.
+pub(crate) async fn document<T: DeserializeOwned>(
+    client: &Client,
+    stage: &'static str,
+    sql: &str,
+    params: &[&dyn Param],
+) -> Result<Option<T>, Error> {
+    let json = first(client, stage, sql, params).await?;
+    json.map(|json| decode(stage, json)).transpose()
 }
 
 /// Decodes a column of JSON. The decoder's own message may quote the row, so the error names only

@@ -46,7 +46,7 @@ pub(super) enum JobAnswer {
     /// The job was refused with an expected error.
     Failed(Failed),
     /// The job was given up because of a system error.
-    FailedWithError(GivenUp),
+    FailedWithError(Failed),
 }
 
 /// A finished job that created or changed entities.
@@ -92,10 +92,11 @@ pub(super) struct Responded {
     response_data: Value,
 }
 
-/// Why a job was refused.
+/// Why a job was refused, or that it was given up.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Failed {
-    /// The status code that a synchronous request would have returned: 403, 404, 409 or 422.
+    /// The status code that a synchronous request would have returned: 403, 404, 409 or 422; 500 for a job
+    /// that was given up.
     status_code: u16,
     /// When it ended.
     #[schema(format = DateTime)]
@@ -108,9 +109,10 @@ pub(super) struct Failed {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Expected {
-    /// Returned with the codes 409 and 422.
+    /// Returned with the codes 409, 422 and 500.
     Typed {
-        /// `request_conflict` (409) or `validation_failed` (422).
+        /// `request_conflict` (409), `validation_failed` (422) or `internal_error` (500). The reason of the
+        /// last is for operators (`tidegate show`).
         #[serde(rename = "type")]
         kind: &'static str,
         /// Text for people.
@@ -123,27 +125,8 @@ pub(super) enum Expected {
     Text(String),
 }
 
-/// The answer for a job that was given up.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct GivenUp {
-    /// Always 500.
-    status_code: u16,
-    /// When it ended.
-    #[schema(format = DateTime)]
-    eta: String,
-    /// No details. The reason is for operators (`tidegate show`).
-    error: Internal,
-}
-
-/// An error of the system.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Internal {
-    /// Always `internal_error`.
-    #[serde(rename = "type")]
-    kind: &'static str,
-    /// Text for people.
-    message: &'static str,
-}
+const GIVEN_UP: &str =
+    "the job could not be processed; repeat the request, or give the operator the id of the job";
 
 /// Answers a request whose job was accepted, or was already pending. `id` is the id in its link.
 pub(super) fn accepted(job: Job, id: &str) -> Response {
@@ -158,12 +141,13 @@ pub(super) fn read(job: Job, id: &str) -> Response {
         JobStatus::Pending => JobAnswer::Pending(pending(job, id)),
         JobStatus::Processed => return processed(job),
         JobStatus::Failed => JobAnswer::Failed(failed(job)),
-        JobStatus::FailedWithError => JobAnswer::FailedWithError(GivenUp {
+        JobStatus::FailedWithError => JobAnswer::FailedWithError(Failed {
             status_code: 500,
             eta,
-            error: Internal {
+            error: Expected::Typed {
                 kind: "internal_error",
-                message: "the job could not be processed; repeat the request, or give the operator the id of the job",
+                message: GIVEN_UP.to_owned(),
+                invalid: None,
             },
         }),
     };

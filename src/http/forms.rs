@@ -124,14 +124,13 @@ fn accepted(done: Result<SubmitReport, Error>) -> Answered {
 fn refused(error: Error) -> Problem {
     match (&error, error.field()) {
         (Error::Invalid(text), _) if text == forms::HANDED_IN_BEFORE => {
-            Problem::new(StatusCode::CONFLICT, "request_conflict", text)
+            Problem::because(StatusCode::CONFLICT, text)
         }
         (Error::Invalid(text), _) if text == forms::NO_GRANT_OF_FORM => {
-            Problem::new(StatusCode::NOT_FOUND, "not_found", text)
+            Problem::because(StatusCode::NOT_FOUND, text)
         }
         (Error::Invalid(text), field) if !matches!(field, Some("payload" | "kind")) => {
-            let status = StatusCode::UNPROCESSABLE_ENTITY;
-            Problem::new(status, "validation_failed", text)
+            Problem::because(StatusCode::UNPROCESSABLE_ENTITY, text)
         }
         _ => by_the_queue(error),
     }

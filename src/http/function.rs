@@ -6,12 +6,9 @@
 //! with 503, and the log contains the reason.
 
 use axum::Router;
-use axum::middleware::map_response;
-use axum::response::Response;
 use tidegate::config::environment;
-use tidegate::logs::{FlushAtExit, PATIENCE, flush};
-use tidegate::program::log_panics;
 use tidegate::{Database, Error, wake};
+use tidegate_console::function::serve;
 
 #[cfg(doc)]
 use super::REQUEST_TIMEOUT;
@@ -25,26 +22,8 @@ const CONNECTIONS: usize = 1;
 /// # Errors
 /// If Lambda's runtime interface cannot be used.
 pub fn run() -> Result<(), lambda_http::Error> {
-    let _flush = FlushAtExit;
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
-    log_panics();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(serve(logs))
-}
-
-async fn serve(logs: Result<(), Error>) -> Result<(), lambda_http::Error> {
-    let router = logs.and_then(|()| configured()).unwrap_or_else(|error| {
-        tracing::error!(error = %error, "the settings are not valid; every request will fail");
-        unconfigured()
-    });
-    // The function is frozen after its answer, and its lines with it.
-    lambda_http::run(router.layer(map_response(async |answer: Response| {
-        flush(PATIENCE);
-        answer
-    })))
-    .await
+    serve(|| logs.and_then(|()| configured()), unconfigured())
 }
 
 /// Builds the router by the settings. A function URL may be public, and the function cannot know. The setting

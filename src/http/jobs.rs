@@ -182,17 +182,13 @@ async fn unknown_kind() -> Problem {
 }
 
 fn no_such_job() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such job")
+    Problem::because(StatusCode::NOT_FOUND, "there is no such job")
 }
 
 /// Returns a refusal by the queue itself, in the queue's own words.
 pub(super) fn refused(error: Error) -> Problem {
     match error.field() {
-        Some("payload") => Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "payload_too_large",
-            error.to_string(),
-        ),
+        Some("payload") => Problem::because(StatusCode::PAYLOAD_TOO_LARGE, error.to_string()),
         Some("kind") => {
             tracing::error!(error = %error, "not ready");
             Problem::unavailable("this kind of job is not accepted yet; try again")

@@ -39,7 +39,7 @@ mod problem;
 mod serve;
 pub mod verb;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -114,12 +114,8 @@ impl FromRef<Shared> for Database {
     }
 }
 
-/// The OpenAPI 3.1 document, generated from the routes and their types. Its text is generated at the first
-/// request for it.
-struct Described {
-    document: utoipa::openapi::OpenApi,
-    text: OnceLock<String>,
-}
+/// The OpenAPI 3.1 document, generated from the routes and their types at the first request for it.
+type Described = LazyLock<String, Box<dyn FnOnce() -> String + Send>>;
 
 /// Builds the router over this database, for the callers that `access` permits, with all layers around the
 /// routes.
@@ -137,10 +133,11 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
         Scrapes::Open => routes = routes.merge(limits::bounded(metrics())),
         Scrapes::Known => routes = routes.merge(gate.before(Scope::Metrics, metrics())),
     }
-    let text = OnceLock::new();
+    // Strings and maps always serialize.
+    let text = Box::new(move || document.to_json().unwrap_or_default());
     let shared = Shared {
         database: gate.database,
-        document: Arc::new(Described { document, text }),
+        document: Arc::new(LazyLock::new(text)),
     };
     let mut routes = routes.with_state(shared);
     if gate.access.is_undecided() {
@@ -230,10 +227,8 @@ fn documented(gate: &Gate) -> OpenApiRouter<Shared> {
     responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value), Common)
 )]
 async fn openapi(State(shared): State<Shared>) -> impl IntoResponse {
-    let Described { document, text } = &*shared.document;
-    // Strings and maps always serialize.
-    let text = text.get_or_init(|| document.to_json().unwrap_or_default());
-    ([(CONTENT_TYPE, "application/json")], text.clone())
+    let text = String::clone(&shared.document);
+    ([(CONTENT_TYPE, "application/json")], text)
 }
 
 /// Returns a working connection of the pool, soon or not at all. If a function was frozen between two

@@ -55,7 +55,7 @@ async fn entity(
     caller.reach(patient_id)?;
     let mut client = connection(&database).await?;
     let transaction = begin(&mut client).await?;
-    let data = record::read(&transaction, patient_id, kind, id).await?;
+    let data = record::read(transaction.client(), patient_id, kind, id).await?;
     let data = data.ok_or_else(nothing)?;
     Ok(Json(Data { data }).into_response())
 }
@@ -95,15 +95,11 @@ async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<R
         Confirmed::Unknown => Err(nothing()),
         Confirmed::Foreign => {
             let message = "another legal entity has asked for the approval";
-            Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message))
+            Err(Problem::because(StatusCode::FORBIDDEN, message))
         }
         Confirmed::Over => {
             let message = "the approval was taken back";
-            Err(Problem::new(
-                StatusCode::CONFLICT,
-                "request_conflict",
-                message,
-            ))
+            Err(Problem::because(StatusCode::CONFLICT, message))
         }
     }
 }
@@ -116,5 +112,5 @@ fn uuid(text: &str) -> Option<Uuid> {
 
 fn nothing() -> Problem {
     let message = "the patient has no entity of this kind with this id";
-    Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+    Problem::because(StatusCode::NOT_FOUND, message)
 }

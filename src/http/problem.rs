@@ -71,13 +71,6 @@ impl Problem {
         }
     }
 
-    /// Refuses a caller that has too many requests at work.
-    pub(super) fn too_many() -> Self {
-        let message =
-            "too many requests from this caller; try again after the time in `retry-after`";
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message)
-    }
-
     /// Adds the challenge of RFC 6750: a credential is needed, or the given one is invalid for this
     /// reason.
     pub(super) fn challenge(mut self, error: &str) -> Self {
@@ -94,23 +87,44 @@ impl Problem {
 
     /// Refuses for now. The same request may succeed later.
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+        Self::because(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
     /// Creates the refusal for a plain status.
     pub(super) fn of(status: StatusCode) -> Self {
-        let (kind, message) = match status {
-            StatusCode::NOT_FOUND => ("not_found", "there is nothing here"),
-            StatusCode::METHOD_NOT_ALLOWED => (
-                "method_not_allowed",
-                "this method is not allowed; the header `allow` lists the allowed methods",
-            ),
-            StatusCode::PAYLOAD_TOO_LARGE => ("payload_too_large", "the body is too large"),
-            StatusCode::SERVICE_UNAVAILABLE => ("unavailable", "no answer in time; try again"),
-            status if status.is_client_error() => ("bad_request", "the request is malformed"),
-            _ => ("internal_error", "the request failed; the log says why"),
-        };
+        let (kind, message) = usual(status);
         Self::new(status, kind, message)
+    }
+
+    /// Creates a refusal of the usual type of its status, for this reason.
+    pub(super) fn because(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, usual(status).0, message)
+    }
+}
+
+/// The type of the refusals with a status, and what they say if there is no better reason.
+fn usual(status: StatusCode) -> (&'static str, &'static str) {
+    match status {
+        StatusCode::UNAUTHORIZED => ("unauthorized", "a credential is required"),
+        StatusCode::FORBIDDEN => ("forbidden", "the credential does not permit this"),
+        StatusCode::NOT_FOUND => ("not_found", "there is nothing here"),
+        StatusCode::METHOD_NOT_ALLOWED => (
+            "method_not_allowed",
+            "this method is not allowed; the header `allow` lists the allowed methods",
+        ),
+        StatusCode::CONFLICT => (
+            "request_conflict",
+            "the request conflicts with what is stored",
+        ),
+        StatusCode::PAYLOAD_TOO_LARGE => ("payload_too_large", "the body is too large"),
+        StatusCode::UNPROCESSABLE_ENTITY => ("validation_failed", "the request is not valid"),
+        StatusCode::TOO_MANY_REQUESTS => (
+            "too_many_requests",
+            "too many requests from this caller; try again after the time in `retry-after`",
+        ),
+        StatusCode::SERVICE_UNAVAILABLE => ("unavailable", "no answer in time; try again"),
+        status if status.is_client_error() => ("bad_request", "the request is malformed"),
+        _ => ("internal_error", "the request failed; the log says why"),
     }
 }
 
@@ -134,11 +148,7 @@ impl From<medical::Refusal> for Problem {
         };
         let message = format!("{} mistakes in the request", invalid.len());
         invalid.truncate(MOST_INVALID);
-        let mut problem = Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "validation_failed",
-            message,
-        );
+        let mut problem = Self::because(StatusCode::UNPROCESSABLE_ENTITY, message);
         problem.reason.invalid = invalid;
         problem
     }

@@ -369,19 +369,19 @@ const ACTIONS: [Action; 17] = [
     ),
     (
         "unblock",
-        &[("group", "customer-901"), ("how", "retry")],
+        &[("group", "customer-901"), ("do", "retry")],
         "SELECT NOT delayed FROM tidegate.event_queue WHERE group_key = 'customer-901' ORDER BY id LIMIT 1",
         "unblock",
     ),
     (
         "unblock",
-        &[("group", "customer-902"), ("how", "skip")],
+        &[("group", "customer-902"), ("do", "skip")],
         "SELECT EXISTS (SELECT FROM tidegate.event_queue WHERE group_key = 'customer-902' AND replay_of IS NOT NULL)",
         "unblock",
     ),
     (
         "unblock",
-        &[("group", "customer-903"), ("how", "cancel")],
+        &[("group", "customer-903"), ("do", "cancel")],
         "SELECT count(*) = 3 FROM tidegate.event_queue WHERE group_key = 'customer-903'",
         "unblock",
     ),
@@ -510,7 +510,6 @@ async fn schedules_are_made_paused_resumed_and_removed() {
     let site = Site::acting().await;
     let made = [
         ("name", "hourly"),
-        ("do", "set"),
         ("kind", "order_placed"),
         ("every", "1h"),
         ("payload", "{\"a\": 1}"),
@@ -540,7 +539,6 @@ async fn schedules_are_made_paused_resumed_and_removed() {
     }
     let odd = [
         ("name", "hourly"),
-        ("do", "set"),
         ("kind", "order_placed"),
         ("every", "1h"),
         ("payload", "{"),
@@ -581,15 +579,15 @@ const REFUSED: &[Refusal] = &[
     ),
     (
         "unblock",
-        &[("group", "no-such"), ("how", "retry"), ("reason", "r")],
+        &[("group", "no-such"), ("do", "retry"), ("reason", "r")],
         409,
         "no live events",
     ),
     (
         "unblock",
-        &[("group", "customer-901"), ("how", "push"), ("reason", "r")],
+        &[("group", "customer-901"), ("do", "push"), ("reason", "r")],
         422,
-        "how: must be",
+        "do: must be",
     ),
     (
         "requeue",
@@ -597,7 +595,7 @@ const REFUSED: &[Refusal] = &[
         422,
         "id: must be a number",
     ),
-    ("requeue", &[("reason", "r")], 422, "id: must name"),
+    ("requeue", &[("reason", "r")], 422, "id: must be given"),
     ("requeue", &[("id", "1001")], 422, "reason: must be given"),
     (
         "requeue",
@@ -627,7 +625,7 @@ const REFUSED: &[Refusal] = &[
         "service",
         &[("name", "bank"), ("reason", "r")],
         422,
-        "max_running, per_second: one of them must be given",
+        "one of them must be true, or a limit given",
     ),
     ("explode", &[("reason", "r")], 404, "does not exist"),
 ];
@@ -666,12 +664,11 @@ async fn who_may_only_look_is_offered_nothing_and_can_do_nothing() {
     }
     let replay = [("since", "1d"), ("digest", "x"), ("reason", "r")];
     assert_eq!(
-        site.post("/replay", &replay).await.status(),
+        site.post("/actions/replay", &replay).await.status(),
         StatusCode::FORBIDDEN
     );
-    for path in ["/change", "/publish", "/forget"] {
+    for path in ["/actions/cancel", "/publish", "/actions/forget"] {
         let fields = [
-            ("do", "cancel"),
             ("kind", "order_placed"),
             ("group", "customer-905"),
             ("typed", "customer-905"),
@@ -680,12 +677,13 @@ async fn who_may_only_look_is_offered_nothing_and_can_do_nothing() {
         ];
         let posted = site.post(path, &fields).await;
         assert_eq!(posted.status(), StatusCode::FORBIDDEN, "{path}");
-        let (shown, _) = site
-            .get(&format!("{path}?do=cancel&kind=order_placed"))
-            .await;
+        let (shown, _) = site.get(&format!("{path}?kind=order_placed")).await;
         assert_eq!(shown, StatusCode::FORBIDDEN, "{path}");
     }
-    assert_eq!(site.get("/replay?since=1d").await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        site.get("/actions/replay?since=1d").await.0,
+        StatusCode::FORBIDDEN
+    );
     assert_eq!(
         site.number("SELECT count(*) FROM tidegate.audit").await,
         before
@@ -850,7 +848,7 @@ async fn what_a_hostile_publisher_wrote_is_text_wherever_it_is_shown() {
         "/audit".to_owned(),
         "/".to_owned(),
         "/retention".to_owned(),
-        format!("/replay?since=1h&kind={hostile}"),
+        format!("/actions/replay?since=1h&kind={hostile}"),
     ];
     for path in &pages {
         let page = site.page(path).await;
@@ -920,10 +918,10 @@ fn field(page: &str, name: &str) -> String {
 #[tokio::test]
 async fn a_replay_of_many_does_what_its_dry_run_has_shown_or_nothing() {
     let site = Site::acting().await;
-    let address = "/replay?kind=invoice_sent&status=FAILED&code=timeout&since=1d";
+    let address = "/actions/replay?kind=invoice_sent&status=FAILED&code=timeout&since=1d";
     let dry = site.page(address).await;
     assert!(
-        dry.contains("Would be replayed") && dry.contains("Risks to the order"),
+        dry.contains("What it would do") && dry.contains("Order risks"),
         "{dry}"
     );
     let confirm = |page: &str| {
@@ -944,7 +942,7 @@ async fn a_replay_of_many_does_what_its_dry_run_has_shown_or_nothing() {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        site.post("/replay", &fields).await
+        site.post("/actions/replay", &fields).await
     };
     let another = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
         VALUES (700, 'invoice_sent', 'FAILED', 5, 5, '[{\"code\": \"timeout\"}]', now(), now(), now() + interval '9 days')";
@@ -1003,19 +1001,19 @@ async fn confirmed(site: &Site, path: &str, page: &str, fields: &[(&str, &str)])
 /// its digest another, what is true afterwards, and the action in the audit.
 const OF_MANY: [(&str, &str, &str, &str); 3] = [
     (
-        "/change?do=reschedule&kind=refund_requested&status=PENDING&delay=31d",
+        "/actions/reschedule?kind=refund_requested&status=PENDING&delay=31d",
         "would hold up their group",
         "SELECT bool_and(available_at > now() + interval '30 days') FROM tidegate.event_queue WHERE kind = 'refund_requested' AND group_key IS NULL",
         "reschedule",
     ),
     (
-        "/change?do=run&kind=refund_requested&status=PENDING&since=10d",
+        "/actions/reschedule?now=on&kind=refund_requested&status=PENDING&since=10d",
         "",
         "SELECT bool_and(NOT delayed) FROM tidegate.event_queue WHERE kind = 'refund_requested'",
         "reschedule",
     ),
     (
-        "/change?do=cancel&kind=refund_requested",
+        "/actions/cancel?kind=refund_requested",
         "",
         "SELECT NOT EXISTS (SELECT FROM tidegate.event_queue WHERE kind = 'refund_requested')",
         "cancel",
@@ -1028,16 +1026,17 @@ async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_
     let further = "INSERT INTO tidegate.event_queue (kind) VALUES ('refund_requested')";
     site.client.batch_execute(further).await.unwrap();
     for (address, risk, holds, action) in OF_MANY {
+        let path = address.split('?').next().unwrap();
         let dry = site.page(address).await;
         assert!(
-            dry.contains("Would be changed") && dry.contains(risk),
+            dry.contains("What it would do") && dry.contains(risk),
             "{dry}"
         );
         assert!(!site.truth(holds).await, "{address}");
         let audited = site.number("SELECT count(*) FROM tidegate.audit").await;
         site.client.batch_execute(further).await.unwrap();
         let reason = [("reason", "the bank is closed")];
-        let stale = confirmed(&site, "/change", &dry, &reason).await;
+        let stale = confirmed(&site, path, &dry, &reason).await;
         let (status, text) = (stale.status(), stale.text().await.unwrap());
         assert!(
             status == StatusCode::CONFLICT && text.contains("have changed since the dry run"),
@@ -1048,7 +1047,7 @@ async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_
             audited
         );
         let dry = site.page(address).await;
-        let done = confirmed(&site, "/change", &dry, &reason).await;
+        let done = confirmed(&site, path, &dry, &reason).await;
         assert_eq!(done.status(), StatusCode::SEE_OTHER, "{address}");
         assert!(site.truth(holds).await, "{address}");
         let (actor, told, why, count) = site.audited().await;
@@ -1059,27 +1058,57 @@ async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_
         assert!(count > 1, "{address}: {count}");
     }
     // Without a filter, nobody acts on everything.
-    let (status, text) = site.get("/change?do=cancel").await;
+    let page = site.page("/actions/cancel?limit=5").await;
     assert!(
-        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("kind"),
-        "{text}"
+        page.contains("class=\"problem\"") && !page.contains("class=\"confirm\""),
+        "{page}"
     );
-    let (status, text) = site.get("/change?do=explode&kind=order_placed").await;
-    assert!(
-        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("do: must be"),
-        "{text}"
-    );
+    let all = [("digest", "x"), ("reason", "r")];
+    let answer = site.post("/actions/cancel", &all).await;
+    assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    for odd in ["/actions/explode", "/actions/drain", "/actions/migrate"] {
+        assert_eq!(site.get(odd).await.0, StatusCode::NOT_FOUND, "{odd}");
+    }
     let list = site.page("/events?kind=order_placed").await;
-    assert!(
-        list.contains("/change?do=cancel&amp;kind=order_placed"),
-        "{list}"
-    );
+    assert!(list.contains("/actions/cancel?kind=order_placed"), "{list}");
     assert!(
         !site
             .page("/events?kind=order_placed&status=FAILED")
             .await
-            .contains("/change?")
+            .contains("/actions/cancel")
     );
+}
+
+#[tokio::test]
+async fn every_verb_that_the_audit_names_a_person_for_has_a_page_and_no_other() {
+    let site = Site::acting().await;
+    let index = site.page("/actions").await;
+    for verb in ["cancel", "note", "policy", "schedule"] {
+        assert!(index.contains(&format!("/actions/{verb}\"")), "{verb}");
+        site.page(&format!("/actions/{verb}")).await;
+    }
+    assert!(!index.contains("/actions/drain") && !index.contains("/actions/migrate"));
+    // Without a place on a page, a verb has a form, too.
+    let note = [
+        ("id", "1001"),
+        ("text", "they were called"),
+        ("reason", "r"),
+    ];
+    site.done("/act/note", &note).await;
+    assert_eq!(site.audited().await.1, "note");
+    // What is tried before is not done directly but for events that are named, and nobody is forgotten so.
+    for (verb, fields) in [
+        ("cancel", &[("kind", "order_placed"), ("reason", "r")]),
+        ("replay", &[("since", "1d"), ("reason", "r")]),
+    ] {
+        let answer = site.post(&format!("/act/{verb}"), fields).await;
+        assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY, "{verb}");
+    }
+    for verb in ["forget", "drain", "migrate"] {
+        let fields = [("group", "customer-905"), ("id", "1"), ("reason", "r")];
+        let answer = site.post(&format!("/act/{verb}"), &fields).await;
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{verb}");
+    }
 }
 
 #[tokio::test]
@@ -1147,18 +1176,18 @@ async fn an_operator_publishes_an_event_and_the_audit_has_it() {
 async fn a_person_is_forgotten_by_who_types_their_key_after_a_dry_run() {
     let site = Site::acting().await;
     let whom = [("group", "customer-905")];
-    let dry = site.post("/forget", &whom).await;
+    let dry = site.post("/actions/forget", &whom).await;
     assert_eq!(dry.status(), StatusCode::OK);
     let dry = dry.text().await.unwrap();
     assert!(
-        dry.contains("Events forgotten") && dry.contains("Type the key"),
+        dry.contains("Forgotten") && dry.contains("Type the key"),
         "{dry}"
     );
     let left = "SELECT count(*) FROM tidegate.event_queue WHERE group_key = 'customer-905'";
     assert_eq!(site.number(left).await, 4);
     let sent = async |page: &str, typed: &str| {
         let fields = [("typed", typed), ("reason", "they asked for it")];
-        let answer = confirmed(&site, "/forget", page, &fields).await;
+        let answer = confirmed(&site, "/actions/forget", page, &fields).await;
         (answer.status(), answer.text().await.unwrap())
     };
     let (status, text) = sent(&dry, "customer-90").await;
@@ -1174,7 +1203,12 @@ async fn a_person_is_forgotten_by_who_types_their_key_after_a_dry_run() {
         "{text}"
     );
     assert_eq!(site.number(left).await, 5);
-    let dry = site.post("/forget", &whom).await.text().await.unwrap();
+    let dry = site
+        .post("/actions/forget", &whom)
+        .await
+        .text()
+        .await
+        .unwrap();
     assert_eq!(sent(&dry, "customer-905").await.0, StatusCode::SEE_OTHER);
     assert_eq!(site.number(left).await, 0);
     assert_eq!(
@@ -1189,7 +1223,7 @@ async fn a_person_is_forgotten_by_who_types_their_key_after_a_dry_run() {
     );
     assert!(count <= 5);
     // Never everybody.
-    let nobody = site.post("/forget", &[("reason", "r")]).await;
+    let nobody = site.post("/actions/forget", &[("reason", "r")]).await;
     assert_eq!(nobody.status(), StatusCode::UNPROCESSABLE_ENTITY);
 }
 
@@ -1379,7 +1413,7 @@ async fn what_an_action_has_done_is_said_once_on_the_page_that_follows() {
         next.text()
             .await
             .unwrap()
-            .contains("1 event put back for the next drain.")
+            .contains("requeued 1 event, to run at the next drain")
     );
 }
 

@@ -28,6 +28,24 @@ impl Answer {
             code: 0,
         }
     }
+
+    /// The document for programs.
+    #[must_use]
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+
+    /// The text for people.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the verb did, or would do, anything of what was requested.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.code == 0
+    }
 }
 
 /// The reason why a verb failed, with the counts so far if it was a drain.

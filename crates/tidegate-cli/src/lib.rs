@@ -35,6 +35,8 @@ pub use clap;
 
 pub use self::answer::{Answer, json_argument};
 pub use self::own::{Ask, CommandLine};
+pub use self::text::quoted;
+pub use self::verbs::listed as answer;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

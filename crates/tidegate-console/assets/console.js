@@ -60,7 +60,7 @@
     there[row].scrollIntoView({ block: "nearest" });
   };
   const keys = {
-    "/": () => { const filter = document.getElementById("filter"); if (filter) filter.focus(); },
+    "/": () => { const filter = document.querySelector("form.filters input:not([type=hidden])"); if (filter) filter.focus(); },
     j: () => move(1),
     k: () => move(-1),
     o: () => { const at = rows()[row]; const link = at && at.querySelector("a"); if (link) link.click(); },

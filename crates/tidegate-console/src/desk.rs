@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, OriginalUri};
+use axum::http::header::SET_COOKIE;
 use axum::http::request::Parts;
+use axum::response::{IntoResponse, Redirect, Response};
 use tidegate::admin::views::Rights;
 use tidegate::program::Service;
 
@@ -38,6 +40,21 @@ impl Desk {
     /// Whether the console and the database allow this person to act.
     pub(crate) fn may_act(&self) -> bool {
         self.shared.settings.acting.allows(&self.who) && self.rights.act
+    }
+
+    /// Refuses people who may not act.
+    pub(crate) fn permitted(&self) -> Result<(), Problem> {
+        if self.may_act() {
+            return Ok(());
+        }
+        Err(Problem::forbidden("You have read-only access."))
+    }
+
+    /// Leads to another page, which shows the message.
+    pub(crate) fn lead(&self, to: &str, told: &str) -> Response {
+        let cookie = flash::carried(told, &self.shared.settings);
+        let cookie = cookie.map(|cookie| [(SET_COOKIE, cookie)]);
+        (cookie, Redirect::to(to)).into_response()
     }
 
     /// Whether payloads are shown.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::{Form, extract::Query};
-use tidegate::admin::{Moment, parse_moment, parse_time};
+use tidegate::admin::{Moment, parse_moment};
 use tidegate::config::parse_duration;
 
 use crate::link::Base;
@@ -39,19 +39,16 @@ impl Fields {
         self.text(name).is_some()
     }
 
-    /// Returns all selected ids.
-    pub(crate) fn ids(&self, name: &str) -> Result<Vec<i64>, Problem> {
-        let ids = self
-            .0
-            .iter()
-            .filter(|(known, value)| known == name && !value.is_empty());
-        let ids: Result<Vec<i64>, Problem> = ids.map(|(_, value)| number(name, value)).collect();
-        match ids? {
-            ids if ids.is_empty() => Err(Problem::invalid(format!(
-                "{name}: must name one event at least"
-            ))),
-            ids => Ok(ids),
-        }
+    /// All values of a name, with the name.
+    pub(crate) fn pairs(&self, name: &str) -> Vec<(String, String)> {
+        let value = |value: &str| (name.to_owned(), value.to_owned());
+        self.all(name).map(value).collect()
+    }
+
+    /// Replaces a field.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.0.retain(|(known, _)| known != name);
+        self.0.push((name.to_owned(), value.to_owned()));
     }
 
     /// All values of a name.
@@ -76,11 +73,6 @@ impl Fields {
     /// As [`Fields::number`], for a time or a duration that means "ago".
     pub(crate) fn moment(&self, name: &str) -> Result<Option<Moment>, Problem> {
         self.read(name, parse_moment)
-    }
-
-    /// As [`Fields::number`], for a time.
-    pub(crate) fn time(&self, name: &str) -> Result<Option<std::time::SystemTime>, Problem> {
-        self.read(name, parse_time)
     }
 
     fn read<T>(
@@ -169,12 +161,11 @@ mod tests {
             ("limit", "many"),
             ("kind", ""),
         ]);
-        assert_eq!(sent.ids("id").unwrap(), [7, 8]);
+        assert_eq!(sent.all("id").collect::<Vec<_>>(), ["7", "8"]);
         for problem in [
             sent.duration("delay").unwrap_err(),
             sent.number::<u32>("limit").unwrap_err(),
             sent.needed("kind").map(drop).unwrap_err(),
-            sent.ids("none").unwrap_err(),
         ] {
             let names = ["delay: ", "limit: ", "kind: ", "none: "];
             assert!(

@@ -5,15 +5,17 @@
 //! separate function with a separate database login, never those of the drain.
 
 use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{map_request, map_response};
+use axum::response::Response;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Command, FromArgMatches};
-use lambda_http::Request;
 use lambda_http::request::RequestContext;
 use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, PATIENCE, flush};
 use tidegate::program::{Service, log_panics};
 use tidegate::{Lookup, Program};
-use tower::{ServiceExt, service_fn};
 
 pub use lambda_http::Error;
 
@@ -28,21 +30,37 @@ use crate::who::Given;
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
+    let unconfigured = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
+    let started = || start(program, &environment);
+    serve(
+        || started().inspect_err(|error| eprintln!("tidegate: {error}")),
+        unconfigured,
+    )
+}
+
+/// Serves the requests of a function until it ends, with the second router if the first cannot be made.
+///
+/// # Errors
+/// When Lambda's runtime interface cannot be used.
+pub fn serve(
+    start: impl FnOnce() -> Result<Router, tidegate::Error>,
+    unconfigured: Router,
+) -> Result<(), Error> {
     let _flush = FlushAtExit;
     log_panics();
-    let started = start(program, &environment);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let routes = started.unwrap_or_else(|error| {
+        let routes = start().unwrap_or_else(|error| {
             tracing::error!(%error, "the settings are not valid; every request will fail");
-            eprintln!("tidegate: {error}");
-            Router::new().fallback(|| async { axum::http::StatusCode::SERVICE_UNAVAILABLE })
+            unconfigured
         });
-        lambda_http::run(service_fn(move |request: Request| {
-            told(routes.clone(), request)
-        }))
+        // The function is frozen after its answer, and its lines with it.
+        lambda_http::run(routes.layer(map_response(async |answer: Response| {
+            flush(PATIENCE);
+            answer
+        })))
         .await
     })
 }
@@ -53,11 +71,12 @@ fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
     let routes = router(service, settings);
-    Ok(if base.is_empty() {
+    let routes = if base.is_empty() {
         routes
     } else {
         Router::new().nest(&base, routes)
-    })
+    };
+    Ok(routes.layer(map_request(identified)))
 }
 
 /// Reads the options of a function, whose callers AWS verifies unless a variable says otherwise.
@@ -84,11 +103,8 @@ fn options(lookup: Lookup<'_>) -> Result<Options, tidegate::Error> {
     options.map_err(|error| tidegate::Error::Config(error.to_string()))
 }
 
-/// Answers a request, with the caller that AWS has verified and the host name that AWS has routed here.
-async fn told(
-    routes: Router,
-    mut request: Request,
-) -> Result<axum::response::Response, std::convert::Infallible> {
+/// Adds the caller that AWS has verified, and the host name that AWS has routed here.
+async fn identified(mut request: Request) -> Request {
     let context = request.extensions().get::<RequestContext>();
     let (caller, name) = (context.and_then(caller), context.and_then(name));
     let extensions = request.extensions_mut();
@@ -98,10 +114,7 @@ async fn told(
     if let Some(name) = name {
         extensions.insert(Published(name));
     }
-    let answer = routes.oneshot(request).await;
-    // The function is frozen after its answer, and its lines with it.
-    flush(PATIENCE);
-    answer
+    request
 }
 
 /// The host name of the function URL or HTTP API.
@@ -125,13 +138,13 @@ fn caller(context: &RequestContext) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use axum::body::to_bytes;
-    use axum::http::StatusCode;
     use axum::routing::get;
+    use tower::ServiceExt;
 
     use super::*;
 
     /// A request as a function URL with `AWS_IAM` sends it; `iam` is what AWS has verified.
-    fn request(iam: &str) -> Request {
+    fn request(iam: &str) -> lambda_http::Request {
         let event = format!(
             r#"{{"version": "2.0", "routeKey": "$default", "rawPath": "/", "rawQueryString": "", "headers": {{"host": "x"}},
                 "isBase64Encoded": false, "requestContext": {{"accountId": "1", "apiId": "a", "domainName": "x", "domainPrefix": "x",
@@ -141,15 +154,16 @@ mod tests {
         lambda_http::request::from_str(&event).unwrap()
     }
 
-    async fn caller_of(request: Request) -> String {
-        let told = |request: axum::extract::Request| async move {
+    async fn caller_of(request: lambda_http::Request) -> String {
+        let told = |request: Request| async move {
             match request.extensions().get::<Given>() {
                 Some(Given::Iam(name)) => name.clone(),
                 _ => "nobody".to_owned(),
             }
         };
-        let answer = super::told(Router::new().route("/", get(told)), request).await;
-        let answer = answer.unwrap();
+        let routes = Router::new().route("/", get(told));
+        let routes = routes.layer(map_request(identified));
+        let answer = routes.oneshot(request).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
         let body = to_bytes(answer.into_body(), 1000).await.unwrap();
         String::from_utf8(body.to_vec()).unwrap()

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, RETRY_AFTER};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -68,59 +69,34 @@ pub(crate) struct Guard {
 }
 
 /// Passes on the requests of known people, with the person's identity.
-pub(crate) async fn admit(
-    State(guard): State<Guard>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let asked = Asked {
-        method: request.method().clone(),
-        headers: request.headers().clone(),
-        peer: request
-            .extensions()
-            .get::<Peer>()
-            .copied()
-            .unwrap_or_default(),
-        given: given(&request),
-    };
-    match admitted(&guard, &asked).await {
+pub(crate) async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    match admitted(&guard, &parts).await {
         Ok(identity) => {
-            request.extensions_mut().insert(identity);
-            next.run(request).await
+            parts.extensions.insert(identity);
+            next.run(Request::from_parts(parts, body)).await
         }
         Err(problem) => problem.into_response(),
     }
 }
 
-/// The parts of a request that are checked.
-struct Asked {
-    method: Method,
-    headers: HeaderMap,
-    peer: Peer,
-    given: Option<Given>,
+fn given(request: &Parts) -> Option<Given> {
+    let given = request.extensions.get::<Given>().cloned();
+    let layer = || request.extensions.get::<Identity>().cloned();
+    given.or_else(|| layer().map(Given::Layer))
 }
 
-fn given(request: &Request) -> Option<Given> {
-    let given = request.extensions().get::<Given>().cloned();
-    let layer = || {
-        request
-            .extensions()
-            .get::<Identity>()
-            .cloned()
-            .map(Given::Layer)
-    };
-    given.or_else(layer)
-}
-
-async fn admitted(guard: &Guard, asked: &Asked) -> Result<Identity, Problem> {
+async fn admitted(guard: &Guard, asked: &Parts) -> Result<Identity, Problem> {
     let settings = &guard.shared.settings;
     let by_password = settings.auth.has_passwords();
     if settings.behind_tls && !came_through_tls(&asked.headers) {
         return Err(Problem::refused(&Refusal::NotPrivate, by_password));
     }
+    let peer = asked.extensions.get::<Peer>().copied();
+    let peer = peer.unwrap_or_default();
     let identified = settings
         .auth
-        .identify(&asked.headers, asked.peer, asked.given.as_ref())
+        .identify(&asked.headers, peer, given(asked).as_ref())
         .await;
     let identity = identified.map_err(|refusal| Problem::refused(&refusal, by_password))?;
     if !guard.pace.allows(&identity.name) {

@@ -195,18 +195,75 @@ pub(crate) fn named(name: &Value, link: impl FnOnce(&str) -> Link) -> Markup {
     }
 }
 
-/// Renders a table in a region that scrolls sideways, also by keyboard.
-pub(crate) fn table(label: &str, head: &Markup, rows: &Markup) -> Markup {
-    html! {
-        div.scroll role="region" aria-label=(label) tabindex="0" {
-            table { thead { tr { (head) } } tbody { (rows) } }
+/// A table of rows, column by column: `th` names the row, `n` is a number. Its region scrolls sideways, also
+/// by keyboard. With `go`, its rows can be opened by keyboard, too.
+macro_rules! table {
+    ($label:expr $(, $go:ident)?; $row:pat in $rows:expr;
+     $($class:ident $head:literal $(if ($holds:expr))? { $($cell:tt)* })+) => {
+        maud::html! {
+            div.scroll role="region" aria-label=($label) tabindex="0" {
+                table {
+                    thead { tr { $( $(@if $holds)? { ($crate::html::head(stringify!($class), $head)) } )+ } }
+                    tbody {
+                        @for $row in $rows {
+                            tr class=(concat!($(stringify!($go))?)) {
+                                $( $(@if $holds)? { ($crate::html::cell(stringify!($class), &maud::html! { $($cell)* })) } )+
+                            }
+                        }
+                    }
+                }
+            }
         }
+    };
+}
+
+pub(crate) use table;
+
+/// The head of a column.
+pub(crate) fn head(class: &str, name: &str) -> Markup {
+    html! { th class=[(class == "n").then_some("n")] { (name) } }
+}
+
+/// A cell of a column.
+pub(crate) fn cell(class: &str, content: &Markup) -> Markup {
+    match class {
+        "th" => html! { th scope="row" { (content) } },
+        "td" => html! { td { (content) } },
+        class => html! { td class=(class) { (content) } },
     }
 }
 
 /// Renders the text for an empty table.
 pub(crate) fn empty(text: &str) -> Markup {
     html! { p.empty { (text) } }
+}
+
+/// The field for the reason.
+pub(crate) fn reason() -> Markup {
+    html! {
+        label.wide { span { "Reason" } input name="reason" required maxlength="1000" autocomplete="off" placeholder="for the audit"; }
+    }
+}
+
+/// A field with its name and an example.
+pub(crate) fn input(label: &str, name: &str, value: &str, example: &str) -> Markup {
+    html! { label { span { (label) } input name=(name) value=(value) placeholder=(example) autocomplete="off"; } }
+}
+
+/// A checkbox.
+pub(crate) fn tick(label: &str, name: &str, is_set: bool) -> Markup {
+    html! { label.tick { input type="checkbox" name=(name) value="on" checked[is_set]; span { (label) } } }
+}
+
+/// A selection. The first part of each pair is the value.
+pub(crate) fn select(label: &str, name: &str, chosen: &str, choices: &[(&str, &str)]) -> Markup {
+    html! {
+        label { span { (label) }
+            select name=(name) {
+                @for (value, told) in choices { option value=(value) selected[*value == chosen] { (told) } }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

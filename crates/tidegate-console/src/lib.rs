@@ -15,14 +15,11 @@
 //! #         }
 //! #     }
 //! # }
-//! # #[cfg(feature = "cli")]
 //! fn main() -> std::process::ExitCode {
 //!     tidegate_cli::CommandLine::new(Program::new(|_settings| Ok(Handling)))
 //!         .verb(tidegate_console::console)
 //!         .run()
 //! }
-//! # #[cfg(not(feature = "cli"))]
-//! # fn main() {}
 //! ```
 //!
 //! In a web application of your own, use the axum router [`router`]. With the feature `lambda`, `function`
@@ -31,8 +28,10 @@
 //! # Layout
 //!
 //! - `guard`, `who`, `surround`: the checks and limits of every request, authentication, headers.
-//! - `screens`: the pages, one file each. `acts`: the actions.
-//! - `page`, `offer`, `html`, `chart`, `json`: the parts of pages.
+//! - `screens`: the pages, one file each.
+//! - `acts`: the actions, which are verbs of the command line, and their fields. `offer`: their forms.
+//!   `report`: what a dry run returns.
+//! - `page`, `html`, `chart`, `json`: the parts of pages.
 //! - `desk`, `form`: the context and the fields of a request.
 //! - `checkup`: the doctor's checks, which run in the background of the requests.
 //! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors,
@@ -62,13 +61,13 @@ mod offer;
 mod options;
 mod page;
 mod problem;
+mod report;
 mod screens;
 mod serve;
 mod settings;
 mod shared;
 mod shares;
 mod surround;
-#[cfg(feature = "cli")]
 mod verb;
 mod who;
 
@@ -82,7 +81,6 @@ pub use guard::is_for_this_machine;
 pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 pub use shares::{Share, Shares};
-#[cfg(feature = "cli")]
 pub use verb::{Console, console};
 pub use who::{Acting, Auth, Identity, hash_password};
 

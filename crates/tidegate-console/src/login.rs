@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::form::Asked;
@@ -17,7 +17,6 @@ pub(crate) async fn login(
     Asked(asked): Asked,
 ) -> Result<Response, Problem> {
     let settings = &shared.settings;
-    let base = &settings.base;
     let session = asked
         .text("token")
         .and_then(|token| settings.auth.open(token));
@@ -29,11 +28,9 @@ pub(crate) async fn login(
         };
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "Sign in", text));
     };
-    let secure = if settings.behind_tls { "; Secure" } else { "" };
-    let cookie = format!(
-        "{COOKIE}={session}; Path={}; HttpOnly; SameSite=Strict{secure}",
-        base.cookie_path()
-    );
-    let headers = [(SET_COOKIE, cookie), (CACHE_CONTROL, "no-store".to_owned())];
-    Ok((headers, Redirect::to(base.to("/").as_str())).into_response())
+    let cookie = settings.cookie(COOKIE, &session, None);
+    let no_store = HeaderValue::from_static("no-store");
+    let headers = cookie.map(|cookie| [(SET_COOKIE, cookie), (CACHE_CONTROL, no_store)]);
+    let headers = headers.ok_or_else(Problem::not_found)?;
+    Ok((headers, Redirect::to(settings.base.to("/").as_str())).into_response())
 }

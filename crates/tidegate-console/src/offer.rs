@@ -1,83 +1,101 @@
-//! Renders action forms. A form is collapsed at first, has a field for the reason, and works without scripts
-//! and by keyboard. People without the right to act get no forms.
+//! Renders the forms of actions. A form is collapsed at first, has a field for the reason, and works without
+//! scripts and by keyboard. People without the right to act get no forms.
 
 use maud::{Markup, html};
 
+use crate::acts::Action;
 use crate::desk::Desk;
+use crate::form::Fields;
+use crate::html::reason;
+use crate::link::Link;
 
-/// An action that a page offers.
-pub(crate) struct Offer<'a> {
-    /// The path of the action, below `/act/`.
-    pub verb: &'a str,
-    /// What the button says.
-    pub label: &'a str,
-    /// What it does, in a sentence.
-    pub explains: &'a str,
-    /// Hidden fields that name the target.
-    pub of: &'a [(&'a str, &'a str)],
-    /// Whether it cannot be undone.
-    pub is_grave: bool,
+/// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that
+/// name the target and, as `do`, what to do with it, and the fields to fill in.
+pub(crate) fn offer(
+    desk: &Desk,
+    verb: &str,
+    label: &str,
+    of: &[(&str, &str)],
+    inputs: &[&str],
+) -> Markup {
+    form(desk, verb, label, of, &fields(verb, inputs), false)
 }
 
-impl Offer<'_> {
-    /// The action with fields to fill in, if this person may act.
-    pub(crate) fn with(&self, desk: &Desk, fields: &Markup) -> Markup {
-        self.form(desk, &html! { (fields) (reason()) })
-    }
+/// As [`offer`], for what cannot be undone.
+pub(crate) fn grave(
+    desk: &Desk,
+    verb: &str,
+    label: &str,
+    of: &[(&str, &str)],
+    inputs: &[&str],
+) -> Markup {
+    form(desk, verb, label, of, &fields(verb, inputs), true)
+}
 
-    /// The action with fields to fill in, but without a reason, because the audit stores none for it.
-    pub(crate) fn without_reason(&self, desk: &Desk, fields: &Markup) -> Markup {
-        self.form(desk, fields)
-    }
+/// These fields of a verb.
+pub(crate) fn fields(verb: &str, inputs: &[&str]) -> Markup {
+    let action = Action::named(verb);
+    let fields = inputs.iter().filter_map(|name| action?.field(name));
+    html! { @for field in fields { (field.input(&Fields::default())) } }
+}
 
-    fn form(&self, desk: &Desk, fields: &Markup) -> Markup {
-        if !desk.may_act() {
-            return html! {};
-        }
-        let action = desk.base().of("/act", self.verb);
-        html! {
-            details.act {
-                summary class=[self.is_grave.then_some("grave")] { (self.label) }
-                form method="post" action=(action) {
-                    p { (self.explains) }
-                    @for (name, value) in self.of { input type="hidden" name=(name) value=(value); }
-                    input type="hidden" name="back" value=(desk.address);
-                    (fields)
-                    button class=(if self.is_grave { "grave" } else { "primary" }) { (self.label) }
-                }
+/// As [`offer`], with these fields.
+pub(crate) fn form(
+    desk: &Desk,
+    verb: &str,
+    label: &str,
+    of: &[(&str, &str)],
+    fields: &Markup,
+    is_grave: bool,
+) -> Markup {
+    let Some(action) = Action::named(verb).filter(|_| desk.may_act()) else {
+        return html! {};
+    };
+    let flag = of.iter().find(|(name, _)| *name == "do");
+    html! {
+        details.act {
+            summary class=[is_grave.then_some("grave")] { (label) }
+            form method="post" action=(desk.base().of("/act", verb)) {
+                p { (action.explains(flag.map(|(_, flag)| *flag))) }
+                @for (name, value) in of { input type="hidden" name=(name) value=(value); }
+                input type="hidden" name="back" value=(desk.address);
+                (fields)
+                @if action.has("reason") { (reason()) }
+                button class=(if is_grave { "grave" } else { "primary" }) { (label) }
             }
         }
     }
-
-    /// The action without further fields.
-    pub(crate) fn plain(&self, desk: &Desk) -> Markup {
-        self.with(desk, &html! {})
-    }
 }
 
-/// The field for the reason.
-pub(crate) fn reason() -> Markup {
-    html! {
-        label.wide { span { "Reason" } input name="reason" required maxlength="1000" autocomplete="off" placeholder="for the audit"; }
-    }
+/// The confirmation of an action, which carries the digest of what a dry run has found.
+pub(crate) struct Confirmation<'a> {
+    /// Where the form is sent to.
+    pub to: Link,
+    /// What is done, as on the button.
+    pub what: String,
+    /// The fields of the dry run.
+    pub fields: Vec<(String, String)>,
+    /// The digest of the dry run.
+    pub digest: &'a str,
+    /// Further fields to fill in.
+    pub further: Markup,
+    /// What happens if something has changed.
+    pub note: &'a str,
 }
 
-/// A field with its name.
-pub(crate) fn input(label: &str, name: &str, value: &str, placeholder: &str) -> Markup {
-    html! { label { span { (label) } input name=(name) value=(value) placeholder=(placeholder) autocomplete="off"; } }
-}
-
-/// A checkbox.
-pub(crate) fn tick(label: &str, name: &str, is_set: bool) -> Markup {
-    html! { label.tick { input type="checkbox" name=(name) value="on" checked[is_set]; span { (label) } } }
-}
-
-/// A selection. The first part of each pair is the value.
-pub(crate) fn select(label: &str, name: &str, chosen: &str, choices: &[(&str, &str)]) -> Markup {
-    html! {
-        label { span { (label) }
-            select name=(name) {
-                @for (value, told) in choices { option value=(value) selected[*value == chosen] { (told) } }
+impl Confirmation<'_> {
+    pub(crate) fn form(&self) -> Markup {
+        html! {
+            section.confirm {
+                h2 { (self.what) }
+                form method="post" action=(self.to) {
+                    @for (name, value) in &self.fields { input type="hidden" name=(name) value=(value); }
+                    input type="hidden" name="digest" value=(self.digest);
+                    (self.further)
+                    (reason())
+                    button.grave { (self.what) }
+                    p.note { (self.note) }
+                }
             }
         }
     }

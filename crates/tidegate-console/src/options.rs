@@ -143,20 +143,17 @@ impl Options {
                 Ok(Auth::token(operator.ok_or_else(unnamed)?))
             }
             "basic" => {
-                let file = self.users_file.as_deref();
-                let file =
-                    file.ok_or_else(|| config("users-file", "must be given with --auth basic"))?;
+                let file = given("users-file", self.users_file.as_ref(), "basic")?;
                 Auth::basic(&read("users-file", file)?)
             }
             "proxy-header" => {
-                let header = self.proxy_header.as_deref();
-                let header = header.ok_or_else(|| {
-                    config("proxy-header", "must be given with --auth proxy-header")
-                })?;
-                let file = self.proxy_secret_file.as_deref();
-                let file = file.ok_or_else(|| {
-                    config("proxy-secret-file", "must be given with --auth proxy-header: without a secret anybody could write the header")
-                })?;
+                let header = given("proxy-header", self.proxy_header.as_ref(), "proxy-header")?;
+                let without = "proxy-header: without a secret anybody could write the header";
+                let file = given(
+                    "proxy-secret-file",
+                    self.proxy_secret_file.as_ref(),
+                    without,
+                )?;
                 Auth::proxy_header(header, &read("proxy-secret-file", file)?)
             }
             "iam" => Ok(Auth::iam()),
@@ -188,6 +185,11 @@ impl Options {
 fn listed(list: &[String]) -> impl Iterator<Item = &str> {
     let entries = list.iter().map(|entry| entry.trim());
     entries.filter(|entry| !entry.is_empty())
+}
+
+fn given<'a>(option: &str, value: Option<&'a String>, with: &str) -> Result<&'a str, Error> {
+    let missing = || config(option, format!("must be given with --auth {with}"));
+    value.map(String::as_str).ok_or_else(missing)
 }
 
 fn read(option: &str, path: &str) -> Result<String, Error> {

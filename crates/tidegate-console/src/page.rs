@@ -97,10 +97,9 @@ impl Page {
             let said = html! { p #said hx-swap-oob="true" { (self.said) } };
             return html! { (self.part(desk)) (said) }.into_response();
         }
-        let settings = &desk.shared.settings;
         let mut response = self.whole(desk).into_response();
         if desk.done.is_some()
-            && let Some(cookie) = flash::forgotten(&settings.base, settings.behind_tls)
+            && let Some(cookie) = flash::forgotten(&desk.shared.settings)
         {
             response.headers_mut().append(SET_COOKIE, cookie);
         }

@@ -43,6 +43,10 @@ impl Problem {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, title, text)
     }
 
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.status == StatusCode::UNPROCESSABLE_ENTITY
+    }
+
     pub(crate) fn conflict(text: impl Into<String>) -> Self {
         let title = "Nothing was done";
         Self::new(StatusCode::CONFLICT, title, text)
@@ -85,6 +89,7 @@ fn capital(text: &str) -> String {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let text = error.to_string();
+        let text = text.trim_start_matches("invocation: ").to_owned();
         match (&error, error.sqlstate()) {
             (Error::UnknownEvent(_), _) => {
                 Self::new(StatusCode::NOT_FOUND, "No such event", capital(&text))

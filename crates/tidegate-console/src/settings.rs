@@ -1,5 +1,7 @@
 //! The settings of a console: authentication, who may act, host names, appearance.
 
+use axum::http::HeaderValue;
+
 use crate::link::Base;
 use crate::who::{Acting, Auth};
 
@@ -65,6 +67,21 @@ impl Settings {
     #[must_use]
     pub fn link(&self) -> Option<String> {
         self.auth.link()
+    }
+
+    /// A cookie of the console, which no script reads and no other site causes to be sent.
+    pub(crate) fn cookie(
+        &self,
+        name: &str,
+        value: &str,
+        seconds: Option<u32>,
+    ) -> Option<HeaderValue> {
+        let path = self.base.cookie_path();
+        let age = seconds.map(|seconds| format!("; Max-Age={seconds}"));
+        let age = age.unwrap_or_default();
+        let secure = if self.behind_tls { "; Secure" } else { "" };
+        let line = format!("{name}={value}; Path={path}{age}; HttpOnly; SameSite=Strict{secure}");
+        HeaderValue::from_str(&line).ok()
     }
 
     /// Allows these people to act.

@@ -97,12 +97,14 @@ impl Checks {
     /// Runs the four steps.
     pub(crate) async fn check_issuing(&self, check: &IssuingCheck, ctx: &Context) -> HandlerResult {
         check.check().reject("payload")?;
-        match standing(check, ctx).await? {
+        match store::standing(ctx, check).await? {
             Standing::Answered => return End::AnsweredBefore.done(),
             Standing::Overdue => return end_overdue(check, ctx).await,
             Standing::Open => {}
         }
-        if let Gate::Full { at } = take_place(check, ctx).await? {
+        let held_for = time_left(ctx) + PLACE_MARGIN;
+        let gate = store::take_place(ctx, check, PLACES, held_for).await?;
+        if let Gate::Full { at } = gate {
             return self.put_off(check, ctx, at);
         }
         let checked = self.ask(check, ctx).await;
@@ -173,24 +175,10 @@ fn time_left(ctx: &Context) -> Duration {
     ctx.deadline().saturating_duration_since(Instant::now())
 }
 
-async fn standing(check: &IssuingCheck, ctx: &Context) -> Result<Standing, HandlerError> {
-    let connection = ctx.connection().await?;
-    store::standing(&connection, check).await.retryable()
-}
-
 async fn end_overdue(check: &IssuingCheck, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     store::end_overdue(&tx, check).await.retryable()?;
     tx.complete(End::Overdue.done()?).await
-}
-
-/// Runs outside the event's transaction: other checks must see at once that this check is NEW.
-async fn take_place(check: &IssuingCheck, ctx: &Context) -> Result<Gate, HandlerError> {
-    let held_for = time_left(ctx) + PLACE_MARGIN;
-    let connection = ctx.connection().await?;
-    store::take_place(&connection, check, PLACES, held_for)
-        .await
-        .retryable()
 }
 
 /// Releases the place of a failed check, so that other checks need not wait while this one waits. If
@@ -201,13 +189,7 @@ async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) 
     } else {
         Left::Planned
     };
-    let given_back = async {
-        let connection = ctx.connection().await?;
-        store::leave_place(&connection, check, left)
-            .await
-            .retryable()
-    };
-    if let Err(error) = given_back.await {
+    if let Err(error) = store::leave_place(ctx, check, left).await {
         tracing::warn!(error = %error, "a check keeps its place until it runs out");
     }
 }

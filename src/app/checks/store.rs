@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Row};
 
 use super::IssuingCheck;
 use crate::app::sql::{self, Param};
-use tidegate::Error;
+use tidegate::{Context, Error, HandlerError, Verdicts};
 
 /// Stores a planned check. A message may change the due time, and may reopen a check that ended
 /// without an answer.
@@ -85,8 +85,14 @@ pub(super) async fn plan(
     Ok(())
 }
 
-pub(super) async fn standing(client: &Client, check: &IssuingCheck) -> Result<Standing, Error> {
-    let rows = query(client, "checks.standing", STANDING, check, &[]).await?;
+pub(super) async fn standing(
+    ctx: &Context,
+    check: &IssuingCheck,
+) -> Result<Standing, HandlerError> {
+    let client = ctx.connection().await?;
+    let rows = query(&client, "checks.standing", STANDING, check, &[])
+        .await
+        .retryable()?;
     Ok(match rows.first().map(|row| row.get(0)) {
         Some("answered") => Standing::Answered,
         Some("overdue") => Standing::Overdue,
@@ -94,18 +100,23 @@ pub(super) async fn standing(client: &Client, check: &IssuingCheck) -> Result<St
     })
 }
 
-/// Makes the check NEW, unless `places` other checks already are.
+/// Makes the check NEW, unless `places` other checks already are. Runs outside the event's transaction: other
+/// checks must see at once that this check is NEW.
 pub(super) async fn take_place(
-    client: &Client,
+    ctx: &Context,
     check: &IssuingCheck,
     places: i32,
     held_for: Duration,
-) -> Result<Gate, Error> {
+) -> Result<Gate, HandlerError> {
+    let client = ctx.connection().await?;
     let more: [&dyn Param; 2] = [&places, &held_for.as_secs_f64()];
-    let rows = query(client, "checks.take_place", TAKE_PLACE, check, &more).await?;
+    let rows = query(&client, "checks.take_place", TAKE_PLACE, check, &more)
+        .await
+        .retryable()?;
     let row = rows
         .first()
-        .ok_or_else(|| Error::Unreadable("checks.take_place: no row".to_owned()))?;
+        .ok_or_else(|| Error::Unreadable("checks.take_place: no row".to_owned()))
+        .retryable()?;
     Ok(if row.get(0) {
         Gate::Taken
     } else {
@@ -131,16 +142,24 @@ pub(super) async fn end_overdue(client: &Client, check: &IssuingCheck) -> Result
 
 /// Releases a place without an answer.
 pub(super) async fn leave_place(
-    client: &Client,
+    ctx: &Context,
     check: &IssuingCheck,
     left: Left,
-) -> Result<(), Error> {
+) -> Result<(), HandlerError> {
+    let client = ctx.connection().await?;
     let status = match left {
         Left::Planned => "PLANNED",
         Left::Refused => "REFUSED",
     };
-    query(client, "checks.leave_place", LEAVE_PLACE, check, &[&status]).await?;
-    Ok(())
+    let left = query(
+        &client,
+        "checks.leave_place",
+        LEAVE_PLACE,
+        check,
+        &[&status],
+    )
+    .await;
+    left.map(drop).retryable()
 }
 
 /// Sends a statement about one check, whose ids are `$1` and `$2`.

@@ -12,7 +12,7 @@ use super::events::{
     GrantLetterViewed, GrantSaved,
 };
 use super::intake::group_of;
-use super::model::{Form, FormStatus, Grant, Measure};
+use super::model::{Form, FormStatus, Grant};
 use super::services::{
     ARCHIVE, Archive, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Part, Services,
 };
@@ -138,7 +138,7 @@ impl Cases {
     async fn open_case(&self, event: &FormArchived, ctx: &Context) -> HandlerResult {
         let form_id = &event.form_id;
         let form = load(ctx, form_id).await?;
-        let opened = match known_case(ctx, form_id).await? {
+        let opened = match store::case_of(ctx, form_id).await? {
             Some(case) => case,
             None => self.open(ctx, &form, &event.archived).await?,
         };
@@ -249,20 +249,10 @@ fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), Hand
     ctx.emit_new(NewEvent::of(event).reject("emit")?.group(group_of(form_id)))
 }
 
-/// Loads the stored form, and returns its connection at once, because a call to a service may
-/// follow.
+/// Loads the stored form, which must exist.
 async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
-    let connection = ctx.connection().await?;
-    store::load(&connection, form_id)
-        .await
-        .retryable()?
-        .ok_or_else(|| missing(form_id))
-}
-
-/// Returns the case that an earlier run stored, if any.
-async fn known_case(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
-    let connection = ctx.connection().await?;
-    store::case_of(&connection, form_id).await.retryable()
+    let form = store::load(ctx, form_id).await?;
+    form.ok_or_else(|| missing(form_id))
 }
 
 async fn keep_grant(

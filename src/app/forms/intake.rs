@@ -20,7 +20,7 @@ use crate::app::field::text;
 use tidegate::{Error, NewEvent, Published, publish};
 
 /// The result of a submission.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SubmitReport {
     /// The event that processes it. Null if there is nothing to do.
     pub id: Option<i64>,
@@ -35,15 +35,14 @@ impl SubmitReport {
         Self {
             id: Some(event.id),
             form_id,
-            repeated: false,
+            ..Self::default()
         }
     }
 
     fn unpublished(repeated: bool) -> Self {
         Self {
-            id: None,
-            form_id: None,
             repeated,
+            ..Self::default()
         }
     }
 }

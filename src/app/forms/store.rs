@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::events::Archived;
 use super::model::{Form, FormStatus, Grant, Measure};
-use crate::app::sql::{Param, decode, query};
-use tidegate::Error;
+use crate::app::sql::{Param, document, first, query};
+use tidegate::{Context, Error, HandlerError, Verdicts};
 
 /// Stores a form as submitted, unless its id is known.
 const SUBMIT: &str = "\
@@ -88,14 +88,15 @@ RETURNING id::text";
 
 /// Stores a form. Returns false if a form with this id exists.
 pub(super) async fn submit(client: &Client, form: &Form) -> Result<bool, Error> {
-    let rows = query(client, "forms.submit", SUBMIT, &[&json!(form)]).await?;
-    Ok(!rows.is_empty())
+    let id = first::<String>(client, "forms.submit", SUBMIT, &[&json!(form)]).await?;
+    Ok(id.is_some())
 }
 
-pub(super) async fn load(client: &Client, form_id: &str) -> Result<Option<Form>, Error> {
-    let rows = query(client, "forms.load", LOAD, &[&form_id]).await?;
-    let form = |row: &Row| decode("forms.form", row.get(0));
-    rows.first().map(form).transpose()
+/// Loads a stored form, and returns its connection at once, because a call to a service may follow.
+pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Option<Form>, HandlerError> {
+    let client = ctx.connection().await?;
+    let form = document(&client, "forms.load", LOAD, &[&form_id]).await;
+    form.retryable()
 }
 
 /// Stores the case and returns the form's case. Returns `None` if the form is missing.
@@ -109,15 +110,16 @@ pub(super) async fn keep_case(
     Ok(rows.first().and_then(measure))
 }
 
-pub(super) async fn case_of(client: &Client, form_id: &str) -> Result<Option<Measure>, Error> {
-    let rows = query(client, "forms.case_of", CASE_OF, &[&form_id]).await?;
-    Ok(rows.first().and_then(measure))
+/// Returns the case that an earlier run stored, if any.
+pub(super) async fn case_of(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
+    let client = ctx.connection().await?;
+    let rows = query(&client, "forms.case_of", CASE_OF, &[&form_id]).await;
+    Ok(rows.retryable()?.first().and_then(measure))
 }
 
 pub(super) async fn form_of(client: &Client, case: &Measure) -> Result<Option<String>, Error> {
     let params: [&dyn Param; 2] = [&case.case_number, &case.measure_id];
-    let rows = query(client, "forms.form_of", FORM_OF, &params).await?;
-    Ok(rows.first().map(|row| row.get(0)))
+    first(client, "forms.form_of", FORM_OF, &params).await
 }
 
 /// Returns whether the form has this status only now.
@@ -126,15 +128,13 @@ pub(super) async fn advance(
     form_id: &str,
     status: FormStatus,
 ) -> Result<bool, Error> {
-    let status = status.to_string();
-    let rows = query(client, "forms.advance", ADVANCE, &[&form_id, &status]).await?;
-    Ok(!rows.is_empty())
+    let params: [&dyn Param; 2] = [&form_id, &status.to_string()];
+    let id = first::<String>(client, "forms.advance", ADVANCE, &params).await?;
+    Ok(id.is_some())
 }
 
 pub(super) async fn status_of(client: &Client, form_id: &str) -> Result<Option<FormStatus>, Error> {
-    let rows = query(client, "forms.status_of", STATUS_OF, &[&form_id]).await?;
-    let status = |row: &Row| decode("forms.form", row.get(0));
-    rows.first().map(status).transpose()
+    document(client, "forms.status_of", STATUS_OF, &[&form_id]).await
 }
 
 /// Returns whether the grant is stored for this form, or without a form. False if it belongs to
@@ -146,8 +146,8 @@ pub(super) async fn save_grant(
     archived: &Archived,
 ) -> Result<bool, Error> {
     let params: [&dyn Param; 3] = [&form_id, &json!(grant), &json!(archived)];
-    let rows = query(client, "forms.save_grant", SAVE_GRANT, &params).await?;
-    Ok(!rows.is_empty())
+    let number = first::<String>(client, "forms.save_grant", SAVE_GRANT, &params).await?;
+    Ok(number.is_some())
 }
 
 /// Returns the form of a grant, or `None` if the grant is unknown or its case belongs to another
@@ -156,14 +156,9 @@ pub(super) async fn form_of_grant(
     client: &Client,
     grant_number: &str,
 ) -> Result<Option<String>, Error> {
-    let rows = query(
-        client,
-        "forms.form_of_grant",
-        FORM_OF_GRANT,
-        &[&grant_number],
-    )
-    .await?;
-    Ok(rows.first().and_then(|row| row.get(0)))
+    let params: [&dyn Param; 1] = [&grant_number];
+    let form_id = first(client, "forms.form_of_grant", FORM_OF_GRANT, &params).await?;
+    Ok(form_id.flatten())
 }
 
 /// What identifies a message from outside. A message with a known key is a repetition.
@@ -185,14 +180,9 @@ pub(super) async fn keep_message(
     form_id: Option<&str>,
     content: &Value,
 ) -> Result<Option<String>, Error> {
-    let MessageKey {
-        client: sender,
-        source,
-        external_id,
-    } = key;
+    let (sender, source, external_id) = (&key.client, &key.source, &key.external_id);
     let params: [&dyn Param; 6] = [sender, source, external_id, &subject, &form_id, content];
-    let rows = query(client, "forms.keep_message", KEEP_MESSAGE, &params).await?;
-    Ok(rows.first().map(|row| row.get(0)))
+    first(client, "forms.keep_message", KEEP_MESSAGE, &params).await
 }
 
 fn measure(row: &Row) -> Option<Measure> {

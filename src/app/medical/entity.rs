@@ -145,11 +145,9 @@ impl Entity {
     /// 409 if the entity is in another state.
     pub(super) fn must_be(&self, allowed: &[EntityStatus]) -> Result<(), HandlerError> {
         let Self { kind, status, .. } = self;
-        demand(allowed.contains(status), || {
-            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-            let allowed = allowed.join(" or ");
-            conflict(format!("the {kind} is {status}, needed is {allowed}"))
-        })
+        let names: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+        let needed = format!("the {kind} is {status}, needed is {}", names.join(" or "));
+        demand(allowed.contains(status), conflict(needed))
     }
 
     /// Requires that the entity belongs to this legal entity.
@@ -157,11 +155,8 @@ impl Entity {
     /// # Errors
     /// 409 if it belongs to another legal entity than the user's client.
     pub(super) fn must_belong_to(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        let is_own = self.organization_id == client_id;
-        let kind = self.kind;
-        demand(is_own, || {
-            conflict(format!("the {kind} belongs to another legal entity"))
-        })
+        let foreign = format!("the {} belongs to another legal entity", self.kind);
+        demand(self.organization_id == client_id, conflict(foreign))
     }
 
     /// Requires that this legal entity requested it.
@@ -169,11 +164,11 @@ impl Entity {
     /// # Errors
     /// 403 if another legal entity requested it.
     pub(super) fn must_be_asked_for_by(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        let is_own = self.organization_id == client_id;
-        let kind = self.kind;
-        demand(is_own, || {
-            forbidden(format!("another legal entity has asked for the {kind}"))
-        })
+        let foreign = format!("another legal entity has asked for the {}", self.kind);
+        demand(
+            self.organization_id == client_id,
+            HandlerError::reject("403", foreign),
+        )
     }
 
     /// Requires that the entity has not expired.
@@ -181,9 +176,10 @@ impl Entity {
     /// # Errors
     /// 409 if it has expired.
     pub(super) fn must_not_be_expired(&self) -> Result<(), HandlerError> {
-        demand(!self.expired, || {
-            conflict(format!("the {} has expired", self.kind))
-        })
+        demand(
+            !self.expired,
+            conflict(format!("the {} has expired", self.kind)),
+        )
     }
 
     /// Requires that the content equals the stored one, except for the status and its reasons.
@@ -191,10 +187,8 @@ impl Entity {
     /// # Errors
     /// 409 if any other field differs.
     pub(super) fn must_equal(&self, content: &Value) -> Result<(), HandlerError> {
-        let kind = self.kind;
-        demand(same_but_status(&self.content, content), || {
-            conflict(format!("the content of the {kind} is not the stored one"))
-        })
+        let differs = format!("the content of the {} is not the stored one", self.kind);
+        demand(same_but_status(&self.content, content), conflict(differs))
     }
 
     /// Reports whether a later job recorded this legal entity as the one that uses it.
@@ -245,21 +239,13 @@ fn same(one: &Value, other: &Value) -> bool {
 ///
 /// # Errors
 /// This one, if it does not hold.
-pub(super) fn demand(
-    holds: bool,
-    error: impl FnOnce() -> HandlerError,
-) -> Result<(), HandlerError> {
-    if holds { Ok(()) } else { Err(error()) }
+pub(super) fn demand(holds: bool, error: HandlerError) -> Result<(), HandlerError> {
+    if holds { Ok(()) } else { Err(error) }
 }
 
 /// Returns an expected error: the request conflicts with the stored data.
 pub(super) fn conflict(message: impl fmt::Display) -> HandlerError {
     HandlerError::reject("409", message)
-}
-
-/// Returns an expected error: this client may not make the request.
-fn forbidden(message: impl fmt::Display) -> HandlerError {
-    HandlerError::reject("403", message)
 }
 
 /// Returns an expected error: the requested entity does not exist.

@@ -5,13 +5,13 @@
 //! row, which it locks, so it cannot disturb the order of the jobs. The audit records it like every other
 //! change.
 
-use serde_json::json;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::entity::{EntityKind, EntityStatus, Record};
 use super::payload::{Common, Confirmation};
-use super::store::{self, Author, CHANGE, Change};
+pub use super::store::read;
+use super::store::{self, Author, CHANGE, EntityRow};
 use tidegate::Error;
 
 /// The outcome of a confirmation.
@@ -28,19 +28,6 @@ pub enum Confirmed {
 
 /// The audit stores this name in place of a job's kind.
 const CONFIRMATION: &str = "approval_confirmation";
-
-/// Reads an entity of this patient.
-///
-/// # Errors
-/// Database errors.
-pub async fn read(
-    tx: &Transaction<'_>,
-    patient_id: Uuid,
-    kind: EntityKind,
-    id: Uuid,
-) -> Result<Option<Record>, Error> {
-    store::read(tx.client(), patient_id, kind, id).await
-}
 
 /// Activates a new approval, in the caller's transaction. Repeating the call changes nothing.
 ///
@@ -87,12 +74,6 @@ async fn activate(
             client_id: asked.client_id,
         },
     };
-    let change = Change {
-        kind: EntityKind::Approval,
-        id,
-        status: EntityStatus::Active,
-        content: json!({}),
-        facts: json!({}),
-    };
+    let change = EntityRow::change(EntityKind::Approval, id, EntityStatus::Active);
     store::write(tx.client(), CHANGE, &author, &[change]).await
 }

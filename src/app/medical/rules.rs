@@ -49,7 +49,7 @@ use super::payload::{
 use super::schema::FieldError;
 use super::services::Call;
 use super::signed::{Part, Signed, open};
-use super::store::NewEntity;
+use super::store::EntityRow;
 use super::transition::{Patient, Plan, Transition};
 use super::value::Resource;
 use super::verdict::{fault, invalid, refuse};
@@ -146,8 +146,8 @@ impl Transition for EpisodeCreateJob {
         let content = json!({"id": self.id, "name": self.name, "type": self.r#type,
             "managing_organization": self.managing_organization, "period": self.period,
             "care_manager": self.care_manager, "referral_requests": self.referral_requests});
-        let episode = NewEntity {
-            organization_id: self.managing_organization,
+        let episode = EntityRow {
+            organization_id: Some(self.managing_organization),
             ..new_entity(patient, EntityKind::Episode, self.id, content)
         };
         Ok(Plan::answer(patient.links(&[(EntityKind::Episode, self.id)])).create(episode))
@@ -221,9 +221,10 @@ impl Transition for EpisodeCancelJob {
         episode.must_be(&[Active, Closed])?;
         episode.must_belong_to(patient.common.client_id)?;
         let children = patient.children_of(self.id).await?;
+        let are_cancelled = children.iter().all(|child| child.is(EnteredInError));
         demand(
-            children.iter().all(|child| child.is(EnteredInError)),
-            || conflict("an encounter of the episode is not cancelled"),
+            are_cancelled,
+            conflict("an encounter of the episode is not cancelled"),
         )?;
         let facts = json!(self.request_params);
         Ok(linked(patient, &episode).change(&episode, EnteredInError, facts))
@@ -296,9 +297,8 @@ impl Transition for ServiceRequestUseJob {
         let request = service_request(patient, self.service_request_id).await?;
         request.must_be(&[Active])?;
         request.must_not_be_expired()?;
-        demand(request.facts["used_by_legal_entity"].is_null(), || {
-            conflict("the service_request is used already")
-        })?;
+        let is_free = request.facts["used_by_legal_entity"].is_null();
+        demand(is_free, conflict("the service_request is used already"))?;
         let facts = json!({"used_by_employee": self.used_by_employee,
             "used_by_legal_entity": self.used_by_legal_entity});
         Ok(linked(patient, &request).change(&request, Active, facts))
@@ -420,9 +420,11 @@ async fn signed_entity<T: Content>(
 }
 
 fn must_be_used_by_client(patient: &Patient<'_>, request: &Entity) -> Result<(), HandlerError> {
-    demand(request.is_used_by(patient.common.client_id), || {
-        conflict("the service_request is not used by this legal entity")
-    })
+    let is_theirs = request.is_used_by(patient.common.client_id);
+    demand(
+        is_theirs,
+        conflict("the service_request is not used by this legal entity"),
+    )
 }
 
 fn must_be_signed_by(
@@ -430,10 +432,11 @@ fn must_be_signed_by(
     root: &Part,
     employee: &str,
 ) -> Result<(), HandlerError> {
-    let kind = root.kind;
-    demand(root.uuid(employee)? == patient.common.user_id, || {
-        conflict(format!("the signer is not the {employee} of the {kind}"))
-    })
+    let other = format!("the signer is not the {employee} of the {}", root.kind);
+    demand(
+        root.uuid(employee)? == patient.common.user_id,
+        conflict(other),
+    )
 }
 
 /// Creates all entities of a signed content: the root below `parent_id`, the others below the root.
@@ -447,7 +450,7 @@ async fn create_package(
     let wanted = wanted.map(|part| (part.kind, part.id, format!("{}.id", part.at)));
     patient.must_be_new(&wanted.collect::<Vec<_>>()).await?;
     let links: Vec<_> = signed.parts().map(|part| (part.kind, part.id)).collect();
-    let new = |part: &Part, parent_id| NewEntity {
+    let new = |part: &Part, parent_id| EntityRow {
         parent_id,
         ..new_entity(patient, part.kind, part.id, part.content.clone())
     };
@@ -509,15 +512,11 @@ fn linked(patient: &Patient<'_>, entity: &Entity) -> Plan {
 }
 
 /// Builds an entity that belongs to the client and has no parent.
-fn new_entity(patient: &Patient<'_>, kind: EntityKind, id: Uuid, content: Value) -> NewEntity {
-    NewEntity {
-        kind,
-        id,
-        parent_id: None,
-        organization_id: patient.common.client_id,
-        status: kind.initial(),
+fn new_entity(patient: &Patient<'_>, kind: EntityKind, id: Uuid, content: Value) -> EntityRow {
+    EntityRow {
+        organization_id: Some(patient.common.client_id),
         content,
-        facts: json!({}),
+        ..EntityRow::change(kind, id, kind.initial())
     }
 }
 

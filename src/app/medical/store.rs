@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus, Record};
 use super::payload::Common;
-use crate::app::sql::{Param, decode, query};
+use crate::app::sql::{Param, decode, document, first, query};
 use tidegate::Error;
 
 /// An entity as the jobs need it, as one JSON value.
@@ -107,28 +107,35 @@ SELECT jsonb_strip_nulls(jsonb_build_object(
   FROM medical.entity
  WHERE patient_id = $1 AND kind = $2 AND id = $3";
 
-/// An entity to create.
+/// An entity to create, or a change to one.
 #[derive(Serialize)]
-pub(super) struct NewEntity {
+pub(super) struct EntityRow {
     pub kind: EntityKind,
     pub id: Uuid,
+    /// Only of a new entity.
     pub parent_id: Option<Uuid>,
-    pub organization_id: Uuid,
+    /// Only of a new entity.
+    pub organization_id: Option<Uuid>,
     pub status: EntityStatus,
-    pub content: Value,
-    pub facts: Value,
-}
-
-/// A change to an entity.
-#[derive(Serialize)]
-pub(super) struct Change {
-    pub kind: EntityKind,
-    pub id: Uuid,
-    pub status: EntityStatus,
-    /// Fields of the content to replace.
+    /// The content of a new entity, or the fields of the content to replace.
     pub content: Value,
     /// Facts to store. Null removes a fact.
     pub facts: Value,
+}
+
+impl EntityRow {
+    /// A change of the state, of the content and of the facts.
+    pub(super) fn change(kind: EntityKind, id: Uuid, status: EntityStatus) -> Self {
+        Self {
+            kind,
+            id,
+            parent_id: None,
+            organization_id: None,
+            status,
+            content: json!({}),
+            facts: json!({}),
+        }
+    }
 }
 
 /// On whose behalf a change is made.
@@ -158,17 +165,18 @@ pub(super) async fn find_children(
     entities(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
 }
 
-/// Reads a stored entity without a lock.
-pub(super) async fn read(
+/// Reads a stored entity of this patient, without a lock.
+///
+/// # Errors
+/// Database errors.
+pub async fn read(
     client: &Client,
     patient_id: Uuid,
     kind: EntityKind,
     id: Uuid,
 ) -> Result<Option<Record>, Error> {
     let params: [&dyn Param; 3] = [&patient_id, &kind.to_string(), &id];
-    let rows = query(client, "medical.read", READ, &params).await?;
-    let record = |row: &Row| decode("medical.entity", row.get(0));
-    rows.first().map(record).transpose()
+    document(client, "medical.read", READ, &params).await
 }
 
 /// Returns those of the wanted entities that already exist.
@@ -182,14 +190,9 @@ pub(super) async fn taken(
 }
 
 pub(super) async fn knows_patient(client: &Client, patient_id: Uuid) -> Result<bool, Error> {
-    let rows = query(
-        client,
-        "medical.knows_patient",
-        KNOWS_PATIENT,
-        &[&patient_id],
-    )
-    .await?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    let params: [&dyn Param; 1] = [&patient_id];
+    let known = first(client, "medical.knows_patient", KNOWS_PATIENT, &params).await?;
+    Ok(known.unwrap_or_default())
 }
 
 /// Creates or changes entities. Requires that every row is written. A missing row would mean a change that
@@ -198,7 +201,7 @@ pub(super) async fn write(
     client: &Client,
     Write(stage, sql): Write,
     author: &Author<'_>,
-    rows: &[impl Serialize],
+    rows: &[EntityRow],
 ) -> Result<(), Error> {
     let asked = rows.len();
     if asked == 0 {

@@ -13,7 +13,7 @@ use super::entity::{Entity, EntityKind, EntityStatus, not_found};
 use super::payload::{Common, Job, event_of};
 use super::schema::FieldError;
 use super::services::{Call, SIGNATURE, Services};
-use super::store::{self, Author, CHANGE, CREATE, Change, NewEntity};
+use super::store::{self, Author, CHANGE, CREATE, EntityRow};
 use super::verdict::{self, fit, refuse};
 use crate::app::client::CREDENTIALS;
 use tidegate::{
@@ -98,8 +98,8 @@ async fn prepare<'a, J: Transition>(
 /// The changes that a job is going to make.
 #[derive(Default)]
 pub struct Plan {
-    created: Vec<NewEntity>,
-    changed: Vec<Change>,
+    created: Vec<EntityRow>,
+    changed: Vec<EntityRow>,
     follow_ups: Vec<NewEvent>,
     call: Option<Call>,
     result: Value,
@@ -114,7 +114,7 @@ impl Plan {
         }
     }
 
-    pub(super) fn create(mut self, entity: NewEntity) -> Self {
+    pub(super) fn create(mut self, entity: EntityRow) -> Self {
         self.created.push(entity);
         self
     }
@@ -140,13 +140,10 @@ impl Plan {
         content: Value,
         facts: Value,
     ) -> Self {
-        let Entity { kind, id, .. } = *entity;
-        self.changed.push(Change {
-            kind,
-            id,
-            status,
+        self.changed.push(EntityRow {
             content,
             facts,
+            ..EntityRow::change(entity.kind, entity.id, status)
         });
         self
     }

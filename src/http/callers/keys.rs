@@ -3,26 +3,22 @@
 //!
 //! A key is looked up at every request, so a revoked key is refused at once.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "the arguments' comments are the help's text, which is read as it is"
-)]
-
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::{Caller, Known, Scope};
-use crate::app::sql::{Param, query};
+use crate::app::sql::{Param, first, query};
 use crate::http::begin;
 use tidegate::Error;
-use tidegate::config::{environment, parse_duration};
+use tidegate::admin::Audit;
+use tidegate::config::parse_duration;
 use tidegate::connect::Pooled;
 use tidegate_cli::clap::{self, Args};
 
@@ -100,32 +96,12 @@ fn uuid(text: &str) -> Result<Uuid, String> {
     Uuid::try_parse(text).map_err(|_| "must be a UUID".to_owned())
 }
 
-// Who makes a change and why, for the audit. The comments are the help's text.
-#[derive(Args)]
-pub(super) struct By {
-    /// Reason for the change, recorded in the audit.
-    #[arg(long)]
-    reason: String,
-    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
-    #[arg(long)]
-    actor: Option<String>,
-}
-
-impl By {
-    /// Returns the actor, as every other verb does.
-    fn actor(&self) -> Option<String> {
-        let said = self.actor.clone();
-        said.or_else(|| environment("TIDEGATE_ACTOR"))
-            .or_else(|| environment("USER"))
-    }
-}
-
 /// Creates a key. Returns the stored properties, and the key itself in the field `key`. The key is available
 /// nowhere else.
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
-pub(super) async fn create(client: &Client, new: &NewKey, by: &By) -> Result<Value, Error> {
+pub(super) async fn create(client: &Client, new: &NewKey, by: &Audit) -> Result<Value, Error> {
     let key = new_key()?;
     let params: [&dyn Param; 8] = [
         &digest(&key),
@@ -135,7 +111,7 @@ pub(super) async fn create(client: &Client, new: &NewKey, by: &By) -> Result<Val
         &new.scopes,
         &new.expires_in.as_secs_f64(),
         &by.reason,
-        &by.actor(),
+        &by.actor,
     ];
     let mut made = answer(client, "create api key", CREATE, &params).await?;
     made["key"] = json!(key);
@@ -154,8 +130,8 @@ fn new_key() -> Result<String, Error> {
 ///
 /// # Errors
 /// [`Error::Invalid`] if there is no key with this id. Otherwise database errors.
-pub(super) async fn revoke(client: &Client, id: i64, by: &By) -> Result<Value, Error> {
-    let params: [&dyn Param; 3] = [&id, &by.reason, &by.actor()];
+pub(super) async fn revoke(client: &Client, id: i64, by: &Audit) -> Result<Value, Error> {
+    let params: [&dyn Param; 3] = [&id, &by.reason, &by.actor];
     answer(client, "revoke api key", REVOKE, &params).await
 }
 
@@ -163,8 +139,8 @@ pub(super) async fn revoke(client: &Client, id: i64, by: &By) -> Result<Value, E
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
-pub(super) async fn rotate(client: &Client, forget: bool, by: &By) -> Result<Value, Error> {
-    let params: [&dyn Param; 3] = [&forget, &by.reason, &by.actor()];
+pub(super) async fn rotate(client: &Client, forget: bool, by: &Audit) -> Result<Value, Error> {
+    let params: [&dyn Param; 3] = [&forget, &by.reason, &by.actor];
     answer(client, "rotate link key", ROTATE, &params).await
 }
 
@@ -183,8 +159,8 @@ async fn answer(
     sql: &str,
     params: &[&dyn Param],
 ) -> Result<Value, Error> {
-    let rows = query(client, stage, sql, params).await.map_err(refused)?;
-    Ok(rows.first().map_or(Value::Null, |row: &Row| row.get(0)))
+    let answer = first(client, stage, sql, params).await.map_err(refused)?;
+    Ok(answer.unwrap_or_default())
 }
 
 /// Converts the messages of the SQL functions, which begin with the field, and violations of a constraint.

@@ -323,7 +323,7 @@ async fn let_in(
     // Until the answer: a client with many slow requests has only its own share of the places.
     let share = caller.client.map(|client| gate.access.at_work.take(client));
     if matches!(share, Some(None)) {
-        return Err(Problem::too_many().into_response());
+        return Err(Problem::of(StatusCode::TOO_MANY_REQUESTS).into_response());
     }
     let mut request = limits::received(request).await?;
     request.extensions_mut().insert(caller);
@@ -347,7 +347,7 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
 }
 
 fn unknown(message: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    Problem::because(StatusCode::UNAUTHORIZED, message)
 }
 
 /// `why` helps an honest caller to find the fault, but does not reveal which part of a guess was right.
@@ -356,7 +356,7 @@ fn not_valid(why: &str) -> Problem {
 }
 
 fn forbidden(message: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::FORBIDDEN, "forbidden", message)
+    Problem::because(StatusCode::FORBIDDEN, message)
 }
 
 #[cfg(test)]

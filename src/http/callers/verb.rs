@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tidegate::Error;
+use tidegate::admin::Audit;
 use tidegate_cli::clap::{self, Args, Parser, Subcommand};
 use tidegate_cli::{Answer, Ask};
 
-use super::keys::{self, By, NewKey};
+use super::keys::{self, NewKey};
 
 /// Create, list and revoke API keys for callers of the HTTP interface.
 #[derive(Parser)]
@@ -32,7 +33,7 @@ enum Asked {
         /// Id of the key, as api-key list shows it.
         id: i64,
         #[command(flatten)]
-        by: By,
+        by: Audit,
     },
 }
 
@@ -41,7 +42,7 @@ struct Create {
     #[command(flatten)]
     key: NewKey,
     #[command(flatten)]
-    by: By,
+    by: Audit,
 }
 
 /// Runs an API key command.
@@ -52,7 +53,7 @@ pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
     let client = ask.service.database.connect().await?;
     match asked.asked {
         Asked::Create(create) => {
-            let made = keys::create(&client, &create.key, &create.by).await?;
+            let made = keys::create(&client, &create.key, &named(&ask, create.by)).await?;
             let [id, key, until] = ["id", "key", "expires_at"].map(|name| shown(&made[name]));
             let text = format!("{key}\nkey {id}, valid until {until}; it is not shown again");
             Ok(Answer::new(made, text))
@@ -64,7 +65,7 @@ pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
             Ok(Answer::new(document, text))
         }
         Asked::Revoke { id, by } => {
-            let revoked = keys::revoke(&client, id, &by).await?;
+            let revoked = keys::revoke(&client, id, &named(&ask, by)).await?;
             let text = match revoked["changed"].as_bool() {
                 Some(true) => format!("key {id} is revoked"),
                 _ => format!("key {id} was already revoked"),
@@ -72,6 +73,12 @@ pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
             Ok(Answer::new(revoked, text))
         }
     }
+}
+
+/// Fills in the operator's name, as for every other verb.
+fn named(ask: &Ask, by: Audit) -> Audit {
+    let actor = by.actor.or_else(|| ask.service.actor.clone());
+    Audit { actor, ..by }
 }
 
 fn table(keys: &[Value]) -> String {
@@ -123,7 +130,7 @@ enum Rotate {
         #[arg(long)]
         forget: bool,
         #[command(flatten)]
-        by: By,
+        by: Audit,
     },
 }
 
@@ -134,7 +141,7 @@ enum Rotate {
 pub async fn link_key(ask: Ask, asked: LinkKey) -> Result<Answer, Error> {
     let Rotate::Rotate { forget, by } = asked.asked;
     let client = ask.service.database.connect().await?;
-    let rotated = keys::rotate(&client, forget, &by).await?;
+    let rotated = keys::rotate(&client, forget, &named(&ask, by)).await?;
     let text = if forget {
         "links are signed with a new key; earlier links no longer work"
     } else {

@@ -69,7 +69,8 @@ fn next_page(last: i64) -> String {
 }
 
 /// Quotes an argument for a shell.
-fn quoted(argument: &str) -> String {
+#[must_use]
+pub fn quoted(argument: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=:.,/+@".contains(c);
     if !argument.is_empty() && argument.chars().all(is_plain) {
         argument.to_owned()

@@ -12,6 +12,7 @@ use serde_json::{Number, Value};
 use tidegate::admin::{Changed, ServiceState, ServiceStatus, Skipped, Verb};
 
 pub use self::drain::broken_off;
+pub use self::list::quoted;
 
 macro_rules! files {
     ($($file:ident: $($(#[$attribute:meta])* $name:ident($request:ident)),+;)*) => {

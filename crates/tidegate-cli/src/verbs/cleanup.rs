@@ -26,7 +26,7 @@ pub async fn cleanup(
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    answered(asked, &report?)
+    Ok(answered(asked, &report?)?)
 }
 
 /// Shows a spinner without an end, because the number of rows to remove is only known when they are removed.

@@ -49,7 +49,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    answered(&args.asked, &drained?)
+    Ok(answered(&args.asked, &drained?)?)
 }
 
 /// Shows a bar that follows the run's counts: finished events out of all events, the rate, the time left.

@@ -23,15 +23,18 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Drain(args) => drain::drain(service, &args, json).await,
         Verb::Status(args) => status::status(service, &args, json).await,
         Verb::Listed(Request::Cleanup(asked)) => cleanup::cleanup(service, &asked, json).await,
-        Verb::Listed(request) => listed(service, &request).await,
-        Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => Err(no_verb()),
+        Verb::Listed(request) => Ok(listed(service, &request).await?),
+        Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => Err(no_verb().into()),
     }
 }
 
 macro_rules! answer_listed {
     ($($file:ident: $($(#[$attribute:meta])* $name:ident($request:ident)),+;)*) => {
         /// Answers a verb of the library's list.
-        async fn listed(service: &Service, request: &Request) -> Result<Answer, Failed> {
+        ///
+        /// # Errors
+        /// As [`Service::run`].
+        pub async fn listed(service: &Service, request: &Request) -> Result<Answer, Error> {
             match request {
                 $($(Request::$name(asked) => run(service, asked).await,)+)*
                 Request::Further { .. } => Err(no_verb()),
@@ -42,12 +45,12 @@ macro_rules! answer_listed {
 
 tidegate::each_verb!(answer_listed);
 
-async fn run<V: Text>(service: &Service, asked: &V) -> Result<Answer, Failed> {
+async fn run<V: Text>(service: &Service, asked: &V) -> Result<Answer, Error> {
     answered(asked, &service.run(asked).await?)
 }
 
 /// Returns the answer with this report.
-fn answered<V: Text>(asked: &V, report: &V::Report) -> Result<Answer, Failed> {
+fn answered<V: Text>(asked: &V, report: &V::Report) -> Result<Answer, Error> {
     Ok(Answer {
         code: asked.code(report),
         ..Answer::new(document(report)?, asked.text(report))
@@ -55,6 +58,6 @@ fn answered<V: Text>(asked: &V, report: &V::Report) -> Result<Answer, Failed> {
 }
 
 /// A verb that is answered earlier, before a service exists.
-fn no_verb() -> Failed {
-    Error::Invalid("this verb does not use the program".to_owned()).into()
+fn no_verb() -> Error {
+    Error::Invalid("this verb does not use the program".to_owned())
 }

@@ -31,7 +31,7 @@ pub async fn status(service: &Service, args: &StatusArgs, json: bool) -> Result<
         StatusFormat::Text if args.output.is_some() => {
             refused("--output: needs --format prometheus")
         }
-        StatusFormat::Text => run(service, &StatsRequest {}).await,
+        StatusFormat::Text => Ok(run(service, &StatsRequest {}).await?),
     }
 }
 
@@ -66,7 +66,7 @@ async fn next(service: &Service, ticks: &mut tokio::time::Interval) -> String {
     ticks.tick().await;
     match timeout(PATIENCE, run(service, &StatsRequest {})).await {
         Ok(Ok(answer)) => answer.text.trim_end().to_owned(),
-        Ok(Err(failed)) => failed.error.to_string(),
+        Ok(Err(failed)) => failed.to_string(),
         Err(_) => format!("the database has not answered within {PATIENCE:?}"),
     }
 }

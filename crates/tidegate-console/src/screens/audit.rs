@@ -7,9 +7,8 @@ use tidegate::admin::views::AuditRequest;
 
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
-use crate::html::{empty, event, field, short, table, time};
+use crate::html::{empty, event, field, input, named, table, time};
 use crate::link::Base;
-use crate::offer::input;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -51,7 +50,7 @@ fn filters(base: &Base, asked: &Fields) -> Markup {
     let given = |name| asked.text(name).unwrap_or_default();
     html! {
         search { form.filters method="get" action=(base.to("/audit")) {
-            label { span { "Operator" } input #filter name="actor" value=(given("actor")) autocomplete="off"; }
+            (input("Operator", "actor", given("actor"), ""))
             (input("Action", "action", given("action"), "replay"))
             button.primary { "Filter" }
         } }
@@ -59,22 +58,22 @@ fn filters(base: &Base, asked: &Fields) -> Markup {
 }
 
 fn list(base: &Base, entries: &[Value]) -> Markup {
-    let head = html! { th { "Time" } th { "Operator" } th { "Action" } th.n { "Count" } th { "Filter" } th { "Events" } th { "Reason" } th { "Database user" } };
-    let rows = html! {
-        @for entry in entries {
-            tr {
-                td { (time(&entry["at"])) }
-                td { @if let Some(actor) = entry["actor"].as_str() { a href=(base.to("/audit").with("actor", actor)) { (short(actor)) } } @else { (field(&Value::Null)) } }
-                th scope="row" { (field(&entry["action"])) }
-                td.n { (field(&entry["count"])) }
-                td { (of(&entry["filter"])) }
-                td { @for id in entry["ids"].as_array().into_iter().flatten() { (event(base, id)) " " } @if entry["count"].as_u64() > Some(10) && entry["ids"].as_array().is_some_and(|ids| ids.len() == 10) { "…" } }
-                td { (field(&entry["reason"])) }
-                td { (field(&entry["session_user_name"])) }
-            }
-        }
-    };
-    table("Audit", &head, &rows)
+    table! { "Audit"; entry in entries;
+        td "Time" { (time(&entry["at"])) }
+        td "Operator" { (named(&entry["actor"], |actor| base.to("/audit").with("actor", actor))) }
+        th "Action" { (field(&entry["action"])) }
+        n "Count" { (field(&entry["count"])) }
+        td "Filter" { (of(&entry["filter"])) }
+        td "Events" { (events(base, entry)) }
+        td "Reason" { (field(&entry["reason"])) }
+        td "Database user" { (field(&entry["session_user_name"])) }
+    }
+}
+
+fn events(base: &Base, entry: &Value) -> Markup {
+    let ids = entry["ids"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_cut = ids.len() == 10 && entry["count"].as_u64() > Some(10);
+    html! { @for id in ids { (event(base, id)) " " } @if is_cut { "…" } }
 }
 
 /// The arguments of the action.

@@ -4,75 +4,59 @@ use std::time::Duration;
 
 use axum::response::Response;
 use maud::{Markup, html};
-use tidegate::admin::views::{DEAD_LOOKED_AT, DeadLetters, Span};
+use tidegate::admin::views::{DEAD_LOOKED_AT, DeadLetters};
+use tidegate_cli::quoted;
 
-use super::{options, span_name};
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
-use crate::html::{empty, event, named, number, short, status, table, time_of};
+use crate::form::Asked;
+use crate::html::{empty, event, input, named, number, select, short, status, table, time_of};
 use crate::link::Base;
-use crate::offer::select;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-const SPANS: [(&str, &str); 4] = [
-    ("hour", "the last hour"),
-    ("day", "the last day"),
-    ("week", "the last week"),
-    ("month", "the last 30 days"),
+/// A span of time: its name in the address, its name for people, how the command line writes it, and its
+/// hours.
+const SPANS: [(&str, &str, &str, u64); 4] = [
+    ("day", "the last day", "1d", 24),
+    ("hour", "the last hour", "1h", 1),
+    ("week", "the last week", "7d", 7 * 24),
+    ("month", "the last 30 days", "30d", 30 * 24),
 ];
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    let span = asked.text("span").unwrap_or("day");
+    let span = SPANS
+        .iter()
+        .find(|(name, ..)| asked.text("span") == Some(name));
+    let (span, _, since, hours) = *span.unwrap_or(&SPANS[0]);
     let kind = asked.text("kind");
-    let letters = desk.service().dead_letters(length(span), kind).await?;
+    let letters = desk
+        .service()
+        .dead_letters(Duration::from_hours(hours), kind)
+        .await?;
     let seen: u64 = letters.iter().map(|letter| letter.events).sum();
     let body = html! {
-        @if letters.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&desk, &letters, since(span))) }
+        @if letters.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&desk, &letters, since)) }
         @if seen >= u64::from(DEAD_LOOKED_AT) { p.note { "These are the latest " (number(seen)) "; there are more." } }
     };
+    let of_kind = kind.map(|kind| format!(" --kind {}", quoted(kind)));
     let command = format!(
-        "tidegate list --status failed --since {}{}",
-        since(span),
-        options(&asked, &["kind"])
+        "tidegate list --status failed --since {since}{}",
+        of_kind.unwrap_or_default()
     );
     let said = format!("{} events were not completed.", number(seen));
     let page = Page::new(Place::Dead, "Dead letters", command, body);
     Ok(page
-        .fixed(filters(desk.base(), &asked, span))
+        .fixed(filters(desk.base(), kind, span))
         .renewing(said)
         .answer(&desk))
 }
 
-fn length(span: &str) -> Duration {
-    match span {
-        "hour" => Span::Hour.length(),
-        "week" => 7 * Span::Day.length(),
-        "month" => Span::Month.length(),
-        _ => Span::Day.length(),
-    }
-}
-
-/// The span as the command line writes it.
-fn since(span: &str) -> &'static str {
-    match span {
-        "hour" => "1h",
-        "week" => "7d",
-        "month" => "30d",
-        _ => "1d",
-    }
-}
-
-fn filters(base: &Base, asked: &Fields, span: &str) -> Markup {
-    let span = if SPANS.iter().any(|(known, _)| *known == span) {
-        span
-    } else {
-        span_name(Span::Day)
-    };
+fn filters(base: &Base, kind: Option<&str>, span: &str) -> Markup {
+    let spans = SPANS.map(|(name, label, ..)| (name, label));
     html! {
         search { form.filters method="get" action=(base.to("/dead")) {
-            (select("Ended in", "span", span, &SPANS))
-            label { span { "Kind" } input #filter name="kind" value=(asked.text("kind").unwrap_or_default()) autocomplete="off"; }
+            (select("Ended in", "span", span, &spans))
+            (input("Kind", "kind", kind.unwrap_or_default(), ""))
             button.primary { "Show" }
         } }
     }
@@ -80,22 +64,19 @@ fn filters(base: &Base, asked: &Fields, span: &str) -> Markup {
 
 fn list(desk: &Desk, letters: &[DeadLetters], since: &str) -> Markup {
     let base = desk.base();
-    let head = html! { th { "Kind" } th { "Status" } th { "Error code" } th.n { "Events" } @if desk.may_act() { th { "Act" } } th { "First" } th { "Last" } th { "Latest" } th { "Message" } };
-    let rows = html! {
-        @for letter in letters {
-            tr.go {
-                th scope="row" { (named(&letter.kind.as_str().into(), |kind| base.to("/events").with("kind", kind).with("status", &letter.status).with("since", since))) }
-                td { (status(&letter.status)) }
-                td { code { (short(if letter.code.is_empty() { "none" } else { &letter.code })) } }
-                td.n { (number(letter.events)) }
-                @if desk.may_act() {
-                    td { a.button href=(base.to("/replay").with("kind", &letter.kind).with("status", &letter.status).with("code", &letter.code).with("since", since)) { "Replay …" } }
-                }
-                td { (time_of(Some(&letter.first))) } td { (time_of(Some(&letter.last))) }
-                td { (event(base, &letter.last_id.into())) }
-                td.error { (short(letter.message.as_deref().unwrap_or_default())) }
-            }
-        }
+    let code = |letter: &DeadLetters| match &*letter.code {
+        "" => short("none"),
+        code => short(code),
     };
-    table("Dead letters", &head, &rows)
+    table! { "Dead letters", go; letter in letters;
+        th "Kind" { (named(&letter.kind.as_str().into(), |kind| base.to("/events").with("kind", kind).with("status", &letter.status).with("since", since))) }
+        td "Status" { (status(&letter.status)) }
+        td "Error code" { code { (code(letter)) } }
+        n "Events" { (number(letter.events)) }
+        td "Act" if (desk.may_act()) { a.button href=(base.to("/actions/replay").with("kind", &letter.kind).with("status", &letter.status).with("code", &letter.code).with("since", since)) { "Replay …" } }
+        td "First" { (time_of(Some(&letter.first))) }
+        td "Last" { (time_of(Some(&letter.last))) }
+        td "Latest" { (event(base, &letter.last_id.into())) }
+        error "Message" { (short(letter.message.as_deref().unwrap_or_default())) }
+    }
 }

@@ -70,23 +70,18 @@ fn checks(report: &DoctorReport) -> Markup {
         Judged::Warning => 1,
         Judged::Ok => 2,
     });
-    let head = html! { th { "Check" } th { "State" } th { "Found" } th { "Remedy" } };
-    let rows = html! {
-        @for check in &checks {
-            tr {
-                th scope="row" { (check.name) }
-                td { @match check.state {
-                    Judged::Ok => (chip("good", "✓", "ok")),
-                    Judged::Warning => (chip("warn", "!", "warning")),
-                    Judged::Problem => (chip("bad", "✕", "problem")),
-                } }
-                td { bdi { (check.finding) } }
-                td { @if let Some(remedy) = &check.remedy { pre { code { (remedy) } } } }
-            }
-        }
+    let table = table! { "Checks"; check in &checks;
+        th "Check" { (check.name) }
+        td "State" { @match check.state {
+            Judged::Ok => (chip("good", "✓", "ok")),
+            Judged::Warning => (chip("warn", "!", "warning")),
+            Judged::Problem => (chip("bad", "✕", "problem")),
+        } }
+        td "Found" { bdi { (check.finding) } }
+        td "Remedy" { @if let Some(remedy) = &check.remedy { pre { code { (remedy) } } } }
     };
     html! {
         @if report.ok { p { (chip("good", "✓", "ok")) " All checks passed." } }
-        (table("Checks", &head, &rows))
+        (table)
     }
 }

@@ -2,7 +2,6 @@
 
 use axum::response::Response;
 use maud::{Markup, html};
-use serde_json::Value;
 use tidegate::admin::views::DrainRun;
 
 use crate::desk::Desk;
@@ -26,38 +25,21 @@ pub(super) fn list(drains: &[DrainRun]) -> Markup {
     if drains.is_empty() {
         return empty("No drain has finished yet.");
     }
-    let head = html! {
-        th { "Ended" } th.n { "Duration" } th { "Stop reason" } th.n { "Completed" } th.n { "Not completed" } th.n { "Retried" }
-        th.n { "Database time" } th.n { "WAL written" } th.n { "GB-s" } th { "Worker" }
+    let count = |drain: &DrainRun, name: &str| drain.report[name].as_u64().unwrap_or_default();
+    let cost = |drain: &DrainRun, name: &str, shown: fn(u64) -> String| {
+        let cost = drain.report["cost"][name].as_u64();
+        cost.map_or_else(|| "–".to_owned(), shown)
     };
-    let rows = html! { @for drain in drains { (row(drain)) } };
-    table("Drains", &head, &rows)
-}
-
-fn row(drain: &DrainRun) -> Markup {
-    let report = &drain.report;
-    let count = |name: &str| report[name].as_u64().unwrap_or_default();
-    let cost = &report["cost"];
-    let told = |value: &Value, tell: fn(u64) -> String| {
-        value.as_u64().map_or_else(|| "–".to_owned(), tell)
-    };
-    let reason = drain
-        .stop_reason
-        .as_deref()
-        .unwrap_or("failed")
-        .replace('_', " ");
-    html! {
-        tr {
-            td { (time_of(Some(&drain.ended_at))) }
-            td.n { (millis(count("elapsed_ms"))) }
-            td { (short(&reason)) }
-            td.n { (number(count("completed"))) }
-            td.n { (number(count("completed_with_errors") + count("failed"))) }
-            td.n { (number(count("retried"))) }
-            td.n { (told(&cost["database_ms"], millis)) }
-            td.n { (told(&cost["server_wal_bytes"], bytes)) }
-            td.n { @if let Some(used) = cost["gb_seconds"].as_f64() { (format!("{used:.2}")) } @else { "–" } }
-            td { code { (drain.worker.get(..8).unwrap_or(&drain.worker)) } }
-        }
+    table! { "Drains"; drain in drains;
+        td "Ended" { (time_of(Some(&drain.ended_at))) }
+        n "Duration" { (millis(count(drain, "elapsed_ms"))) }
+        td "Stop reason" { (short(&drain.stop_reason.as_deref().unwrap_or("failed").replace('_', " "))) }
+        n "Completed" { (number(count(drain, "completed"))) }
+        n "Not completed" { (number(count(drain, "completed_with_errors") + count(drain, "failed"))) }
+        n "Retried" { (number(count(drain, "retried"))) }
+        n "Database time" { (cost(drain, "database_ms", millis)) }
+        n "WAL written" { (cost(drain, "server_wal_bytes", bytes)) }
+        n "GB-s" { @if let Some(used) = drain.report["cost"]["gb_seconds"].as_f64() { (format!("{used:.2}")) } @else { "–" } }
+        td "Worker" { code { (drain.worker.get(..8).unwrap_or(&drain.worker)) } }
     }
 }

@@ -5,10 +5,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::views::{Content, Dossier, Lineage, RelatedEvent, Relation};
-use tidegate::admin::{ReplayRequest, RequeueRequest};
 
-use super::change;
-use crate::acts::{Act, audit, done};
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
 use crate::html::{
@@ -17,7 +14,7 @@ use crate::html::{
 };
 use crate::json::{SHOWN, pretty};
 use crate::link::Base;
-use crate::offer::{Offer, input, tick};
+use crate::offer::{grave, offer};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -55,81 +52,16 @@ pub(super) async fn show(
 fn actions(desk: &Desk, one: &Value) -> Markup {
     let id = one["id"].to_string();
     let of: &[(&str, &str)] = &[("id", &id)];
-    let offer = |verb, label, explains, is_grave| Offer {
-        verb,
-        label,
-        explains,
-        of,
-        is_grave,
-    };
-    if one["in"] == "event_queue" {
-        return html! {
-            div.actions {
-                (offer("requeue", "Run again now", "Takes the event back from its worker and runs it at the next drain, even if all attempts are used.", false).plain(desk))
-                (change::offers_of(desk, of))
-            }
-        };
-    }
-    let replay = offer(
-        "replay",
-        "Replay",
-        "Publishes the event again as a new one, behind the live events of its group.",
-        false,
-    );
+    let start = &["now", "delay", "at", "expires_in", "no_deadline"];
     html! {
         div.actions {
-            (replay.with(desk, &html! {
-                (tick("only handlers that failed or never finished", "failed_handlers_only", false))
-                (input("New deadline in (if the old one has passed)", "expires_in", "", "1h"))
-            }))
+            @if one["in"] == "event_queue" {
+                (offer(desk, "requeue", "Run again now", of, &[]))
+                (offer(desk, "reschedule", "Reschedule", of, start))
+                (grave(desk, "cancel", "Cancel", of, &[]))
+            } @else { (offer(desk, "replay", "Replay", of, &["failed_handlers_only", "expires_in"])) }
         }
     }
-}
-
-/// What can be done with an event.
-pub(super) const ACTS: &[Act] = &[
-    ("requeue", |desk, sent| Box::pin(requeue(desk, sent))),
-    ("replay", |desk, sent| Box::pin(replay(desk, sent))),
-];
-
-async fn requeue(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
-    let asked = RequeueRequest {
-        ids: sent.ids("id")?,
-        audit: audit(desk, sent)?,
-    };
-    let report = desk.service().run(&asked).await?;
-    desk.service().wake().await;
-    done(
-        "put back for the next drain",
-        report.requeued,
-        report.skipped_count,
-        &report.skipped,
-    )
-}
-
-async fn replay(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
-    let asked = ReplayRequest {
-        ids: Some(sent.ids("id")?),
-        failed_handlers_only: sent.is_set("failed_handlers_only"),
-        expires_in: sent.duration("expires_in")?,
-        audit: audit(desk, sent)?,
-        ..ReplayRequest::default()
-    };
-    let report = desk.service().run(&asked).await?;
-    if let Some(refused) = report.refused {
-        return Err(Problem::conflict(refused));
-    }
-    desk.service().wake().await;
-    let told = done(
-        "replayed",
-        report.replayed,
-        report.skipped_count,
-        &report.skipped,
-    )?;
-    Ok(match report.events.as_slice() {
-        [one] => format!("{told} It is event {} now.", one.id),
-        _ => told,
-    })
 }
 
 fn work(dossier: &Dossier) -> Markup {
@@ -195,20 +127,15 @@ fn errors(content: &Content) -> Markup {
     if faults.is_empty() {
         return html! {};
     }
-    let head = html! { th.n { "Attempt" } th { "Handler" } th { "Code" } th { "Message" } th { "When" } th { "Details" } };
-    let rows = html! {
-        @for fault in faults.iter().rev() {
-            tr {
-                td.n { (field(&fault["attempt"])) }
-                td { (field(&fault["handler"])) }
-                th scope="row" { code { (field(&fault["code"])) } }
-                td.error { @match fault["message"].as_str() { Some(told) => (text(told)), None => (nothing()) } }
-                td { (time(&fault["at"])) }
-                td { @if !fault["details"].is_null() { pre { code { bdi { (pretty(&fault["details"].to_string()).chars().take(SHOWN).collect::<String>()) } } } } }
-            }
-        }
+    let table = table! { "Errors"; fault in faults.iter().rev();
+        n "Attempt" { (field(&fault["attempt"])) }
+        td "Handler" { (field(&fault["handler"])) }
+        th "Code" { code { (field(&fault["code"])) } }
+        error "Message" { @match fault["message"].as_str() { Some(told) => (text(told)), None => (nothing()) } }
+        td "When" { (time(&fault["at"])) }
+        td "Details" { @if !fault["details"].is_null() { pre { code { bdi { (pretty(&fault["details"].to_string()).chars().take(SHOWN).collect::<String>()) } } } } }
     };
-    html! { section { h2 { "Failed attempts" } (table("Errors", &head, &rows)) } }
+    html! { section { h2 { "Failed attempts" } (table) } }
 }
 
 fn documents(base: &Base, id: i64, content: &Content, asked: &Fields) -> Markup {

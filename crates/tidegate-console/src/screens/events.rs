@@ -4,14 +4,14 @@
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::{ListRequest, SearchReport, Searched};
+use tidegate::admin::Request;
+use tidegate::admin::{SearchReport, Searched};
 
-use super::{change, options};
+use crate::acts::{Action, Intent};
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
-use crate::html::{empty, event, field, named, number, status, table, time, time_of};
+use crate::html::{empty, event, field, named, number, reason, status, table, time, time_of};
 use crate::link::{Base, Link};
-use crate::offer::{input, reason, select};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -24,57 +24,24 @@ const LISTED: u32 = 50;
 /// The most events on a page.
 const MOST_LISTED: u32 = 500;
 
-pub(super) const STATUSES: [(&str, &str); 6] = [
-    ("", "any"),
-    ("PENDING", "pending"),
-    ("PROCESSING", "processing"),
-    ("COMPLETED", "completed"),
-    ("COMPLETED_WITH_ERRORS", "rejected"),
-    ("FAILED", "failed"),
-];
-
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    let limit = asked
-        .number("limit")?
-        .unwrap_or(LISTED)
-        .clamp(1, MOST_LISTED);
-    let report = desk
-        .service()
-        .search(&ListRequest {
-            status: asked.owned("status"),
-            kind: asked.owned("kind"),
-            group: asked.owned("group"),
-            correlation: asked.owned("correlation"),
-            since: asked.moment("since")?,
-            until: asked.moment("until")?,
-            before: asked.number("before")?,
-            limit: Some(limit),
-        })
-        .await?;
+    let verb = Action::of("list").ok_or_else(Problem::not_found)?;
+    let limit = asked.number("limit")?.unwrap_or(LISTED);
+    let mut bounded = asked.clone();
+    bounded.set("limit", &limit.clamp(1, MOST_LISTED).to_string());
+    let Request::List(request) = verb.request(&desk, &bounded, Intent::Direct)? else {
+        return Err(Problem::not_found());
+    };
+    let report = desk.service().search(&request).await?;
     let body = html! {
         @if report.events.is_empty() { (empty(if report.searched.is_some() { "No event matches so far." } else { "No event matches these filters." })) }
         @else { (picks(&desk, &list(desk.base(), &report.events, desk.may_act()))) }
         @if let Some(searched) = &report.searched { (reach(searched, asked.is_set("before"))) }
         (pages(desk.base(), &asked, &report))
     };
-    let command = format!(
-        "tidegate list{}",
-        options(
-            &asked,
-            &[
-                "kind",
-                "status",
-                "group",
-                "correlation",
-                "since",
-                "until",
-                "before",
-                "limit"
-            ]
-        )
-    );
     let said = format!("{} events are listed.", number(report.events.len() as u64));
-    let page = Page::new(Place::Events, "Events", command, body).fixed(filters(&desk, &asked));
+    let page = Page::new(Place::Events, "Events", verb.command(&asked, ""), body)
+        .fixed(filters(&desk, verb, &asked));
     // Later pages are for reading and do not renew themselves.
     let page = if asked.is_set("before") {
         page
@@ -84,24 +51,18 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     Ok(page.answer(&desk))
 }
 
-fn filters(desk: &Desk, asked: &Fields) -> Markup {
+fn filters(desk: &Desk, verb: Action, asked: &Fields) -> Markup {
     let base = desk.base();
-    let given = |name| asked.text(name).unwrap_or_default();
     html! {
         search {
             form.filters method="get" action=(base.to("/events")) {
-                label { span { "Kind" } input #filter name="kind" value=(given("kind")) autocomplete="off"; }
-                (select("Status", "status", given("status"), &STATUSES))
-                (input("Group", "group", given("group"), ""))
-                (input("Correlation id", "correlation", given("correlation"), ""))
-                (input("Published since", "since", given("since"), "2h or 2026-01-31T12:00:00Z"))
-                (input("and before", "until", given("until"), ""))
+                @for field in FILTERS.iter().filter_map(|name| verb.field(name)) { (field.input(asked)) }
                 button.primary { "Filter" }
             }
         }
-        (change::offers(desk, asked))
+        (links(desk, asked))
         @if desk.may_act() {
-            p.actions { a.button href=(base.to("/publish").with("kind", given("kind"))) { "Publish an event …" } " " a.button href=(base.to("/forget")) { "Forget …" } }
+            p.actions { a.button href=(base.to("/publish").with("kind", asked.text("kind").unwrap_or_default())) { "Publish an event …" } " " a.button href=(base.to("/actions/forget")) { "Forget …" } " " a.button href=(base.to("/actions")) { "All actions" } }
         }
         @if FILTERS.iter().any(|name| asked.is_set(name)) {
             ul.chips aria-label="Filters" {
@@ -112,6 +73,38 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
                 }
                 li.all { a href=(base.to("/events")) { "without filters" } }
             }
+        }
+    }
+}
+
+/// Links to the actions on all events of a list, if its filter is one for live events.
+fn links(desk: &Desk, asked: &Fields) -> Markup {
+    let is_narrow = ["kind", "group", "correlation"]
+        .iter()
+        .any(|name| asked.is_set(name));
+    let is_live = asked
+        .text("status")
+        .is_none_or(|status| ["PENDING", "PROCESSING"].contains(&status));
+    if !desk.may_act() || !is_narrow || !is_live {
+        return html! {};
+    }
+    let link = |verb| {
+        let link = desk.base().of("/actions", verb);
+        ["kind", "group", "status", "since", "until"]
+            .iter()
+            .fold(link, |link, name| {
+                link.with(name, asked.text(name).unwrap_or_default())
+            })
+            .with(
+                "correlation_id",
+                asked.text("correlation").unwrap_or_default(),
+            )
+    };
+    html! {
+        p.actions {
+            a.button href=(link("reschedule").with("now", "on")) { "Start now all …" }
+            a.button href=(link("reschedule")) { "Reschedule all …" }
+            a.button href=(link("cancel")) { "Cancel all …" }
         }
     }
 }
@@ -164,9 +157,9 @@ pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
                 div.row {
                     (reason())
                     button formaction=(act("requeue")) { "Run again now" }
-                    (change::starts(desk))
+                    button formaction=(act("reschedule")) name="now" value="on" { "Start at the next drain" }
                     button formaction=(act("replay")) { "Replay" }
-                    (change::cancels(desk))
+                    button.grave formaction=(act("cancel")) { "Cancel" }
                 }
                 p.note { "Run again, start and cancel work on live events; replay works on finished ones. Other events are skipped." }
             }
@@ -176,28 +169,16 @@ pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
 
 /// A table of events.
 pub(super) fn list(base: &Base, events: &[Value], has_picks: bool) -> Markup {
-    let head = html! {
-        @if has_picks { th { span.unseen { "Select" } } }
-        th { "Id" } th { "Kind" } th { "Status" } th.n { "Attempts" } th { "Group" } th { "Correlation" } th { "Published" } th { "Ended" } th { "Last error" }
-    };
-    let rows = html! { @for one in events { (row(base, one, has_picks)) } };
-    table("Events", &head, &rows)
-}
-
-fn row(base: &Base, one: &Value, has_picks: bool) -> Markup {
-    let id = one["id"].as_i64().unwrap_or_default();
-    html! {
-        tr.go {
-            @if has_picks { td { input.pick type="checkbox" name="id" value=(id) aria-label=(format!("Select event {id}")); } }
-            th scope="row" { (event(base, &one["id"])) }
-            td { (named(&one["kind"], |kind| base.of("/kinds", kind))) }
-            td { (status(one["status"].as_str().unwrap_or_default())) }
-            td.n { (field(&one["attempts"])) }
-            td { (named(&one["group_key"], |group| base.of("/groups", group))) }
-            td { (named(&one["correlation_id"], |id| base.to("/events").with("correlation", id))) }
-            td { (time(&one["created_at"])) }
-            td { (time(&one["finished_at"])) }
-            td.error { (field(&one["last_error"])) }
-        }
+    table! { "Events", go; one in events;
+        td "Select" if (has_picks) { input.pick type="checkbox" name="id" value=(one["id"]) aria-label=(format!("Select event {}", one["id"])); }
+        th "Id" { (event(base, &one["id"])) }
+        td "Kind" { (named(&one["kind"], |kind| base.of("/kinds", kind))) }
+        td "Status" { (status(one["status"].as_str().unwrap_or_default())) }
+        n "Attempts" { (field(&one["attempts"])) }
+        td "Group" { (named(&one["group_key"], |group| base.of("/groups", group))) }
+        td "Correlation" { (named(&one["correlation_id"], |id| base.to("/events").with("correlation", id))) }
+        td "Published" { (time(&one["created_at"])) }
+        td "Ended" { (time(&one["finished_at"])) }
+        error "Last error" { (field(&one["last_error"])) }
     }
 }

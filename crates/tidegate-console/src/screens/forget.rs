@@ -3,152 +3,108 @@
 
 use axum::response::Response;
 use maud::{Markup, html};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tidegate::admin::{Audit, ForgetReport, ForgetRequest, Whom, parse_subject};
 
-use super::confirm::{Confirmation, Tile, permitted, refused, tiles};
+use crate::acts::{Action, Field, Intent};
 use crate::desk::Desk;
-use crate::flash;
-use crate::form::{Fields, Sent};
-use crate::html::{number, short, table};
-use crate::offer::input;
+use crate::form::Fields;
+use crate::link::Link;
+use crate::offer::Confirmation;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
+use crate::report;
+
+pub(super) const VERB: &str = "forget";
+
+fn action() -> Result<Action, Problem> {
+    Action::named(VERB).ok_or_else(Problem::not_found)
+}
 
 /// The fields that say whom to forget.
-const FIELDS: [&str; 3] = ["group", "correlation", "subject"];
-
-pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
-    permitted(&desk)?;
-    let body = html! { p.note { "Choose whom to forget: all events of a group, all events with a correlation id, or a subject of the program's own tables with its events." } };
-    Ok(page(&desk, &Fields::default(), body))
+fn whom(action: Action) -> impl Iterator<Item = Field> {
+    action.fields().filter(|field| !field.is_id())
 }
 
-fn page(desk: &Desk, sent: &Fields, body: Markup) -> Response {
-    let command = "tidegate forget --dry-run --reason 'a look' --group KEY";
-    Page::new(Place::Events, "Forget", command, body)
-        .fixed(whom(desk, sent))
-        .answer(desk)
+pub(super) fn show(desk: &Desk) -> Result<Response, Problem> {
+    page(desk, &Fields::default(), html! {})
 }
 
-fn whom(desk: &Desk, sent: &Fields) -> Markup {
-    let given = |name| sent.text(name).unwrap_or_default();
-    html! {
-        form.filters method="post" action=(desk.base().to("/forget")) {
-            label { span { "Group" } input #filter name="group" value=(given("group")) autocomplete="off"; }
-            (input("Correlation id", "correlation", given("correlation"), ""))
-            (input("Subject", "subject", given("subject"), "customer=42"))
+fn address(desk: &Desk) -> Link {
+    desk.base().of("/actions", VERB)
+}
+
+fn page(desk: &Desk, sent: &Fields, body: Markup) -> Result<Response, Problem> {
+    let action = action()?;
+    let form = html! {
+        p { (action.explains(None)) " Choose one of these." }
+        form.filters method="post" action=(address(desk)) {
+            @for field in whom(action) { (field.input(sent)) }
             button.primary { "Dry run" }
         }
-    }
-}
-
-fn request(
-    desk: &Desk,
-    sent: &Fields,
-    reason: &str,
-    dry_run: bool,
-) -> Result<ForgetRequest, Problem> {
-    let subject = sent.text("subject").map(parse_subject).transpose();
-    Ok(ForgetRequest {
-        whom: Whom {
-            group: sent.owned("group"),
-            correlation_id: sent.owned("correlation"),
-            subject: subject.map_err(|why| Problem::invalid(format!("subject: {why}")))?,
-            ids: None,
-        },
-        dry_run,
-        audit: Audit::of(reason).by(desk.actor()),
-    })
+    };
+    let command = "tidegate forget --dry-run --reason 'a look' --group KEY";
+    Ok(Page::new(Place::Events, action.title(), command, body)
+        .fixed(form)
+        .answer(desk))
 }
 
 /// Does the dry run or, with a digest, forgets.
-pub(super) async fn send(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
-    permitted(&desk)?;
-    let dry = request(&desk, &sent, "a dry run", true)?;
-    let keys: Vec<&str> = FIELDS.iter().filter_map(|name| sent.text(name)).collect();
+pub(super) async fn send(desk: Desk, sent: Fields) -> Result<Response, Problem> {
+    let action = action()?;
+    let names: Vec<String> = whom(action).map(Field::name).collect();
+    let keys: Vec<&str> = names.iter().filter_map(|name| sent.text(name)).collect();
     let [key] = keys[..] else {
-        return Err(Problem::invalid(
-            "group: must be given, or correlation or subject, and only one of them",
-        ));
+        return Err(Problem::invalid(format!(
+            "{}: exactly one of them must be given",
+            names.join(", ")
+        )));
     };
+    if sent.is_set("id") {
+        return Err(Problem::invalid("id: must not be given"));
+    }
+    let dry = action.request(&desk, &sent, Intent::DryRun)?;
     let Some(digest) = sent.text("digest") else {
-        let report = desk.service().run(&dry).await?;
-        let body = found(&desk, &sent, key, &report);
-        return Ok(page(&desk, &sent, body));
+        let tried = tidegate_cli::answer(desk.service(), &dry).await?;
+        let further = html! {
+            label.wide { span { "Type the key to confirm: " bdi { (key) } } input name="typed" required autocomplete="off"; }
+        };
+        let report = tried.document();
+        let confirmation = Confirmation {
+            to: address(&desk),
+            what: "Forget all of it".to_owned(),
+            fields: names.iter().flat_map(|name| sent.pairs(name)).collect(),
+            digest: &digest_of(report),
+            further,
+            note: "This cannot be undone. If a dry run would find something else by then, nothing is forgotten.",
+        };
+        let body = html! {
+            (report::shown(desk.base(), report))
+            @if tried.is_done() { (confirmation.form()) } @else { p.empty { "There is nothing to forget." } }
+        };
+        return page(&desk, &sent, body);
     };
-    let reason = sent.needed("reason")?;
+    let request = action.request(&desk, &sent, Intent::Confirmed)?;
     if sent.text("typed") != Some(key) {
         return Err(Problem::invalid("typed: must be exactly the key to forget"));
     }
-    let report = desk.service().run(&dry).await?;
-    if digest_of(&report) != digest {
-        return Err(refused(
-            "digest: must match what a dry run finds, and this has changed",
+    let tried = tidegate_cli::answer(desk.service(), &dry).await?;
+    if digest_of(tried.document()) != digest {
+        return Err(Problem::conflict(
+            "digest: must match what a dry run finds, and this has changed. Run another dry run.",
         ));
     }
-    let report = desk
-        .service()
-        .run(&request(&desk, &sent, reason, false)?)
-        .await?;
-    let again = if report.incomplete || report.in_hand > 0 {
-        " Handlers may still be working on some of it, or new events have appeared: repeat it in a while."
-    } else {
-        ""
-    };
-    let told = format!("Forgot {} events.{again}", number(report.forgotten));
-    let settings = &desk.shared.settings;
-    Ok(flash::leading(
-        settings,
-        settings.base.to("/forget").as_str(),
-        &told,
-    ))
+    // A part of it is an answer, too: it says what is left.
+    let answer = tidegate_cli::answer(desk.service(), &request).await?;
+    let to = address(&desk);
+    Ok(desk.lead(to.as_str(), answer.text()))
 }
 
 /// The digest of what a dry run has found.
-fn digest_of(report: &ForgetReport) -> String {
-    let told = (
-        report.forgotten,
-        report.cancelled,
-        report.before,
-        report.schedules,
-        &report.tables,
-    );
-    let digest = Sha256::digest(format!("{told:?}"));
+fn digest_of(report: &Value) -> String {
+    let found = ["forgotten", "cancelled", "before", "schedules", "tables"];
+    let found = found.map(|name| report[name].to_string());
+    let digest = Sha256::digest(found.join(","));
     let bytes: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.concat()
-}
-
-fn found(desk: &Desk, sent: &Fields, key: &str, report: &ForgetReport) -> Markup {
-    let rows = report.tables.values().sum::<u64>();
-    let head = html! { th { "Table" } th.n { "Rows" } };
-    let tables = html! { @for (name, count) in &report.tables { tr { th scope="row" { (short(name)) } td.n { (number(*count)) } } } };
-    let further = html! {
-        label.wide { span { "Type the key to confirm: " bdi { (key) } } input name="typed" required autocomplete="off"; }
-    };
-    html! {
-        section {
-            h2 { "What it would do" }
-            (tiles(&[
-                Tile("Events forgotten", report.forgotten, "payload, results, errors, keys"),
-                Tile("Live events cancelled", report.cancelled, "they end as FAILED"),
-                Tile("Handlers at work", report.in_hand, "what they do is not undone"),
-                Tile("Schedules removed", report.schedules, "that publish to the group"),
-                Tile("Forgotten before", report.before, "nothing is left to remove"),
-            ]))
-            @if !report.tables.is_empty() { (table("Tables of the program", &head, &tables)) }
-        }
-        @if report.forgotten + report.schedules + rows == 0 {
-            p.empty { "There is nothing to forget." }
-        } @else {
-            (Confirmation {
-                path: "/forget",
-                what: format!("Forget {} events", number(report.forgotten)),
-                fields: FIELDS.iter().map(|name| (*name, sent.text(name).unwrap_or_default().to_owned())).collect(),
-                digest: &digest_of(report),
-                further,
-                note: "This cannot be undone. If a dry run would find something else by then, nothing is forgotten.",
-            }.show(desk))
-        }
-    }
 }

@@ -5,14 +5,13 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::views::HEADS_LOOKED_AT;
-use tidegate::admin::{UnblockAction, UnblockRequest};
+use tidegate_cli::quoted;
 
-use super::{events, quoted};
-use crate::acts::{Act, audit};
+use super::events;
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
+use crate::form::Asked;
 use crate::html::{empty, event, field, named, number, table, time};
-use crate::offer::{Offer, select};
+use crate::offer::{grave, offer};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -44,48 +43,31 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
 fn search(desk: &Desk) -> Markup {
     html! {
         search { form.filters method="get" action=(desk.base().to("/groups")) {
-            label { span { "Group" } input #filter name="key" required autocomplete="off"; } button.primary { "Show" }
+            label { span { "Group" } input name="key" required autocomplete="off"; } button.primary { "Show" }
         } }
     }
 }
 
 fn list(desk: &Desk, groups: &[Value]) -> Markup {
     let base = desk.base();
-    let head = html! { th { "Group" } @if desk.may_act() { th { "Act" } } th { "First event" } th { "Kind" } th.n { "Attempts" } th.n { "Waiting behind" } th { "Next attempt" } th { "Last error" } };
-    let rows = html! {
-        @for group in groups {
-            tr.go {
-                th scope="row" { (named(&group["group_key"], |key| base.of("/groups", key))) }
-                @if desk.may_act() { td { (unblock(desk, group["group_key"].as_str().unwrap_or_default())) } }
-                td { (event(base, &group["head_id"])) }
-                td { (named(&group["head_kind"], |kind| base.of("/kinds", kind))) }
-                td.n { (field(&group["attempts"])) " of " (field(&group["max_attempts"])) }
-                td.n { @if group["waiting"] == 1000 { "1,000 or more" } @else { (field(&group["waiting"])) } }
-                td { (time(&group["available_at"])) }
-                td.error { (field(&group["last_error"])) }
-            }
-        }
-    };
-    table("Blocked groups", &head, &rows)
+    table! { "Blocked groups", go; group in groups;
+        th "Group" { (named(&group["group_key"], |key| base.of("/groups", key))) }
+        td "Act" if (desk.may_act()) { div.actions { (unblock(desk, group["group_key"].as_str().unwrap_or_default())) } }
+        td "First event" { (event(base, &group["head_id"])) }
+        td "Kind" { (named(&group["head_kind"], |kind| base.of("/kinds", kind))) }
+        n "Attempts" { (field(&group["attempts"])) " of " (field(&group["max_attempts"])) }
+        n "Waiting behind" { @if group["waiting"] == 1000 { "1,000 or more" } @else { (field(&group["waiting"])) } }
+        td "Next attempt" { (time(&group["available_at"])) }
+        error "Last error" { (field(&group["last_error"])) }
+    }
 }
 
 fn unblock(desk: &Desk, key: &str) -> Markup {
-    let how = [
-        ("retry", "retry: run the first event at the next drain"),
-        (
-            "skip",
-            "skip: move its unfinished handlers behind the other events",
-        ),
-        ("cancel", "cancel: end it; the other events go on"),
-    ];
-    let offer = Offer {
-        verb: "unblock",
-        label: "Unblock",
-        explains: "Acts on the first event of the group.",
-        of: &[("group", key)],
-        is_grave: false,
-    };
-    offer.with(desk, &select("How", "how", "retry", &how))
+    html! {
+        (offer(desk, "unblock", "Retry", &[("group", key), ("do", "retry")], &[]))
+        (offer(desk, "unblock", "Skip", &[("group", key), ("do", "skip")], &[]))
+        (grave(desk, "unblock", "Cancel", &[("group", key), ("do", "cancel")], &[]))
+    }
 }
 
 pub(super) async fn one(desk: Desk, Path(key): Path<String>) -> Result<Response, Problem> {
@@ -109,40 +91,4 @@ async fn group(desk: &Desk, key: &str) -> Result<Response, Problem> {
         .fixed(search(desk))
         .renewing("")
         .answer(desk))
-}
-
-/// What can be done with a group.
-pub(super) const ACTS: &[Act] = &[("unblock", |desk, sent| Box::pin(act(desk, sent)))];
-
-async fn act(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
-    let how = match sent.needed("how")? {
-        "retry" => UnblockAction::Retry,
-        "skip" => UnblockAction::Skip,
-        "cancel" => UnblockAction::Cancel,
-        other => {
-            return Err(Problem::invalid(format!(
-                "how: must be retry, skip or cancel, got {other:?}"
-            )));
-        }
-    };
-    let asked = UnblockRequest {
-        group: sent.needed("group")?.to_owned(),
-        how: how.into(),
-        audit: audit(desk, sent)?,
-    };
-    let report = desk.service().run(&asked).await?;
-    if let Some(refused) = report.refused {
-        return Err(Problem::conflict(refused));
-    }
-    desk.service().wake().await;
-    let id = report.id.unwrap_or_default();
-    Ok(match (how, report.new_id) {
-        (UnblockAction::Retry, _) => format!("Event {id} runs at the next drain."),
-        (UnblockAction::Skip, Some(new)) => {
-            format!("The rest of event {id} was moved behind its group as event {new}.")
-        }
-        (UnblockAction::Skip | UnblockAction::Cancel, _) => {
-            format!("Event {id} has ended; its group goes on.")
-        }
-    })
 }

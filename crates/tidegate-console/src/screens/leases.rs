@@ -32,17 +32,15 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 
 fn list(desk: &Desk, leases: &[Value]) -> Markup {
     let base = desk.base();
-    let head = html! { th { "Worker" } th { "State" } th.n { "Events" } th.n { "Started" } th { "First" } th { "Last" } th { "Taken" } th { "Renewed" } th { "Expires" } };
-    let rows = html! {
-        @for lease in leases {
-            tr {
-                th scope="row" { code { (short(lease["worker"].as_str().unwrap_or_default().get(..8).unwrap_or_default())) } }
-                td { @if lease["expired"] == true { (chip("bad", "!", "not responding")) } @else { (chip("busy", "▸", "working")) } }
-                td.n { (field(&lease["events"])) } td.n { (field(&lease["started"])) }
-                td { (event(base, &lease["first_id"])) } td { (event(base, &lease["last_id"])) }
-                td { (time(&lease["taken_at"])) } td { (time(&lease["renewed_at"])) } td { (time(&lease["expires_at"])) }
-            }
-        }
-    };
-    table("Leases", &head, &rows)
+    table! { "Leases"; lease in leases;
+        th "Worker" { code { (short(lease["worker"].as_str().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }
+        td "State" { @if lease["expired"] == true { (chip("bad", "!", "not responding")) } @else { (chip("busy", "▸", "working")) } }
+        n "Events" { (field(&lease["events"])) }
+        n "Started" { (field(&lease["started"])) }
+        td "First" { (event(base, &lease["first_id"])) }
+        td "Last" { (event(base, &lease["last_id"])) }
+        td "Taken" { (time(&lease["taken_at"])) }
+        td "Renewed" { (time(&lease["renewed_at"])) }
+        td "Expires" { (time(&lease["expires_at"])) }
+    }
 }

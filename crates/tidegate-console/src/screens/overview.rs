@@ -1,16 +1,18 @@
 //! The overview: figures, and what needs attention.
 
+use std::collections::BTreeSet;
+
 use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::ServiceState;
-use tidegate::admin::views::{KindFigures, Overview, Span, Step};
+use tidegate::admin::views::{Depth, Kind, KindFigures, Overview, Span, Step};
 
 use super::{drains, span, span_name};
 use crate::chart;
 use crate::desk::Desk;
 use crate::form::Asked;
 use crate::html::{age, chip, millis, named, number, share, table};
-use crate::link::Base;
+use crate::link::{Base, Link};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
@@ -41,19 +43,9 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     };
     let page = Page::new(Place::Overview, "Overview", "tidegate status", body);
     Ok(page
-        .fixed(spans(desk.base(), span))
+        .fixed(spans(&desk.base().to("/"), span))
         .renewing(said)
         .answer(&desk))
-}
-
-fn spans(base: &Base, chosen: Span) -> Markup {
-    html! {
-        nav.tabs aria-label="Span of time" {
-            @for (span, name) in [(Span::Hour, "Hour"), (Span::Day, "Day"), (Span::Month, "30 days")] {
-                a href=(base.to("/").with("span", span_name(span))) aria-current=[(span == chosen).then_some("true")] { (name) }
-            }
-        }
-    }
 }
 
 fn sum(steps: &[Step]) -> Step {
@@ -149,57 +141,73 @@ fn attention(needs: &[Markup]) -> Markup {
 }
 
 fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) -> Markup {
-    let mut names: Vec<&str> = overview
-        .depths
-        .iter()
-        .map(|depth| depth.kind.as_str())
-        .collect();
-    names.extend(ended.iter().map(|figures| figures.kind.as_str()));
-    names.sort_unstable();
-    names.dedup();
+    let live = overview.depths.iter().map(|depth| depth.kind.as_str());
+    let ended_kinds = ended.iter().map(|figures| figures.kind.as_str());
+    let names: BTreeSet<&str> = live.chain(ended_kinds).collect();
     let all = names.len();
-    names.truncate(MOST_KINDS);
-    let head = html! {
-        th { "Kind" } th.n { "Live" } th { "Oldest" } th.n { "Ended" } th.n { "Not completed" } th.n { "Attempts per event" }
-        th.n { "p50" } th.n { "p95" } th { "Latency" }
-    };
-    let rows = html! {
-        @for name in names {
-            @let depth = overview.depths.iter().find(|depth| depth.kind == name);
-            @let figures = ended.iter().find(|figures| figures.kind == name);
-            tr {
-                th scope="row" { (named(&name.into(), |name| base.of("/kinds", name))) }
-                td.n { (number(depth.map_or(0, |depth| depth.events))) }
-                td { (age(depth.and_then(|depth| depth.oldest.as_deref()))) }
-                @if let Some(figures) = figures { (figures_of(figures)) } @else { td.n { "0" } td.n { "–" } td.n { "–" } td.n { "–" } td.n { "–" } td {} }
-            }
-        }
-    };
+    let label = format!("Kinds, {}", chart::name(span));
+    let shown = names.into_iter().take(MOST_KINDS);
     html! {
         section {
             h2 { "By kind" }
             @if all > MOST_KINDS { p.note { "The first " (MOST_KINDS) " of " (number(all as u64)) " kinds." } }
-            (table(&format!("Kinds, {}", chart::name(span)), &head, &rows))
+            (figures(base, &label, shown, Some(&overview.depths), ended, &[]))
         }
     }
 }
 
-/// The table cells with the figures of a kind.
-pub(super) fn figures_of(figures: &KindFigures) -> Markup {
-    let sum = figures.sum;
-    let quantile = |part: f64| {
-        figures.quantile_ms(part).map_or_else(
-            || "longer".to_owned(),
-            |bound| format!("≤ {}", millis(bound)),
-        )
+/// A table of kinds with their figures, their live events if these were counted, and their state if that is
+/// known.
+pub(super) fn figures<'a>(
+    base: &Base,
+    label: &str,
+    names: impl Iterator<Item = &'a str>,
+    depths: Option<&[Depth]>,
+    ended: &[KindFigures],
+    kinds: &[Kind],
+) -> Markup {
+    let depth = |name| depths?.iter().find(|depth| depth.kind == name);
+    let of = |name, shown: &dyn Fn(&KindFigures) -> String| {
+        let figures = ended.iter().find(|figures| figures.kind == name);
+        figures.map_or_else(|| "–".to_owned(), shown)
+    };
+    let quantile = |figures: &KindFigures, part| match figures.quantile_ms(part) {
+        Some(bound) => format!("≤ {}", millis(bound)),
+        None => "longer".to_owned(),
     };
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
-    let attempts = figures.attempts as f64 / sum.ended().max(1) as f64;
+    let attempts =
+        |figures: &KindFigures| figures.attempts as f64 / figures.sum.ended().max(1) as f64;
+    table! { label, go; name in names;
+        th "Kind" { (named(&name.into(), |name| base.of("/kinds", name))) }
+        td "State" if (!kinds.is_empty()) { @if let Some(kind) = kinds.iter().find(|kind| kind.kind == name) { (state(kind)) } }
+        n "Live" if (depths.is_some()) { (number(depth(name).map_or(0, |depth| depth.events))) }
+        td "Oldest" if (depths.is_some()) { (age(depth(name).and_then(|depth| depth.oldest.as_deref()))) }
+        n "Ended" { (of(name, &|figures| number(figures.sum.ended()))) }
+        n "Not completed" { (of(name, &|figures| share(figures.sum.rejected + figures.sum.failed, figures.sum.ended()))) }
+        n "Attempts per event" { (of(name, &|figures| format!("{:.2}", attempts(figures)))) }
+        n "p50" { (of(name, &|figures| quantile(figures, 0.5))) }
+        n "p95" { (of(name, &|figures| quantile(figures, 0.95))) }
+        td "Latency" { @if let Some(figures) = ended.iter().find(|figures| figures.kind == name) { (chart::spread(figures)) } }
+    }
+}
+
+/// Whether drains take events of a kind.
+pub(super) fn state(kind: &Kind) -> Markup {
+    if kind.paused {
+        chip("warn", "‖", "paused")
+    } else {
+        chip("good", "▸", "active")
+    }
+}
+
+/// Links to the spans of time of a page.
+pub(super) fn spans(page: &Link, chosen: Span) -> Markup {
     html! {
-        td.n { (number(sum.ended())) }
-        td.n { (share(sum.rejected + sum.failed, sum.ended())) }
-        td.n { (format!("{attempts:.2}")) }
-        td.n { (quantile(0.5)) } td.n { (quantile(0.95)) }
-        td { (chart::spread(figures)) }
+        nav.tabs aria-label="Span of time" {
+            @for (span, name) in [(Span::Hour, "Hour"), (Span::Day, "Day"), (Span::Month, "30 days")] {
+                a href=(page.clone().with("span", span_name(span))) aria-current=[(span == chosen).then_some("true")] { (name) }
+            }
+        }
     }
 }

@@ -5,16 +5,14 @@ use maud::{Markup, html};
 use serde_json::value::RawValue;
 use tidegate::NewEvent;
 
-use super::confirm::permitted;
 use crate::desk::Desk;
-use crate::flash;
 use crate::form::{Asked, Fields, Sent};
-use crate::offer::{input, reason};
+use crate::html::{input, reason};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    permitted(&desk)?;
+    desk.permitted()?;
     let kinds = desk.service().kinds().await?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();
     let body = form(&desk, &names, asked.text("kind").unwrap_or_default());
@@ -66,7 +64,7 @@ fn event(sent: &Fields) -> Result<NewEvent, Problem> {
 }
 
 pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
-    permitted(&desk)?;
+    desk.permitted()?;
     let (event, reason) = (event(&sent)?, sent.needed("reason")?);
     let actor = desk.actor();
     let published = desk.service().publish_by_hand(event, reason, Some(&actor));
@@ -77,11 +75,6 @@ pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
             "Event {id} is live with this deduplication key."
         )));
     }
-    let settings = &desk.shared.settings;
-    let to = settings.base.to(&format!("/events/{id}"));
-    Ok(flash::leading(
-        settings,
-        to.as_str(),
-        &format!("Published event {id}."),
-    ))
+    let to = desk.base().to(&format!("/events/{id}"));
+    Ok(desk.lead(to.as_str(), &format!("Published event {id}.")))
 }

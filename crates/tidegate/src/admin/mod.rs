@@ -218,8 +218,11 @@ macro_rules! walk {
         }
 
         impl Request {
-            /// Reads the fields of an action.
-            fn read(action: &str, fields: Map<String, Value>) -> Result<Self, Error> {
+            /// Reads the fields of an action, as an invocation has them.
+            ///
+            /// # Errors
+            /// [`Error::Invalid`] names the field and what it must be.
+            pub fn read(action: &str, fields: Map<String, Value>) -> Result<Self, Error> {
                 $($(if action == $request::NAME {
                     return invocation::read(fields).map(Self::$name);
                 })+)*
