@@ -186,7 +186,7 @@ async fn f2_a_drain_whose_statement_is_never_answered_ends_at_its_limit_and_says
         ("tidegate.take_slot(", "slot"),
         ("FROM tidegate.lease(", "lease"),
         ("tidegate.complete(", "write outcomes"),
-        ("SELECT CASE WHEN counted.n", "backlog"),
+        ("'events', CASE WHEN counted.n", "backlog"),
     ] {
         let db = probe_database().await;
         publish_acts(&db.client().await, 3).await;

@@ -1,5 +1,5 @@
-//! Owns the calls of all SQL for the live queue and its log: publish, lease, renew, finalize, retry, release,
-//! and the operators' requests. Each is one set-based statement, which stands beside its call. It knows neither handlers nor Lambda.
+//! Owns the calls of the SQL for the live queue and its log: publish, lease, renew, finalize, retry, release.
+//! Each is one set-based statement, which stands beside its call. It knows neither handlers nor Lambda.
 //!
 //! No statement is prepared. Statements are sent with their parameter types in one round trip
 //! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode. Every

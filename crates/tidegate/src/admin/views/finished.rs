@@ -24,8 +24,8 @@ SELECT jsonb_build_object('at', extract(epoch FROM f.step)::bigint,
          WHERE m.minute > statement_timestamp() - make_interval(secs => $1) AND ($3::text IS NULL OR m.kind = $3)) AS f
  GROUP BY f.step ORDER BY f.step";
 
-    /// Finished events of the last `$1` seconds by kind, with the histogram of their latency. The events beyond
-    /// all bounds come last.
+    /// Finished events of the last `$1` seconds by kind, with the histogram of their latency. The events
+    /// beyond all bounds come last.
     ENDED: "ended" [FLOAT8] = "\
 SELECT jsonb_build_object('kind', b.kind, 'sum', jsonb_build_object(
                'completed', least(sum(b.completed), 1e17)::bigint, 'rejected', least(sum(b.rejected), 1e17)::bigint,
