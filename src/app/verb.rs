@@ -28,12 +28,15 @@ pub struct Submit {
 ///
 /// # Errors
 /// As [`Subject::take_in`].
-pub async fn submit(ask: Ask, asked: Submit) -> Result<Answer, Error> {
-    let json: Box<RawValue> = json_argument("JSON", &asked.document)?;
+pub async fn submit(ask: Ask, request: Submit) -> Result<Answer, Error> {
+    let json: Box<RawValue> = json_argument("JSON", &request.document)?;
     let failed = |stage| move |source| Error::Database { stage, source };
     let mut client = ask.service.database.connect().await?;
     let tx = client.transaction().await.map_err(failed("begin"))?;
-    let report = asked.what.take_in(&tx, None, json.get().as_bytes()).await?;
+    let report = request
+        .what
+        .take_in(&tx, None, json.get().as_bytes())
+        .await?;
     tx.commit().await.map_err(failed("commit"))?;
     let mut document = json!(report);
     document["action"] = json!("submit");

@@ -1,4 +1,4 @@
-//! `GET /metrics`, for Prometheus: off unless it is asked for, and no part of the OpenAPI document.
+//! `GET /metrics`, for Prometheus: off unless requested, and no part of the OpenAPI document.
 
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ impl Scrapes {
     /// [`Error::Config`] when the variable is neither `on` nor `off`.
     pub fn from_settings(
         lookup: Lookup<'_>,
-        asked: bool,
+        always: bool,
         is_loopback: bool,
     ) -> Result<Self, Error> {
         let is_on = match lookup(METRICS).as_deref() {
-            None | Some("off") => asked,
+            None | Some("off") => always,
             Some("on") => true,
             Some(other) => {
                 let text = format!("{METRICS}: must be on or off, got {other:?}");
@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn metrics_are_off_unless_they_are_asked_for_and_open_on_loopback_alone() {
-        let scrapes = |value: Option<&str>, asked, is_loopback| {
+        let scrapes = |value: Option<&str>, always, is_loopback| {
             let value = value.map(str::to_owned);
             Scrapes::from_settings(
                 &|name| value.clone().filter(|_| name == METRICS),
-                asked,
+                always,
                 is_loopback,
             )
         };

@@ -82,13 +82,13 @@ async fn entity(
 async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<Response, Problem> {
     let caller = posted.caller;
     caller.speak_for(&mut posted.json, &["client_id", "user_id"])?;
-    let asked = Confirmation::of(&posted.json)?;
+    let wanted = Confirmation::of(&posted.json)?;
     let place = place.ok();
     let place = place.and_then(|Path((patient, id))| Some((uuid(&patient)?, uuid(&id)?)));
     let (patient_id, id) = place.ok_or_else(nothing)?;
     caller.reach(patient_id)?;
     let confirmed = posted.committed(move |tx| {
-        Box::pin(async move { record::confirm(tx, patient_id, id, &asked).await })
+        Box::pin(async move { record::confirm(tx, patient_id, id, &wanted).await })
     });
     match confirmed.await? {
         Confirmed::Active(data) => Ok(Json(Data { data: *data }).into_response()),

@@ -48,10 +48,10 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// # Errors
 /// [`Error::Config`] if the address cannot be used, or must not be used because callers would not be
 /// authenticated.
-pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
+pub async fn run(ask: Ask, request: Serve) -> Result<Answer, Error> {
     // Before anybody is told that it listens: a signal must not end the process without its answer.
     let stop = stop_signal();
-    let listen = asked.listen;
+    let listen = request.listen;
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() && !listen.ip().is_loopback() {
         return Err(Error::Config(format!(
@@ -65,7 +65,7 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
                 .to_owned(),
         ));
     }
-    let scrapes = Scrapes::from_settings(&environment, asked.metrics, listen.ip().is_loopback())?;
+    let scrapes = Scrapes::from_settings(&environment, request.metrics, listen.ip().is_loopback())?;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);

@@ -33,8 +33,8 @@ fn follow_up() -> NewEvent {
 
 // leases
 
-// Postgres forgets live rows of a GiST index whose first page is split while one statement looks into it several
-// times, and passes dead rows at the first look.
+// Postgres forgets live rows of a GiST index whose first page is split while one statement looks into it
+// several times, and passes dead rows at the first look.
 #[tokio::test]
 async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
     let db = probe_database().await;

@@ -5,8 +5,8 @@
 //!
 //! - `experiments`: one idea per file: what is broken, and how it is repaired
 //! - `world`: a cluster that can crash, and the folder of evidence; `fleet`: the processes
-//! - `proxy` and `served`, shared with the integration tests: a connection on which answers get lost, and what
-//!   `scripts/postgres.py` serves
+//! - `proxy` and `served`, shared with the integration tests: a connection on which answers get lost, and
+//!   what `scripts/postgres.py` serves
 //! - `actor`: the processes, which are this program started again
 //! - `watch`: constantly checks for states that must never exist
 //! - `journal`: the records of the processes; `checker`: the verdict, and `leases` the part about leases;

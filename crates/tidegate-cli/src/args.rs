@@ -153,7 +153,7 @@ pub struct PublishArgs {
 #[derive(Args)]
 pub struct DrainArgs {
     #[command(flatten)]
-    pub asked: DrainRequest,
+    pub request: DrainRequest,
     /// Continue after the budget is spent, as long as events are ready and the drain makes progress.
     #[arg(long, conflicts_with = "max_events")]
     pub until_empty: bool,

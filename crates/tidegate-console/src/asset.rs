@@ -62,8 +62,8 @@ pub(crate) static ICON: LazyLock<Asset> = LazyLock::new(|| {
 /// Serves one of them.
 pub(crate) async fn serve(Path(name): Path<String>) -> Response {
     let all = [&*STYLE, &*CODE, &*HTMX, &*ICON];
-    let asked = format!("/assets/{name}");
-    let Some(asset) = all.into_iter().find(|asset| asset.path == asked) else {
+    let path = format!("/assets/{name}");
+    let Some(asset) = all.into_iter().find(|asset| asset.path == path) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let headers = [

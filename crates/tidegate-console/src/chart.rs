@@ -43,10 +43,10 @@ pub(crate) fn name(span: Span) -> &'static str {
 /// The start of a step, as a time or a date.
 fn label(span: Span, at: u64) -> String {
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
-    let told = humantime::format_rfc3339_seconds(at).to_string();
+    let text = humantime::format_rfc3339_seconds(at).to_string();
     let part = match span {
-        Span::Hour | Span::Day => told.get(11..16),
-        Span::Month => told.get(5..10),
+        Span::Hour | Span::Day => text.get(11..16),
+        Span::Month => text.get(5..10),
     };
     part.unwrap_or_default().to_owned()
 }
@@ -250,7 +250,7 @@ pub(crate) fn spread(figures: &KindFigures) -> Markup {
         .max()
         .unwrap_or_default()
         .max(1);
-    let told: Vec<String> = figures
+    let text: Vec<String> = figures
         .within
         .iter()
         .map(|(bound, events)| {
@@ -261,7 +261,7 @@ pub(crate) fn spread(figures: &KindFigures) -> Markup {
             format!("{bound}: {}", share(*events, total))
         })
         .collect();
-    let told = told.join(", ");
+    let text = text.join(", ");
     let bounds = [
         Some(50),
         Some(250),
@@ -281,8 +281,8 @@ pub(crate) fn spread(figures: &KindFigures) -> Markup {
             .map_or(0, |(_, events)| *events)
     };
     html! {
-        svg.spread role="img" aria-label=(told) viewBox="0 0 90 24" width="90" height="24" {
-            title { (told) }
+        svg.spread role="img" aria-label=(text) viewBox="0 0 90 24" width="90" height="24" {
+            title { (text) }
             @for (place, bound) in bounds.iter().enumerate() {
                 @let height = if events(bound) == 0 { 1 } else { (events(bound) * 23 / most).max(2) };
                 rect class=(if events(bound) == 0 { "none" } else { "good" }) x=(place * 10) y=(24 - height) width="8" height=(height) {}
@@ -311,13 +311,13 @@ mod tests {
         let mut step = Step::default();
         (step.at, step.completed, step.failed) = (86_400, 8, 2);
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_430);
-        let told = ended(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
+        let text = ended(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
         assert!(
-            told.contains("10 events finished in the last hour: 0 rejected, 2 failed"),
-            "{told}"
+            text.contains("10 events finished in the last hour: 0 rejected, 2 failed"),
+            "{text}"
         );
-        assert!(told.contains("url(#hatch)") && !told.contains("style="));
-        let told = failures(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
-        assert!(told.contains("20.0 % of the events"), "{told}");
+        assert!(text.contains("url(#hatch)") && !text.contains("style="));
+        let text = failures(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
+        assert!(text.contains("20.0 % of the events"), "{text}");
     }
 }

@@ -71,7 +71,7 @@ impl Seen {
     }
 }
 
-async fn run<F>(told: Arc<watch::Sender<Seen>>, examine: F)
+async fn run<F>(seen: Arc<watch::Sender<Seen>>, examine: F)
 where
     F: Future<Output = Result<DoctorReport, Error>> + Send + 'static,
 {
@@ -86,7 +86,7 @@ where
         }
     };
     let at = SystemTime::now();
-    told.send_replace(Seen {
+    seen.send_replace(Seen {
         last: Some(Arc::new(Examined { at, result })),
         is_running: false,
     });

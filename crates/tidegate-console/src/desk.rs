@@ -51,8 +51,8 @@ impl Desk {
     }
 
     /// Leads to another page, which shows the message.
-    pub(crate) fn lead(&self, to: &str, told: &str) -> Response {
-        let cookie = flash::carried(told, &self.shared.settings);
+    pub(crate) fn lead(&self, to: &str, text: &str) -> Response {
+        let cookie = flash::carried(text, &self.shared.settings);
         let cookie = cookie.map(|cookie| [(SET_COOKIE, cookie)]);
         (cookie, Redirect::to(to)).into_response()
     }

@@ -17,16 +17,16 @@ const LONGEST: usize = 600;
 /// Reads the message from a request's cookie.
 pub(crate) fn brought(headers: &HeaderMap) -> Option<String> {
     let encoded = cookie(headers, NAME)?;
-    let told = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
-    (!told.is_empty()).then_some(told)
+    let shown = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
+    (!shown.is_empty()).then_some(shown)
 }
 
 /// The cookie that carries a message to the next page.
 pub(crate) fn carried(text: &str, settings: &Settings) -> Option<HeaderValue> {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = text.lines().map(words).collect();
-    let told: String = lines.join("\n").chars().take(LONGEST).collect();
-    settings.cookie(NAME, &URL_SAFE_NO_PAD.encode(told), Some(60))
+    let shown: String = lines.join("\n").chars().take(LONGEST).collect();
+    settings.cookie(NAME, &URL_SAFE_NO_PAD.encode(shown), Some(60))
 }
 
 /// The cookie that deletes the message.

@@ -86,24 +86,24 @@ fn given(request: &Parts) -> Option<Given> {
     given.or_else(|| layer().map(Given::Layer))
 }
 
-async fn admitted(guard: &Guard, asked: &Parts) -> Result<Identity, Problem> {
+async fn admitted(guard: &Guard, parts: &Parts) -> Result<Identity, Problem> {
     let settings = &guard.shared.settings;
     let by_password = settings.auth.has_passwords();
-    if settings.behind_tls && !came_through_tls(&asked.headers) {
+    if settings.behind_tls && !came_through_tls(&parts.headers) {
         return Err(Problem::refused(&Refusal::NotPrivate, by_password));
     }
-    let peer = asked.extensions.get::<Peer>().copied();
+    let peer = parts.extensions.get::<Peer>().copied();
     let peer = peer.unwrap_or_default();
     let identified = settings
         .auth
-        .identify(&asked.headers, peer, given(asked).as_ref())
+        .identify(&parts.headers, peer, given(parts).as_ref())
         .await;
     let identity = identified.map_err(|refusal| Problem::refused(&refusal, by_password))?;
     if !guard.pace.allows(&identity.name) {
         return Err(Problem::too_often(1));
     }
-    if !is_safe(&asked.method) {
-        if !is_our_own(&asked.headers) {
+    if !is_safe(&parts.method) {
+        if !is_our_own(&parts.headers) {
             return Err(Problem::forbidden(
                 "The request did not come from a page of this console.",
             ));

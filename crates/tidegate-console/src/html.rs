@@ -36,7 +36,7 @@ pub(crate) fn nothing() -> Markup {
 pub(crate) fn field(value: &Value) -> Markup {
     match value {
         Value::Null => nothing(),
-        Value::String(told) => short(told),
+        Value::String(shown) => short(shown),
         other => html! { (other.to_string()) },
     }
 }
@@ -44,14 +44,14 @@ pub(crate) fn field(value: &Value) -> Markup {
 /// Formats a number with thousands separators.
 pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
-    let mut told = String::new();
+    let mut shown = String::new();
     for (place, digit) in digits.chars().enumerate() {
         if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            told.push(',');
+            shown.push(',');
         }
-        told.push(digit);
+        shown.push(digit);
     }
-    told
+    shown
 }
 
 /// Formats a share as a percentage.
@@ -108,18 +108,18 @@ pub(crate) fn moment(text: &str) -> Option<SystemTime> {
 
 /// Renders a time and its distance from now.
 pub(crate) fn time(value: &Value) -> Markup {
-    let Some(told) = value.as_str() else {
+    let Some(shown) = value.as_str() else {
         return nothing();
     };
-    match moment(told) {
+    match moment(shown) {
         Some(at) => instant(at),
-        None => short(told),
+        None => short(shown),
     }
 }
 
 /// As [`time`], for an optional time.
-pub(crate) fn time_of(told: Option<&str>) -> Markup {
-    time(&told.map_or(Value::Null, |told| Value::String(told.to_owned())))
+pub(crate) fn time_of(shown: Option<&str>) -> Markup {
+    time(&shown.map_or(Value::Null, |shown| Value::String(shown.to_owned())))
 }
 
 /// As [`time`], for a time that was not read as text.
@@ -151,8 +151,8 @@ pub(crate) fn distance(at: SystemTime, now: SystemTime) -> String {
 }
 
 /// Renders the age of a time.
-pub(crate) fn age(told: Option<&str>) -> Markup {
-    let Some(at) = told.and_then(moment) else {
+pub(crate) fn age(shown: Option<&str>) -> Markup {
+    let Some(at) = shown.and_then(moment) else {
         return nothing();
     };
     let exact = humantime::format_rfc3339_millis(at).to_string();
@@ -260,7 +260,7 @@ pub(crate) fn select(label: &str, name: &str, chosen: &str, choices: &[(&str, &s
     html! {
         label { span { (label) }
             select name=(name) {
-                @for (value, told) in choices { option value=(value) selected[*value == chosen] { (told) } }
+                @for (value, shown) in choices { option value=(value) selected[*value == chosen] { (shown) } }
             }
         }
     }
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(number(0), "0");
         assert_eq!(number(1_234_567), "1,234,567");
         assert_eq!(number(999), "999");
-        for (given, told) in [
+        for (given, shown) in [
             (999, "999 ms"),
             (1234, "1.2 s"),
             (65_000, "65 s"),
@@ -283,7 +283,7 @@ mod tests {
             (9_000_000, "2 h 30 min"),
             (200_000_000, "2 d 7 h"),
         ] {
-            assert_eq!(millis(given), told);
+            assert_eq!(millis(given), shown);
         }
         assert_eq!(bytes(999), "999 B");
         assert_eq!(bytes(1_500_000), "1.5 MB");

@@ -14,10 +14,10 @@ use crate::who::COOKIE;
 
 pub(crate) async fn login(
     State(shared): State<Arc<Shared>>,
-    Asked(asked): Asked,
+    Asked(request): Asked,
 ) -> Result<Response, Problem> {
     let settings = &shared.settings;
-    let session = asked
+    let session = request
         .text("token")
         .and_then(|token| settings.auth.open(token));
     let Some(session) = session else {

@@ -176,8 +176,8 @@ mod tests {
     }
 
     async fn ask(stream: &mut TcpStream) -> io::Result<()> {
-        let asked = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
-        stream.write_all(asked).await
+        let request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(request).await
     }
 
     #[tokio::test]

@@ -51,16 +51,16 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 ///
 /// # Errors
 /// [`Error::Config`] if an option is invalid, if strangers could get in, or if the address is not available.
-pub async fn console(ask: Ask, asked: Console) -> Result<Answer, Error> {
-    if let Some(What::HashPassword) = asked.what {
+pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
+    if let Some(What::HashPassword) = request.what {
         return hashed();
     }
     // Before anybody is told that it listens: a signal must not end the process without its answer.
     let stop = stop_signal();
-    let listen = asked.listen;
+    let listen = request.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
     let operator = ask.service.actor.as_deref();
-    let settings = asked.options.settings(Some(listen), operator)?;
+    let settings = request.options.settings(Some(listen), operator)?;
     let link = settings.auth.link().unwrap_or_default();
     let base = settings.base.path().to_owned();
     let listener = TcpListener::bind(listen).await.map_err(failed)?;

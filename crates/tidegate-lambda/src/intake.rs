@@ -108,9 +108,9 @@ async fn one(
 
 impl Tally {
     /// For a service that accepts it, the answer has exactly the format that AWS requires:
-    /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an envelope was
-    /// received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda sends less
-    /// for a while.
+    /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an
+    /// envelope was received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda
+    /// sends less for a while.
     fn answer(self, bearer: Bearer) -> Result<Value, Failure> {
         let Self {
             received,

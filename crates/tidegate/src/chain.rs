@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::error::Error;
 
 /// The most starts in a chain. AWS stops a chain after 16,
-/// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-recursion.html>, and a stopped chain looks like a failure.
-/// The next tick of the schedule begins a new chain.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-recursion.html>, and a stopped chain looks like a
+/// failure. The next tick of the schedule begins a new chain.
 pub const MOST_HOPS: u16 = 12;
 
 /// The place of a drain in a chain of drains that have started each other.

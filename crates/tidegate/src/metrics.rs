@@ -371,8 +371,8 @@ mod tests {
     #[test]
     fn services_that_do_not_answer_are_counted_and_paused_ones_are_not() {
         let named = |state| {
-            let told = json!({"service": "post", "state": state, "since": "", "failures": 5, "kinds": [], "places": 0, "waiting": 1});
-            serde_json::from_value(told).unwrap()
+            let text = json!({"service": "post", "state": state, "since": "", "failures": 5, "kinds": [], "places": 0, "waiting": 1});
+            serde_json::from_value(text).unwrap()
         };
         let met = DrainReport {
             services_down: ["open", "probing", "paused"].map(named).into(),

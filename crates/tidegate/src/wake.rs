@@ -32,7 +32,8 @@ const BETWEEN: Duration = Duration::from_millis(200);
 /// # use tidegate::{Database, NewEvent, publish};
 /// # use tidegate::chain::StartDrain;
 /// # use tidegate::wake::Waker;
-/// # async fn place(database: Database, function: Arc<dyn StartDrain>, event: NewEvent) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn place(database: Database, function: Arc<dyn StartDrain>, event: NewEvent)
+/// # -> Result<(), Box<dyn std::error::Error>> {
 /// let waker = Waker::new(database.clone(), function);
 /// let mut client = database.connect().await?;
 /// let transaction = client.transaction().await?;

@@ -24,8 +24,8 @@ pub struct ReceiveIssuing {
 ///
 /// # Errors
 /// As [`super::answer`].
-pub async fn receive_issuing(ask: Ask, asked: ReceiveIssuing) -> Result<Answer, Error> {
-    let message: Box<RawValue> = json_argument("--message", &asked.message)?;
+pub async fn receive_issuing(ask: Ask, request: ReceiveIssuing) -> Result<Answer, Error> {
+    let message: Box<RawValue> = json_argument("--message", &request.message)?;
     let unreadable = |error| Error::Invalid(format!("--message: {error}"));
     let message: Value = serde_json::from_str(message.get()).map_err(unreadable)?;
     let fields = json!({"message": message});

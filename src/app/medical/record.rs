@@ -37,18 +37,18 @@ pub async fn confirm(
     tx: &Transaction<'_>,
     patient_id: Uuid,
     id: Uuid,
-    asked: &Confirmation,
+    request: &Confirmation,
 ) -> Result<Confirmed, Error> {
     let (client, kind) = (tx.client(), EntityKind::Approval);
     let found = store::find(client, patient_id, &[(kind, id)]).await?;
     let Some(approval) = found.first() else {
         return Ok(Confirmed::Unknown);
     };
-    if approval.organization_id != asked.client_id {
+    if approval.organization_id != request.client_id {
         return Ok(Confirmed::Foreign);
     }
     match approval.status {
-        EntityStatus::New => activate(tx, patient_id, id, asked).await?,
+        EntityStatus::New => activate(tx, patient_id, id, request).await?,
         EntityStatus::Active => {}
         _ => return Ok(Confirmed::Over),
     }
@@ -62,16 +62,16 @@ async fn activate(
     tx: &Transaction<'_>,
     patient_id: Uuid,
     id: Uuid,
-    asked: &Confirmation,
+    request: &Confirmation,
 ) -> Result<(), Error> {
     let author = Author {
         event_id: None,
         event_kind: CONFIRMATION,
         common: Common {
-            request_id: &asked.request_id,
+            request_id: &request.request_id,
             patient_id,
-            user_id: asked.user_id,
-            client_id: asked.client_id,
+            user_id: request.user_id,
+            client_id: request.client_id,
         },
     };
     let change = EntityRow::change(EntityKind::Approval, id, EntityStatus::Active);

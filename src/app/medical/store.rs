@@ -203,8 +203,8 @@ pub(super) async fn write(
     author: &Author<'_>,
     rows: &[EntityRow],
 ) -> Result<(), Error> {
-    let asked = rows.len();
-    if asked == 0 {
+    let count = rows.len();
+    if count == 0 {
         return Ok(());
     }
     let common = &author.common;
@@ -218,12 +218,12 @@ pub(super) async fn write(
         &common.client_id,
     ];
     let written = query(client, stage, sql, &params).await?;
-    if written.len() == asked {
+    if written.len() == count {
         return Ok(());
     }
     let written = written.len();
     Err(Error::Invalid(format!(
-        "{stage}: wrote {written} of {asked} rows"
+        "{stage}: wrote {written} of {count} rows"
     )))
 }
 

@@ -84,8 +84,8 @@ impl Caller {
     /// # Errors
     /// 403 with the name of a field that contradicts the credential. A value that is not an id is left to the
     /// check of the request.
-    pub(super) fn speak_for(self, asked: &mut Value, names: &[&str]) -> Result<(), Problem> {
-        let Value::Object(fields) = asked else {
+    pub(super) fn speak_for(self, wanted: &mut Value, names: &[&str]) -> Result<(), Problem> {
+        let Value::Object(fields) = wanted else {
             return Ok(());
         };
         let own = [
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(left_out, filled);
         caller.speak_for(&mut left_out, all).unwrap();
         assert_eq!(left_out, filled, "the same said is no contradiction");
-        for (asked, names, is_refused) in [
+        for (wanted, names, is_refused) in [
             (json!({"client_id": theirs}), all, true),
             (json!({"patient_id": theirs}), all, true),
             (json!({"patient_id": theirs}), &all[..2], false),
@@ -406,8 +406,8 @@ mod tests {
             (json!({"client_id": null}), all, false),
             (json!([]), all, false),
         ] {
-            let spoken = caller.speak_for(&mut asked.clone(), names);
-            assert_eq!(spoken.is_err(), is_refused, "{asked}");
+            let spoken = caller.speak_for(&mut wanted.clone(), names);
+            assert_eq!(spoken.is_err(), is_refused, "{wanted}");
         }
         assert!(caller.reach(ours).is_ok() && caller.reach(theirs).is_err());
         assert!(Caller::default().reach(theirs).is_ok());

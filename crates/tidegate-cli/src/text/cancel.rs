@@ -2,7 +2,7 @@
 
 use tidegate::admin::CancelRequest;
 
-use super::{Text, events, rest, told};
+use super::{Text, changed, events, rest};
 
 /// Fails if the digest of a dry run does not match, or if the request names ids and none of these events
 /// could be cancelled.
@@ -16,7 +16,7 @@ impl Text for CancelRequest {
         } else {
             format!("cancelled {}", events(report.cancelled))
         }];
-        told(&mut lines, &report.changed);
+        changed(&mut lines, &report.changed);
         if report.begun > 0 {
             lines.push(format!(
                 "  {} may have a running handler; it is notified when its drain next renews its leases",

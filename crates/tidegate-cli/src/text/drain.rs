@@ -75,12 +75,12 @@ fn counts(report: &DrainReport) -> Table {
         table.add_row(vec![what.to_owned(), events.to_string()]);
     }
     if report.scheduled > 0 {
-        let told = report.scheduled.to_string();
-        table.add_row(vec!["periodic events published".to_owned(), told]);
+        let message = report.scheduled.to_string();
+        table.add_row(vec!["periodic events published".to_owned(), message]);
     }
     if report.still_running > 0 {
-        let told = report.still_running.to_string();
-        table.add_row(vec!["given up, but still running".to_owned(), told]);
+        let message = report.still_running.to_string();
+        table.add_row(vec!["given up, but still running".to_owned(), message]);
     }
     table
 }

@@ -61,7 +61,7 @@ fn state(state: ServiceState) -> &'static str {
 }
 
 /// Lists the kinds of changed events, and the first of them.
-fn told(lines: &mut Vec<String>, changed: &Changed) {
+fn changed(lines: &mut Vec<String>, changed: &Changed) {
     by_kind(lines, &changed.kinds);
     if !changed.ids.is_empty() {
         let first = &changed.ids[..changed.ids.len().min(SHOWN)];
@@ -102,11 +102,11 @@ fn more(lines: &mut Vec<String>, count: u64) {
 }
 
 fn ids(ids: &[i64]) -> String {
-    let mut told: Vec<String> = ids.iter().take(SHOWN).map(ToString::to_string).collect();
+    let mut message: Vec<String> = ids.iter().take(SHOWN).map(ToString::to_string).collect();
     if ids.len() > SHOWN {
-        told.push(format!("and {} more", ids.len() - SHOWN));
+        message.push(format!("and {} more", ids.len() - SHOWN));
     }
-    told.join(", ")
+    message.join(", ")
 }
 
 fn events(count: u64) -> String {

@@ -2,7 +2,7 @@
 
 use tidegate::admin::RescheduleRequest;
 
-use super::{Text, events, ids, rest, told};
+use super::{Text, changed, events, ids, rest};
 
 /// Fails if the digest of a dry run does not match, or if the request names ids and none of these events
 /// could be rescheduled.
@@ -19,7 +19,7 @@ impl Text for RescheduleRequest {
         } else {
             format!("rescheduled {}", events(report.rescheduled))
         }];
-        told(&mut lines, &report.changed);
+        changed(&mut lines, &report.changed);
         if report.past_deadline > 0 {
             lines.push(format!(
                 "{} would start after the deadline, and will end as expired: {}",

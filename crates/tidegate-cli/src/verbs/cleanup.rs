@@ -13,10 +13,10 @@ use crate::answer::{Answer, Failed};
 
 pub async fn cleanup(
     service: &Service,
-    asked: &CleanupRequest,
+    request: &CleanupRequest,
     json: bool,
 ) -> Result<Answer, Failed> {
-    let options = asked.over(service.options.budget, service.actor.clone());
+    let options = request.over(service.options.budget, service.actor.clone());
     let mut hooks = CleanupHooks {
         stop: Some(stopped_by_signal()),
         ..CleanupHooks::default()
@@ -26,7 +26,7 @@ pub async fn cleanup(
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    Ok(answered(asked, &report?)?)
+    Ok(answered(request, &report?)?)
 }
 
 /// Shows a spinner without an end, because the number of rows to remove is only known when they are removed.

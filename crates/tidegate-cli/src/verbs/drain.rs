@@ -13,7 +13,7 @@ use crate::answer::{Answer, Failed};
 use crate::args::DrainArgs;
 
 pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
-    let options = args.asked.over(&service.options);
+    let options = args.request.over(&service.options);
     // Handlers have their own runtime. If they block all its threads, this process can still be stopped.
     let handlers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -49,7 +49,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    Ok(answered(&args.asked, &drained?)?)
+    Ok(answered(&args.request, &drained?)?)
 }
 
 /// Shows a bar that follows the run's counts: finished events out of all events, the rate, the time left.

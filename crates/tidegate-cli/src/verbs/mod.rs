@@ -22,7 +22,7 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Publish(args) => publish::publish(service, args).await,
         Verb::Drain(args) => drain::drain(service, &args, json).await,
         Verb::Status(args) => status::status(service, &args, json).await,
-        Verb::Listed(Request::Cleanup(asked)) => cleanup::cleanup(service, &asked, json).await,
+        Verb::Listed(Request::Cleanup(wanted)) => cleanup::cleanup(service, &wanted, json).await,
         Verb::Listed(request) => Ok(listed(service, &request).await?),
         Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => Err(no_verb().into()),
     }
@@ -36,7 +36,7 @@ macro_rules! answer_listed {
         /// As [`Service::run`].
         pub async fn listed(service: &Service, request: &Request) -> Result<Answer, Error> {
             match request {
-                $($(Request::$name(asked) => run(service, asked).await,)+)*
+                $($(Request::$name(wanted) => run(service, wanted).await,)+)*
                 Request::Further { .. } => Err(no_verb()),
             }
         }
@@ -45,15 +45,15 @@ macro_rules! answer_listed {
 
 tidegate::each_verb!(answer_listed);
 
-async fn run<V: Text>(service: &Service, asked: &V) -> Result<Answer, Error> {
-    answered(asked, &service.run(asked).await?)
+async fn run<V: Text>(service: &Service, wanted: &V) -> Result<Answer, Error> {
+    answered(wanted, &service.run(wanted).await?)
 }
 
 /// Returns the answer with this report.
-fn answered<V: Text>(asked: &V, report: &V::Report) -> Result<Answer, Error> {
+fn answered<V: Text>(wanted: &V, report: &V::Report) -> Result<Answer, Error> {
     Ok(Answer {
-        code: asked.code(report),
-        ..Answer::new(document(report)?, asked.text(report))
+        code: wanted.code(report),
+        ..Answer::new(document(report)?, wanted.text(report))
     })
 }
 

@@ -8,9 +8,9 @@ use crate::args::New;
 use crate::report::Written;
 use crate::starter;
 
-pub fn new(asked: &New) -> Result<Answer, Error> {
-    let files = starter::write(&asked.name, asked.tidegate.as_deref())?;
-    let folder = asked.name.display().to_string();
+pub fn new(request: &New) -> Result<Answer, Error> {
+    let files = starter::write(&request.name, request.tidegate.as_deref())?;
+    let folder = request.name.display().to_string();
     let text = format!(
         "{}\n\nwritten to {folder}; run the tests, then read README.md:\n  cd {folder}\n  make test",
         files.join("\n")

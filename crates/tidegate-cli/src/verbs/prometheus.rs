@@ -21,19 +21,19 @@ pub async fn status(service: &Service, output: Option<&Path>) -> Result<Answer, 
     if let Some(path) = output {
         check(path)?;
     }
-    let told = metrics(&service.database, Format::Text).await;
-    let text = match &told {
+    let shown = metrics(&service.database, Format::Text).await;
+    let text = match &shown {
         Ok(text) => text.clone(),
         Err(_) => down(Format::Text),
     };
     if let Some(path) = output {
         let written = replace(path, &text);
         written.map_err(|error| Error::Config(format!("--output: {}: {error}", path.display())))?;
-        told?;
+        shown?;
         let name = path.display().to_string();
         return Ok(Answer::new(Value::Null, format!("written to {name}")));
     }
-    if let Err(error) = told {
+    if let Err(error) = shown {
         crate::answer::print(text.trim_end());
         return Err(error.into());
     }

@@ -15,11 +15,11 @@ use crate::problem::Problem;
 /// The entries on a page.
 const LISTED: u32 = 50;
 
-pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Result<Response, Problem> {
     let request = AuditRequest {
-        before: asked.number("before")?,
-        actor: asked.owned("actor"),
-        action: asked.owned("action"),
+        before: wanted.number("before")?,
+        actor: wanted.owned("actor"),
+        action: wanted.owned("action"),
         limit: LISTED,
     };
     let entries = desk.service().audit(&request).await?;
@@ -28,26 +28,26 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let body = html! {
         @if entries.is_empty() { (empty("No entry matches.")) } @else { (list(desk.base(), &entries)) }
         nav.pages aria-label="Pages" {
-            @if let Some(next) = next { a rel="next" href=(page(desk.base(), &asked).with("before", &next.to_string())) { "Older →" } }
+            @if let Some(next) = next { a rel="next" href=(page(desk.base(), &wanted).with("before", &next.to_string())) { "Older →" } }
         }
     };
     // The command line has no verb for the audit.
     let command =
         "psql \"$DATABASE_URL\" -c 'SELECT * FROM tidegate.audit ORDER BY id DESC LIMIT 50'";
     Ok(Page::new(Place::Audit, "Audit", command, body)
-        .fixed(filters(desk.base(), &asked))
+        .fixed(filters(desk.base(), &wanted))
         .answer(&desk))
 }
 
-fn page(base: &Base, asked: &Fields) -> crate::link::Link {
-    let given = |name| asked.text(name).unwrap_or_default();
+fn page(base: &Base, wanted: &Fields) -> crate::link::Link {
+    let given = |name| wanted.text(name).unwrap_or_default();
     base.to("/audit")
         .with("actor", given("actor"))
         .with("action", given("action"))
 }
 
-fn filters(base: &Base, asked: &Fields) -> Markup {
-    let given = |name| asked.text(name).unwrap_or_default();
+fn filters(base: &Base, wanted: &Fields) -> Markup {
+    let given = |name| wanted.text(name).unwrap_or_default();
     html! {
         search { form.filters method="get" action=(base.to("/audit")) {
             (input("Operator", "actor", given("actor"), ""))

@@ -23,12 +23,12 @@ const SPANS: [(&str, &str, &str, u64); 4] = [
     ("month", "the last 30 days", "30d", 30 * 24),
 ];
 
-pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
     let span = SPANS
         .iter()
-        .find(|(name, ..)| asked.text("span") == Some(name));
+        .find(|(name, ..)| request.text("span") == Some(name));
     let (span, _, since, hours) = *span.unwrap_or(&SPANS[0]);
-    let kind = asked.text("kind");
+    let kind = request.text("kind");
     let letters = desk
         .service()
         .dead_letters(Duration::from_hours(hours), kind)

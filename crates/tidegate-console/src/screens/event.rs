@@ -21,7 +21,7 @@ use crate::problem::Problem;
 pub(super) async fn show(
     desk: Desk,
     Path(id): Path<String>,
-    Asked(asked): Asked,
+    Asked(request): Asked,
 ) -> Result<Response, Problem> {
     let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
     let dossier = desk.service().dossier(id, desk.shows_content()).await?;
@@ -33,7 +33,7 @@ pub(super) async fn show(
         (work(&dossier))
         (facts(base, &dossier))
         @match &dossier.content {
-            Some(content) => { (errors(content)) (documents(base, id, content, &asked)) }
+            Some(content) => { (errors(content)) (documents(base, id, content, &request)) }
             None => { (last_error(one)) (hidden(&desk)) }
         }
         @if let Some(lineage) = &dossier.lineage { (family(base, lineage, id)) }
@@ -138,7 +138,7 @@ fn errors(content: &Content) -> Markup {
     html! { section { h2 { "Failed attempts" } (table) } }
 }
 
-fn documents(base: &Base, id: i64, content: &Content, asked: &Fields) -> Markup {
+fn documents(base: &Base, id: i64, content: &Content, request: &Fields) -> Markup {
     let shown = [
         ("payload", "Payload", &content.payload),
         ("result", "Results", &content.result),
@@ -150,7 +150,7 @@ fn documents(base: &Base, id: i64, content: &Content, asked: &Fields) -> Markup 
                 section {
                     h2 { (title) }
                     @if name == "payload" && content.is_sealed() { p { (chip("idle", "▪", "sealed")) " Only programs that have the key can read it." } }
-                    (laid_out(base, id, name, title, document, asked.text("whole") == Some(name)))
+                    (laid_out(base, id, name, title, document, request.text("whole") == Some(name)))
                 }
             } @else if name == "payload" { section { h2 { (title) } (empty("None.")) } }
         }

@@ -24,10 +24,10 @@ const LISTED: u32 = 50;
 /// The most events on a page.
 const MOST_LISTED: u32 = 500;
 
-pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Result<Response, Problem> {
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
-    let limit = asked.number("limit")?.unwrap_or(LISTED);
-    let mut bounded = asked.clone();
+    let limit = wanted.number("limit")?.unwrap_or(LISTED);
+    let mut bounded = wanted.clone();
     bounded.set("limit", &limit.clamp(1, MOST_LISTED).to_string());
     let Request::List(request) = verb.request(&desk, &bounded, Intent::Direct)? else {
         return Err(Problem::not_found());
@@ -36,14 +36,14 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let body = html! {
         @if report.events.is_empty() { (empty(if report.searched.is_some() { "No event matches so far." } else { "No event matches these filters." })) }
         @else { (picks(&desk, &list(desk.base(), &report.events, desk.may_act()))) }
-        @if let Some(searched) = &report.searched { (reach(searched, asked.is_set("before"))) }
-        (pages(desk.base(), &asked, &report))
+        @if let Some(searched) = &report.searched { (reach(searched, wanted.is_set("before"))) }
+        (pages(desk.base(), &wanted, &report))
     };
     let said = format!("{} events are listed.", number(report.events.len() as u64));
-    let page = Page::new(Place::Events, "Events", verb.command(&asked, ""), body)
-        .fixed(filters(&desk, verb, &asked));
+    let page = Page::new(Place::Events, "Events", verb.command(&wanted, ""), body)
+        .fixed(filters(&desk, verb, &wanted));
     // Later pages are for reading and do not renew themselves.
-    let page = if asked.is_set("before") {
+    let page = if wanted.is_set("before") {
         page
     } else {
         page.renewing(said)
@@ -51,24 +51,24 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     Ok(page.answer(&desk))
 }
 
-fn filters(desk: &Desk, verb: Action, asked: &Fields) -> Markup {
+fn filters(desk: &Desk, verb: Action, wanted: &Fields) -> Markup {
     let base = desk.base();
     html! {
         search {
             form.filters method="get" action=(base.to("/events")) {
-                @for field in FILTERS.iter().filter_map(|name| verb.field(name)) { (field.input(asked)) }
+                @for field in FILTERS.iter().filter_map(|name| verb.field(name)) { (field.input(wanted)) }
                 button.primary { "Filter" }
             }
         }
-        (links(desk, asked))
+        (links(desk, wanted))
         @if desk.may_act() {
-            p.actions { a.button href=(base.to("/publish").with("kind", asked.text("kind").unwrap_or_default())) { "Publish an event …" } " " a.button href=(base.to("/actions/forget")) { "Forget …" } " " a.button href=(base.to("/actions")) { "All actions" } }
+            p.actions { a.button href=(base.to("/publish").with("kind", wanted.text("kind").unwrap_or_default())) { "Publish an event …" } " " a.button href=(base.to("/actions/forget")) { "Forget …" } " " a.button href=(base.to("/actions")) { "All actions" } }
         }
-        @if FILTERS.iter().any(|name| asked.is_set(name)) {
+        @if FILTERS.iter().any(|name| wanted.is_set(name)) {
             ul.chips aria-label="Filters" {
                 @for name in FILTERS {
-                    @if let Some(value) = asked.text(name) {
-                        li { span { (name) " " bdi { (value) } } a href=(filtered(base, asked, name)) { span aria-hidden="true" { "✕" } span.unseen { "without " (name) } } }
+                    @if let Some(value) = wanted.text(name) {
+                        li { span { (name) " " bdi { (value) } } a href=(filtered(base, wanted, name)) { span aria-hidden="true" { "✕" } span.unseen { "without " (name) } } }
                     }
                 }
                 li.all { a href=(base.to("/events")) { "without filters" } }
@@ -78,11 +78,11 @@ fn filters(desk: &Desk, verb: Action, asked: &Fields) -> Markup {
 }
 
 /// Links to the actions on all events of a list, if its filter is one for live events.
-fn links(desk: &Desk, asked: &Fields) -> Markup {
+fn links(desk: &Desk, wanted: &Fields) -> Markup {
     let is_narrow = ["kind", "group", "correlation"]
         .iter()
-        .any(|name| asked.is_set(name));
-    let is_live = asked
+        .any(|name| wanted.is_set(name));
+    let is_live = wanted
         .text("status")
         .is_none_or(|status| ["PENDING", "PROCESSING"].contains(&status));
     if !desk.may_act() || !is_narrow || !is_live {
@@ -93,11 +93,11 @@ fn links(desk: &Desk, asked: &Fields) -> Markup {
         ["kind", "group", "status", "since", "until"]
             .iter()
             .fold(link, |link, name| {
-                link.with(name, asked.text(name).unwrap_or_default())
+                link.with(name, wanted.text(name).unwrap_or_default())
             })
             .with(
                 "correlation_id",
-                asked.text("correlation").unwrap_or_default(),
+                wanted.text("correlation").unwrap_or_default(),
             )
     };
     html! {
@@ -110,10 +110,10 @@ fn links(desk: &Desk, asked: &Fields) -> Markup {
 }
 
 /// A link to the list without one of the filters.
-fn filtered(base: &Base, asked: &Fields, without: &str) -> Link {
+fn filtered(base: &Base, wanted: &Fields, without: &str) -> Link {
     let kept = FILTERS.iter().filter(|name| **name != without);
     kept.fold(base.to("/events"), |link, name| {
-        link.with(name, asked.text(name).unwrap_or_default())
+        link.with(name, wanted.text(name).unwrap_or_default())
     })
 }
 
@@ -130,13 +130,13 @@ fn reach(searched: &Searched, is_further: bool) -> Markup {
     }
 }
 
-fn pages(base: &Base, asked: &Fields, report: &SearchReport) -> Markup {
-    let first = filtered(base, asked, "");
+fn pages(base: &Base, wanted: &Fields, report: &SearchReport) -> Markup {
+    let first = filtered(base, wanted, "");
     html! {
         nav.pages aria-label="Pages" {
-            @if asked.is_set("before") { a href=(first) { "← Newest" } }
+            @if wanted.is_set("before") { a href=(first) { "← Newest" } }
             @if let Some(next) = report.next {
-                a href=(first.clone().with("limit", asked.text("limit").unwrap_or_default()).with("before", &next.to_string())) rel="next" { @if report.searched.is_some() { "Search further →" } @else { "Older →" } }
+                a href=(first.clone().with("limit", wanted.text("limit").unwrap_or_default()).with("before", &next.to_string())) rel="next" { @if report.searched.is_some() { "Search further →" } @else { "Older →" } }
             }
         }
     }

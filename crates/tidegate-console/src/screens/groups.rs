@@ -18,8 +18,8 @@ use crate::problem::Problem;
 /// The most live events on a group's page.
 const SHOWN: u32 = 100;
 
-pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    if let Some(key) = asked.text("key") {
+pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+    if let Some(key) = request.text("key") {
         return group(&desk, key).await;
     }
     let overview = desk.service().overview().await?;

@@ -29,8 +29,8 @@ const POLICY: [(&str, &str); 7] = [
     ("batch_within", "batch_within_ms"),
 ];
 
-pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    let span = span(&asked);
+pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+    let span = span(&request);
     let service = desk.service();
     let (kinds, overview, ended) =
         tokio::try_join!(service.kinds(), service.overview(), service.ended(span))?;
@@ -51,9 +51,9 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
 pub(super) async fn one(
     desk: Desk,
     Path(name): Path<String>,
-    Asked(asked): Asked,
+    Asked(request): Asked,
 ) -> Result<Response, Problem> {
-    let span = span(&asked);
+    let span = span(&request);
     let service = desk.service();
     let (kinds, course, ended) = tokio::try_join!(
         service.kinds(),

@@ -19,8 +19,8 @@ use crate::problem::Problem;
 /// The most kinds in the table. With thousands the page would be too large for an answer of Lambda.
 const MOST_KINDS: usize = 300;
 
-pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    let span = span(&asked);
+pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+    let span = span(&request);
     let service = desk.service();
     let (overview, course, ended) = tokio::try_join!(
         service.overview(),
@@ -112,13 +112,13 @@ fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup>
     }
     let blocked = overview.blocked.len();
     if blocked > 0 {
-        let told = if blocked >= 100 {
+        let text = if blocked >= 100 {
             "100 or more".to_owned()
         } else {
             number(blocked as u64)
         };
         needs.push(html! {
-            (chip("warn", "!", "blocked")) " " a href=(base.to("/groups")) { (told) " groups" } " wait for their first event"
+            (chip("warn", "!", "blocked")) " " a href=(base.to("/groups")) { (text) " groups" } " wait for their first event"
         });
     }
     if sum.failed + sum.rejected > 0 {

@@ -11,11 +11,11 @@ use crate::html::{input, reason};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
     desk.permitted()?;
     let kinds = desk.service().kinds().await?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();
-    let body = form(&desk, &names, asked.text("kind").unwrap_or_default());
+    let body = form(&desk, &names, request.text("kind").unwrap_or_default());
     let command = "tidegate publish KIND --payload '{}'";
     Ok(Page::new(Place::Events, "Publish an event", command, body).answer(&desk))
 }

@@ -304,8 +304,8 @@ mod tests {
 
     #[test]
     fn a_cleanup_takes_what_is_not_asked_from_the_settings() {
-        let asked = json!({"action": "cleanup", "dry_run": true, "older_than": "1h"});
-        let Request::Cleanup(cleanup) = decode(asked).unwrap() else {
+        let query = json!({"action": "cleanup", "dry_run": true, "older_than": "1h"});
+        let Request::Cleanup(cleanup) = decode(query).unwrap() else {
             panic!("not a cleanup")
         };
         let options = cleanup.over(Duration::from_secs(7), None);
@@ -370,13 +370,13 @@ mod tests {
 
     #[test]
     fn an_action_of_the_programs_own_has_fields_of_its_own() {
-        let asked = decode(json!({"action": "greet", "whom": "all"})).unwrap();
+        let query = decode(json!({"action": "greet", "whom": "all"})).unwrap();
         let fields = json!({"whom": "all"});
         let expected = Request::Further {
             action: "greet".to_owned(),
             fields,
         };
-        assert_eq!(asked, expected);
+        assert_eq!(query, expected);
     }
 
     #[test]

@@ -63,14 +63,14 @@ impl ListRequest {
     /// # Errors
     /// [`Error::Invalid`] if there is no such status.
     fn status(&self) -> Result<Option<&'static str>, Error> {
-        let Some(asked) = &self.status else {
+        let Some(wanted) = &self.status else {
             return Ok(None);
         };
         let mut known = STATUSES.into_iter();
-        let status = known.find(|status| status.eq_ignore_ascii_case(asked));
+        let status = known.find(|status| status.eq_ignore_ascii_case(wanted));
         status.map(Some).ok_or_else(|| {
             let list = STATUSES.join(", ");
-            Error::Invalid(format!("status: must be one of {list}, got {asked:?}"))
+            Error::Invalid(format!("status: must be one of {list}, got {wanted:?}"))
         })
     }
 
@@ -212,26 +212,26 @@ struct Floor {
 
 impl Service {
     /// Returns a page of events, newest first, as [`ListRequest`] does. But it looks at no more than
-    /// [`SEARCHED`] live and [`SEARCHED`] finished events, so it takes the same time for a queue and a log of
+    /// 50,000 live and 50,000 finished events, so it takes the same time for a queue and a log of
     /// any size.
     ///
     /// # Errors
     /// As of [`ListRequest`]. An unknown kind is only refused once all events have been searched.
-    pub async fn search(&self, asked: &ListRequest) -> Result<SearchReport, Error> {
+    pub async fn search(&self, wanted: &ListRequest) -> Result<SearchReport, Error> {
         let client = self.looking_with(BY_INDEX).await?;
-        let floor: Option<Floor> = match asked.is_searched(asked.status()?) {
+        let floor: Option<Floor> = match wanted.is_searched(wanted.status()?) {
             // It reaches all events, or finds by an index those that match.
             (false, false) => None,
             (live, logged) => {
                 let values: &[&(dyn ToSql + Sync)] =
-                    &[&asked.before, &live, &logged, &i64::from(SEARCHED)];
+                    &[&wanted.before, &live, &logged, &i64::from(SEARCHED)];
                 document(&client, &SEARCH_FLOOR, values).await?
             }
         };
-        let is_all = floor.is_none() && asked.before.is_none();
+        let is_all = floor.is_none() && wanted.before.is_none();
         // The event at the floor itself has not been looked at.
         let above = floor.as_ref().map(|floor| floor.id);
-        let page = page(self, &client, asked, above, is_all).await?;
+        let page = page(self, &client, wanted, above, is_all).await?;
         let floor = floor.filter(|_| page.next.is_none());
         let below = floor.as_ref().map(|floor| floor.id.saturating_add(1));
         Ok(SearchReport {
@@ -251,12 +251,12 @@ impl Service {
 async fn page(
     service: &Service,
     client: &Client,
-    asked: &ListRequest,
+    wanted: &ListRequest,
     above: Option<i64>,
     is_all: bool,
 ) -> Result<ListReport, Error> {
-    let mut events = listed(client, asked, above).await?;
-    if let (true, true, Some(kind)) = (is_all, events.is_empty(), &asked.kind) {
+    let mut events = listed(client, wanted, above).await?;
+    if let (true, true, Some(kind)) = (is_all, events.is_empty(), &wanted.kind) {
         // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty
         // page.
         refuse_unknown(client, kind).await?;
@@ -267,7 +267,7 @@ async fn page(
             event["handled"] = Value::Bool(false);
         }
     }
-    let is_full = events.len() >= asked.limit.unwrap_or(LISTED) as usize;
+    let is_full = events.len() >= wanted.limit.unwrap_or(LISTED) as usize;
     let last = events.last().and_then(|event| event["id"].as_i64());
     let next = last.filter(|_| is_full);
     Ok(ListReport { events, next })
@@ -275,18 +275,18 @@ async fn page(
 
 async fn listed(
     client: &Client,
-    asked: &ListRequest,
+    wanted: &ListRequest,
     above: Option<i64>,
 ) -> Result<Vec<Value>, Error> {
-    let (since, since_ago) = Moment::parts(asked.since);
-    let (until, until_ago) = Moment::parts(asked.until);
+    let (since, since_ago) = Moment::parts(wanted.since);
+    let (until, until_ago) = Moment::parts(wanted.until);
     let values: &[&(dyn ToSql + Sync)] = &[
-        &asked.status()?,
-        &asked.kind,
-        &limit(asked.limit)?,
-        &asked.group,
-        &asked.correlation,
-        &asked.before,
+        &wanted.status()?,
+        &wanted.kind,
+        &limit(wanted.limit)?,
+        &wanted.group,
+        &wanted.correlation,
+        &wanted.before,
         &since,
         &since_ago,
         &until,

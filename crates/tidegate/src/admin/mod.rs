@@ -237,9 +237,9 @@ macro_rules! walk {
                 hooks: Hooks,
             ) -> Result<Value, Failure> {
                 match self {
-                    $($(Self::$name(asked) => {
-                        let asked = service.checked(asked)?;
-                        Ok(fit(asked.answer(service, time, hooks).await?, ANSWER_LIMIT))
+                    $($(Self::$name(wanted) => {
+                        let wanted = service.checked(wanted)?;
+                        Ok(fit(wanted.answer(service, time, hooks).await?, ANSWER_LIMIT))
                     })+)*
                     // The program itself limits the content and the length of this answer.
                     Self::Further { action, fields } => {
@@ -255,8 +255,8 @@ macro_rules! walk {
                 time: Option<Duration>,
             ) -> Result<Option<(&'static str, Duration)>, Error> {
                 match self {
-                    $($(Self::$name(asked) => {
-                        let most = asked.on_all(service, time)?;
+                    $($(Self::$name(wanted) => {
+                        let most = wanted.on_all(service, time)?;
                         Ok(most.map(|most| ($request::NAME, most)))
                     })+)*
                     Self::Further { .. } => Ok(None),

@@ -165,7 +165,7 @@ mod tests {
         let stored = json!({"max_attempts": 3, "backoff_ms": 2000, "concurrency": null});
         assert_eq!(asked.change().unwrap(), stored);
         assert_eq!(PolicyRequest::default().change().unwrap(), json!({}));
-        for (reset, reason, told) in [
+        for (reset, reason, shown) in [
             (&["speed"][..], Some("r"), "reset: must be of attempts"),
             (&["attempts"], Some("r"), "reset: must not name attempts"),
             (&["concurrency"], None, "reason: must be given"),
@@ -176,7 +176,7 @@ mod tests {
                 ..asked.clone()
             };
             let refused = asked.change().unwrap_err().to_string();
-            assert!(refused.contains(told), "{refused}");
+            assert!(refused.contains(shown), "{refused}");
         }
     }
 }

@@ -378,10 +378,10 @@ impl Service {
                 .drain(&self.database, options, hooks, None)
                 .await;
         };
-        let (told, figures) = oneshot::channel();
+        let (shown, figures) = oneshot::channel();
         let drained = self
             .handlers
-            .drain(&self.database, options, hooks, Some(told))
+            .drain(&self.database, options, hooks, Some(shown))
             .await;
         // A drain that was refused has no figures.
         let figures = figures.await.unwrap_or_default();
@@ -446,15 +446,15 @@ impl Service {
     /// # Errors
     /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does
     /// not ask to share it.
-    pub async fn migrate(&self, asked: MigrateRequest) -> Result<MigrateReport, Error> {
-        if !asked.share {
+    pub async fn migrate(&self, wanted: MigrateRequest) -> Result<MigrateReport, Error> {
+        if !wanted.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
         }
         let mut migrate = Migrate::new(&self.database, self.program.kinds)
             .tables(&self.program.tables)
             .policies(&self.program.policies)
             .stored(self.stored);
-        if asked.roles {
+        if wanted.roles {
             migrate = migrate.with_roles();
         }
         // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.

@@ -235,11 +235,11 @@ impl Verb for RetentionRequest {
             return answer(time, self.run(service)).await;
         };
         let budget = self.budget.unwrap_or(service.options.budget).min(most);
-        let asked = Self {
+        let wanted = Self {
             budget: Some(budget),
             ..self.clone()
         };
-        answer(Some(overrun(most)), asked.run(service)).await
+        answer(Some(overrun(most)), wanted.run(service)).await
     }
 }
 

@@ -152,9 +152,9 @@ impl Recurring {
 
 impl ScheduleRequest {
     async fn set(&self, service: &Service, kind: &str) -> Result<ScheduleChange, Error> {
-        let asked = &self.recurring;
-        let next_at = asked.first()?;
-        let payload = asked.payload.as_ref().map(ToString::to_string);
+        let request = &self.recurring;
+        let next_at = request.first()?;
+        let payload = request.payload.as_ref().map(ToString::to_string);
         let payload = schedule::sealed(kind, payload).await?;
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let Audit { reason, actor } = &self.audit;
@@ -162,12 +162,12 @@ impl ScheduleRequest {
             &self.name,
             &kind,
             &payload,
-            &asked.cron,
-            &seconds(asked.every),
-            &asked.time_zone.as_deref().unwrap_or("UTC"),
-            &asked.group,
-            &seconds(asked.start_within),
-            &asked.catch_up.unwrap_or_default().as_str(),
+            &request.cron,
+            &seconds(request.every),
+            &request.time_zone.as_deref().unwrap_or("UTC"),
+            &request.group,
+            &seconds(request.start_within),
+            &request.catch_up.unwrap_or_default().as_str(),
             reason,
             actor,
         ];

@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_request_does_exactly_one_thing_and_says_why() {
-        for (asked, refused) in [
+        for (request, refused) in [
             (
                 json!({"group": "g", "skip": true, "cancel": true, "reason": "r"}),
                 "retry, skip, cancel: one of them must be true",
@@ -166,7 +166,7 @@ mod tests {
             ),
             (json!({"group": "g", "skip": true}), "reason"),
         ] {
-            let fields = asked.as_object().unwrap().clone();
+            let fields = request.as_object().unwrap().clone();
             let error = super::super::invocation::read::<UnblockRequest>(fields).unwrap_err();
             assert!(error.to_string().contains(refused), "{error}");
         }

@@ -79,11 +79,11 @@ fn share(left: Duration, waiting: usize, at_once: usize) -> Option<Duration> {
 }
 
 async fn look(database: &Database) -> Result<Backlog, Error> {
-    let asked = async {
+    let request = async {
         let client = database.connect().await?;
         queue::backlog(&client).await
     };
-    Error::within("look at a database", LOOK, asked).await
+    Error::within("look at a database", LOOK, request).await
 }
 
 #[cfg(test)]

@@ -38,8 +38,8 @@ pub const LISTED: u32 = 50;
 ///
 /// # Errors
 /// [`Error::Invalid`] if the length is not in [`LIMIT`].
-pub(super) fn limit(asked: Option<u32>) -> Result<i64, Error> {
-    let limit = asked.unwrap_or(LISTED);
+pub(super) fn limit(wanted: Option<u32>) -> Result<i64, Error> {
+    let limit = wanted.unwrap_or(LISTED);
     in_range("limit", limit, &LIMIT).map_err(Error::Invalid)?;
     Ok(limit.into())
 }
@@ -334,9 +334,10 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
-    pub async fn audit(&self, asked: &AuditRequest) -> Result<Vec<Value>, Error> {
-        let limit = limit(Some(asked.limit))?;
-        let values: &[&(dyn ToSql + Sync)] = &[&asked.before, &asked.actor, &asked.action, &limit];
+    pub async fn audit(&self, wanted: &AuditRequest) -> Result<Vec<Value>, Error> {
+        let limit = limit(Some(wanted.limit))?;
+        let values: &[&(dyn ToSql + Sync)] =
+            &[&wanted.before, &wanted.actor, &wanted.action, &limit];
         self.view(&AUDIT, values).await
     }
 

@@ -100,12 +100,12 @@ impl SecretText {
     }
 
     async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>, Error> {
-        let asked = Client::new(self.aws.config().await?)
+        let request = Client::new(self.aws.config().await?)
             .get_secret_value()
             .secret_id(&self.id)
             .version_stage(stage(version))
             .send();
-        match asked.await {
+        match request.await {
             Ok(value) => Ok(Some(value)),
             Err(error) if version == Version::Pending && is_missing(&error) => Ok(None),
             Err(error) => Err(self.failed(reason(&error))),
