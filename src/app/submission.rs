@@ -5,7 +5,7 @@
 //! | subject | JSON |
 //! |---|---|
 //! | `form` | a form, see [`Form`]; its `status` is optional |
-//! | `letter` | `{"source", "external_id", "grant": {…}}`: a grant letter, for one of our cases or another one |
+//! | `letter` | `{"source", "external_id", "grant": {…}}`: a grant letter, for our case or another |
 //! | `cancellation` | `{"source", "external_id", "measure": {"case_number", "measure_id"}}` |
 //! | `viewed` | `{"grant_number"}`: a grant letter was viewed |
 //!

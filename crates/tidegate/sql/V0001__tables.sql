@@ -372,9 +372,9 @@ CREATE TABLE tidegate.lease (
     clear_to   bigint         NOT NULL,
     as_of      xid8           NOT NULL,
     -- No event is leased twice, whatever the statements do. The index is one of an expression, so that no
-    -- query reads it. Postgres (15.18) loses entries of live rows when the first page of a GiST index is split
-    -- while a query looks into the index again and again (gistrescan() keeps killedItems); the constraint's
-    -- own looks are safe. There are few leases, so queries read them all.
+    -- query reads it. Postgres (15.18) loses entries of live rows when the first page of a GiST index is
+    -- split while a query looks into the index again and again (gistrescan() keeps killedItems); the
+    -- constraint's own looks are safe. There are few leases, so queries read them all.
     CONSTRAINT an_event_is_in_one_lease EXCLUDE USING gist (coalesce(ids, '{}') WITH &&)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_cost_delay = 0);

@@ -64,7 +64,8 @@ pub struct Migrations {
 /// of them were applied:
 ///
 /// ```ignore
-/// const TABLES: Migrations = tidegate::migrations!("shop": "migrations/V1__orders.sql", "migrations/V2__parcels.sql");
+/// const TABLES: Migrations =
+///     tidegate::migrations!("shop": "migrations/V1__orders.sql", "migrations/V2__parcels.sql");
 /// ```
 #[macro_export]
 macro_rules! migrations {
