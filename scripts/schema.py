@@ -44,7 +44,7 @@ SHOWN = re.compile(r"(<!-- (examples/sql/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DO
 # What people and programs of the page's SQL may do, and what the snippets may.
 LOGINS = """
 CREATE ROLE shop LOGIN IN ROLE tidegate_publish;
-CREATE ROLE somebody LOGIN IN ROLE tidegate_publish, tidegate_read, tidegate_operate, tidegate_jobs;
+CREATE ROLE somebody LOGIN IN ROLE tidegate_publish, tidegate_pull, tidegate_read, tidegate_operate, tidegate_jobs;
 CREATE TABLE orders (id bigint PRIMARY KEY);
 GRANT INSERT ON orders TO shop;
 GRANT SELECT, INSERT ON orders TO somebody;
@@ -61,7 +61,7 @@ WANTED = [
     'order_paid {"order_id": 8} - - t',
 ]
 TOLD = "event 1 new\nevent 2 new\nevent 3 new\nrefused: kind: 'order_plcaed' is not registered; registered are: "
-ROLES = ("publish", "read", "operate", "jobs")
+ROLES = ("publish", "pull", "read", "operate", "jobs")
 
 RELATIONS = """
 WITH role AS (SELECT r AS short, 'tidegate_' || r AS name FROM unnest(string_to_array('%s', ' ')) AS r),

@@ -23,7 +23,7 @@ const SILENT: &str = "
      WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
        AND a.attnum > 0 AND NOT a.attisdropped AND col_description(c.oid, a.attnum) IS NULL
        -- The columns of tables that no role of people may read are no interface.
-       AND EXISTS (SELECT FROM unnest(ARRAY['tidegate_publish', 'tidegate_read', 'tidegate_operate', 'tidegate_jobs']) AS r
+       AND EXISTS (SELECT FROM unnest(ARRAY['tidegate_publish', 'tidegate_pull', 'tidegate_read', 'tidegate_operate', 'tidegate_jobs']) AS r
                     WHERE has_any_column_privilege(r, c.oid, 'SELECT'))
        AND (c.relname !~ '_migrations$' OR c.relname = 'queue_migrations')
     UNION ALL
@@ -32,7 +32,7 @@ const SILENT: &str = "
     SELECT 'argument ' || name || ' of ' || p.oid::regprocedure
       FROM pg_proc AS p CROSS JOIN LATERAL unnest(p.proargnames[:p.pronargs]) AS name
      WHERE p.pronamespace = 'tidegate'::regnamespace
-       AND EXISTS (SELECT FROM unnest(ARRAY['tidegate_publish', 'tidegate_read', 'tidegate_operate', 'tidegate_jobs']) AS r
+       AND EXISTS (SELECT FROM unnest(ARRAY['tidegate_publish', 'tidegate_pull', 'tidegate_read', 'tidegate_operate', 'tidegate_jobs']) AS r
                     WHERE has_function_privilege(r, p.oid, 'EXECUTE'))
        AND obj_description(p.oid, 'pg_proc') !~ ('\\m' || name || '\\M')
      ORDER BY 1";

@@ -26,6 +26,7 @@ use crate::support::{self, TestDb, command};
 enum Role {
     Publish,
     Drain,
+    Pull,
     Operate,
     Read,
     Jobs,
@@ -35,9 +36,9 @@ enum Role {
     Nobody,
 }
 
-use Role::{Drain, Intake, Jobs, Nobody, Operate, Publish, Read};
+use Role::{Drain, Intake, Jobs, Nobody, Operate, Publish, Pull, Read};
 
-const ROLES: [Role; 7] = [Publish, Intake, Drain, Operate, Read, Jobs, Nobody];
+const ROLES: [Role; 8] = [Publish, Intake, Drain, Pull, Operate, Read, Jobs, Nobody];
 
 /// A database migrated by an owner without superuser's rights, and a connection for each role.
 struct World {

@@ -485,3 +485,92 @@ async fn what_waits_for_a_service_that_nobody_calls_any_more_is_done_in_one_drai
         "SELECT count(*) FROM tidegate.service WHERE service = 'ghost' AND state <> 'closed'";
     assert_eq!(number(&client, shut).await, 0);
 }
+
+/// Whatever waits for the carrier, and the carrier itself, has waited for this much longer.
+async fn has_waited(client: &Client, time: &str) {
+    let sql = format!(
+        "UPDATE tidegate.service SET since = since - interval '{time}';
+         UPDATE tidegate.event_queue
+            SET available_at = available_at - interval '{time}', waits_since = waits_since - interval '{time}'
+          WHERE NOT delayed OR waits_since IS NOT NULL"
+    );
+    client.batch_execute(&sql).await.unwrap();
+}
+
+/// How many events have ended with this code.
+async fn given_up(client: &Client) -> i64 {
+    let sql = "SELECT count(*) FROM tidegate.event_log
+                WHERE status = 'FAILED' AND errors->-1->>'code' = 'service_down' AND attempts = 0";
+    number(client, sql).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e15_what_has_waited_for_a_service_for_a_week_ends_and_nothing_else_does() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Post::down();
+    let planned = letter("planned").delay(Duration::from_hours(24));
+    let mut events: Vec<NewEvent> = (0..30).map(|n| letter(&n.to_string())).collect();
+    events.extend([letter("head").group("g"), note().group("g"), planned]);
+    let ids = publish(&client, events).await;
+    // Some have had an attempt, and others have not.
+    drain(&db, &post).await;
+    has_waited(&client, "6 days 23 hours").await;
+    assert_eq!(drain(&db, &post).await.given_up, 0);
+    let fresh = publish(&client, vec![letter("fresh"), letter("fresh").group("g")]).await;
+    has_waited(&client, "1 hour").await;
+    let sql =
+        "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE id = ANY ($1)";
+    client.execute(sql, &[&fresh]).await.unwrap();
+    let report = drain(&db, &post).await;
+    assert_eq!((report.given_up, report.failed), (31, 0), "{report:?}");
+    assert_eq!(given_up(&client).await, 31);
+    // Its group goes on, and what is planned or new waits.
+    let (status, ..) = logged(&client, ids[31]).await.expect("it was behind");
+    assert_eq!(status, "COMPLETED");
+    assert_eq!((live(&client).await, attempts(&client).await), (3, 0));
+    let counted = "SELECT sum(events)::bigint FROM tidegate.daily_stats WHERE status = 'FAILED'";
+    assert_eq!(number(&client, counted).await, 31);
+    // The outage is over: what has waited for less is done.
+    post.set_down(false);
+    time_passes(&client).await;
+    assert_eq!(drain(&db, &post).await.completed, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_says_how_long_a_kind_waits_and_what_is_paused_waits_on() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let (cli, post) = (Cli::on(&db), Post::down());
+    publish(&client, (0..10).map(|n| letter(&n.to_string())).collect()).await;
+    drain(&db, &post).await;
+    let limit = ["--give-up-after", "1h", "--reason", "by then it is late"];
+    let policy = cli
+        .json(&[&["policy", "letter"][..], &limit].concat())
+        .await;
+    assert_eq!(policy["policy"]["give_up_after_ms"], 3_600_000);
+    has_waited(&client, "2 hours").await;
+    let why = ["--reason", "we wait"];
+    cli.json(&[&["pause", "letter"][..], &why].concat()).await;
+    let ended = async || cli.json(&["cleanup", "--dry-run"]).await["given_up"].clone();
+    assert_eq!(
+        (drain(&db, &post).await.given_up, ended().await),
+        (0, json!(0))
+    );
+    cli.json(&[&["resume", "letter"][..], &why].concat()).await;
+    assert_eq!(ended().await, 10);
+    cli.json(&[&["service", "carrier", "--pause"][..], &why].concat())
+        .await;
+    has_waited(&client, "2 hours").await;
+    assert_eq!(
+        (drain(&db, &post).await.given_up, ended().await),
+        (0, json!(0))
+    );
+    let sql = "UPDATE tidegate.service SET state = 'open'";
+    client.batch_execute(sql).await.unwrap();
+    let cleanup = cli.json(&["cleanup"]).await;
+    assert_eq!(
+        (&cleanup["given_up"], given_up(&client).await),
+        (&json!(10), 10)
+    );
+}

@@ -41,12 +41,12 @@ CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields' ELSE (
         SELECT CASE WHEN f.low IS NULL
                     THEN 'policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, '
-                         || 'batch and batch_within_ms, got ' || left(jsonb_build_object(p.key, p.value)::text, 100)
+                         || 'batch, batch_within_ms and give_up_after_ms, got ' || left(jsonb_build_object(p.key, p.value)::text, 100)
                     ELSE format('%s: must be a whole number of %s to %s, got %s', p.key, f.low, f.high, left(p.value #>> '{}', 40)) END
           FROM jsonb_each(policy) AS p
           LEFT JOIN (VALUES (1, 'max_attempts', 1, 1000), (2, 'handler_timeout_ms', 1, 900000), (3, 'backoff_ms', 1, 86400000),
                             (4, 'backoff_max_ms', 1, 86400000), (5, 'concurrency', 1, 10000), (6, 'batch', 1, 1000),
-                            (7, 'batch_within_ms', 0, 60000)) AS f(position, field, low, high) ON f.field = p.key
+                            (7, 'batch_within_ms', 0, 60000), (8, 'give_up_after_ms', 1000, 316224000000)) AS f(position, field, low, high) ON f.field = p.key
          WHERE CASE WHEN f.low IS NULL OR jsonb_typeof(p.value) <> 'number' OR p.value::text ~ '[.eE-]' THEN true
                     ELSE p.value::numeric NOT BETWEEN f.low AND f.high END
          ORDER BY f.position NULLS FIRST LIMIT 1) END;
@@ -78,7 +78,7 @@ COMMENT ON COLUMN tidegate.event_kind.paused IS
 COMMENT ON COLUMN tidegate.event_kind.registered_at IS 'When the kind was registered.';
 COMMENT ON COLUMN tidegate.event_kind.declared IS
     'The policy that the program declares for this kind: an object with some of max_attempts, handler_timeout_ms, '
-    'backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms.';
+    'backoff_ms, backoff_max_ms, concurrency, batch, batch_within_ms and give_up_after_ms.';
 COMMENT ON COLUMN tidegate.event_kind.overridden IS
     'The fields of the policy that an operator has set with set_policy(). They override declared.';
 COMMENT ON COLUMN tidegate.event_kind.policy IS
@@ -159,6 +159,7 @@ CREATE TABLE tidegate.event_queue (
     -- The progress that the running handler reports: {"handler": …, "part": 0.4, "note": …, "at": …}. It is
     -- not in `progress`, because a report each second would write the megabytes of steps again.
     reported       jsonb,
+    waits_since    timestamptz,
     parent_id      bigint,
     replay_of      bigint,
     -- The W3C trace context of the publish. The handlers continue the publisher's trace.
@@ -234,6 +235,8 @@ COMMENT ON COLUMN tidegate.event_queue.progress IS
 COMMENT ON COLUMN tidegate.event_queue.reported IS
     'The progress that the running handler reports: an object with handler, part (0 to 1), note and at. Null: it has '
     'reported nothing.';
+COMMENT ON COLUMN tidegate.event_queue.waits_since IS
+    'Since when each attempt has found an outside service down. Null: the latest has not, or there was none.';
 COMMENT ON COLUMN tidegate.event_queue.parent_id IS
     'The id of the event whose handler published this one. Null: a producer published it.';
 COMMENT ON COLUMN tidegate.event_queue.replay_of IS
@@ -575,11 +578,11 @@ CREATE TRIGGER audit_keeps_its_rows
 -- progress. The doctor counts the rows of the default partition.
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts), SELECT (id) ON
     tidegate.event_queue TO tidegate_publish;
-GRANT SELECT, DELETE, UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress, reported)
-    ON tidegate.event_queue TO tidegate_drain;
+GRANT SELECT, DELETE, UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress, reported,
+    waits_since) ON tidegate.event_queue TO tidegate_drain;
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log TO tidegate_operate;
 GRANT SELECT (id, kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed,
-    stray, available_at, expires_at, created_at, last_error, parent_id, replay_of) ON tidegate.event_queue
+    stray, available_at, expires_at, created_at, last_error, waits_since, parent_id, replay_of) ON tidegate.event_queue
    TO tidegate_read;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease, tidegate.service_place TO tidegate_drain;
 GRANT SELECT ON tidegate.lease, tidegate.lease_cut, tidegate.service, tidegate.service_place, tidegate.audit

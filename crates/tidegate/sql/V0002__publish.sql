@@ -18,6 +18,13 @@ CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
 COMMENT ON FUNCTION tidegate.takes_plaintext IS
     'Whether payloads may be published unsealed. Set by `tidegate migrate` from TIDEGATE_PAYLOADS.';
 
+-- It is not IMMUTABLE: sessions would then go on with the value that it had when they first published.
+CREATE FUNCTION tidegate.usual_group() RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN NULL::text;
+COMMENT ON FUNCTION tidegate.usual_group IS
+    'The group of events that are published without one; null if they have none. Set by `tidegate migrate` from TIDEGATE_ORDER.';
+
 -- The first invalid field of an event, as a message that names the field and says what it must be. Null if
 -- all are valid. It is one expression without a SET clause, so that Postgres inlines it. As a function call
 -- for each event of a batch, it took twice as long as the insert itself. It needs no search_path, because its
@@ -43,6 +50,9 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'payload: must be sealed, because this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'
         WHEN char_length(group_key) NOT BETWEEN 1 AND 200
             THEN 'group_key: must have 1 to 200 characters, got ' || char_length(group_key)
+        -- The functions that publish have set it.
+        WHEN group_key IS NULL AND tidegate.usual_group() IS NOT NULL
+            THEN 'group_key: must be set by publish(), because this queue is in strict order (TIDEGATE_ORDER=strict)'
         WHEN char_length(dedup_key) NOT BETWEEN 1 AND 200
             THEN 'dedup_key: must have 1 to 200 characters, got ' || char_length(dedup_key)
         WHEN char_length(correlation_id) NOT BETWEEN 1 AND 200
@@ -235,10 +245,12 @@ CREATE FUNCTION tidegate.publish_one(
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
-    refused text := tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
-                                     publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
-                                     publish_one.max_attempts, publish_one.traceparent);
+    refused text;
 BEGIN
+    publish_one.group_key := coalesce(publish_one.group_key, tidegate.usual_group());
+    refused := tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+                                publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
+                                publish_one.max_attempts, publish_one.traceparent);
     SELECT coalesce(publish_one.max_attempts, (k.policy->>'max_attempts')::integer, tidegate.default_max_attempts())
       INTO publish_one.max_attempts FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind;
     IF refused IS NULL AND NOT FOUND THEN
@@ -430,6 +442,9 @@ DECLARE
     inserted_ids bigint[];
     answer record;
 BEGIN
+    IF tidegate.usual_group() IS NOT NULL THEN
+        group_keys := ARRAY(SELECT coalesce(group_keys[n], tidegate.usual_group()) FROM generate_series(1, cardinality(kinds)) AS n ORDER BY n);
+    END IF;
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
                  LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
@@ -559,17 +574,19 @@ BEGIN
     RETURN clock_timestamp() + delay;
 END $$;
 
-CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
-    LANGUAGE plpgsql SECURITY DEFINER AS $$
-#variable_conflict use_column
+-- The events of a JSON array, as one array a field. `field` is the name of the argument in errors.
+CREATE FUNCTION tidegate.events_of(
+    events jsonb, field text, OUT kinds text[], OUT payloads json[], OUT group_keys text[], OUT dedup_keys text[],
+    OUT correlation_ids text[], OUT available_ats timestamptz[], OUT expires_ats timestamptz[], OUT max_attempts_each integer[],
+    OUT traceparents text[]
+) LANGUAGE plpgsql AS $$
 DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
                                      'available_at', 'delay', 'expires_at', 'max_attempts', 'traceparent'];
     refused text;
-    a record;
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
-        PERFORM tidegate.refuse('events: must be a JSON array of objects, got ' || coalesce(jsonb_typeof(events), 'NULL'));
+        PERFORM tidegate.refuse(format('%s: must be a JSON array of objects, got %s', field, coalesce(jsonb_typeof(events), 'NULL')));
     END IF;
     SELECT CASE WHEN jsonb_typeof(e.event) <> 'object'
                 THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
@@ -581,31 +598,33 @@ BEGIN
      WHERE CASE WHEN jsonb_typeof(e.event) = 'object' THEN e.event - allowed <> '{}' ELSE true END
      ORDER BY e.position LIMIT 1;
     PERFORM tidegate.refuse(refused);
-    BEGIN
-        SELECT array_agg(e.event->>'kind') AS kinds,
-               -- A JSON null means the same as a missing payload.
-               array_agg(nullif(e.event->'payload', 'null')::text::json) AS payloads,
-               array_agg(e.event->>'group_key') AS group_keys,
-               array_agg(e.event->>'dedup_key') AS dedup_keys,
-               array_agg(e.event->>'correlation_id') AS correlation_ids,
-               array_agg(CASE WHEN e.event ? 'delay' THEN tidegate.available_at_of(e.event, e.position)
-                              ELSE (e.event->>'available_at')::timestamptz END) AS available_ats,
-               array_agg((e.event->>'expires_at')::timestamptz) AS expires_ats,
-               array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
-               array_agg(e.event->>'traceparent') AS traceparents
-          INTO a
-          -- One sort for all arrays, instead of one per array.
-          FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
-                 ORDER BY e.position) AS e;
-    EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-        RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
-            USING ERRCODE = 'invalid_parameter_value';
-    END;
-    RETURN QUERY
-    SELECT p.id, p.created, p.status, p.attempts
-      FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
-                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
+    SELECT array_agg(e.event->>'kind'),
+           -- A JSON null means the same as a missing payload.
+           array_agg(nullif(e.event->'payload', 'null')::text::json),
+           array_agg(e.event->>'group_key'),
+           array_agg(e.event->>'dedup_key'),
+           array_agg(e.event->>'correlation_id'),
+           array_agg(CASE WHEN e.event ? 'delay' THEN tidegate.available_at_of(e.event, e.position)
+                          ELSE (e.event->>'available_at')::timestamptz END),
+           array_agg((e.event->>'expires_at')::timestamptz),
+           array_agg((e.event->>'max_attempts')::integer),
+           array_agg(e.event->>'traceparent')
+      INTO kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats, max_attempts_each, traceparents
+      -- One sort for all arrays, instead of one per array.
+      FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+             ORDER BY e.position) AS e;
+EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
+    RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB with its numbers written out'
+        USING ERRCODE = 'invalid_parameter_value';
 END $$;
+
+CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
+    LANGUAGE sql SECURITY DEFINER AS $$
+    SELECT p.id, p.created, p.status, p.attempts
+      FROM tidegate.events_of(publish_many.events, 'events') AS a,
+           tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
+                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p
+$$;
 COMMENT ON FUNCTION tidegate.publish_many IS
     'Publishes a batch in the caller''s transaction, all events or none, and returns one row per event in the order of the '
     'array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, '
@@ -615,5 +634,5 @@ COMMENT ON FUNCTION tidegate.publish_many IS
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-    tidegate.receive, tidegate.takes_plaintext, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
+    tidegate.receive, tidegate.takes_plaintext, tidegate.usual_group, tidegate.refusal, tidegate.has_nul TO tidegate_publish, tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.max_group_delay TO tidegate_drain;

@@ -91,11 +91,12 @@ $$;
 --
 -- Kinds that are registered but unknown to this program (`kinds`), and paused kinds, are not leased. A kind
 -- that no program registered is leased, so that the drain can end its events. Expired and exhausted events
--- are leased too, so that they end without a scan of their own.
+-- are leased too, so that they end without a scan of their own. `due` is the time that decides what is ready,
+-- for tests; the lease itself keeps the database's clock.
 CREATE FUNCTION tidegate.lease(
     token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
     first_window integer, passed_by text[], probe text,
-    INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8,
+    INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, due timestamptz DEFAULT NULL,
     OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb
 ) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
@@ -104,6 +105,7 @@ CREATE FUNCTION tidegate.lease(
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
+    due_at CONSTANT timestamptz := coalesce(lease.due, instant);
     have_policies boolean;
     start bigint;
     horizon integer;
@@ -200,7 +202,7 @@ BEGIN
       FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, q.attempts + 1 >= q.max_attempts AS last, age(q.xmin) <= horizon AS young
               FROM tidegate.event_queue AS q
              WHERE NOT q.delayed AND q.id > start
-               AND CASE WHEN q.available_at <= instant AND NOT (q.id <@ active)
+               AND CASE WHEN q.available_at <= due_at AND NOT (q.id <@ active)
                          AND (left_out IS NULL OR q.kind <> ALL (left_out))
                          -- A subselect is hashed. = ANY of a parameter is searched linearly.
                          AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
@@ -705,14 +707,14 @@ $$;
 -- earliest first. Returns the lowest id, from which the next scan must start. The time is a subselect, so
 -- that the index can use it as a bound. Compared with the volatile function itself, every delayed row would
 -- be read (26 ms for 100,000).
-CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint)
+CREATE FUNCTION tidegate.promote(most bigint, now timestamptz DEFAULT NULL, OUT promoted bigint, OUT lowest bigint)
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     due CONSTANT bigint[] := ARRAY(
-        SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT clock_timestamp())
+        SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT coalesce(promote.now, clock_timestamp()))
          ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
     late CONSTANT bigint[] := ARRAY(
-        SELECT id FROM tidegate.event_queue WHERE delayed AND expires_at <= (SELECT clock_timestamp()) AND id <> ALL (due)
+        SELECT id FROM tidegate.event_queue WHERE delayed AND expires_at <= (SELECT coalesce(promote.now, clock_timestamp())) AND id <> ALL (due)
          ORDER BY expires_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED);
     one bigint;
 BEGIN

@@ -36,7 +36,7 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
 --           event: a free event without a mark would be lost to the order of its group.
 --
 -- It waits for the row of an event for 250 ms at most; then the caller ends the events one way that never
--- waits, by finalize().
+-- waits, by finalize_leased().
 --
 -- Returns two numbers for each lease: how many of the events that it held are now in the log, and `cuts`,
 -- which is how often events were taken away from the lease, or null if the lease is gone. If a worker sees a
@@ -193,7 +193,7 @@ $$;
 --
 -- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most
 -- one second.
-CREATE FUNCTION tidegate.finalize(
+CREATE FUNCTION tidegate.finalize_leased(
     token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean,
     next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[],
     next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamptz[], next_max_attempts integer[],
@@ -214,18 +214,18 @@ BEGIN
     IF NOT statuses <@ ARRAY['COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED'] THEN
         RAISE EXCEPTION 'status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED' USING ERRCODE = 'check_violation';
     END IF;
-    SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize.token FOR KEY SHARE;
+    SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize_leased.token FOR KEY SHARE;
     cuts := lease.cuts;
     IF lease.ids IS NULL THEN
         RETURN;
     END IF;
-    lease.ids := lease.ids - tidegate.cuts_of(finalize.token);
+    lease.ids := lease.ids - tidegate.cuts_of(finalize_leased.token);
     IF NOT waits THEN
         free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
-                       WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids FOR UPDATE SKIP LOCKED);
-        IF cardinality(free) < cardinality(finalize.ids) THEN
+                       WHERE q.id = ANY (finalize_leased.ids) AND q.id <@ lease.ids FOR UPDATE SKIP LOCKED);
+        IF cardinality(free) < cardinality(finalize_leased.ids) THEN
             busy_ids := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
-                               WHERE q.id = ANY (finalize.ids) AND q.id <@ lease.ids AND q.id <> ALL (free));
+                               WHERE q.id = ANY (finalize_leased.ids) AND q.id <@ lease.ids AND q.id <> ALL (free));
         END IF;
         IF busy_ids <> '{}' THEN
             -- Mostly the scan of another lease, which is over in a moment.
@@ -251,16 +251,16 @@ BEGIN
                   JOIN (SELECT b.group_key, min(b.id) AS first FROM tidegate.event_queue AS b
                          WHERE b.id = ANY (busy_ids) AND b.group_key IS NOT NULL GROUP BY b.group_key) AS held
                     ON held.group_key = q.group_key
-                 WHERE q.id = ANY (finalize.ids) AND q.id > held.first AND q.id <> ALL (busy_ids));
+                 WHERE q.id = ANY (finalize_leased.ids) AND q.id > held.first AND q.id <> ALL (busy_ids));
         END IF;
     END IF;
     WITH outcome AS MATERIALIZED (
-        SELECT o.* FROM unnest(finalize.ids, statuses, rans, error_lists, results, progresses)
+        SELECT o.* FROM unnest(finalize_leased.ids, statuses, rans, error_lists, results, progresses)
                AS o(id, status, ran, errors, result, progress)
          WHERE o.id <> ALL (busy_ids)
     ), removed AS (
         DELETE FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (finalize.ids) AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids
+         WHERE q.id = ANY (finalize_leased.ids) AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids
         RETURNING q.*
     ), gone AS (
         SELECT q.*, o.status, o.ran, o.errors AS new_errors, o.result, o.progress AS new_progress
@@ -275,7 +275,7 @@ BEGIN
                tidegate.merge_progress(g.progress, g.new_progress::jsonb), g.created_at, lease.taken_at, instant,
                instant + CASE WHEN g.status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
                               ELSE coalesce(k.retention_failed, '90 days') END,
-               g.expires_at, finalize.token, g.parent_id, g.replay_of, g.traceparent
+               g.expires_at, finalize_leased.token, g.parent_id, g.replay_of, g.traceparent
           FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind
         RETURNING id, kind, status, attempts, created_at
     ), follow_ups AS (
@@ -308,8 +308,8 @@ BEGIN
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(put.published, 0);
-    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = finalize.token) THEN
-        PERFORM tidegate.refuse_new_cuts(ARRAY[finalize.token], ARRAY[tidegate.ranges(ended_ids)]);
+    IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = finalize_leased.token) THEN
+        PERFORM tidegate.refuse_new_cuts(ARRAY[finalize_leased.token], ARRAY[tidegate.ranges(ended_ids)]);
     END IF;
 END $$;
 
@@ -324,7 +324,7 @@ BEGIN
     IF FOUND THEN
         UPDATE tidegate.event_queue AS q SET payload = NULL WHERE q.id = end_unreadable.id;
     END IF;
-    RETURN (SELECT cardinality(f.ended_ids) > 0 FROM tidegate.finalize(
+    RETURN (SELECT cardinality(f.ended_ids) > 0 FROM tidegate.finalize_leased(
         end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
         ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
                                                    'attempt', 0))::text],
@@ -337,7 +337,7 @@ END $$;
 -- events that left the worker's leases, including later events of the same groups. It waits for no event:
 -- `busy_ids` stay, because another session has locked them or a later event of their group. An event of a
 -- group is not put off for longer than a publisher may plan it.
-CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
+CREATE FUNCTION tidegate.retry_leased(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}',
                                OUT left_ids bigint[], OUT busy_ids bigint[])
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '250ms'
@@ -348,12 +348,12 @@ DECLARE
     held bigint[];
     free bigint[];
 BEGIN
-    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry.worker ORDER BY l.token FOR UPDATE;
-    held := ARRAY(SELECT o.id FROM unnest(retry.ids, tokens) AS o(id, token)
-                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id
+    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry_leased.worker ORDER BY l.token FOR UPDATE;
+    held := ARRAY(SELECT o.id FROM unnest(retry_leased.ids, tokens) AS o(id, token)
+                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry_leased.worker AND l.ids @> o.id
                    WHERE NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = o.token AND c.id = o.id));
     free := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (held) FOR NO KEY UPDATE SKIP LOCKED);
-    SELECT h.left_ids, h.busy_ids INTO left_ids, busy_ids FROM tidegate.hand_back(retry.worker, free, ran => retry.ran) AS h;
+    SELECT h.left_ids, h.busy_ids INTO left_ids, busy_ids FROM tidegate.hand_back(retry_leased.worker, free, ran => retry_leased.ran) AS h;
     busy_ids := busy_ids || ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (held) AND q.id <> ALL (free));
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
@@ -362,8 +362,10 @@ BEGIN
            -- An event that is put off repeatedly for the same reason adds no further errors.
            errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
                          ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,
-           progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
-      FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
+           progress = tidegate.merge_progress(q.progress, o.progress::jsonb),
+           -- Only an attempt that a service has put off goes on with the wait.
+           waits_since = CASE WHEN NOT o.charged AND o.progress::jsonb ? 'deferred' THEN coalesce(q.waits_since, instant) END
+      FROM unnest(retry_leased.ids, retry_leased.charged, delays, last_errors, error_lists, progresses)
            AS o(id, charged, delay, last_error, errors, progress)
      WHERE q.id = o.id AND q.id = ANY (free) AND q.id = ANY (left_ids);
 END $$;
@@ -404,5 +406,5 @@ END $$;
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.cuts_of, tidegate.refuse_new_cuts, tidegate.complete, tidegate.complete_held,
-    tidegate.busy_groups, tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress,
+    tidegate.busy_groups, tidegate.finalize_leased, tidegate.end_unreadable, tidegate.retry_leased, tidegate.save_progress,
     tidegate.report_progress, tidegate.append_errors, tidegate.merge_progress TO tidegate_drain;

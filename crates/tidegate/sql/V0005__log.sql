@@ -467,13 +467,13 @@ BEGIN
       INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
 END $$;
 
--- Ends live events that no drain would pass to a handler any more: their deadline has passed or their
--- attempts are used up, and they are in no live lease. They move to the log with the same codes as in a
--- drain. The function first breaks the leases of dead workers, which may use up an attempt. It walks the
+-- Ends live events that no drain would pass to a handler any more: their deadline has passed, their attempts
+-- are used up, or they have waited for a service for too long, and they are in no live lease. They move to
+-- the log with the same codes as in a drain. The function first breaks the leases of dead workers, which may use up an attempt. It walks the
 -- primary key in pages of `page` rows. `last_id` is null at the end.
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
-    actor text DEFAULT NULL, now timestamptz DEFAULT NULL, OUT expired bigint[], OUT abandoned bigint[], OUT last_id bigint
+    actor text DEFAULT NULL, now timestamptz DEFAULT NULL, OUT expired bigint[], OUT abandoned bigint[], OUT given_up bigint[], OUT last_id bigint
 ) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -510,8 +510,11 @@ BEGIN
     IF NOT dry_run THEN
         expired := (tidegate.end_locked(expired, 'expired', 'not started before its deadline')).ended;
         abandoned := (tidegate.end_locked(abandoned, 'abandoned', 'its worker went away on the last attempt')).ended;
+    END IF;
+    given_up := tidegate.give_up(after, coalesce(last_id, 9223372036854775807), page, page, cutoff, dry_run, moment);
+    IF NOT dry_run THEN
         PERFORM tidegate.record_action('cleanup', actor, jsonb_build_object('step', 'sweep', 'now', moment, 'cutoff', cutoff),
-                                       expired || abandoned, NULL) WHERE expired || abandoned <> '{}';
+                                       expired || abandoned || given_up, NULL) WHERE expired || abandoned || given_up <> '{}';
     END IF;
 END $$;
 
@@ -661,7 +664,7 @@ BEGIN
         did := CASE made.outcome WHEN 'made' THEN jsonb_build_object('partitions_made', 1, 'rows_moved', made.moved)
                                  WHEN 'left_to_default' THEN '{"left_to_default": 1}' ELSE '{}' END;
     ELSIF stage = 'sweep' THEN
-        SELECT s.last_id, jsonb_build_object('expired', s.expired, 'abandoned', s.abandoned) INTO since, did
+        SELECT s.last_id, jsonb_build_object('expired', s.expired, 'abandoned', s.abandoned, 'given_up', s.given_up) INTO since, did
           FROM tidegate.sweep_events(coalesce(since, '-9223372036854775808')::bigint, batch,
                                      make_interval(secs => coalesce((state->>'older_than')::double precision, 0)), dry_run, actor, moment) AS s;
     ELSIF stage = 'drop' THEN

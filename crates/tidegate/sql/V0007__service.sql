@@ -9,6 +9,7 @@
 --   paused    by an operator, until it is resumed
 --
 -- The events themselves are not written in the meantime, so their order and their attempts do not change.
+-- But no event waits for ever: give_up() ends those that have waited for longer than their kind allows.
 --
 -- Calls can also be limited, over all drains: how many run at the same time (`max_running`), and how many
 -- start per second (`per_second`). A worker claims places and starts for a few events, leases as many events
@@ -120,6 +121,69 @@ BEGIN
            answers = next.answers, answered_at = next.answered_at, last_error = next.last_error, kinds = next.kinds
      WHERE s.service = report_service.service;
     RETURN tidegate.watched_services();
+END $$;
+
+CREATE FUNCTION tidegate.give_up_after() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN interval '7 days';
+COMMENT ON FUNCTION tidegate.give_up_after IS
+    'How long an event waits for an outside service that does not answer, before it ends FAILED with the code service_down. '
+    'Set by `tidegate migrate` from TIDEGATE_GIVE_UP_AFTER; a kind may have its own time in its policy.';
+
+-- Kinds whose events have waited for a service for longer than they may, and how long that is. A service that
+-- an operator has paused does not count, and neither does a paused kind: the operator decides when they go on.
+CREATE FUNCTION tidegate.outages(now timestamptz) RETURNS TABLE (kind text, service text, patience interval)
+    LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT ON (k.kind) k.kind, s.service, p.patience
+      FROM tidegate.service AS s
+      JOIN tidegate.event_kind AS k ON k.kind = ANY (s.kinds) AND NOT k.paused
+     CROSS JOIN LATERAL (SELECT coalesce((k.policy->>'give_up_after_ms')::bigint * interval '1 ms', tidegate.give_up_after()) AS patience) AS p
+     WHERE s.state IN ('open', 'probing') AND s.since <= outages.now - p.patience
+     ORDER BY k.kind, s.since
+$$;
+
+-- Ends ready events FAILED that have waited for a service for longer than their kind allows, in no lease: at
+-- most `most` among the next `page` ready events with ids above `after`, up to `upto`. An event waits since
+-- the first of its attempts in a row that have found a service down. One that has had no attempt waits since
+-- it was due. The service has not answered for as long, either: outages() sees to that.
+CREATE FUNCTION tidegate.give_up(
+    after bigint, upto bigint, page integer, most integer, published_before timestamptz DEFAULT NULL, dry_run boolean DEFAULT false,
+    now timestamptz DEFAULT NULL, OUT ended bigint[]
+) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    moment CONSTANT timestamptz := least(give_up.now, clock_timestamp());
+    held int8multirange;
+    chosen bigint[];
+    outage record;
+BEGIN
+    ended := '{}';
+    IF NOT EXISTS (SELECT FROM tidegate.outages(moment)) THEN
+        RETURN;
+    END IF;
+    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
+    chosen := ARRAY(
+        SELECT q.id
+          FROM (SELECT e.id, e.kind, e.available_at, e.waits_since, e.created_at FROM tidegate.event_queue AS e
+                 WHERE NOT e.delayed AND e.id > after AND e.id <= upto ORDER BY e.id LIMIT page) AS q
+          JOIN tidegate.outages(moment) AS o ON o.kind = q.kind
+         WHERE coalesce(q.waits_since, q.available_at) <= moment - o.patience AND NOT q.id <@ held
+           AND (published_before IS NULL OR q.created_at <= published_before)
+         ORDER BY q.id LIMIT most);
+    IF dry_run OR chosen = '{}' THEN
+        ended := chosen;
+        RETURN;
+    END IF;
+    chosen := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (chosen) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
+    -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we
+    -- have locked.
+    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
+    FOR outage IN SELECT o.service, o.patience, array_agg(q.id ORDER BY q.id) AS ids
+                    FROM tidegate.event_queue AS q JOIN tidegate.outages(moment) AS o ON o.kind = q.kind
+                   WHERE q.id = ANY (chosen) AND NOT q.id <@ held GROUP BY 1, 2 LOOP
+        ended := ended || (tidegate.end_locked(outage.ids, 'service_down',
+                               format('%s has not answered for %s', outage.service, outage.patience))).ended;
+    END LOOP;
 END $$;
 
 -- Pauses or resumes a service.
@@ -250,6 +314,6 @@ COMMENT ON FUNCTION tidegate.limit_service IS
 
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
-    tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service
+    tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service, tidegate.give_up
    TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.pause_service, tidegate.resume_service, tidegate.limit_service TO tidegate_operate;

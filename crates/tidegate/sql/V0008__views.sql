@@ -103,6 +103,7 @@ BEGIN
     IF changed ?| allowed THEN
         UPDATE tidegate.event_queue AS q
            SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
+               waits_since = CASE WHEN NOT changed ? 'available_at' THEN q.waits_since END,
                expires_at = NEW.expires_at, stray = q.stray OR q.group_key IS NOT NULL,
                max_attempts = CASE WHEN requeues THEN greatest(NEW.max_attempts, q.attempts + 1) ELSE NEW.max_attempts END
          WHERE q.id = OLD.id;

@@ -186,6 +186,7 @@ BEGIN
     IF NOT coalesce(reschedule.dry_run, false) THEN
         UPDATE tidegate.event_queue AS q
            SET available_at = coalesce(reschedule.available_at, q.available_at),
+               waits_since = CASE WHEN reschedule.available_at IS NULL THEN q.waits_since END,
                expires_at = CASE WHEN reschedule.no_deadline THEN NULL ELSE coalesce(reschedule.expires_at, q.expires_at) END,
                stray = q.stray OR q.group_key IS NOT NULL
          WHERE q.id = ANY (done);

@@ -70,8 +70,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.set_policy IS
     'Sets how events of a kind are handled, in place of what the program declares. kind: a registered kind. policy: an '
-    'object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and '
-    'batch_within_ms; a field that is null returns to the declared value; {} changes nothing. reason: the reason, required '
+    'object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch, '
+    'batch_within_ms and give_up_after_ms; a field that is null returns to the declared value; {} changes nothing. reason: the reason, required '
     'for a change. actor: the operator''s name. Returns declared, overridden and policy.';
 
 -- What the roles may do here; see roles.sql.

@@ -91,7 +91,7 @@ impl Metrics {
                 "Count",
                 Some(report.completed_with_errors),
             ),
-            ("Failed", "Count", Some(report.failed)),
+            ("Failed", "Count", Some(report.failed + report.given_up)),
             ("Retried", "Count", Some(report.retried)),
             ("Released", "Count", Some(report.released)),
             ("LeaseLost", "Count", Some(report.lease_lost)),

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Transaction};
 
-pub use self::stored::{Payloads, StoredSettings};
+pub use self::stored::{Order, Payloads, StoredSettings};
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::policy::Policy;
@@ -37,7 +37,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0012__policy.sql",
     "sql/V0013__slot.sql",
     "sql/V0014__figures.sql",
-    "sql/V0015__rights.sql",
+    "sql/V0015__pull.sql",
+    "sql/V0016__rights.sql",
 )
 .with_grants_within();
 

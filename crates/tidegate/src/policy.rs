@@ -41,6 +41,8 @@ pub struct Policy {
     pub(crate) batch: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch_within_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) give_up_after_ms: Option<u64>,
 }
 
 impl Policy {
@@ -80,6 +82,13 @@ impl Policy {
     pub fn batch(mut self, events: u16, within: Duration) -> Self {
         self.batch = Some(events);
         self.batch_within_ms = Some(millis(within));
+        self
+    }
+
+    /// Sets how long an event waits for an outside service that does not answer, 1 s to 3,660 days. Then it
+    /// ends FAILED with the code `service_down`. The default is that of `TIDEGATE_GIVE_UP_AFTER`.
+    pub fn give_up_after(mut self, limit: Duration) -> Self {
+        self.give_up_after_ms = Some(millis(limit));
         self
     }
 }

@@ -34,7 +34,7 @@ pub async fn negative_control_an_end_that_waits_alone_is_overtaken_in_its_group(
     let world = World::start("busy_end_control", seed, &[]).await;
     let guard = "WHERE q.id = ANY (finalize.ids) AND q.id > held.first";
     world
-        .unguard("tidegate.finalize", guard, "WHERE q.id < held.first")
+        .unguard("tidegate.finalize_leased", guard, "WHERE q.id < held.first")
         .await;
     let further = end_pairs(&world).await;
     world.convict(further).await

@@ -142,7 +142,7 @@ impl Write {
     fn marker(self) -> &'static str {
         match self {
             Self::Complete => "tidegate.complete(",
-            Self::Finalize => "tidegate.finalize(",
+            Self::Finalize => "tidegate.finalize_leased(",
             Self::Commit => "COMMIT",
             Self::CompleteAndCommit => "tidegate.complete_held(",
         }

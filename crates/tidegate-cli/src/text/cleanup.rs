@@ -14,6 +14,7 @@ impl Text for CleanupRequest {
             ("days left in the default partition", report.left_to_default),
             ("live events ended as expired", report.expired),
             ("live events ended as abandoned", report.abandoned),
+            ("live events ended, a service being down", report.given_up),
             ("partitions dropped", report.partitions_dropped),
             ("rows dropped with these partitions", report.rows_dropped),
             ("rows deleted in batches", report.rows_deleted),

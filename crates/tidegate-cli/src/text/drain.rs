@@ -70,6 +70,7 @@ fn counts(report: &DrainReport) -> Table {
         ("lease lost", report.lease_lost),
         ("expired", report.expired),
         ("abandoned", report.abandoned),
+        ("ended, a service being down", report.given_up),
         ("follow-ups published", report.published),
     ] {
         table.add_row(vec![what.to_owned(), events.to_string()]);

@@ -45,7 +45,7 @@ fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
             shown.set_message(format!(
                 "{} partitions dropped, {} live events ended",
                 report.partitions_dropped,
-                report.expired + report.abandoned
+                report.expired + report.abandoned + report.given_up
             ));
         }
     });

@@ -19,8 +19,8 @@ pub struct DrainRequest {
     /// Maximum number of events in one lease, 1 to 10000 [env: TIDEGATE_BATCH] [default: 1000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(bounds(&DrainOptions::BATCH)))]
     pub batch: Option<u32>,
-    /// Maximum number of handlers that run at once, 1 to 1000; with 1 the queue is strictly first in, first
-    /// out [env: TIDEGATE_CONCURRENCY] [default: 8].
+    /// Maximum number of handlers that run at once, 1 to 1000; with 1 a single drain is first in, first out
+    /// while nothing fails [env: TIDEGATE_CONCURRENCY] [default: 8].
     #[arg(long, value_parser = clap::value_parser!(u16).range(bounds(&DrainOptions::CONCURRENCY)).map(usize::from))]
     pub concurrency: Option<usize>,
     /// Keep polling an empty queue for this long, such as 10s [env: TIDEGATE_LINGER] [default: 0s].

@@ -7,8 +7,8 @@ use crate::migrate::MigrateReport;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(after_help = "Example:\n  tidegate migrate --roles")]
 pub struct MigrateRequest {
-    /// Also create the roles tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read and
-    /// tidegate_jobs, and grant their privileges.
+    /// Also create the roles tidegate_publish, tidegate_drain, tidegate_pull, tidegate_operate, tidegate_read
+    /// and tidegate_jobs, and grant their privileges.
     #[arg(long)]
     #[serde(default)]
     pub roles: bool,

@@ -37,8 +37,12 @@ pub struct PolicyRequest {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[serde(default, deserialize_with = "written")]
     pub batch_within: Option<Duration>,
+    /// How long an event waits for an outside service that does not answer, such as 24h, before it ends FAILED.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[serde(default, deserialize_with = "written")]
+    pub give_up_after: Option<Duration>,
     /// Return this field to the program's own value: attempts, handler-timeout, backoff, backoff-max,
-    /// concurrency, batch or batch-within; may be given several times.
+    /// concurrency, batch, batch-within or give-up-after; may be given several times.
     #[arg(long, value_name = "FIELD")]
     #[serde(default)]
     pub reset: Vec<String>,
@@ -51,7 +55,7 @@ pub struct PolicyRequest {
 }
 
 /// The names of the fields in requests, and in the database.
-const FIELDS: [(&str, &str); 7] = [
+const FIELDS: [(&str, &str); 8] = [
     ("attempts", "max_attempts"),
     ("handler_timeout", "handler_timeout_ms"),
     ("backoff", "backoff_ms"),
@@ -59,6 +63,7 @@ const FIELDS: [(&str, &str); 7] = [
     ("concurrency", "concurrency"),
     ("batch", "batch"),
     ("batch_within", "batch_within_ms"),
+    ("give_up_after", "give_up_after_ms"),
 ];
 
 impl PolicyRequest {
@@ -79,6 +84,7 @@ impl PolicyRequest {
             self.concurrency.map(Value::from),
             self.batch.map(Value::from),
             millis(self.batch_within),
+            millis(self.give_up_after),
         ];
         let fields = FIELDS.iter().zip(given);
         let mut change: Map<String, Value> = fields

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, OptionFuture, join3, join5};
+use futures_util::future::{FutureExt, OptionFuture, join, join3, join5};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -182,6 +182,8 @@ pub(super) struct Fetched {
     pub renewed: Option<Vec<(Uuid, i32)>>,
     /// The answers about slots.
     pub slots: SlotAnswer,
+    /// Events that have ended because they had waited for a service for too long.
+    pub given_up: Vec<i64>,
 }
 
 /// The answer, with the session and the request.
@@ -360,7 +362,11 @@ async fn attempt(
     let renew = request
         .renews
         .then(|| queue::renew(client, request.worker, &request.held, request.timeout));
-    let sweep = sweeps.then(|| queue::sweep(client, request.worker, &request.held));
+    // Before the lease, because what waited behind an event that has ended may be leased.
+    let sweep = sweeps.then(|| {
+        let swept = queue::sweep(client, request.worker, &request.held);
+        join(swept, queue::give_up(client))
+    });
     let promote = request
         .wanted
         .target
@@ -398,6 +404,7 @@ async fn attempt(
     let over = OptionFuture::from(over);
     let ((renewed, swept, promoted, batch, grant), (fired, due, slots), over) =
         join3(leasing, beside, over).await;
+    let (swept, given_up) = swept.unzip();
     swept.transpose()?;
     over.transpose()?;
     let (fired, due) = (passes(fired)?, passes(due)?);
@@ -410,6 +417,7 @@ async fn attempt(
         fired,
         token,
         slots: slots?,
+        given_up: given_up.transpose()?.unwrap_or_default(),
     })
 }
 

@@ -591,6 +591,10 @@ impl<D: Dispatch> Drain<D> {
             self.buffer.on_renewed(&request.held, renewed, request.sent);
         }
         self.on_slot_answer(&fetched.slots, request.sent.steady);
+        for id in &fetched.given_up {
+            self.observers.lines.failed(*id, "service_down");
+            self.report.given_up += 1;
+        }
         let scheduled = self.fetcher.on_scheduled(&mut fetched);
         self.report.scheduled += scheduled;
         if scheduled > 0 {

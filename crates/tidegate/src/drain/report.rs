@@ -27,8 +27,8 @@ pub enum StopReason {
 }
 
 /// The report of a drain. Always `leased = completed + completed_with_errors + failed + retried + deferred +
-/// snoozed + released + lease_lost`. Events that a sweep ended as expired or abandoned were never leased to a
-/// handler.
+/// snoozed + released + lease_lost`. Events that ended as expired, abandoned or given up were not leased to a
+/// handler for that.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "drain")]
@@ -42,15 +42,15 @@ pub struct DrainReport {
     pub completed_with_errors: u64,
     /// Ended FAILED: no attempt left, no handler, or undecodable.
     pub failed: u64,
-    /// Retry in the queue for another attempt.
+    /// Back in the queue for another attempt.
     pub retried: u64,
-    /// Retry in the queue, with their attempt restored: a service that they need does not answer.
+    /// Back in the queue, with their attempt restored: a service that they need does not answer.
     #[serde(default, skip_serializing_if = "is_none")]
     pub deferred: u64,
-    /// Retry in the queue, with their attempt restored: their handlers asked to run later.
+    /// Back in the queue, with their attempt restored: their handlers asked to run later.
     #[serde(default, skip_serializing_if = "is_none")]
     pub snoozed: u64,
-    /// Retry in the queue before they started, with their attempt restored.
+    /// Back in the queue before they started, with their attempt restored.
     pub released: u64,
     /// No longer held by this drain when their handlers finished: requeued, or leased by another worker after
     /// the lease had run out.
@@ -59,6 +59,9 @@ pub struct DrainReport {
     pub expired: u64,
     /// Ended FAILED without a handler: a worker had abandoned their last attempt.
     pub abandoned: u64,
+    /// Ended FAILED without a handler: they had waited for a service for too long.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub given_up: u64,
     /// Follow-ups published.
     pub published: u64,
     /// Periodic events published for schedule slots that were due.
@@ -199,6 +202,7 @@ impl DrainReport {
             lease_lost: self.lease_lost + next.lease_lost,
             expired: self.expired + next.expired,
             abandoned: self.abandoned + next.abandoned,
+            given_up: self.given_up + next.given_up,
             published: self.published + next.published,
             scheduled: self.scheduled + next.scheduled,
             still_running: self.still_running + next.still_running,

@@ -227,6 +227,7 @@ impl Spans {
             "tidegate.lease_lost" = counted(report.lease_lost),
             "tidegate.expired" = counted(report.expired),
             "tidegate.abandoned" = counted(report.abandoned),
+            "tidegate.given_up" = counted(report.given_up),
             "tidegate.stop_reason" = reason,
             "error.type" = failed.map(code),
         );
@@ -251,6 +252,7 @@ fn of_drain() -> Span {
         "tidegate.lease_lost" = Empty,
         "tidegate.expired" = Empty,
         "tidegate.abandoned" = Empty,
+        "tidegate.given_up" = Empty,
         "tidegate.stop_reason" = Empty,
         "error.type" = Empty,
     )

@@ -18,8 +18,14 @@ settings! {
         /// its group; `30days` in a new database. Until the planned time, the event holds up later events of
         /// its group.
         max_group_delay: Option<Duration> = None, "TIDEGATE_MAX_GROUP_DELAY";
+        /// How long an event waits for an outside service that does not answer, before it ends `FAILED` with
+        /// the code `service_down`; `7days` in a new database. A kind may have its own time in its policy.
+        give_up_after: Option<Duration> = None, "TIDEGATE_GIVE_UP_AFTER";
         /// Which payloads may be published: `any`, as in a new database, or only `sealed` ones.
         payloads: Option<Payloads> = None, "TIDEGATE_PAYLOADS";
+        /// In which order events without a group run: `id`, as in a new database, in which a slow or a failed
+        /// one holds up none; or `strict`: they form one group, so each waits until all before it have ended.
+        order: Option<Order> = None, "TIDEGATE_ORDER";
     }
     parts {}
     rest {}
@@ -49,22 +55,58 @@ impl Value for Payloads {
     }
 }
 
+/// In which order events without a group run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub enum Order {
+    /// They start by id, and overlap.
+    Id,
+    /// One after the other, as one group. It applies to what is published from then on.
+    Strict,
+}
+
+impl Value for Order {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "id" => Ok(Self::Id),
+            "strict" => Ok(Self::Strict),
+            other => Err(format!("must be id or strict, got {other:?}")),
+        }
+    }
+
+    fn written(&self) -> String {
+        let strict = *self == Self::Strict;
+        if strict { "strict" } else { "id" }.to_owned()
+    }
+}
+
 impl StoredSettings {
     /// Returns the statements that store what is set.
     pub(super) fn statements(&self) -> Vec<String> {
         let attempts = |most| constant("default_max_attempts", "integer", &most);
-        let delay = |most: Duration| {
+        let time = |name, most: Duration| {
             let seconds = format!("interval '{} s'", most.as_secs_f64());
-            constant("max_group_delay", "interval", &seconds)
+            constant(name, "interval", &seconds)
         };
         let plaintext = |payloads| {
             let takes = payloads == Payloads::Any;
             constant("takes_plaintext", "boolean", &takes)
         };
+        let order = |order| {
+            let group = if order == Order::Strict {
+                "'strict'"
+            } else {
+                "NULL"
+            };
+            constant("usual_group", "text", &format_args!("{group}::text"))
+                .replace(" IMMUTABLE ", " STABLE ")
+        };
         let statements = [
             self.max_attempts.map(attempts),
-            self.max_group_delay.map(delay),
+            self.max_group_delay
+                .map(|most| time("max_group_delay", most)),
+            self.give_up_after.map(|most| time("give_up_after", most)),
             self.payloads.map(plaintext),
+            self.order.map(order),
         ];
         statements.into_iter().flatten().collect()
     }
@@ -86,7 +128,9 @@ mod tests {
         for (variable, value, allowed) in [
             ("TIDEGATE_MAX_ATTEMPTS", "-1", "1 to 1000"),
             ("TIDEGATE_MAX_GROUP_DELAY", "soon", "500ms, 30s, 5m or 1h"),
+            ("TIDEGATE_GIVE_UP_AFTER", "never", "500ms, 30s, 5m or 1h"),
             ("TIDEGATE_PAYLOADS", "none", "any or sealed"),
+            ("TIDEGATE_ORDER", "fifo", "id or strict"),
         ] {
             let lookup = |name: &str| (name == variable).then(|| value.to_owned());
             let error = StoredSettings::from_settings(&lookup)

@@ -31,7 +31,7 @@ statements! {
         TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, FLOAT8_ARRAY, TEXT_ARRAY
     ] = "\
 SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
-  FROM tidegate.finalize($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f";
+  FROM tidegate.finalize_leased($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f";
 
     /// Ends event `$2` of lease `$1` without reading its payload.
     END_UNREADABLE: "end_unreadable" [UUID, INT8, TEXT] = "SELECT tidegate.end_unreadable($1, $2, $3)";
@@ -40,7 +40,7 @@ SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
     RETRY: "retry" [
         UUID, INT8_ARRAY, UUID_ARRAY, BOOL_ARRAY,
         FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY
-    ] = "SELECT r.left_ids, r.busy_ids FROM tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
+    ] = "SELECT r.left_ids, r.busy_ids FROM tidegate.retry_leased($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
 
     /// Saves a step's result or a handler's end for an event that is still held.
     SAVE_PROGRESS: "save_progress" [INT8, UUID, TEXT] = "SELECT tidegate.save_progress($1, $2, $3)";
@@ -54,7 +54,7 @@ SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
 }
 
 /// The SQLSTATE of [`complete_and_commit`] if the lease is not held.
-const NOT_HELD: &str = "TG001";
+pub(super) const NOT_HELD: &str = "TG001";
 
 /// One entry of the `errors` array; the database adds `at`.
 #[derive(Debug, Clone, Serialize)]

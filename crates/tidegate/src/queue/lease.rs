@@ -285,7 +285,7 @@ async fn read_around(
 }
 
 /// A stored JSON text, unparsed.
-struct JsonText(Vec<u8>);
+pub(super) struct JsonText(pub(super) Vec<u8>);
 
 impl<'a> FromSql<'a> for JsonText {
     fn from_sql(

@@ -9,6 +9,7 @@ pub(crate) mod ending;
 mod finalize;
 mod lease;
 mod publish;
+pub mod pull;
 mod read;
 pub mod retention;
 mod schedule;
@@ -43,6 +44,7 @@ pub fn statements() -> impl Iterator<Item = &'static Statement> {
         finalize::ALL,
         lease::ALL,
         publish::ALL,
+        pull::ALL,
         read::ALL,
         retention::ALL,
         schedule::ALL,

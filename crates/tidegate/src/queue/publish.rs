@@ -203,10 +203,15 @@ fn position() -> Option<String> {
     trace::current().map(|position| position.to_string())
 }
 
+/// Whether an earlier event of the group comes first.
+fn is_out_of_order(source: &tokio_postgres::Error) -> bool {
+    source.code().is_some_and(|state| state.code() == "TG004")
+}
+
 /// Turns the database's refusal of an argument into an error of the caller, with the database's message.
 pub(crate) fn refused(error: Error) -> Error {
     match &error {
-        Error::Database { source, .. } if error.is_bad_data() => {
+        Error::Database { source, .. } if error.is_bad_data() || is_out_of_order(source) => {
             let message = source
                 .as_db_error()
                 .map_or_else(|| source.to_string(), |db| db.message().to_owned());

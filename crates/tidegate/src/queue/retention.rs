@@ -29,6 +29,8 @@ pub struct Done {
     pub expired: Vec<i64>,
     /// Live events that were ended because no attempts were left.
     pub abandoned: Vec<i64>,
+    /// Live events that were ended because they had waited for a service for too long.
+    pub given_up: Vec<i64>,
     /// The partition that was dropped.
     pub dropped: Option<DroppedPartition>,
     /// Expired rows deleted.

@@ -23,6 +23,10 @@ statements! {
     CLAIM_SERVICE: "claim_service" [TEXT, UUID, INT4, INT4, INT4, FLOAT8] =
         "SELECT c.places, c.starting, c.first_in, c.apart FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
 
+    /// Ends ready events that have waited for a service for too long, at most `$2` among the first `$1`.
+    GIVE_UP: "give_up" [INT4, INT4] = "\
+SELECT g.ended FROM tidegate.give_up(-9223372036854775808, 9223372036854775807, $1, $2) AS g";
+
     /// All services about which anything was reported.
     SERVICES: "services" [] =
         "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service";
@@ -168,6 +172,16 @@ pub async fn claim_service(
     )
     .await?;
     Ok(rows.first().map(granted).unwrap_or_default())
+}
+
+/// Ends events that have waited for a service for longer than their kind allows, and returns their ids. Looks
+/// at the first 50,000 ready events, and ends a thousand at most.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn give_up(client: &impl Queryable) -> Result<Vec<i64>, Error> {
+    let rows = query(client, &GIVE_UP, &[&50_000, &1000]).await?;
+    Ok(rows.first().map(|row| row.get(0)).unwrap_or_default())
 }
 
 fn granted(row: &Row) -> Grant {

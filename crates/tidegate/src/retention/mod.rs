@@ -119,12 +119,14 @@ pub async fn cleanup(
     let mut lines = EventLines::default();
     let on_done = |done: Done| {
         if !options.dry_run {
-            done.expired
-                .iter()
-                .for_each(|id| lines.failed(*id, "expired"));
-            done.abandoned
-                .iter()
-                .for_each(|id| lines.failed(*id, "abandoned"));
+            let ended = [
+                (&done.expired, "expired"),
+                (&done.abandoned, "abandoned"),
+                (&done.given_up, "service_down"),
+            ];
+            for (ids, code) in ended {
+                ids.iter().for_each(|id| lines.failed(*id, code));
+            }
         }
         report.add(done);
         send(&report);

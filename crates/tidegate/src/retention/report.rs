@@ -35,6 +35,9 @@ pub struct CleanupReport {
     pub expired: u64,
     /// How many live events ended as FAILED because a worker had abandoned their last attempt.
     pub abandoned: u64,
+    /// How many live events ended as FAILED because they had waited for a service for too long.
+    #[serde(default)]
+    pub given_up: u64,
     /// How many partitions were dropped.
     pub partitions_dropped: u64,
     /// How many rows were dropped with them.
@@ -70,6 +73,7 @@ impl CleanupReport {
         self.left_to_default += step.left_to_default;
         self.expired += count(step.expired);
         self.abandoned += count(step.abandoned);
+        self.given_up += count(step.given_up);
         if let Some(dropped) = step.dropped {
             self.partitions_dropped += 1;
             self.rows_dropped += dropped.rows;
