@@ -1,12 +1,10 @@
 //! Events handled by SQL: `poll`, `finalize`, `retry`, `extend` and `settle`, as a program with its own loop
 //! calls them, alone, beside others of its kind and beside drains.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tidegate::pull::{PollRequest, PolledEvent, extend, finalize, poll, retry};
-use tidegate::{Error, Fault, RetryPolicy, Status, queue};
+use tidegate::{Error, Fault, JobStatus, PollRequest, PolledEvent, RetryPolicy, queue};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
@@ -30,15 +28,16 @@ fn request(most: u32) -> PollRequest<'static> {
 }
 
 async fn take(client: &Client, most: u32) -> Vec<PolledEvent> {
-    poll(client, &request(most)).await.unwrap()
+    request(most).poll(client).await.unwrap()
 }
 
-async fn one(client: &Client) -> (i64, Uuid) {
-    let polled = take(client, 1).await;
-    let [event] = polled.as_slice() else {
-        panic!("{polled:?}")
-    };
-    (event.id, event.token)
+async fn one(client: &Client) -> PolledEvent {
+    take(client, 1).await.pop().expect("an event is ready")
+}
+
+/// Whether a call was refused because of its lease.
+fn is_lost<T>(answer: &Result<T, Error>) -> bool {
+    matches!(answer, Err(Error::LeaseLost(_)))
 }
 
 fn ids(events: &[PolledEvent]) -> Vec<i64> {
@@ -61,18 +60,18 @@ async fn c6_c8_poll_returns_one_event_or_none_and_finalize_ends_it_by_its_list_o
     let first = take(&client, 1).await.remove(0);
     assert_eq!(first.id, published[0]);
     assert_eq!((first.attempt, first.max_attempts), (1, 5));
-    assert_eq!(first.payload.unwrap().get(), r#"{"name":"0"}"#);
+    assert_eq!(first.payload.as_ref().unwrap().get(), r#"{"name":"0"}"#);
     let lasts = first.lease_expires_at.duration_since(SystemTime::now());
     assert!(lasts.unwrap() <= MINUTE + MINUTE, "the database's clock");
     let result = json!({"sent": 1});
-    let status = finalize(&client, (first.id, first.token), &[], Some(&result)).await;
-    assert_eq!(status.unwrap(), Status::Completed);
+    let status = first.finalize(&client, &[], Some(&result)).await;
+    assert_eq!(status.unwrap(), JobStatus::Processed);
     let errors = [
         Fault::new("409", "conflict"),
         Fault::new("422", "no address"),
     ];
-    let status = finalize(&client, one(&client).await, &errors, None).await;
-    assert_eq!(status.unwrap(), Status::CompletedWithErrors);
+    let status = one(&client).await.finalize(&client, &errors, None).await;
+    assert_eq!(status.unwrap(), JobStatus::Failed);
     let (status, attempts, codes) = logged(&client, published[1]).await.unwrap();
     assert_eq!((status.as_str(), attempts), ("COMPLETED_WITH_ERRORS", 1));
     assert_eq!(codes, ["409", "422"]);
@@ -96,19 +95,18 @@ async fn c9_d5_an_end_is_recorded_once_however_often_and_by_whomever_it_is_asked
         let lease = one(&client).await;
         let late = [Fault::new("late", "too late")];
         let (a, b) = tokio::join!(
-            finalize(&client, lease, &[], None),
-            finalize(&other, lease, &late, None),
+            lease.finalize(&client, &[], None),
+            lease.finalize(&other, &late, None),
         );
-        let ends: BTreeSet<&str> = [a.unwrap(), b.unwrap()].map(Status::as_str).into();
-        assert_eq!(ends.len(), 1, "both say what is stored");
-        finalize(&client, lease, &[], None).await.unwrap();
+        assert_eq!(a.unwrap(), b.unwrap(), "both say what is stored");
+        lease.finalize(&client, &[], None).await.unwrap();
     }
     let rows = "SELECT count(*) FROM tidegate.event_log";
     assert_eq!((number(&client, rows).await, live(&client).await), (20, 0));
-    let unknown = finalize(&client, (4711, Uuid::new_v4()), &[], None).await;
-    let said = unknown.unwrap_err().to_string();
+    let unknown = "SELECT tidegate.finalize(4711, gen_random_uuid())";
+    let unknown = client.batch_execute(unknown).await.unwrap_err();
     assert_eq!(
-        said,
+        unknown.as_db_error().unwrap().message(),
         "id: must be the id of an event, got 4711, which is neither in the queue nor in the log"
     );
     let leases = "SELECT count(*) FROM tidegate.lease WHERE NOT ended";
@@ -123,7 +121,7 @@ const LOSSES: [&str; 3] = [
 ];
 
 #[tokio::test]
-async fn b5_nothing_of_a_transaction_stays_whose_lease_was_lost() {
+async fn nothing_of_a_transaction_stays_whose_lease_was_lost() {
     let db = probe_database().await;
     let mut client = db.client().await;
     client
@@ -132,31 +130,22 @@ async fn b5_nothing_of_a_transaction_stays_whose_lease_was_lost() {
         .unwrap();
     for loss in LOSSES {
         publish_acts(&client, 1).await;
-        let (id, token) = one(&client).await;
+        let event = one(&client).await;
         client.batch_execute(loss).await.unwrap();
         let transaction = client.transaction().await.unwrap();
         transaction
-            .execute("INSERT INTO orders VALUES ($1)", &[&id])
+            .execute("INSERT INTO orders VALUES ($1)", &[&event.id])
             .await
             .unwrap();
-        let ended = finalize(&transaction, (id, token), &[], None).await;
-        assert!(
-            matches!(ended, Err(Error::LeaseLost(lost)) if lost == id),
-            "{loss}: {ended:?}"
-        );
+        let ended = event.finalize(&transaction, &[], None).await;
+        assert!(is_lost(&ended), "{loss}: {ended:?}");
         transaction.commit().await.unwrap();
         assert_eq!(number(&client, "SELECT count(*) FROM orders").await, 0);
-        let retried = retry(&client, (id, token), None, None).await;
-        assert!(
-            matches!(retried, Err(Error::LeaseLost(_))),
-            "{loss}: {retried:?}"
-        );
-        assert!(matches!(
-            extend(&client, token, MINUTE).await,
-            Err(Error::LeaseLost(_))
-        ));
-        let settled = settle(&client, token, &json!([{"id": id}])).await;
-        assert_eq!(settled, [(id, "lost".to_owned())]);
+        let retried = event.retry(&client, None, None).await;
+        assert!(is_lost(&retried), "{loss}: {retried:?}");
+        assert!(is_lost(&event.extend(&client, MINUTE).await), "{loss}");
+        let settled = settle(&client, event.token, &json!([{"id": event.id}])).await;
+        assert_eq!(settled, [(event.id, "lost".to_owned())]);
         client
             .batch_execute("SELECT tidegate.cancel(kind => 'act', reason => 'next')")
             .await
@@ -171,7 +160,7 @@ async fn follow_ups_are_published_with_the_end_or_not_at_all() {
     queue::publish(&client, &act("a").correlation("case 7"))
         .await
         .unwrap();
-    let (id, token) = one(&client).await;
+    let PolledEvent { id, token, .. } = one(&client).await;
     let end = "SELECT tidegate.finalize($1, $2, follow_ups => $3)";
     let next = json!([{"kind": "act", "payload": {"name": "b"}, "group_key": "g"}, {"kind": "act", "delay": 60}]);
     let transaction = client.transaction().await.unwrap();
@@ -208,21 +197,18 @@ async fn b6_a_retry_counts_up_to_the_last_attempt_and_a_snooze_does_not() {
     let fault = Fault::new("503", "no answer");
     for attempt in 1..=3 {
         for _ in 0..2 {
-            let lease = one(&client).await;
-            let back = retry(&client, lease, None, Some(Duration::ZERO))
+            let event = one(&client).await;
+            assert_eq!(event.attempt, attempt);
+            event
+                .retry(&client, None, Some(Duration::ZERO))
                 .await
                 .unwrap();
-            assert_eq!((back.attempts, back.failed), (attempt - 1, false));
         }
-        let back = retry(
-            &client,
-            one(&client).await,
-            Some(&fault),
-            Some(Duration::ZERO),
-        )
-        .await;
-        let back = back.unwrap();
-        assert_eq!((back.attempts, back.failed), (attempt, attempt == 3));
+        let retried = one(&client)
+            .await
+            .retry(&client, Some(&fault), Some(Duration::ZERO))
+            .await;
+        assert_eq!(retried.unwrap().0.is_none(), attempt == 3, "the last one");
     }
     let (status, attempts, codes) = logged(&client, id).await.unwrap();
     assert_eq!((status.as_str(), attempts), ("FAILED", 3));
@@ -232,15 +218,13 @@ async fn b6_a_retry_counts_up_to_the_last_attempt_and_a_snooze_does_not() {
     let sql =
         r#"UPDATE tidegate.event_queue SET progress = '{"snoozed": {"times": 1000, "why": ""}}'"#;
     client.batch_execute(sql).await.unwrap();
-    let back = retry(&client, one(&client).await, None, None)
-        .await
-        .unwrap();
-    assert_eq!(back.attempts, 1);
-    let now = SystemTime::now();
+    let (next, _) = one(&client).await.retry(&client, None, None).await.unwrap();
     assert!(
-        back.available_at.unwrap() <= now + MINUTE,
+        next.unwrap() <= SystemTime::now() + MINUTE,
         "a second's backoff"
     );
+    let attempts = "SELECT attempts::bigint FROM tidegate.event_queue";
+    assert_eq!(number(&client, attempts).await, 1);
 }
 
 #[tokio::test]
@@ -273,34 +257,29 @@ async fn a_retry_waits_as_long_as_a_drain_would_have_it_wait() {
 }
 
 #[tokio::test]
-async fn a5_the_events_of_a_group_end_in_their_order_and_leave_together() {
+async fn the_events_of_a_group_end_in_their_order_and_leave_together() {
     let db = probe_database().await;
     let client = db.client().await;
     for _ in 0..3 {
         queue::publish(&client, &act("a").group("g")).await.unwrap();
     }
     let held = take(&client, 10).await;
-    let token = held[0].token;
-    let [first, second, third] = ids(&held)[..] else {
+    let [first, second, third] = &held[..] else {
         panic!("{held:?}")
     };
-    let early = finalize(&client, (second, token), &[], None)
-        .await
-        .unwrap_err();
+    let early = second.finalize(&client, &[], None).await.unwrap_err();
+    let (one, two) = (first.id, second.id);
     assert_eq!(
         early.to_string(),
-        format!("event {second}: event {first} of its group comes first")
+        format!("event {two}: event {one} of its group comes first")
     );
-    let back = retry(
-        &client,
-        (first, token),
-        Some(&Fault::new("x", "")),
-        Some(MINUTE),
-    )
-    .await;
-    assert_eq!(back.unwrap().left_too, [second, third]);
-    let late = finalize(&client, (second, token), &[], None).await;
-    assert!(matches!(late, Err(Error::LeaseLost(_))), "{late:?}");
+    let fault = Fault::new("x", "");
+    let (_, left_too) = first
+        .retry(&client, Some(&fault), Some(MINUTE))
+        .await
+        .unwrap();
+    assert_eq!(left_too, [second.id, third.id]);
+    assert!(is_lost(&second.finalize(&client, &[], None).await));
     assert!(
         take(&client, 10).await.is_empty(),
         "the group waits for its first"
@@ -313,12 +292,11 @@ async fn an_operator_takes_events_and_extend_says_so() {
     let db = probe_database().await;
     let client = db.client().await;
     let published = publish_acts(&client, 3).await;
-    let token = take(&client, 3).await[0].token;
+    let event = take(&client, 3).await.remove(0);
     let sql = "SELECT tidegate.cancel(ARRAY[$1::bigint], reason => 'not wanted')";
     client.execute(sql, &[&published[1]]).await.unwrap();
-    let (until, held) = extend(&client, token, Duration::from_hours(1))
-        .await
-        .unwrap();
+    let hour = Duration::from_hours(1);
+    let (until, held) = event.extend(&client, hour).await.unwrap();
     assert_eq!(held, [published[0], published[2]]);
     assert!(until > SystemTime::now() + MINUTE * 30);
 }
@@ -368,9 +346,7 @@ async fn work_off(client: Client) -> Vec<i64> {
             return done;
         }
         for event in polled {
-            finalize(&client, (event.id, event.token), &[], None)
-                .await
-                .unwrap();
+            event.finalize(&client, &[], None).await.unwrap();
             done.push(event.id);
         }
     }
@@ -386,9 +362,7 @@ async fn what_killed_a_poller_is_charged_once_and_comes_alone() {
     for id in &published[..3] {
         let polled = take(&client, 10).await;
         assert_eq!((ids(&polled), polled[0].attempt), (vec![*id], 2));
-        finalize(&client, (*id, polled[0].token), &[], None)
-            .await
-            .unwrap();
+        polled[0].finalize(&client, &[], None).await.unwrap();
     }
     assert_eq!(ids(&take(&client, 10).await), published[3..]);
 }
@@ -440,10 +414,10 @@ async fn c6_a_test_says_what_time_it_is_and_nobody_else_does() {
     };
     let now = SystemTime::now();
     assert!(
-        poll(&client, &at(now - day)).await.unwrap().is_empty(),
+        at(now - day).poll(&client).await.unwrap().is_empty(),
         "not published yet"
     );
-    let polled = poll(&client, &at(now + day + MINUTE)).await.unwrap();
+    let polled = at(now + day + MINUTE).poll(&client).await.unwrap();
     assert_eq!(ids(&polled), [tomorrow]);
     assert!(
         polled[0].lease_expires_at < now + day,
@@ -451,7 +425,7 @@ async fn c6_a_test_says_what_time_it_is_and_nobody_else_does() {
     );
     assert_eq!(logged(&client, soon).await.unwrap().2, ["expired"]);
     let login = puller(&db).await;
-    let refused = poll(&login, &at(now)).await.unwrap_err();
+    let refused = at(now).poll(&login).await.unwrap_err();
     assert_eq!(refused.sqlstate(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
 }
 
@@ -475,13 +449,9 @@ async fn the_role_for_it_reaches_every_step_and_no_table() {
     let login = puller(&db).await;
     let polled = take(&login, 5).await;
     let token = polled[0].token;
-    extend(&login, token, MINUTE).await.unwrap();
-    finalize(&login, (polled[0].id, token), &[], None)
-        .await
-        .unwrap();
-    retry(&login, (polled[1].id, token), None, None)
-        .await
-        .unwrap();
+    polled[0].extend(&login, MINUTE).await.unwrap();
+    polled[0].finalize(&login, &[], None).await.unwrap();
+    polled[1].retry(&login, None, None).await.unwrap();
     let outcomes = json!([{"id": polled[2].id, "verdict": "release"}]);
     assert_eq!(settle(&login, token, &outcomes).await[0].1, "released");
     for sql in [
@@ -503,8 +473,12 @@ async fn the_role_for_it_reaches_every_step_and_no_table() {
         .await
         .unwrap();
     let lease = leased.events[0].lease;
-    let stolen = finalize(&login, (lease.id, lease.token), &[], None).await;
-    assert!(matches!(stolen, Err(Error::LeaseLost(_))), "{stolen:?}");
+    let stolen = "SELECT tidegate.finalize($1, $2)";
+    let stolen = login
+        .execute(stolen, &[&lease.id, &lease.token])
+        .await
+        .unwrap_err();
+    assert_eq!(stolen.code().unwrap().code(), "TG001");
 }
 
 #[tokio::test]
@@ -553,110 +527,114 @@ async fn settle_ends_each_event_by_its_verdict() {
     );
 }
 
+/// Calls that are refused, and the beginnings of what they are told.
+const REFUSED: &[(&str, &str)] = &[
+    ("poll('{}')", "kinds: must be 1 to 100 kinds, got 0"),
+    (
+        "poll('{act,NULL}')",
+        "kinds: must be names of kinds, got NULL",
+    ),
+    (
+        "poll('{akt}')",
+        "kind: 'akt' is not registered; registered are: act",
+    ),
+    ("poll('{act}', 0)", "most: must be 1 to 1000, got 0"),
+    ("poll('{act}', 1001)", "most: must be 1 to 1000, got 1001"),
+    (
+        "poll('{act}', 1, '0.5 s')",
+        "lease: must be 1 second to 12 hours, got 00:00:00.5",
+    ),
+    (
+        "poll('{act}', 1, '13 h')",
+        "lease: must be 1 second to 12 hours, got 13:00:00",
+    ),
+    (
+        "poll('{act}', 1, '1 min', 'infinity')",
+        "now: must be a finite time, got infinity",
+    ),
+    (
+        "finalize(ID, TOKEN, '{}')",
+        "errors: must be an array of objects, got object",
+    ),
+    (
+        "finalize(ID, TOKEN, '[1]')",
+        "errors: must be objects with code, message and details, got 1 at 1",
+    ),
+    (
+        "finalize(ID, TOKEN, '[{\"cod\": \"x\"}]')",
+        "errors: must be objects with code, message and details",
+    ),
+    (
+        "finalize(ID, TOKEN, follow_ups => '{}')",
+        "follow_ups: must be a JSON array of objects, got object",
+    ),
+    (
+        "finalize(ID, TOKEN, result => to_jsonb(repeat('x', 1048576)))",
+        "result: must have at most 1048576 bytes, got 1048578",
+    ),
+    (
+        "finalize(NULL, TOKEN)",
+        "id: must be the id of an event, got NULL",
+    ),
+    (
+        "finalize(ID, NULL)",
+        "token: must be the token of a lease, got NULL",
+    ),
+    (
+        "retry(ID, TOKEN, delay => '-1 s')",
+        "delay: must be 0 to 36500 days, got -00:00:01",
+    ),
+    (
+        "retry(ID, TOKEN, charged => NULL)",
+        "charged: must be true or false, got NULL",
+    ),
+    (
+        "extend(TOKEN, '1 ms')",
+        "lease: must be 1 second to 12 hours",
+    ),
+    (
+        "settle(TOKEN, '[]')",
+        "outcomes: must be an array of 1 to 1000 objects, got array",
+    ),
+    (
+        "settle(TOKEN, '[1]')",
+        "outcome 1: must be an object, got number",
+    ),
+    (
+        "settle(TOKEN, '[{\"id\": 1, \"verdickt\": 1}]')",
+        "outcome 1: must have no fields but id, verdict",
+    ),
+    (
+        "settle(TOKEN, '[{\"id\": \"x\"}]')",
+        "outcome 1: id: must be the id of an event, got x",
+    ),
+    (
+        "settle(TOKEN, '[{\"id\": 1, \"verdict\": \"ok\"}]')",
+        "outcome 1: verdict: must be done, retry, reject, snooze or release",
+    ),
+    (
+        "settle(TOKEN, '[{\"id\": 1, \"after\": -1}]')",
+        "outcome 1: after: must be 0 to 86400 seconds, got -1",
+    ),
+];
+
 #[tokio::test]
 async fn bad_input_is_refused_with_the_name_of_the_field() {
     let db = probe_database().await;
     let client = db.client().await;
     publish_acts(&client, 1).await;
-    let (id, token) = one(&client).await;
+    let event = one(&client).await;
+    let (id, token) = (event.id, event.token);
     let of_lease = |call: &str| {
         call.replace("ID", &id.to_string())
             .replace("TOKEN", &format!("'{token}'"))
     };
-    for (call, says) in [
-        ("poll('{}')", "kinds: must be 1 to 100 kinds, got 0"),
-        (
-            "poll('{act,NULL}')",
-            "kinds: must be names of kinds, got NULL",
-        ),
-        (
-            "poll('{akt}')",
-            "kind: 'akt' is not registered; registered are: act",
-        ),
-        ("poll('{act}', 0)", "most: must be 1 to 1000, got 0"),
-        ("poll('{act}', 1001)", "most: must be 1 to 1000, got 1001"),
-        (
-            "poll('{act}', 1, '0.5 s')",
-            "lease: must be 1 second to 12 hours, got 00:00:00.5",
-        ),
-        (
-            "poll('{act}', 1, '13 h')",
-            "lease: must be 1 second to 12 hours, got 13:00:00",
-        ),
-        (
-            "poll('{act}', 1, '1 min', 'infinity')",
-            "now: must be a finite time, got infinity",
-        ),
-        (
-            "finalize(ID, TOKEN, '{}')",
-            "errors: must be an array of objects, got object",
-        ),
-        (
-            "finalize(ID, TOKEN, '[1]')",
-            "errors: must be objects with code, message and details, got 1 at 1",
-        ),
-        (
-            "finalize(ID, TOKEN, '[{\"cod\": \"x\"}]')",
-            "errors: must be objects with code, message and details",
-        ),
-        (
-            "finalize(ID, TOKEN, follow_ups => '{}')",
-            "follow_ups: must be a JSON array of objects, got object",
-        ),
-        (
-            "finalize(ID, TOKEN, result => to_jsonb(repeat('x', 1048576)))",
-            "result: must have at most 1048576 bytes, got 1048578",
-        ),
-        (
-            "finalize(NULL, TOKEN)",
-            "id: must be the id of an event, got NULL",
-        ),
-        (
-            "finalize(ID, NULL)",
-            "token: must be the token of a lease, got NULL",
-        ),
-        (
-            "retry(ID, TOKEN, delay => '-1 s')",
-            "delay: must be 0 to 36500 days, got -00:00:01",
-        ),
-        (
-            "retry(ID, TOKEN, charged => NULL)",
-            "charged: must be true or false, got NULL",
-        ),
-        (
-            "extend(TOKEN, '1 ms')",
-            "lease: must be 1 second to 12 hours",
-        ),
-        (
-            "settle(TOKEN, '[]')",
-            "outcomes: must be an array of 1 to 1000 objects, got array",
-        ),
-        (
-            "settle(TOKEN, '[1]')",
-            "outcome 1: must be an object, got number",
-        ),
-        (
-            "settle(TOKEN, '[{\"id\": 1, \"verdickt\": 1}]')",
-            "outcome 1: must have no fields but id, verdict",
-        ),
-        (
-            "settle(TOKEN, '[{\"id\": \"x\"}]')",
-            "outcome 1: id: must be the id of an event, got x",
-        ),
-        (
-            "settle(TOKEN, '[{\"id\": 1, \"verdict\": \"ok\"}]')",
-            "outcome 1: verdict: must be done, retry, reject, snooze or release",
-        ),
-        (
-            "settle(TOKEN, '[{\"id\": 1, \"after\": -1}]')",
-            "outcome 1: after: must be 0 to 86400 seconds, got -1",
-        ),
-    ] {
+    for (call, says) in REFUSED {
         let sql = format!("SELECT * FROM tidegate.{}", of_lease(call));
         let refused = client.batch_execute(&sql).await.expect_err(call);
         let said = refused.as_db_error().unwrap();
         assert!(
-            said.message().starts_with(says),
+            said.message().starts_with(*says),
             "{call}: {}",
             said.message()
         );
@@ -664,7 +642,7 @@ async fn bad_input_is_refused_with_the_name_of_the_field() {
     }
     // Nothing of it was done.
     assert_eq!(live(&client).await, 1);
-    finalize(&client, (id, token), &[], None).await.unwrap();
+    event.finalize(&client, &[], None).await.unwrap();
 }
 
 #[tokio::test]
@@ -676,7 +654,7 @@ async fn errors_have_the_limits_of_a_handlers() {
         json!({"code": "c".repeat(300), "message": "m".repeat(5000), "details": "d".repeat(20000)}),
     ];
     errors.extend((0..150).map(|_| json!({})));
-    let (_, token) = one(&client).await;
+    let token = one(&client).await.token;
     let sql = "SELECT tidegate.finalize($1, $2, $3)";
     client
         .execute(sql, &[&id, &token, &Value::from(errors)])

@@ -754,7 +754,7 @@ const IN_TIME: Guard = (
     "",
 );
 const CLEARED_OF_LAPSES: Guard = (
-    "retry",
+    "retry_leased",
     "CASE WHEN o.charged THEN 0 ELSE q.lapses END",
     "q.lapses",
 );

@@ -34,9 +34,11 @@ async fn strict_database() -> TestDb {
     db
 }
 
-/// An application in which a third of all first attempts fails, and which takes its time. Returns it with the
-/// ids that were done, and those that started before the one before them was done.
-fn moody() -> (Arc<ProbeApp>, Arc<Mutex<(BTreeSet<i64>, Vec<i64>)>>) {
+/// The ids that were done, and those that started before the one before them was done.
+type Seen = (BTreeSet<i64>, Vec<i64>);
+
+/// An application in which a third of all first attempts fails, and which takes its time.
+fn moody() -> (Arc<ProbeApp>, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new((BTreeSet::new(), Vec::new())));
     let (noted, first) = (seen.clone(), 1);
     let app = ProbeApp::new(move |call, _| {

@@ -169,7 +169,7 @@ BEGIN
       INTO refused
       FROM jsonb_array_elements(errors) WITH ORDINALITY AS e(error, position)
      WHERE CASE WHEN jsonb_typeof(e.error) = 'object'
-                THEN e.error - ARRAY['code', 'message', 'details'] <> '{}'
+                THEN e.error - ARRAY['details', 'message', 'code'] <> '{}'
                      OR coalesce(jsonb_typeof(e.error->'code'), 'string') <> 'string'
                      OR coalesce(jsonb_typeof(e.error->'message'), 'string') <> 'string' ELSE true END
      ORDER BY e.position LIMIT 1;

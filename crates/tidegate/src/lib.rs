@@ -165,10 +165,10 @@ pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain,
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
-pub use outcome::{RetryPolicy, Status};
+pub use outcome::RetryPolicy;
 pub use periodic::CatchUp;
 pub use policy::Policy;
-pub use queue::{Job, JobStatus, Published, job, publish, publish_batch, pull};
+pub use queue::{Job, JobStatus, PollRequest, PolledEvent, Published, job, publish, publish_batch};
 pub use schedule::Schedule;
 pub use status::{ServiceState, ServiceStatus};
 

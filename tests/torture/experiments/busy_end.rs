@@ -32,7 +32,7 @@ pub async fn negative_control_an_end_that_waits_alone_is_overtaken_in_its_group(
     _: Size,
 ) -> Result<Figures, String> {
     let world = World::start("busy_end_control", seed, &[]).await;
-    let guard = "WHERE q.id = ANY (finalize.ids) AND q.id > held.first";
+    let guard = "WHERE q.id = ANY (finalize_leased.ids) AND q.id > held.first";
     world
         .unguard("tidegate.finalize_leased", guard, "WHERE q.id < held.first")
         .await;

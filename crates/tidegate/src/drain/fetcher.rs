@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{FutureExt, OptionFuture, join, join3, join5};
 use tokio::time::Instant;
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::buffer::Buffer;
@@ -362,11 +363,7 @@ async fn attempt(
     let renew = request
         .renews
         .then(|| queue::renew(client, request.worker, &request.held, request.timeout));
-    // Before the lease, because what waited behind an event that has ended may be leased.
-    let sweep = sweeps.then(|| {
-        let swept = queue::sweep(client, request.worker, &request.held);
-        join(swept, queue::give_up(client))
-    });
+    let sweep = sweeps.then(|| sweep(client, request));
     let promote = request
         .wanted
         .target
@@ -402,10 +399,8 @@ async fn attempt(
             .ask(client, request.worker, request.timeout, request.all_kinds);
     let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
     let over = OptionFuture::from(over);
-    let ((renewed, swept, promoted, batch, grant), (fired, due, slots), over) =
+    let ((renewed, given_up, promoted, batch, grant), (fired, due, slots), over) =
         join3(leasing, beside, over).await;
-    let (swept, given_up) = swept.unzip();
-    swept.transpose()?;
     over.transpose()?;
     let (fired, due) = (passes(fired)?, passes(due)?);
     Ok(Fetched {
@@ -419,6 +414,15 @@ async fn attempt(
         slots: slots?,
         given_up: given_up.transpose()?.unwrap_or_default(),
     })
+}
+
+/// Frees the events of dead workers, and ends those that have waited for a service for too long. A lease that
+/// follows may bring what was behind them.
+async fn sweep(client: &Client, request: &FetchRequest) -> Result<Vec<i64>, Error> {
+    let sweep = queue::sweep(client, request.worker, &request.held);
+    let (swept, given_up) = join(sweep, queue::give_up(client)).await;
+    swept?;
+    given_up
 }
 
 /// Lets errors of schedules pass, so that they do not stop the drain. Only a lost connection is an error

@@ -1,24 +1,22 @@
 //! Handling events without a drain, for a program with its own loop: lease a few events, handle them, and end
 //! each. These are the SQL functions that programs in other languages call.
-//!
-//! Commit a [`poll`] before the work begins. [`finalize`] and [`retry`] may run in a transaction with the
-//! handler's own changes: if the lease was lost, they fail, and so does the transaction.
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::finalize::NOT_HELD;
 use super::lease::JsonText;
 use super::publish::refused;
+use super::read::JobStatus;
 use super::statement::statements;
 use super::{Queryable, query};
 use crate::error::Error;
 use crate::handler::Fault;
-use crate::outcome::Status;
 
 statements! {
     POLL: "poll" [TEXT_ARRAY, INT4, FLOAT8, TIMESTAMPTZ] =
@@ -28,28 +26,29 @@ statements! {
         "SELECT tidegate.finalize($1, $2, $3::jsonb, $4::jsonb)";
 
     RETRY: "pull_retry" [INT8, UUID, TEXT, FLOAT8, BOOL] = "\
-SELECT r.status, r.attempts, r.available_at, r.left_too
-  FROM tidegate.retry($1, $2, $3::jsonb, make_interval(secs => $4), $5) AS r";
+SELECT r.available_at, r.left_too FROM tidegate.retry($1, $2, $3::jsonb, make_interval(secs => $4), $5) AS r";
 
     EXTEND: "extend" [UUID, FLOAT8] =
         "SELECT e.lease_expires_at, e.held FROM tidegate.extend($1, make_interval(secs => $2)) AS e";
 }
 
-/// What to lease.
+/// What a program with its own loop leases: [`PollRequest::poll`]. Programs in other languages call the SQL
+/// function `tidegate.poll`.
 #[derive(Debug, Clone, Copy)]
 pub struct PollRequest<'a> {
     /// The kinds of events, 1 to 100 that are registered.
     pub kinds: &'a [&'a str],
     /// The most events, 1 to 1,000.
     pub most: u32,
-    /// How long they are leased, 1 second to 12 hours. End them by then, or call [`extend`].
+    /// How long they are leased, 1 second to 12 hours. End them by then, or call [`PolledEvent::extend`].
     pub lease: Duration,
     /// The time that decides what is due and what has expired. For tests; only the owner of the schema may
     /// set it. The lease keeps the database's clock.
     pub now: Option<SystemTime>,
 }
 
-/// A leased event.
+/// An event that [`PollRequest::poll`] has leased. End it with [`PolledEvent::finalize`] or return it with
+/// [`PolledEvent::retry`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PolledEvent {
@@ -81,126 +80,112 @@ pub struct PolledEvent {
     pub traceparent: Option<String>,
 }
 
-/// What became of an event that was to be retried.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RetriedEvent {
-    /// Whether that was its last attempt, so that it ended FAILED.
-    pub failed: bool,
-    /// How many attempts it has had.
-    pub attempts: u32,
-    /// When the next one may begin.
-    pub available_at: Option<SystemTime>,
-    /// Later events of its group, which have left the lease, too. Stop their work.
-    pub left_too: Vec<i64>,
+impl PollRequest<'_> {
+    /// Leases the next ready events, lowest id first, each group in order. Empty if nothing is ready. Commit
+    /// before the work begins.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
+    pub async fn poll(&self, client: &impl Queryable) -> Result<Vec<PolledEvent>, Error> {
+        let most = i32::try_from(self.most).unwrap_or(i32::MAX);
+        let lease = self.lease.as_secs_f64();
+        let rows = query(client, &POLL, &[&self.kinds, &most, &lease, &self.now]).await;
+        rows.map_err(refused)?.iter().map(PolledEvent::of).collect()
+    }
 }
 
-/// Leases the next ready events, lowest id first, each group in order. Empty if nothing is ready.
-///
-/// # Errors
-/// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
-pub async fn poll(
-    client: &impl Queryable,
-    request: &PollRequest<'_>,
-) -> Result<Vec<PolledEvent>, Error> {
-    let most = i32::try_from(request.most).unwrap_or(i32::MAX);
-    let lease = request.lease.as_secs_f64();
-    let rows = query(
-        client,
-        &POLL,
-        &[&request.kinds, &most, &lease, &request.now],
-    )
-    .await;
-    rows.map_err(refused)?.iter().map(polled).collect()
-}
+impl PolledEvent {
+    fn of(row: &Row) -> Result<Self, Error> {
+        let payload = row.get::<_, Option<JsonText>>("payload");
+        let text = payload.map(|payload| String::from_utf8(payload.0));
+        let text = text.transpose().ok().flatten().map(RawValue::from_string);
+        let unreadable = |error| Error::Unreadable(format!("poll: payload: {error}"));
+        Ok(Self {
+            id: row.get("id"),
+            token: row.get("token"),
+            kind: row.get("kind"),
+            payload: text.transpose().map_err(unreadable)?,
+            group_key: row.get("group_key"),
+            correlation_id: row.get("correlation_id"),
+            attempt: row.get::<_, i32>("attempt").unsigned_abs(),
+            max_attempts: row.get::<_, i32>("max_attempts").unsigned_abs(),
+            created_at: row.get("created_at"),
+            expires_at: row.get("expires_at"),
+            lease_expires_at: row.get("lease_expires_at"),
+            idempotency_key: row.get("idempotency_key"),
+            traceparent: row.get("traceparent"),
+        })
+    }
 
-fn polled(row: &Row) -> Result<PolledEvent, Error> {
-    let payload = row.get::<_, Option<JsonText>>("payload");
-    let text = payload.map(|payload| String::from_utf8(payload.0));
-    let text = text.transpose().ok().flatten().map(RawValue::from_string);
-    let unreadable = |error| Error::Unreadable(format!("poll: payload: {error}"));
-    Ok(PolledEvent {
-        id: row.get("id"),
-        token: row.get("token"),
-        kind: row.get("kind"),
-        payload: text.transpose().map_err(unreadable)?,
-        group_key: row.get("group_key"),
-        correlation_id: row.get("correlation_id"),
-        attempt: row.get::<_, i32>("attempt").unsigned_abs(),
-        max_attempts: row.get::<_, i32>("max_attempts").unsigned_abs(),
-        created_at: row.get("created_at"),
-        expires_at: row.get("expires_at"),
-        lease_expires_at: row.get("lease_expires_at"),
-        idempotency_key: row.get("idempotency_key"),
-        traceparent: row.get("traceparent"),
-    })
-}
+    /// Ends the event, in the caller's transaction if there is one: without errors as `COMPLETED`, else as
+    /// `COMPLETED_WITH_ERRORS`. The same call again returns the same status and changes nothing (C9).
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] if the lease does not hold the event any more; [`Error::Invalid`] if an earlier
+    /// event of its group comes first; otherwise the database's error.
+    pub async fn finalize(
+        &self,
+        client: &impl Queryable,
+        errors: &[Fault],
+        result: Option<&Value>,
+    ) -> Result<JobStatus, Error> {
+        let errors = json!(errors).to_string();
+        let result = result.map(Value::to_string);
+        let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.token, &errors, &result];
+        let rows = query(client, &FINALIZE, values).await;
+        let rows = rows.map_err(|error| self.lost(error))?;
+        let status = rows.first().and_then(|row| row.get::<_, Option<&str>>(0));
+        Ok(match status {
+            Some("COMPLETED") => JobStatus::Processed,
+            Some("COMPLETED_WITH_ERRORS") => JobStatus::Failed,
+            _ => JobStatus::FailedWithError,
+        })
+    }
 
-/// Ends an event: without errors as `COMPLETED`, else as `COMPLETED_WITH_ERRORS`. The same call again returns
-/// the same status and changes nothing (C9).
-///
-/// # Errors
-/// [`Error::LeaseLost`] if the lease does not hold the event any more; [`Error::Invalid`] if there is no such
-/// event, or if an earlier event of its group comes first; otherwise the database's error.
-pub async fn finalize(
-    client: &impl Queryable,
-    (id, token): (i64, Uuid),
-    errors: &[Fault],
-    result: Option<&Value>,
-) -> Result<Status, Error> {
-    let errors = serde_json::json!(errors).to_string();
-    let result = result.map(Value::to_string);
-    let rows = query(client, &FINALIZE, &[&id, &token, &errors, &result]).await;
-    let rows = rows.map_err(|error| lost(error, id))?;
-    let status: Option<String> = rows.first().and_then(|row| row.get(0));
-    serde_json::from_value(status.into())
-        .map_err(|error| Error::Unreadable(format!("finalize: {error}")))
-}
+    /// Returns the event to the queue for another attempt: after `delay`, or after the kind's backoff. With
+    /// an error this attempt counts; without one it is a snooze, and the event keeps its attempt. Returns
+    /// when the next attempt may begin, `None` if that was the last one and the event ended FAILED, and the
+    /// later events of its group, which have left the lease, too: stop their work.
+    ///
+    /// # Errors
+    /// As [`PolledEvent::finalize`].
+    pub async fn retry(
+        &self,
+        client: &impl Queryable,
+        error: Option<&Fault>,
+        delay: Option<Duration>,
+    ) -> Result<(Option<SystemTime>, Vec<i64>), Error> {
+        let charged = error.is_some();
+        let error = error.map(|error| json!(error).to_string());
+        let delay = delay.map(|delay| delay.as_secs_f64());
+        let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.token, &error, &delay, &charged];
+        let rows = query(client, &RETRY, values).await;
+        let rows = rows.map_err(|error| self.lost(error))?;
+        let row = rows.first().ok_or(Error::LeaseLost(self.id))?;
+        Ok((row.get(0), row.get(1)))
+    }
 
-/// Returns an event to the queue for another attempt: after `delay`, or after the kind's backoff. With an
-/// error this attempt counts; without one it is a snooze, and the event keeps its attempt.
-///
-/// # Errors
-/// As [`finalize`].
-pub async fn retry(
-    client: &impl Queryable,
-    (id, token): (i64, Uuid),
-    error: Option<&Fault>,
-    delay: Option<Duration>,
-) -> Result<RetriedEvent, Error> {
-    let charged = error.is_some();
-    let error = error.map(|error| serde_json::json!(error).to_string());
-    let delay = delay.map(|delay| delay.as_secs_f64());
-    let rows = query(client, &RETRY, &[&id, &token, &error, &delay, &charged]).await;
-    let rows = rows.map_err(|error| lost(error, id))?;
-    let row = rows.first().ok_or(Error::LeaseLost(id))?;
-    Ok(RetriedEvent {
-        failed: row.get::<_, &str>(0) == "FAILED",
-        attempts: row.get::<_, i32>(1).unsigned_abs(),
-        available_at: row.get(2),
-        left_too: row.get(3),
-    })
-}
+    /// Keeps the lease of this event, and of all others of the same poll, for this long from now, 1 second to
+    /// 12 hours. Returns when it runs out then, and the events that it still holds. An operator may have
+    /// taken or cancelled the others: stop their work.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] if it holds no event any more; otherwise as [`PolledEvent::finalize`].
+    pub async fn extend(
+        &self,
+        client: &impl Queryable,
+        lease: Duration,
+    ) -> Result<(SystemTime, Vec<i64>), Error> {
+        let rows = query(client, &EXTEND, &[&self.token, &lease.as_secs_f64()]).await;
+        let rows = rows.map_err(|error| self.lost(error))?;
+        let row = rows.first().ok_or(Error::LeaseLost(self.id))?;
+        Ok((row.get(0), row.get(1)))
+    }
 
-/// Keeps a lease for this long from now, 1 second to 12 hours. Returns when it runs out then, and the events
-/// that it still holds. An operator may have taken or cancelled the others: stop their work.
-///
-/// # Errors
-/// [`Error::LeaseLost`] with the id 0 if it holds no event any more; otherwise as [`finalize`].
-pub async fn extend(
-    client: &impl Queryable,
-    token: Uuid,
-    lease: Duration,
-) -> Result<(SystemTime, Vec<i64>), Error> {
-    let rows = query(client, &EXTEND, &[&token, &lease.as_secs_f64()]).await;
-    let rows = rows.map_err(|error| lost(error, 0))?;
-    let row = rows.first().ok_or(Error::LeaseLost(0))?;
-    Ok((row.get(0), row.get(1)))
-}
-
-fn lost(error: Error, id: i64) -> Error {
-    match error.sqlstate() {
-        Some(state) if state.code() == NOT_HELD => Error::LeaseLost(id),
-        _ => refused(error),
+    fn lost(&self, error: Error) -> Error {
+        match error.sqlstate() {
+            Some(state) if state.code() == NOT_HELD => Error::LeaseLost(self.id),
+            _ => refused(error),
+        }
     }
 }

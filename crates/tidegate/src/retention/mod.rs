@@ -125,7 +125,9 @@ pub async fn cleanup(
                 (&done.given_up, "service_down"),
             ];
             for (ids, code) in ended {
-                ids.iter().for_each(|id| lines.failed(*id, code));
+                for id in ids {
+                    lines.failed(*id, code);
+                }
             }
         }
         report.add(done);
