@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Row, Transaction};
 
 pub use self::stored::{Payloads, StoredSettings};
 use crate::connect::Database;
-use crate::error::{Error, describe, of_pooler};
+use crate::error::{Error, describe, with_causes};
 use crate::policy::Policy;
 use crate::queue::Queryable;
 use crate::steps::make_partitions;
@@ -116,8 +116,8 @@ impl Migrations {
                 *sql
             };
             Migration::unapplied(name, tables).map_err(|_| {
-                let wanted = "must be called V, a number, __ and words, such as V1__orders.sql";
-                Error::Migrate(format!("{path}: a migration {wanted}"))
+                let form = "must be called V, a number, __ and words, such as V1__orders.sql";
+                Error::Migrate(format!("{path}: a migration {form}"))
             })
         });
         parsed.collect()
@@ -419,6 +419,7 @@ async fn apply(
         .map_or_else(refinery_core::Error::report, Some);
     let names = report.map(refinery_core::Report::applied_migrations);
     applied.extend(names.into_iter().flatten().map(ToString::to_string));
+    // Refinery's own text stops at "error applying migration". The reason is in its causes.
     done.map(drop)
         .map_err(|error| Error::Migrate(with_causes(&error)))
 }
@@ -520,21 +521,6 @@ const CATCH_UP: &str = "
     SELECT setval('tidegate.event_queue_id_seq', stored.highest)
       FROM (SELECT greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)) AS highest) AS stored
      WHERE stored.highest > (SELECT last_value FROM tidegate.event_queue_id_seq)";
-
-/// Adds the causes. Refinery's own text stops at "error applying migration", and the reason is in its causes.
-fn with_causes(error: &refinery_core::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        let reason = source.downcast_ref::<tokio_postgres::Error>().map_or_else(
-            || source.to_string(),
-            |error| describe(error) + of_pooler(error),
-        );
-        text = format!("{text}: {reason}");
-        cause = source.source();
-    }
-    text
-}
 
 #[cfg(test)]
 mod tests {

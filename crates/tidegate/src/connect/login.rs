@@ -18,6 +18,7 @@ use super::tls::Trust;
 use crate::error::{Error, describe};
 
 /// Everything that one attempt to connect needs.
+#[derive(Clone)]
 pub(super) struct Login {
     pub(super) config: Config,
     /// `None` for plaintext.
@@ -103,10 +104,6 @@ impl Login {
         }
     }
 
-    pub(super) fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// Prepares what the first connection would have to wait for.
     pub(super) async fn prepare(&self) -> Result<(), Error> {
         if let Some(trust) = &self.trust {
@@ -136,16 +133,11 @@ impl Login {
     /// Asks the server to cancel what a session is doing.
     pub(super) async fn cancel(&self, token: CancelToken) {
         let cancelling = async {
-            match &self.trust {
-                None => token.cancel_query(NoTls).await.is_ok(),
-                Some(trust) => match trust.connector().await {
-                    Ok(connector) => token
-                        .cancel_query(MakeTlsConnector::new(connector))
-                        .await
-                        .is_ok(),
-                    Err(_) => false,
-                },
-            }
+            let Some(trust) = &self.trust else {
+                return token.cancel_query(NoTls).await.ok();
+            };
+            let connector = MakeTlsConnector::new(trust.connector().await.ok()?);
+            token.cancel_query(connector).await.ok()
         };
         let _ = tokio::time::timeout(CONNECT_TIMEOUT, cancelling).await;
     }
@@ -394,7 +386,7 @@ mod tests {
             ),
         ] {
             let login = login(url).unwrap_or_else(|error| panic!("{error}"));
-            let config = login.config();
+            let config = &login.config;
             assert_eq!(config.get_password(), Some(password.as_bytes()), "{url}");
             assert_eq!(config.get_user(), Some("u"), "{url}");
         }

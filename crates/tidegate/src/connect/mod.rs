@@ -74,7 +74,7 @@ struct Places {
 /// The configuration in a URL, which cannot be used to connect.
 #[doc(hidden)]
 pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
-    Login::from_url(url, &Trust::system()).map(|login| login.config().clone())
+    Login::from_url(url, &Trust::system()).map(|login| login.config)
 }
 
 /// Reads the text of a secret.
@@ -134,7 +134,6 @@ pub struct Pooled {
 
 impl Pooled {
     /// Takes the connection out of the pool. It is closed when the returned client is dropped.
-    #[must_use]
     pub fn take(mut self) -> Client {
         Object::take(self.held())
     }
@@ -149,10 +148,6 @@ impl Pooled {
         abandon(self.held()).await;
     }
 
-    #[expect(
-        clippy::expect_used,
-        reason = "only a value that is consumed or dropped has given it away"
-    )]
     fn held(&mut self) -> Object<Opener> {
         self.lent
             .take()
@@ -187,10 +182,6 @@ impl Drop for Pooled {
     }
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "only a value that is consumed or dropped has given it away"
-)]
 impl Deref for Pooled {
     type Target = Client;
 
@@ -201,10 +192,6 @@ impl Deref for Pooled {
     }
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "only a value that is consumed or dropped has given it away"
-)]
 impl DerefMut for Pooled {
     fn deref_mut(&mut self) -> &mut Client {
         self.lent
@@ -223,7 +210,7 @@ impl Database {
     /// text never contains the password.
     pub fn new(url: &str, pool_size: usize) -> Result<Self, Error> {
         let login = Login::from_url(url, &Trust::system())?;
-        Self::of(Source::Fixed(Arc::new(login)), pool_size)
+        Self::of(Source::fixed(login), pool_size)
     }
 
     /// Creates a database from `DATABASE_URL`, or from `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and

@@ -1,8 +1,6 @@
 //! Owns the environment's settings for the database: its address, its login, and which certificates are
 //! trusted.
 
-use std::sync::Arc;
-
 use super::login::Login;
 use super::source::Source;
 use super::tls::Trust;
@@ -49,7 +47,7 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source,
             if iam {
                 return signed_login(login);
             }
-            Ok(Source::Fixed(Arc::new(login)))
+            Ok(Source::fixed(login))
         }
         (None, Some(id)) => {
             let place = DatabasePlace {

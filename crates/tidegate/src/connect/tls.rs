@@ -28,7 +28,6 @@ struct Inner {
 impl Trust {
     /// Trusts the system's certificates, or those that `SSL_CERT_FILE` names. All callers share one
     /// connector.
-    #[must_use]
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Trust> = LazyLock::new(|| Trust::in_roots(Vec::new()));
         SYSTEM.clone()

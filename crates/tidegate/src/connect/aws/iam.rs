@@ -15,7 +15,7 @@ use super::sdk::{Aws, CALL_TIMEOUT};
 use super::sign::For;
 use super::{Failed, encoded};
 use crate::connect::login::Login;
-use crate::connect::source::{Kept, Version};
+use crate::connect::source::{Source, Version};
 use crate::error::Error;
 
 /// The server accepts no older token for a new connection.
@@ -39,7 +39,7 @@ impl Iam {
     pub(in crate::connect) fn new(login: Login) -> Result<Self, Error> {
         let refused =
             |why: &str| Error::Config(format!("DATABASE_URL: with DATABASE_AUTH=iam {why}"));
-        let config = login.config();
+        let config = &login.config;
         if config.get_password().is_some() {
             return Err(refused(
                 "there must be no password: a token takes its place",
@@ -65,9 +65,9 @@ impl Iam {
         })
     }
 
-    pub(super) fn kept(self) -> Kept {
+    pub(super) fn source(self) -> Source {
         let iam = Arc::new(self);
-        Kept {
+        Source {
             versions: &[Version::Current],
             reused: Some(REUSED),
             trust: None,

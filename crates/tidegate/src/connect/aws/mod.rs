@@ -31,7 +31,7 @@ use crate::error::Error;
 /// # Errors
 /// [`Error::Config`] when the URL does not fit a token.
 pub(super) fn signed_login(login: Login) -> Result<Source, Error> {
-    Ok(Source::Kept(Iam::new(login)?.kept()))
+    Ok(Iam::new(login)?.source())
 }
 
 /// Returns the source of the logins in this secret.
@@ -41,7 +41,7 @@ pub(super) fn secret_login(
     place: DatabasePlace,
     trust: Option<Trust>,
 ) -> Result<Source, Error> {
-    Ok(Source::Kept(Secret::new(id, place, trust).kept()))
+    Ok(Secret::new(id, place, trust).source())
 }
 
 /// Returns a reader of this secret. Nothing is requested before its first use.
@@ -69,7 +69,7 @@ pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>, Error> {
 #[doc(hidden)]
 pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
     let secret = Secret::new("night/db".to_owned(), DatabasePlace::default(), None);
-    secret.login(text).map(|login| login.config().clone())
+    secret.login(text).map(|login| login.config)
 }
 
 /// Why a request cannot be signed.

@@ -28,9 +28,9 @@ use tokio_postgres::Config;
 use super::super::settings::DatabasePlace;
 use super::sdk::{Aws, CALL_TIMEOUT};
 use crate::connect::login::{Login, TlsMode};
-use crate::connect::source::{Kept, Version};
+use crate::connect::source::{Source, Version};
 use crate::connect::tls::Trust;
-use crate::error::Error;
+use crate::error::{Error, with_causes};
 
 /// Longer than the SDK's own limit, whose error explains more. Loading the SDK's settings has no limit of its
 /// own.
@@ -66,7 +66,6 @@ impl std::fmt::Debug for SecretText {
 
 impl SecretText {
     /// Creates the secret of this name or ARN. Nothing is requested before it is read.
-    #[must_use]
     pub fn new(id: String) -> Self {
         Self {
             id,
@@ -126,10 +125,10 @@ impl Secret {
         }
     }
 
-    pub(super) fn kept(self) -> Kept {
+    pub(super) fn source(self) -> Source {
         let name = format!("secret {}", self.text.id);
         let secret = Arc::new(self);
-        Kept {
+        Source {
             versions: &[Version::Current, Version::Pending],
             reused: None,
             trust: secret.trust.clone(),
@@ -257,22 +256,12 @@ fn reason(error: &SdkError<GetSecretValueError>) -> String {
         SdkError::DispatchFailure(failure) => failure
             .as_connector_error()
             .and_then(StdError::source)
-            .map_or_else(|| "the service cannot be asked".to_owned(), with_causes),
+            .map_or_else(|| "the service cannot be called".to_owned(), with_causes),
         SdkError::ConstructionFailure(_) => {
-            "the service cannot be asked: are AWS_REGION and credentials set?".to_owned()
+            "the service cannot be called: are AWS_REGION and credentials set?".to_owned()
         }
         _ => NONSENSE.to_owned(),
     }
-}
-
-fn with_causes(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }
 
 #[cfg(test)]
@@ -294,7 +283,7 @@ mod tests {
     fn f7_an_rds_secret_is_a_login_through_tls() {
         let login = secret(DatabasePlace::default()).login(&complete().to_string());
         let login = login.unwrap_or_else(|error| panic!("{error}"));
-        let config = login.config();
+        let config = &login.config;
         assert_eq!(
             (config.get_user(), config.get_dbname()),
             (Some("u"), Some("d"))
@@ -317,7 +306,7 @@ mod tests {
             let login = secret(place())
                 .login(&text.to_string())
                 .unwrap_or_else(|error| panic!("{error}"));
-            let config = login.config();
+            let config = &login.config;
             assert_eq!(
                 (config.get_dbname(), config.get_ports()),
                 (Some("other"), &[6432][..])
