@@ -15,8 +15,9 @@ use crate::queue::statement::statements;
 const MOST_DIFFERENCES: usize = 20;
 
 statements! {
-    /// Schemas in which every login may create objects, among those on the search path and the queue's own.
-    OPEN_SCHEMAS: "open_schemas" [] = "\
+    /// Schemas in which every login may create objects, among those on the search path and the queue's own. A
+    /// function there can make other logins run it.
+    pub(super) OPEN_SCHEMAS: "open_schemas" [] = "\
 SELECT quote_ident(n.nspname), format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC;', n.nspname)
   FROM pg_catalog.pg_namespace AS n
  WHERE (n.nspname = ANY (pg_catalog.current_schemas(false)) OR n.nspname IN ('public', 'tidegate'))
@@ -65,19 +66,6 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     } else {
         Finding::beyond_us(format!("{text}; use a newer program"))
     })
-}
-
-/// Checks who may create functions in a schema where other logins look up names. Such a function can make
-/// other logins run it.
-pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let open = probe.wrong(&OPEN_SCHEMAS, &[]).await?;
-    let ok = "nobody makes things in a schema of others";
-    Ok(open.or_ok(ok, ", ", |schemas, remedy| {
-        let text = format!(
-            "every login may make functions in {schemas}, which others then run as their own"
-        );
-        Finding::warning(text, remedy)
-    }))
 }
 
 /// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
@@ -175,11 +163,15 @@ pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Resul
 
 /// Returns another program's kinds, if only other programs have registered any.
 fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
-    const TOLD: usize = 5;
+    const NAMED: usize = 5;
     let is_ours = |kind: &String| kinds.contains(&kind.as_str());
     if registered.is_empty() || registered.iter().any(is_ours) {
         return None;
     }
-    let more = if registered.len() > TOLD { ", …" } else { "" };
-    Some(registered[..registered.len().min(TOLD)].join(", ") + more)
+    let more = if registered.len() > NAMED {
+        ", …"
+    } else {
+        ""
+    };
+    Some(registered[..registered.len().min(NAMED)].join(", ") + more)
 }

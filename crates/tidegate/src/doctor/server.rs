@@ -26,7 +26,7 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
 fn judge_version(version: &str, number: u32) -> Finding {
     match refuse_old_server(version, number) {
         Ok(()) => Finding::ok(format!("Postgres {version}")),
-        Err(told) => Finding::beyond_us(told),
+        Err(why) => Finding::beyond_us(why),
     }
 }
 
@@ -37,29 +37,34 @@ pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
             "this server is a standby: let DATABASE_URL name the primary",
         ));
     }
-    let name = "default_transaction_read_only";
-    let read_only = probe.settings(&[name], |value| value == "on").await?;
-    Ok(match read_only.first() {
-        None => Finding::ok("transactions may write"),
-        Some(row) => Finding::problem(
-            format!("{name} is on: nothing can be published or finished"),
-            format!("SET {name} = off;\n{}", correction(row, "off")),
-        ),
-    })
+    let (name, ok) = ("default_transaction_read_only", "transactions may write");
+    let effect = "nothing can be published or finished";
+    must_be(probe, name, "off", ok, effect).await
 }
 
 pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let (name, wanted) = ("default_transaction_isolation", "read committed");
-    let other = probe.settings(&[name], |level| level != wanted).await?;
+    let ok = "transactions see what was committed before each of their statements";
+    let effect = "nothing is leased and nothing cleaned up";
+    let name = "default_transaction_isolation";
+    must_be(probe, name, "'read committed'", ok, effect).await
+}
+
+/// Checks that a setting of transactions has this value, which is written as in SQL.
+async fn must_be(
+    probe: &Probe<'_>,
+    name: &str,
+    right: &str,
+    ok: &str,
+    effect: &str,
+) -> Result<Finding, Error> {
+    let differs = |value: &str| value != right.trim_matches('\'');
+    let other = probe.settings(&[name], differs).await?;
     Ok(match other.first() {
-        None => Finding::ok("transactions see what was committed before each of their statements"),
-        Some(row) => {
-            let (level, quoted): (String, _) = (row.get(1), format!("'{wanted}'"));
-            Finding::problem(
-                format!("{name} is {level}: nothing is leased and nothing cleaned up"),
-                format!("SET {name} = {quoted};\n{}", correction(row, &quoted)),
-            )
-        }
+        None => Finding::ok(ok),
+        Some(row) => Finding::problem(
+            format!("{name} is {}: {effect}", row.get::<_, String>(1)),
+            format!("SET {name} = {right};\n{}", correction(row, right)),
+        ),
     })
 }
 
@@ -82,7 +87,6 @@ fn correction(row: &Row, value: &str) -> String {
 
 /// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program
 /// that embeds the engine may use other settings.
-#[expect(clippy::unused_async, reason = "every check is one")]
 pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding, Error> {
     let options = probe.target.options;
     Ok(match options.check() {

@@ -37,14 +37,14 @@ SELECT s.n_live_tup, s.n_dead_tup, pg_relation_size(s.relid),
 
     /// The queue's tables that have an option which turns autovacuum off.
     UNVACUUMED: "unvacuumed" [] = "\
-SELECT format('%s is off for %s', told.option, c.oid::regclass), format('ALTER TABLE %s RESET (%s);', c.oid::regclass, told.option)
+SELECT format('%s is off for %s', given.option, c.oid::regclass), format('ALTER TABLE %s RESET (%s);', c.oid::regclass, given.option)
   FROM pg_catalog.pg_class AS c
   LEFT JOIN pg_catalog.pg_class AS t ON t.oid = c.reltoastrelid
  CROSS JOIN LATERAL (VALUES (c.reloptions, 'autovacuum_enabled'), (t.reloptions, 'toast.autovacuum_enabled'))
-       AS told(options, option)
+       AS given(options, option)
  WHERE c.relnamespace = to_regnamespace('tidegate')
    AND c.relkind = 'r'
-   AND EXISTS (SELECT FROM unnest(told.options) AS o WHERE o ~* '^autovacuum_enabled=(off|f|n|0)')
+   AND EXISTS (SELECT FROM unnest(given.options) AS o WHERE o ~* '^autovacuum_enabled=(off|f|n|0)')
  ORDER BY 1, 2";
 
     /// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a
