@@ -146,15 +146,26 @@ impl<E: Event> Schedule<E> {
         let new = NewEvent::of(&self.event).map_err(|error| wrong(&error))?;
         let periodic = &self.periodic;
         check(periodic).map_err(|error| wrong(&error))?;
-        Ok(Declared {
-            name: self.name.clone(),
-            kind: new.kind,
-            payload: new.payload.map(|payload| payload.get().to_owned()),
-            times: times(periodic),
-            group: periodic.group.clone(),
-            start_within: periodic.start_within.map(seconds),
-            catch_up: periodic.catch_up,
-        })
+        let payload = new.payload.map(|payload| payload.get().to_owned());
+        Ok(declared(&self.name, &new.kind, payload, periodic))
+    }
+}
+
+/// Returns a schedule as it is stored.
+pub(crate) fn declared(
+    name: &str,
+    kind: &str,
+    payload: Option<String>,
+    periodic: &Periodic,
+) -> Declared {
+    Declared {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        payload,
+        times: times(periodic),
+        group: periodic.group.clone(),
+        start_within: periodic.start_within.map(seconds),
+        catch_up: periodic.catch_up,
     }
 }
 
@@ -274,7 +285,6 @@ fn zone(name: &str) -> Result<TimeZone, String> {
 }
 
 /// Plans what to fire for a schedule now, at most `most` events.
-#[must_use]
 pub fn plan(due: &DueSchedule, most: usize) -> Firing {
     let mut firing = Firing {
         id: due.id,
@@ -331,18 +341,6 @@ pub fn plan(due: &DueSchedule, most: usize) -> Firing {
 /// Whether more slots are due after those in this firing.
 pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
     firing.next.is_some_and(|next| next <= now)
-}
-
-/// Fires what is due at this second, whatever the real time is, as a drain does when it looks for due
-/// schedules. Returns the number of events.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn fire_at(client: &Client, kinds: &[&str], now: f64) -> Result<u64, Error> {
-    let due = queue::due_schedules(client, kinds, (0, 1000), Some(now)).await?;
-    let firings: Vec<Firing> = due.iter().map(|due| plan(due, MOST_AT_ONCE)).collect();
-    let fired = queue::fire_schedules(client, &firings).await?;
-    Ok(fired.iter().map(|one| one.published).sum())
 }
 
 /// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
@@ -428,7 +426,6 @@ pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option
 }
 
 /// Returns the first slot after a time in seconds since 1970, RFC 3339; `None` when there is none.
-#[must_use]
 pub fn first_after(times: &Times, since: i64) -> Option<String> {
     let calendar = Calendar::read(times).ok()?;
     calendar.after(since).and_then(rfc3339)

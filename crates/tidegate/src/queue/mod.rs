@@ -18,6 +18,7 @@ pub(crate) mod statement;
 
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
@@ -127,6 +128,12 @@ pub(crate) async fn document<T: DeserializeOwned>(
 ) -> Result<Option<T>, Error> {
     let all = documents(client, statement, values).await?;
     Ok(all.into_iter().next())
+}
+
+/// Returns a parameter's JSON text. A value that cannot be written is an error, because as null it would be
+/// lost.
+fn text<T: Serialize + ?Sized>(what: &str, value: &T) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::Invalid(format!("{what}: {error}")))
 }
 
 async fn within_limit<T>(

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio_postgres::Row;
 
 use super::statement::statements;
-use super::{Queryable, all, document, documents, execute, query};
+use super::{Queryable, all, document, documents, execute, query, text};
 use crate::error::Error;
 use crate::handler::Fault;
 use crate::policy::Policy;
@@ -92,9 +92,11 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
     REGISTER_KINDS: "register_kinds" [TEXT_ARRAY] = "\
 INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
 
-    /// Stores the policies that a program declares.
-    DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] =
-        "SELECT tidegate.declare_policies($1, $2)";
+    /// Stores the policies that a program declares, as JSON. A null stands for the default, as a missing field
+    /// does.
+    DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] = "\
+SELECT tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
+                                            FROM unnest($2) WITH ORDINALITY AS p(text, n) ORDER BY p.n))";
 
     /// The kinds of this list that are not registered.
     UNREGISTERED: "unregistered" [TEXT_ARRAY] = "\
@@ -232,10 +234,9 @@ pub async fn declare_policies(
     let of = |kind: &&str| {
         let found = policies.iter().find(|(of, _)| of == kind);
         let policy = found.map(|(_, policy)| *policy).unwrap_or_default();
-        serde_json::to_string(&policy)
+        text("policy", &policy)
     };
-    let written = kinds.iter().map(of).collect::<Result<Vec<String>, _>>();
-    let written = written.map_err(|error| Error::Invalid(format!("policy: {error}")))?;
+    let written = kinds.iter().map(of).collect::<Result<Vec<String>, _>>()?;
     execute(client, &DECLARE_POLICIES, &[&kinds, &written]).await
 }
 
