@@ -26,7 +26,6 @@ pub struct Chain {
 
 impl Chain {
     /// Creates the place of a drain that no other drain has started.
-    #[must_use]
     pub fn begin() -> Self {
         Self {
             id: Uuid::new_v4(),
@@ -125,8 +124,8 @@ impl Fleet {
             return 0;
         }
         let each = seen.rate / f64::from(seen.at_work);
-        let wanted = wanted(seen.ready, each, within).min(u64::from(most));
-        let more = u16::try_from(wanted)
+        let needed = wanted(seen.ready, each, within).min(u64::from(most));
+        let more = u16::try_from(needed)
             .unwrap_or(most)
             .saturating_sub(seen.at_work)
             .min(seen.at_work.saturating_mul(GROWTH));

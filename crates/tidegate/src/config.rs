@@ -15,7 +15,6 @@ use crate::error::Error;
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Returns a lookup in the process's environment.
-#[must_use]
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -238,7 +237,6 @@ macro_rules! settings {
 
             /// Returns the declared settings.
             #[doc(hidden)]
-            #[must_use]
             pub fn settings() -> Vec<$crate::config::Setting> {
                 let default = Self::default();
                 let own = vec![$( $crate::config::Setting {

@@ -44,22 +44,22 @@ impl Message {
     /// [`Error::Invalid`] names the place and does not quote the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|error| {
-            let wanted = if error.is_data() {
-                "must have the fields that are asked for"
+            let form = if error.is_data() {
+                "must have the required fields"
             } else {
                 "must be JSON"
             };
             let (line, column) = (error.line(), error.column());
             let place = format!("got something else at line {line}, column {column}");
-            Error::Invalid(format!("message: {wanted}, {place}"))
+            Error::Invalid(format!("message: {form}, {place}"))
         })
     }
 
     fn check(&self) -> Result<(), Error> {
         if self.body.len() > PAYLOAD_LIMIT {
             let (limit, size) = (PAYLOAD_LIMIT, self.body.len());
-            let wanted = format!("must have at most {limit} bytes, got {size}");
-            return Err(Error::Invalid(format!("message: {wanted}")));
+            let text = format!("message: must have at most {limit} bytes, got {size}");
+            return Err(Error::Invalid(text));
         }
         Ok(())
     }
@@ -82,7 +82,6 @@ pub(crate) type TakeIn =
 
 /// Whether a failure like this means that the message itself is wrong, so that it fails again on every
 /// delivery.
-#[must_use]
 pub fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Invalid(_)) || error.is_bad_data()
 }

@@ -45,7 +45,6 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
 /// Spans for collectors of traces are no part of the log.
 ///
 /// The program's own crate may log anything. `ours` is its name, as in [`crate::Program::origin`].
-#[must_use]
 pub fn details_of_ours_alone(
     ours: &'static str,
 ) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + Clone> {

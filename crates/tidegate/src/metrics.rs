@@ -67,7 +67,6 @@ impl Metrics {
 
     /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
     /// the rest of the queue is unknown, and no successful drain is counted (B9).
-    #[must_use]
     pub fn of_drain(
         &self,
         report: &DrainReport,

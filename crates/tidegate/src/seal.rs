@@ -93,7 +93,6 @@ impl PayloadKeys {
     }
 
     /// Returns the name of the key that seals.
-    #[must_use]
     pub fn current(&self) -> &str {
         &self.current
     }
@@ -354,7 +353,7 @@ mod tests {
 
     #[test]
     fn keys_that_are_none_are_refused_and_not_quoted() {
-        for (text, wanted) in [
+        for (text, why) in [
             ("", r#"must be {"current": NAME"#),
             (
                 r#"{"current": "a", "keys": {"a": "c2VjcmV0"}}"#,
@@ -375,7 +374,7 @@ mod tests {
         ] {
             let refused = PayloadKeys::parse(text).unwrap_err().to_string();
             assert!(
-                refused.contains(wanted) && !refused.contains("c2Vj"),
+                refused.contains(why) && !refused.contains("c2Vj"),
                 "{refused}"
             );
         }

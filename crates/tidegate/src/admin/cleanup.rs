@@ -35,7 +35,6 @@ pub struct CleanupRequest {
 impl CleanupRequest {
     /// Returns the options of this run. The request wins over the configured budget and actor, and these win
     /// over the defaults.
-    #[must_use]
     pub fn over(&self, budget: Duration, actor: Option<String>) -> CleanupOptions {
         let default = CleanupOptions::default();
         CleanupOptions {
@@ -48,6 +47,8 @@ impl CleanupRequest {
         }
     }
 }
+
+statements! {}
 
 impl Verb for CleanupRequest {
     const NAME: &'static str = "cleanup";
@@ -71,7 +72,7 @@ impl Verb for CleanupRequest {
             stop: hooks.stop,
             ..CleanupHooks::default()
         };
-        answer(time.map(overrun), service.cleanup(&options, hooks)).await
+        answer::<Self>(time.map(overrun), service.cleanup(&options, hooks)).await
     }
 
     fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {

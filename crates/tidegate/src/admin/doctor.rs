@@ -11,6 +11,8 @@ use crate::doctor::{DoctorReport, examine};
 #[command(after_help = "Example:\n  tidegate doctor --json")]
 pub struct DoctorRequest {}
 
+statements! {}
+
 impl Verb for DoctorRequest {
     const NAME: &'static str = "doctor";
     const LOGGED: Option<&'static [&'static str]> = Some(&["ok"]);

@@ -3,9 +3,9 @@
 use clap::builder::TypedValueParser;
 use serde_json::Value;
 
-use super::bounds;
 use super::prelude::*;
 use super::program::{Failure, the_callers};
+use super::{bounds, document};
 use crate::chain::Chain;
 use crate::drain::{DrainOptions, DrainReport, Hooks};
 
@@ -38,7 +38,6 @@ pub struct DrainRequest {
 
 impl DrainRequest {
     /// Returns the options of this run. The request wins over the configured values.
-    #[must_use]
     pub fn over(&self, configured: &DrainOptions) -> DrainOptions {
         DrainOptions {
             budget: self.budget.unwrap_or(configured.budget),
@@ -50,6 +49,8 @@ impl DrainRequest {
         }
     }
 }
+
+statements! {}
 
 impl Verb for DrainRequest {
     const NAME: &'static str = "drain";
@@ -73,7 +74,7 @@ impl Verb for DrainRequest {
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));
         let chain = self.chain.or(hooks.chain);
         let hooks = Hooks { chain, ..hooks };
-        Ok(serde_json::to_value(service.drain(&options, hooks).await?)?)
+        Ok(document::<Self>(&service.drain(&options, hooks).await?)?)
     }
 
     fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {

@@ -73,7 +73,6 @@ impl std::fmt::Debug for Whom {
 }
 /// The report of a forget. For a dry run, what it would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "forget")]
 #[non_exhaustive]
 pub struct ForgetReport {
     /// Whether this was a dry run, which changes nothing.
@@ -99,25 +98,24 @@ pub struct ForgetReport {
     pub incomplete: bool,
 }
 
-statement! { FORGET = "forget"(INT8_ARRAY, TEXT, TEXT, BOOL, TEXT_ARRAY, TEXT_ARRAY):
-"SELECT tidegate.forget($1, $2, $3, $4, $5, $6)::text" }
+statements! {
+    FORGET: "forget" [INT8_ARRAY, TEXT, TEXT, BOOL, TEXT_ARRAY, TEXT_ARRAY] =
+        "SELECT tidegate.forget($1, $2, $3, $4, $5, $6)::text";
 
-// Events of these groups or with these correlation ids, in the queue or in one partition of the log.
-statement! { FIND_SUBJECT = "find_subject"(TEXT, TEXT_ARRAY, TEXT_ARRAY):
-"SELECT tidegate.find_subject($1, $2, $3)" }
+    /// Events of these groups or with these correlation ids, in the queue or in one partition of the log.
+    FIND_SUBJECT: "find_subject" [TEXT, TEXT_ARRAY, TEXT_ARRAY] =
+        "SELECT tidegate.find_subject($1, $2, $3)";
 
-// The follow-ups and replays of events, by id.
-statement! { OFFSPRING = "offspring"(INT8_ARRAY, INT8, INT4):
-"SELECT tidegate.offspring($1, $2, $3)" }
+    /// The follow-ups and replays of events, by id.
+    OFFSPRING: "offspring" [INT8_ARRAY, INT8, INT4] = "SELECT tidegate.offspring($1, $2, $3)";
 
-// Removes the operators' schedules of these groups, or counts them.
-statement! { FORGET_SCHEDULES = "forget_schedules"(TEXT_ARRAY, TEXT, TEXT, BOOL):
-"SELECT tidegate.forget_schedules($1, $2, $3, $4)" }
+    /// Removes the operators' schedules of these groups, or counts them.
+    FORGET_SCHEDULES: "forget_schedules" [TEXT_ARRAY, TEXT, TEXT, BOOL] =
+        "SELECT tidegate.forget_schedules($1, $2, $3, $4)";
+}
 
 impl Verb for ForgetRequest {
     const NAME: &'static str = "forget";
-    const STATEMENTS: &'static [&'static Statement] =
-        &[&FORGET, &FIND_SUBJECT, &OFFSPRING, &FORGET_SCHEDULES];
 
     type Report = ForgetReport;
 
@@ -245,9 +243,13 @@ async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Err
         return Ok(Vec::new());
     }
     // Searches the queue first: an event that ends in the meantime is found in the log.
-    let mut found = find_subject(client, None, keys).await?;
+    let find = async |partition: Option<String>| {
+        let values: &[&(dyn ToSql + Sync)] = &[&partition, &keys.groups, &keys.correlation_ids];
+        queue::all(client, &FIND_SUBJECT, values).await
+    };
+    let mut found: Vec<i64> = find(None).await?;
     for partition in partitions(client).await? {
-        found.extend(find_subject(client, Some(&partition), keys).await?);
+        found.extend(find(Some(partition)).await?);
     }
     Ok(found)
 }
@@ -328,17 +330,6 @@ impl Family<'_> {
         ];
         report(self.client, &FORGET, values).await
     }
-}
-
-/// Returns the events of any of these groups or with any of these correlation ids, from the queue or from a
-/// partition of the log.
-async fn find_subject(
-    client: &Client,
-    partition: Option<&str>,
-    keys: &SubjectKeys,
-) -> Result<Vec<i64>, Error> {
-    let values: &[&(dyn ToSql + Sync)] = &[&partition, &keys.groups, &keys.correlation_ids];
-    queue::all(client, &FIND_SUBJECT, values).await
 }
 
 /// Removes the operators' schedules of these groups, or counts them.

@@ -49,7 +49,10 @@ impl Actions {
             return Ok(actions);
         };
         let named: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-        if let Some(unknown) = named.iter().find(|name| !actions.knows(name)) {
+        if let Some(unknown) = named
+            .iter()
+            .find(|name| !actions.all().any(|known| known == **name))
+        {
             return Err(Error::Config(format!(
                 "TIDEGATE_ACTIONS: must be a comma-separated list of {}, got {unknown:?}",
                 actions.list()
@@ -65,10 +68,6 @@ impl Actions {
         ACTIONS.iter().copied().chain(receive).chain(own)
     }
 
-    fn knows(&self, name: &str) -> bool {
-        self.all().any(|known| known == name)
-    }
-
     /// Returns the actions as an error message lists them.
     fn list(&self) -> String {
         self.all().collect::<Vec<_>>().join(", ")
@@ -80,14 +79,16 @@ impl Actions {
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
     pub fn request(&self, payload: Value) -> Result<Request, Error> {
-        let is_tick = is_scheduled_event(&payload);
+        if is_scheduled_event(&payload) && payload.get("action").is_none() {
+            self.check("drain")?;
+            return Ok(Request::Drain(DrainRequest::default()));
+        }
         let Value::Object(mut fields) = payload else {
             let list = self.list();
             let text = format!("invocation: must be an object with an action: {list}");
             return Err(Error::Invalid(text));
         };
         let action = match fields.get("action") {
-            None if is_tick => "drain",
             None => return Err(self.refused("is missing")),
             Some(Value::String(action)) => match self.all().find(|known| known == action) {
                 Some(action) => action,
@@ -97,14 +98,8 @@ impl Actions {
         };
         self.check(action)?;
         if action == RECEIVE {
-            let wanted = "must not be receive";
-            let text = format!(
-                "action: {wanted}, because messages arrive in the format of the AWS service that sends them"
-            );
-            return Err(Error::Invalid(text));
-        }
-        if is_tick && !fields.contains_key("action") {
-            return Ok(Request::Drain(DrainRequest::default()));
+            let text = "action: must not be receive, because messages arrive in the format of the AWS service that sends them";
+            return Err(Error::Invalid(text.to_owned()));
         }
         fields.remove("action");
         Request::read(action, fields)
@@ -113,12 +108,6 @@ impl Actions {
     fn refused(&self, what: &str) -> Error {
         let list = self.list();
         Error::Invalid(format!("action: must be one of {list}; {what}"))
-    }
-
-    /// Whether a schedule sent this invocation.
-    #[must_use]
-    pub fn is_tick(payload: &Value) -> bool {
-        is_scheduled_event(payload)
     }
 
     /// Refuses an action that is not allowed here.
@@ -259,7 +248,6 @@ fn in_words(error: &str) -> String {
 
 /// Whether this is a message from a schedule of `EventBridge`:
 /// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>.
-#[must_use]
 pub fn is_scheduled_event(payload: &Value) -> bool {
     payload["detail-type"] == "Scheduled Event"
         && matches!(

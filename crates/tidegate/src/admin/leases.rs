@@ -18,7 +18,6 @@ pub struct LeasesRequest {
 
 /// The leases and their workers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "leases")]
 #[non_exhaustive]
 pub struct LeasesReport {
     /// With the columns of the view `tidegate.leases`, oldest first.
@@ -26,12 +25,13 @@ pub struct LeasesReport {
     pub leases: Vec<Value>,
 }
 
-statement! { LEASES = "leases"(INT8):
-"SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1" }
+statements! {
+    LEASES: "leases" [INT8] =
+        "SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1";
+}
 
 impl Verb for LeasesRequest {
     const NAME: &'static str = "leases";
-    const STATEMENTS: &'static [&'static Statement] = &[&LEASES];
 
     type Report = LeasesReport;
 

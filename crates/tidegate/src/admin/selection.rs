@@ -83,7 +83,6 @@ pub struct Selection {
 
 impl Selection {
     /// Returns a selection of these events.
-    #[must_use]
     pub fn of(ids: &[i64]) -> Self {
         Self {
             ids: Some(ids.to_vec()),

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(3);
 /// wait.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// How many databases are asked at once for their state.
+/// How many databases are looked at at once.
 const LOOKS_AT_ONCE: usize = 32;
 
 /// Does `work` on each of these databases within `budget`, on `at_once` of them at a time. The one with the

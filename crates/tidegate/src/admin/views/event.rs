@@ -129,13 +129,11 @@ pub struct Content {
 
 impl Content {
     /// Returns the id of the trace.
-    #[must_use]
     pub fn trace_id(&self) -> Option<&str> {
         self.traceparent.as_deref()?.split('-').nth(1)
     }
 
     /// Whether the payload is sealed.
-    #[must_use]
     pub fn is_sealed(&self) -> bool {
         let payload = self.payload.as_deref().unwrap_or_default();
         payload.trim_start().starts_with("{\"tidegate_sealed\":")

@@ -69,7 +69,6 @@ pub enum Span {
 
 impl Span {
     /// The whole period.
-    #[must_use]
     pub const fn length(self) -> Duration {
         match self {
             Self::Hour => Duration::from_hours(1),
@@ -79,7 +78,6 @@ impl Span {
     }
 
     /// The length of one step.
-    #[must_use]
     pub const fn step(self) -> Duration {
         match self {
             Self::Hour => Duration::from_mins(1),
@@ -108,7 +106,6 @@ pub struct Step {
 
 impl Step {
     /// All finished events.
-    #[must_use]
     pub const fn ended(&self) -> u64 {
         self.completed + self.rejected + self.failed
     }
@@ -132,7 +129,6 @@ pub struct KindFigures {
 impl KindFigures {
     /// Returns the upper bound of a quantile of the latency. `None` if it is beyond all bounds, or if no
     /// event finished.
-    #[must_use]
     pub fn quantile_ms(&self, share: f64) -> Option<u64> {
         let total = self.sum.ended();
         let mut seen = 0;

@@ -38,8 +38,8 @@ pub const LISTED: u32 = 50;
 ///
 /// # Errors
 /// [`Error::Invalid`] if the length is not in [`LIMIT`].
-pub(super) fn limit(wanted: Option<u32>) -> Result<i64, Error> {
-    let limit = wanted.unwrap_or(LISTED);
+pub(super) fn limit(limit: Option<u32>) -> Result<i64, Error> {
+    let limit = limit.unwrap_or(LISTED);
     in_range("limit", limit, &LIMIT).map_err(Error::Invalid)?;
     Ok(limit.into())
 }
@@ -144,7 +144,7 @@ SELECT jsonb_build_object('partition', c.relname, 'holds', pg_get_expr(c.relpart
 pub struct Rights {
     /// Whether it may read payloads, results, progress and the details of errors.
     pub content: bool,
-    /// Whether it may replay, requeue, cancel and so on. False on a read-only database.
+    /// Whether it may act on events. False on a read-only database.
     pub act: bool,
     /// The database's user.
     pub user: String,
@@ -334,10 +334,10 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
-    pub async fn audit(&self, wanted: &AuditRequest) -> Result<Vec<Value>, Error> {
-        let limit = limit(Some(wanted.limit))?;
+    pub async fn audit(&self, request: &AuditRequest) -> Result<Vec<Value>, Error> {
+        let limit = limit(Some(request.limit))?;
         let values: &[&(dyn ToSql + Sync)] =
-            &[&wanted.before, &wanted.actor, &wanted.action, &limit];
+            &[&request.before, &request.actor, &request.action, &limit];
         self.view(&AUDIT, values).await
     }
 
