@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::error::Error;
+use crate::error::Result;
 
 /// The most starts in a chain. AWS stops a chain after 16,
 /// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-recursion.html>, and a stopped chain looks like a
@@ -53,7 +53,7 @@ pub trait StartDrain: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the drain cannot be started. Then a later drain continues.
-    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>>;
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<()>>;
 }
 
 /// Returns how many drains would empty a queue of `ready` events in time, if each ends `rate` events per

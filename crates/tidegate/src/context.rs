@@ -21,7 +21,7 @@ use tracing::Span;
 use uuid::Uuid;
 
 use crate::connect::{Database, Pooled};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
@@ -578,7 +578,7 @@ impl Transaction<'_> {
 
     /// Writes the completion inside the transaction and commits. If no handler is left, this completes the
     /// whole event.
-    async fn commit(&self, done: &Done) -> Result<Committed, Error> {
+    async fn commit(&self, done: &Done) -> Result<Committed> {
         let (end, ends, more_to_come) = {
             let state = self.ctx.state();
             let end = HandlerEnd {

@@ -67,6 +67,9 @@ impl std::fmt::Debug for Error {
     }
 }
 
+/// The result of what may fail with an [`Error`].
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 impl Error {
     /// Turns the driver's errors into errors of this stage.
     pub(crate) fn at(stage: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::config::in_range;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::trace::TraceContext;
 
 /// The closed set of events that a program publishes and handles. Implemented by [`events!`](crate::events).
@@ -429,7 +429,7 @@ impl NewEvent {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<()> {
         let length = |field: &str, value: Option<&str>, limit: usize| match value
             .map(|text| text.chars().count())
         {

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio_postgres::{Client, Transaction};
 
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::PAYLOAD_LIMIT;
 use crate::queue;
 
@@ -42,7 +42,7 @@ impl Message {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the place and does not quote the body.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(&self.body).map_err(|error| {
             let form = if error.is_data() {
                 "must have the required fields"
@@ -55,7 +55,7 @@ impl Message {
         })
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         if self.body.len() > PAYLOAD_LIMIT {
             let (limit, size) = (PAYLOAD_LIMIT, self.body.len());
             let text = format!("message: must have at most {limit} bytes, got {size}");
@@ -75,7 +75,7 @@ pub enum Receipt {
 }
 
 /// The future of an intake. See [`crate::Program::receive`].
-pub type Intake<'a> = BoxFuture<'a, Result<(), Error>>;
+pub type Intake<'a> = BoxFuture<'a, Result<()>>;
 
 pub(crate) type TakeIn =
     dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
@@ -108,11 +108,7 @@ impl<'a> Receiver<'a> {
     /// # Errors
     /// When [`is_refusal`] is true for the error, the message itself is wrong. Otherwise it may succeed on
     /// another delivery.
-    pub async fn receive(
-        &mut self,
-        message: &Message,
-        time: Option<Duration>,
-    ) -> Result<Receipt, Error> {
+    pub async fn receive(&mut self, message: &Message, time: Option<Duration>) -> Result<Receipt> {
         message.check()?;
         let received = self.receive_once(message);
         match time {
@@ -123,7 +119,7 @@ impl<'a> Receiver<'a> {
 
     /// Takes the connection out of the receiver while it works. If this future is dropped halfway, the
     /// connection goes with it.
-    async fn receive_once(&mut self, message: &Message) -> Result<Receipt, Error> {
+    async fn receive_once(&mut self, message: &Message) -> Result<Receipt> {
         let mut client = match self.client.take() {
             Some(client) if !client.is_closed() => client,
             _ => self.database.connect().await?,
@@ -136,11 +132,7 @@ impl<'a> Receiver<'a> {
     }
 }
 
-async fn take_in(
-    client: &mut Client,
-    message: &Message,
-    intake: &TakeIn,
-) -> Result<Receipt, Error> {
+async fn take_in(client: &mut Client, message: &Message, intake: &TakeIn) -> Result<Receipt> {
     let transaction = client.transaction().await.map_err(Error::at("begin"))?;
     if !queue::receive(&transaction, &message.source, &message.id).await? {
         return Ok(Receipt::Repeated);

@@ -7,7 +7,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
 use crate::config::Lookup;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::trace;
 
 pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
@@ -20,7 +20,7 @@ pub const SPANS: &str = trace::SPANS;
 ///
 /// # Errors
 /// [`Error::Config`] if it is malformed.
-pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, Error> {
+pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets> {
     let Some(text) = lookup("TIDEGATE_LOG") else {
         return Ok(Targets::new().with_default(default));
     };

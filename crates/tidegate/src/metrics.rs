@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Lookup;
 use crate::drain::DrainReport;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::figures::{Figures, Histogram, KindFigures};
 use crate::status::ServiceState;
 
@@ -44,7 +44,7 @@ impl Metrics {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>, Error> {
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>> {
         let by_kind = match lookup("TIDEGATE_METRICS").as_deref() {
             None | Some("off") => return Ok(None),
             Some("emf") => false,

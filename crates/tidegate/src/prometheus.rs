@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::IsolationLevel;
 
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue::documents;
 use crate::queue::statement::statements;
 
@@ -217,7 +217,7 @@ SELECT jsonb_build_object('metric', 'tidegate_service_open', 'labels', ARRAY['se
 ///
 /// # Errors
 /// If the database cannot be reached, fails, or takes too long.
-pub async fn metrics(database: &Database, format: Format) -> Result<String, Error> {
+pub async fn metrics(database: &Database, format: Format) -> Result<String> {
     Ok(written(Some(&read(database).await?), format))
 }
 
@@ -227,7 +227,7 @@ pub fn down(format: Format) -> String {
 }
 
 /// Reads all samples in one transaction, which changes nothing.
-async fn read(database: &Database) -> Result<Vec<Sample>, Error> {
+async fn read(database: &Database) -> Result<Vec<Sample>> {
     let failed = Error::at("prometheus");
     // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
     // behind in the pool.

@@ -18,7 +18,7 @@ use crate::budget::millis;
 use crate::config::in_range;
 use crate::connect::Database;
 use crate::drain::lines::EventLines;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::forget::Records;
 use crate::queue::retention::Done;
 pub use crate::queue::retention::DroppedPartition;
@@ -64,7 +64,7 @@ impl CleanupOptions {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the option and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<()> {
         in_range("batch", self.batch, &Self::BATCH).map_err(Error::Invalid)
     }
 
@@ -174,7 +174,7 @@ pub async fn cleanup(
     database: &Database,
     options: &CleanupOptions,
     hooks: CleanupHooks,
-) -> Result<CleanupReport, Error> {
+) -> Result<CleanupReport> {
     options.check()?;
     let client = database.connect().await?;
     let mut steps = Steps::new(options.budget, hooks.stop);
@@ -235,7 +235,7 @@ async fn expire(
     }
 }
 
-pub(crate) fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop, Error> {
+pub(crate) fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop> {
     match ended {
         Ok(()) => Ok(CleanupStop::Done),
         Err(Halt::Spent) => Ok(CleanupStop::BudgetSpent),

@@ -13,7 +13,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use serde_json::value::RawValue;
 use tokio_postgres::Client;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
 use crate::periodic::{CatchUp, Periodic};
 use crate::queue::{self, Declared, DueSchedule, Firing, Times};
@@ -139,7 +139,7 @@ impl<E: Event> Schedule<E> {
     /// # Errors
     /// [`Error::Invalid`] names the schedule and what is wrong with it.
     #[doc(hidden)]
-    pub fn declared(&self) -> Result<Declared, Error> {
+    pub fn declared(&self) -> Result<Declared> {
         let wrong = |why: &dyn std::fmt::Display| {
             Error::Invalid(format!("schedule {:?}: {why}", self.name))
         };
@@ -189,7 +189,7 @@ fn times(periodic: &Periodic) -> Times {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be.
-pub fn check(periodic: &Periodic) -> Result<String, Error> {
+pub fn check(periodic: &Periodic) -> Result<String> {
     for (field, time) in [
         ("every", periodic.every),
         ("start_within", periodic.start_within),
@@ -348,11 +348,7 @@ pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
-pub(crate) async fn sync(
-    client: &Client,
-    keeper: &str,
-    declared: &[Declared],
-) -> Result<usize, Error> {
+pub(crate) async fn sync(client: &Client, keeper: &str, declared: &[Declared]) -> Result<usize> {
     let wrong = |name: &str, error: Error| match error {
         Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
         error => error,
@@ -412,7 +408,7 @@ fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
 ///
 /// # Errors
 /// [`Error::Invalid`] when the payload is not allowed in an event.
-pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>, Error> {
+pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>> {
     sealing::ready().await?;
     let payload = payload.map(RawValue::from_string).transpose();
     let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;

@@ -15,7 +15,7 @@ use crate::dispatch::Dispatch;
 use crate::drain::execute::{Limits, execute};
 use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
-use crate::error::Error;
+use crate::error::Result;
 use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
 use crate::lease::LeasedEvent;
@@ -234,10 +234,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
 ///
 /// # Errors
 /// When the database fails.
-pub async fn drain_now<D: Dispatch>(
-    database: &Database,
-    app: Arc<D>,
-) -> Result<DrainReport, Error> {
+pub async fn drain_now<D: Dispatch>(database: &Database, app: Arc<D>) -> Result<DrainReport> {
     Migrate::new(database, D::Event::KINDS).run().await?;
     let drained = drain(database, app, &DrainOptions::default()).await;
     drained.map_err(|DrainError { source, .. }| source)

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use crate::chain::{Chain, StartDrain};
 use crate::config::Lookup;
 use crate::connect::{Database, starter};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue;
 
 /// The longest time that a start may take, and the longest wait for a connection.
@@ -69,7 +69,7 @@ impl Waker {
     ///
     /// # Errors
     /// [`Error::Config`] without the feature `aws`.
-    pub fn function(database: Database, arn: String) -> Result<Self, Error> {
+    pub fn function(database: Database, arn: String) -> Result<Self> {
         Ok(Self::new(
             database,
             starter("the waker of a function", arn)?,
@@ -88,7 +88,7 @@ impl Waker {
     /// # Errors
     /// When the database or the start fails. The event is published anyway, and the schedule's next tick
     /// finds it.
-    pub async fn wake(&self) -> Result<bool, Error> {
+    pub async fn wake(&self) -> Result<bool> {
         wake(&self.database, &*self.starter).await
     }
 }
@@ -97,7 +97,7 @@ impl Waker {
 ///
 /// # Errors
 /// [`Error::Config`] when it is not the ARN of a function.
-pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Arc<dyn StartDrain>>, Error> {
+pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Arc<dyn StartDrain>>> {
     let Some(arn) = lookup("TIDEGATE_WAKE") else {
         return Ok(None);
     };
@@ -134,7 +134,7 @@ pub(crate) async fn wake_quietly(database: &Database, starter: &dyn StartDrain) 
     }
 }
 
-async fn wake(database: &Database, starter: &dyn StartDrain) -> Result<bool, Error> {
+async fn wake(database: &Database, starter: &dyn StartDrain) -> Result<bool> {
     let wakes = {
         let client = database.pooled_within(LIMIT).await?;
         queue::should_wake(&*client).await?

@@ -36,7 +36,7 @@ impl Verb for BlockedGroupsRequest {
 
     type Report = BlockedGroupsReport;
 
-    async fn run(&self, service: &Service) -> Result<BlockedGroupsReport, Error> {
+    async fn run(&self, service: &Service) -> Result<BlockedGroupsReport> {
         let (limit, client) = (limit(self.limit)?, service.looking().await?);
         let groups = documents(&client, &BLOCKED_GROUPS, &[&limit]).await?;
         Ok(BlockedGroupsReport { groups })

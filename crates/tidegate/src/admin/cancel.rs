@@ -50,7 +50,7 @@ impl Verb for CancelRequest {
 
     parts! { select; audit }
 
-    async fn run(&self, service: &Service) -> Result<CancelReport, Error> {
+    async fn run(&self, service: &Service) -> Result<CancelReport> {
         let change = Change {
             statement: &CANCEL,
             select: &self.select,

@@ -55,7 +55,7 @@ impl Verb for CleanupRequest {
 
     type Report = CleanupReport;
 
-    async fn run(&self, service: &Service) -> Result<CleanupReport, Error> {
+    async fn run(&self, service: &Service) -> Result<CleanupReport> {
         let options = self.over(service.options.budget, service.actor.clone());
         service.cleanup(&options, CleanupHooks::default()).await
     }
@@ -75,7 +75,7 @@ impl Verb for CleanupRequest {
         answer::<Self>(time.map(overrun), service.cleanup(&options, hooks)).await
     }
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
         Ok(Some(self.over(service.options.budget, None).budget))
     }
 }

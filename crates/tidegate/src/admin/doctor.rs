@@ -19,11 +19,11 @@ impl Verb for DoctorRequest {
 
     type Report = DoctorReport;
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
         Ok(Some(service.options.budget))
     }
 
-    async fn run(&self, service: &Service) -> Result<DoctorReport, Error> {
+    async fn run(&self, service: &Service) -> Result<DoctorReport> {
         examine(&service.target()).await
     }
 }

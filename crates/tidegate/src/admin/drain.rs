@@ -57,7 +57,7 @@ impl Verb for DrainRequest {
 
     type Report = DrainReport;
 
-    async fn run(&self, service: &Service) -> Result<DrainReport, Error> {
+    async fn run(&self, service: &Service) -> Result<DrainReport> {
         let options = self.over(&service.options);
         let drained = service.drain(&options, Hooks::default()).await;
         drained.map_err(|failed| failed.source)
@@ -77,7 +77,7 @@ impl Verb for DrainRequest {
         Ok(document::<Self>(&service.drain(&options, hooks).await?)?)
     }
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
         let options = self.over(&service.options);
         options.check().map_err(the_callers)?;
         Ok(Some(options.budget))

@@ -121,7 +121,7 @@ impl Verb for ForgetRequest {
 
     parts! { whom; audit }
 
-    async fn run(&self, service: &Service) -> Result<ForgetReport, Error> {
+    async fn run(&self, service: &Service) -> Result<ForgetReport> {
         forget(&service.database, service.records(), self).await
     }
 }
@@ -143,7 +143,7 @@ struct ForgottenEvents {
     offspring: Vec<i64>,
 }
 
-fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<(), Error> {
+fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<()> {
     let invalid = |text: String| Err(Error::Invalid(text));
     let by_keys = request.whom.group.is_some() || request.whom.correlation_id.is_some();
     if !by_keys && request.whom.ids.is_none() && request.whom.subject.is_none() {
@@ -175,7 +175,7 @@ async fn forget(
     database: &Database,
     records: Option<&dyn Records>,
     request: &ForgetRequest,
-) -> Result<ForgetReport, Error> {
+) -> Result<ForgetReport> {
     check(request, records)?;
     let mut client = database.connect().await?;
     let mut report = ForgetReport {
@@ -227,7 +227,7 @@ async fn in_tables(
     records: Option<&dyn Records>,
     request: &ForgetRequest,
     dry_run: bool,
-) -> Result<Forgotten, Error> {
+) -> Result<Forgotten> {
     let (Some(records), Some(subject)) = (records, &request.whom.subject) else {
         return Ok(Forgotten::default());
     };
@@ -238,7 +238,7 @@ async fn in_tables(
 }
 
 /// Returns events in the queue and in every partition of the log, with one statement for each.
-async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Error> {
+async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>> {
     if keys.groups.is_empty() && keys.correlation_ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -264,7 +264,7 @@ struct Family<'a> {
 
 impl Family<'_> {
     /// Forgets these events and their follow-ups. Returns follow-ups that have appeared since.
-    async fn forget(&mut self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
+    async fn forget(&mut self, ids: Vec<i64>) -> Result<Vec<i64>> {
         let family = self.grown(ids).await?;
         let mut left = Vec::new();
         // The audit also records that nothing was found.
@@ -283,7 +283,7 @@ impl Family<'_> {
     }
 
     /// Adds all follow-ups of these events, sorted by id. A follow-up has a higher id than its event.
-    async fn grown(&self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
+    async fn grown(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
         let mut family = BTreeSet::new();
         let mut fresh = ids;
         loop {
@@ -300,7 +300,7 @@ impl Family<'_> {
         Ok(family.into_iter().collect())
     }
 
-    async fn offspring(&self, parents: &[i64]) -> Result<Vec<i64>, Error> {
+    async fn offspring(&self, parents: &[i64]) -> Result<Vec<i64>> {
         const PAGE: i32 = 10_000;
         let mut all: Vec<i64> = Vec::new();
         loop {
@@ -317,7 +317,7 @@ impl Family<'_> {
 
     /// Removes the content of these events, at most 1,000, and cancels those that are live. Their keys leave
     /// the audit, and so do the keys of the request.
-    async fn forget_these(&self, ids: &[i64]) -> Result<ForgottenEvents, Error> {
+    async fn forget_these(&self, ids: &[i64]) -> Result<ForgottenEvents> {
         let Audit { reason, actor } = &self.request.audit;
         let (groups, correlation_ids) = (&self.keys.groups, &self.keys.correlation_ids);
         let values: &[&(dyn ToSql + Sync)] = &[
@@ -337,7 +337,7 @@ async fn forget_schedules(
     client: &Client,
     groups: &[String],
     request: &ForgetRequest,
-) -> Result<u64, Error> {
+) -> Result<u64> {
     let Audit { reason, actor } = &request.audit;
     let values: &[&(dyn ToSql + Sync)] = &[&groups, reason, actor, &request.dry_run];
     let forgotten: Option<i64> = queue::first(client, &FORGET_SCHEDULES, values)

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 pub use self::fit::{ANSWER_LIMIT, fit};
 use super::{ACTIONS, DrainRequest, Request, Verb};
 use crate::config::Lookup;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The action for messages in AWS envelopes, of a program with an intake.
 const RECEIVE: &str = "receive";
@@ -39,7 +39,7 @@ impl Actions {
         lookup: Lookup<'_>,
         further: Vec<&'static str>,
         receives: bool,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let mut actions = Self {
             further,
             receives,
@@ -78,7 +78,7 @@ impl Actions {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
-    pub fn request(&self, payload: Value) -> Result<Request, Error> {
+    pub fn request(&self, payload: Value) -> Result<Request> {
         if is_scheduled_event(&payload) && payload.get("action").is_none() {
             self.check("drain")?;
             return Ok(Request::Drain(DrainRequest::default()));
@@ -114,7 +114,7 @@ impl Actions {
     ///
     /// # Errors
     /// [`Error::Invalid`] lists the allowed actions.
-    pub fn check(&self, action: &str) -> Result<(), Error> {
+    pub fn check(&self, action: &str) -> Result<()> {
         match &self.allowed {
             Some(allowed) if !allowed.iter().any(|name| name == action) => {
                 Err(Error::Invalid(format!(
@@ -137,7 +137,7 @@ pub struct Fields {
 }
 
 /// Reads a request with its parts. What none of them knows is refused.
-pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V, Error> {
+pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V> {
     let mut fields = Fields {
         left,
         known: Vec::new(),
@@ -180,7 +180,7 @@ pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V, Error> {
 impl Fields {
     /// Takes the fields of a struct. An error names the field: `serde` names missing fields itself. For other
     /// errors, this names the field that was being read.
-    pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+    pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<T> {
         let read = T::deserialize(&mut *self);
         read.map_err(|error: serde_json::Error| {
             let text = error.to_string();

@@ -35,7 +35,7 @@ impl Verb for LeasesRequest {
 
     type Report = LeasesReport;
 
-    async fn run(&self, service: &Service) -> Result<LeasesReport, Error> {
+    async fn run(&self, service: &Service) -> Result<LeasesReport> {
         let (limit, client) = (limit(self.limit)?, service.looking().await?);
         let leases = documents(&client, &LEASES, &[&limit]).await?;
         Ok(LeasesReport { leases })

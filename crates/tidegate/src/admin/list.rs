@@ -62,7 +62,7 @@ impl ListRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such status.
-    fn status(&self) -> Result<Option<&'static str>, Error> {
+    fn status(&self) -> Result<Option<&'static str>> {
         let Some(given) = &self.status else {
             return Ok(None);
         };
@@ -173,7 +173,7 @@ impl Verb for ListRequest {
 
     type Report = ListReport;
 
-    async fn run(&self, service: &Service) -> Result<ListReport, Error> {
+    async fn run(&self, service: &Service) -> Result<ListReport> {
         let client = service.looking().await?;
         page(service, &client, self, None, true).await
     }
@@ -215,7 +215,7 @@ impl Service {
     ///
     /// # Errors
     /// As of [`ListRequest`]. An unknown kind is only refused once all events have been searched.
-    pub async fn search(&self, request: &ListRequest) -> Result<SearchReport, Error> {
+    pub async fn search(&self, request: &ListRequest) -> Result<SearchReport> {
         let client = self.looking_with(BY_INDEX).await?;
         let floor: Option<Floor> = match request.is_searched(request.status()?) {
             // It reaches all events, or finds by an index those that match.
@@ -252,7 +252,7 @@ async fn page(
     request: &ListRequest,
     above: Option<i64>,
     is_all: bool,
-) -> Result<ListReport, Error> {
+) -> Result<ListReport> {
     let mut events = listed(client, request, above).await?;
     if let (true, true, Some(kind)) = (is_all, events.is_empty(), &request.kind) {
         // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty
@@ -271,11 +271,7 @@ async fn page(
     Ok(ListReport { events, next })
 }
 
-async fn listed(
-    client: &Client,
-    request: &ListRequest,
-    above: Option<i64>,
-) -> Result<Vec<Value>, Error> {
+async fn listed(client: &Client, request: &ListRequest, above: Option<i64>) -> Result<Vec<Value>> {
     let (since, since_ago) = Moment::parts(request.since);
     let (until, until_ago) = Moment::parts(request.until);
     let values: &[&(dyn ToSql + Sync)] = &[
@@ -299,7 +295,7 @@ const MOST_NAMED: usize = 50;
 
 /// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most
 /// likely misspelled.
-async fn refuse_unknown(client: &Client, kind: &str) -> Result<(), Error> {
+async fn refuse_unknown(client: &Client, kind: &str) -> Result<()> {
     let kinds = registered(client).await?;
     if kinds.iter().any(|known| known == kind) {
         return Ok(());

@@ -24,12 +24,12 @@ impl Verb for MigrateRequest {
 
     type Report = MigrateReport;
 
-    async fn run(&self, service: &Service) -> Result<MigrateReport, Error> {
+    async fn run(&self, service: &Service) -> Result<MigrateReport> {
         service.migrate(*self).await
     }
 
     /// A migration is not a drain: it may take as long as the invocation.
-    fn on_all(&self, service: &Service, time: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, time: Option<Duration>) -> Result<Option<Duration>> {
         Ok(Some(time.unwrap_or(service.options.budget)))
     }
 }

@@ -34,7 +34,7 @@ pub use self::selection::{Changed, Selection};
 use self::views::LIMIT;
 use crate::config::parse_duration;
 use crate::drain::Hooks;
-use crate::error::Error;
+use crate::error::{Error, Result};
 pub use crate::forget::{Subject, SubjectKeys, parse_subject};
 pub use crate::moment::{Moment, parse_moment, parse_time};
 pub use crate::periodic::CatchUp;
@@ -90,7 +90,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the fields and what is allowed.
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         Ok(())
     }
 
@@ -98,10 +98,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-    fn on(
-        &self,
-        _client: &impl Queryable,
-    ) -> impl Future<Output = Result<Self::Report, Error>> + Send {
+    fn on(&self, _client: &impl Queryable) -> impl Future<Output = Result<Self::Report>> + Send {
         let needs = format!("action: {} needs more than a connection", Self::NAME);
         std::future::ready(Err(Error::Invalid(needs)))
     }
@@ -110,7 +107,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     ///
     /// # Errors
     /// As [`Verb::on`].
-    fn run(&self, service: &Service) -> impl Future<Output = Result<Self::Report, Error>> + Send {
+    fn run(&self, service: &Service) -> impl Future<Output = Result<Self::Report>> + Send {
         async { self.on(&service.database.connect().await?).await }
     }
 
@@ -132,11 +129,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field that is out of range.
-    fn on_all(
-        &self,
-        _service: &Service,
-        _time: Option<Duration>,
-    ) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, _service: &Service, _time: Option<Duration>) -> Result<Option<Duration>> {
         Ok(None)
     }
 }
@@ -222,7 +215,7 @@ macro_rules! walk {
             ///
             /// # Errors
             /// [`Error::Invalid`] names the field and what it must be.
-            pub fn read(action: &str, fields: Map<String, Value>) -> Result<Self, Error> {
+            pub fn read(action: &str, fields: Map<String, Value>) -> Result<Self> {
                 $($(if action == $request::NAME {
                     return invocation::read(fields).map(Self::$name);
                 })+)*
@@ -253,7 +246,7 @@ macro_rules! walk {
                 &self,
                 service: &Service,
                 time: Option<Duration>,
-            ) -> Result<Option<(&'static str, Duration)>, Error> {
+            ) -> Result<Option<(&'static str, Duration)>> {
                 match self {
                     $($(Self::$name(request) => {
                         let most = request.on_all(service, time)?;
@@ -296,7 +289,7 @@ mod prelude {
     pub(super) use super::program::Service;
     pub(super) use super::{Audit, Part, Verb, given, report, written};
     pub(super) use crate::config::parse_duration;
-    pub(super) use crate::error::Error;
+    pub(super) use crate::error::{Error, Result};
     pub(super) use crate::queue::Queryable;
     pub(super) use crate::queue::statement::statements;
 }
@@ -307,11 +300,11 @@ pub trait Part {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
-    fn read(&mut self, fields: &mut Fields) -> Result<(), Error>;
+    fn read(&mut self, fields: &mut Fields) -> Result<()>;
 }
 
 impl<T: DeserializeOwned> Part for T {
-    fn read(&mut self, fields: &mut Fields) -> Result<(), Error> {
+    fn read(&mut self, fields: &mut Fields) -> Result<()> {
         *self = fields.take()?;
         Ok(())
     }
@@ -426,7 +419,7 @@ async fn report<R: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<R, Error> {
+) -> Result<R> {
     let answer = queue::document(client, statement, values).await;
     let report = answer.map_err(queue::refused)?;
     report.ok_or_else(|| Error::Unreadable(format!("{}: no row", statement.name)))
@@ -435,7 +428,7 @@ async fn report<R: DeserializeOwned>(
 /// Answers with a report, within `time` if the caller has a limit.
 async fn answer<V: Verb>(
     time: Option<Duration>,
-    work: impl Future<Output = Result<V::Report, Error>>,
+    work: impl Future<Output = Result<V::Report>>,
 ) -> Result<Value, Failure> {
     Ok(document::<V>(&within(time, work).await?)?)
 }
@@ -444,7 +437,7 @@ async fn answer<V: Verb>(
 ///
 /// # Errors
 /// [`Error::Unreadable`] when it cannot be written as JSON.
-pub fn document<V: Verb>(report: &V::Report) -> Result<Value, Error> {
+pub fn document<V: Verb>(report: &V::Report) -> Result<Value> {
     let document = serde_json::to_value(report);
     let mut document = document.map_err(|error| Error::Unreadable(format!("report: {error}")))?;
     if let Some(fields) = document.as_object_mut() {

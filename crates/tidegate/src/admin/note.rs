@@ -50,7 +50,7 @@ impl Verb for NoteRequest {
 
     parts! { ; audit }
 
-    async fn on(&self, client: &impl Queryable) -> Result<NoteReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<NoteReport> {
         let Audit { reason, actor } = &self.audit;
         let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.text, reason, actor, &self.dry_run];
         report(client, &NOTE, values).await

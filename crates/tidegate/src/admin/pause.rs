@@ -53,7 +53,7 @@ impl Verb for PauseRequest {
         Some(&mut self.actor)
     }
 
-    async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<PauseReport> {
         report(client, &PAUSE, &[&self.kind, &self.reason, &self.actor]).await
     }
 }
@@ -71,7 +71,7 @@ impl Verb for ResumeRequest {
         Some(&mut self.of.actor)
     }
 
-    async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<PauseReport> {
         let of = &self.of;
         report(client, &RESUME, &[&of.kind, &of.reason, &of.actor]).await
     }

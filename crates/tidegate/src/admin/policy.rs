@@ -67,7 +67,7 @@ impl PolicyRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] when `reset` names an unknown field, or a field that the request also sets.
-    fn change(&self) -> Result<Value, Error> {
+    fn change(&self) -> Result<Value> {
         let millis = |time: Option<Duration>| {
             time.map(|time| json!(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
         };
@@ -137,7 +137,7 @@ impl Verb for PolicyRequest {
         Some(&mut self.actor)
     }
 
-    async fn on(&self, client: &impl Queryable) -> Result<PolicyReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<PolicyReport> {
         let change = self.change()?.to_string();
         let values: &[&(dyn ToSql + Sync)] = &[&self.kind, &change, &self.reason, &self.actor];
         report(client, &SET_POLICY, values).await

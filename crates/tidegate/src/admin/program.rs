@@ -20,7 +20,7 @@ use crate::connect::Database;
 use crate::dispatch::Dispatch;
 use crate::doctor::{Target, refuse_foreign};
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::figures::Figures;
 use crate::forget::Records;
@@ -71,9 +71,8 @@ pub struct Program {
     policies: Vec<(&'static str, Policy)>,
 }
 
-type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync;
-type AnswerFurther =
-    dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync;
+type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>> + Send + Sync;
+type AnswerFurther = dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value>> + Send + Sync;
 
 /// The handlers of a program, without its event type.
 trait Drains: Send + Sync {
@@ -86,7 +85,7 @@ trait Drains: Send + Sync {
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
 
     /// Returns the program's periodic events.
-    fn schedules(&self) -> Result<Vec<Declared>, Error>;
+    fn schedules(&self) -> Result<Vec<Declared>>;
 }
 
 struct Typed<D>(Arc<D>);
@@ -102,7 +101,7 @@ impl<D: Dispatch> Drains for Typed<D> {
         drain_measured(database, self.0.clone(), options, hooks, figures).boxed()
     }
 
-    fn schedules(&self) -> Result<Vec<Declared>, Error> {
+    fn schedules(&self) -> Result<Vec<Declared>> {
         self.0.schedules().iter().map(Schedule::declared).collect()
     }
 }
@@ -111,7 +110,7 @@ impl Program {
     /// Creates a program. `handlers` builds the handlers from the settings, and returns [`Error::Config`]
     /// when a setting is wrong.
     pub fn new<D: Dispatch>(
-        handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
+        handlers: impl Fn(Lookup<'_>) -> Result<D> + Send + Sync + 'static,
     ) -> Self {
         Self {
             origin: std::any::type_name::<D>()
@@ -159,7 +158,7 @@ impl Program {
         answer: impl Fn(Database, Value) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        F: Future<Output = Result<Value, Error>> + Send + 'static,
+        F: Future<Output = Result<Value>> + Send + 'static,
     {
         let answer = move |database, fields| answer(database, fields).boxed();
         self.further.push((name, Box::new(answer)));
@@ -219,18 +218,14 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
+    pub fn start(self, lookup: Lookup<'_>) -> Result<Service> {
         let handlers = (self.handlers)(lookup)?;
         let one = deployment::one_of(lookup)?;
         Arc::new(self).serve(&*one, handlers)
     }
 
     /// Builds the service for the database that the settings name.
-    fn serve(
-        self: Arc<Self>,
-        lookup: Lookup<'_>,
-        handlers: Arc<dyn Drains>,
-    ) -> Result<Service, Error> {
+    fn serve(self: Arc<Self>, lookup: Lookup<'_>, handlers: Arc<dyn Drains>) -> Result<Service> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
@@ -313,12 +308,12 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
-    pub async fn run<V: Verb>(&self, verb: &V) -> Result<V::Report, Error> {
+    pub async fn run<V: Verb>(&self, verb: &V) -> Result<V::Report> {
         self.checked(verb)?.run(self).await
     }
 
     /// Checks a request. Returns it with the operator's name of the settings if it has none itself.
-    pub(super) fn checked<V: Verb>(&self, verb: &V) -> Result<V, Error> {
+    pub(super) fn checked<V: Verb>(&self, verb: &V) -> Result<V> {
         let mut verb = verb.clone();
         if let Some(actor) = verb.actor().filter(|actor| actor.is_none()) {
             actor.clone_from(&self.actor);
@@ -383,7 +378,7 @@ impl Service {
         &self,
         options: &CleanupOptions,
         hooks: CleanupHooks,
-    ) -> Result<CleanupReport, Error> {
+    ) -> Result<CleanupReport> {
         let records = self.program.records.clone();
         let hooks = CleanupHooks { records, ..hooks };
         retention::cleanup(&self.database, options, hooks).await
@@ -394,7 +389,7 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when this process may not receive, or when the program has no intake.
-    pub fn receiver(&self) -> Result<Receiver<'_>, Error> {
+    pub fn receiver(&self) -> Result<Receiver<'_>> {
         self.actions.check("receive")?;
         match &self.program.intake {
             Some(intake) => Ok(Receiver::new(&self.database, intake.as_ref())),
@@ -408,7 +403,7 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no such action; otherwise the action's own errors.
-    pub async fn further(&self, action: &str, fields: Value) -> Result<Value, Error> {
+    pub async fn further(&self, action: &str, fields: Value) -> Result<Value> {
         let mut known = self.program.further.iter();
         let Some((_, answer)) = known.find(|(name, _)| *name == action) else {
             return Err(Error::Invalid(format!("action: there is no {action:?}")));
@@ -422,7 +417,7 @@ impl Service {
     /// # Errors
     /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does
     /// not ask to share it.
-    pub async fn migrate(&self, request: MigrateRequest) -> Result<MigrateReport, Error> {
+    pub async fn migrate(&self, request: MigrateRequest) -> Result<MigrateReport> {
         if !request.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
         }
@@ -466,8 +461,8 @@ pub(super) fn overrun(time: Duration) -> Duration {
 /// Cuts work that has no budget of its own, because its caller is gone after `time`.
 pub(super) async fn within<T>(
     time: Option<Duration>,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
     match time {
         Some(limit) => Error::within("invocation", limit, work).await,
         None => work.await,

@@ -4,7 +4,7 @@
 use tokio_postgres::types::ToSql;
 
 use super::program::Service;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::queue::statement::statements;
 use crate::queue::{Published, publish, query, refused};
@@ -26,7 +26,7 @@ impl Service {
         event: NewEvent,
         reason: &str,
         actor: Option<&String>,
-    ) -> Result<Published, Error> {
+    ) -> Result<Published> {
         let event = match self.stored.max_attempts {
             Some(attempts) if event.max_attempts.is_none() => event.max_attempts(attempts),
             _ => event,

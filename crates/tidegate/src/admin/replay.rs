@@ -175,7 +175,7 @@ impl Verb for ReplayRequest {
 
     parts! { ; audit }
 
-    async fn on(&self, client: &impl Queryable) -> Result<ReplayReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<ReplayReport> {
         let (since, since_ago) = Moment::parts(self.since);
         let (until, until_ago) = Moment::parts(self.until);
         let expires_in = self.expires_in.as_ref().map(Duration::as_secs_f64);

@@ -43,7 +43,7 @@ impl Verb for RequeueRequest {
 
     parts! { ; audit }
 
-    async fn on(&self, client: &impl Queryable) -> Result<RequeueReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<RequeueReport> {
         let Audit { reason, actor } = &self.audit;
         report(client, &REQUEUE, &[&self.ids, reason, actor]).await
     }

@@ -93,7 +93,7 @@ impl Verb for RescheduleRequest {
 
     parts! { select, start; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let start = &self.start;
         let starts = given(&[
             start.now,
@@ -120,7 +120,7 @@ impl Verb for RescheduleRequest {
         Err(Error::Invalid(refused.to_owned()))
     }
 
-    async fn run(&self, service: &Service) -> Result<RescheduleReport, Error> {
+    async fn run(&self, service: &Service) -> Result<RescheduleReport> {
         let start = &self.start;
         let delay = start.delay.map(|delay| delay.as_secs_f64());
         let from_now = delay.or(start.now.then_some(0.0));

@@ -124,7 +124,7 @@ impl RetentionRequest {
         self.completed.is_some() || self.failed.is_some() || self.apply
     }
 
-    async fn kinds(&self, client: &Client) -> Result<Vec<KindRetention>, Error> {
+    async fn kinds(&self, client: &Client) -> Result<Vec<KindRetention>> {
         let kinds = documents(client, &RETENTIONS, &[&self.kind]).await?;
         match &self.kind {
             Some(kind) if kinds.is_empty() => Err(Error::Invalid(format!(
@@ -135,7 +135,7 @@ impl RetentionRequest {
     }
 
     /// Sets how long finished events are kept, from now on.
-    async fn set(&self, client: &Client) -> Result<(), Error> {
+    async fn set(&self, client: &Client) -> Result<()> {
         let (completed_days, completed_rest) = self.completed.map(in_days).unzip();
         let (failed_days, failed_rest) = self.failed.map(in_days).unzip();
         let values: &[&(dyn ToSql + Sync)] = &[
@@ -153,7 +153,7 @@ impl RetentionRequest {
     }
 
     /// Applies the current retention to events that have already finished.
-    async fn redate(&self, client: &Client, budget: Duration) -> Result<RedateReport, Error> {
+    async fn redate(&self, client: &Client, budget: Duration) -> Result<RedateReport> {
         let budget = self.budget.unwrap_or(budget);
         let mut steps = Steps::new(budget, None);
         let mut rows = 0;
@@ -193,7 +193,7 @@ impl Verb for RetentionRequest {
         Some(&mut self.actor)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let lacking = match (&self.kind, &self.reason) {
             (None, _) if self.changes() => "kind",
             (_, None) if self.changes() => "reason",
@@ -203,7 +203,7 @@ impl Verb for RetentionRequest {
         Err(Error::Invalid(text))
     }
 
-    async fn run(&self, service: &Service) -> Result<Retention, Error> {
+    async fn run(&self, service: &Service) -> Result<Retention> {
         let client = service.database.connect().await?;
         if !self.changes() {
             let kinds = self.kinds(&client).await?;

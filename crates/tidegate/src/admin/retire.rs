@@ -35,12 +35,12 @@ impl Verb for RetireRequest {
 
     parts! { ; audit }
 
-    async fn on(&self, client: &impl Queryable) -> Result<RetireReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<RetireReport> {
         let Audit { reason, actor } = &self.audit;
         report(client, &RETIRE, &[&self.kind, reason, actor]).await
     }
 
-    async fn run(&self, service: &Service) -> Result<RetireReport, Error> {
+    async fn run(&self, service: &Service) -> Result<RetireReport> {
         if service.handled().contains(&self.kind.as_str()) {
             let other = "must be one that this program does not handle";
             let text = format!("kind: {other}, got {:?}", self.kind);

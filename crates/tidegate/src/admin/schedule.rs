@@ -146,7 +146,7 @@ impl Recurring {
 }
 
 impl ScheduleRequest {
-    async fn set(&self, client: &impl Queryable, kind: &str) -> Result<ScheduleChange, Error> {
+    async fn set(&self, client: &impl Queryable, kind: &str) -> Result<ScheduleChange> {
         let periodic = self.recurring.periodic();
         let next_at = schedule::check(&periodic)?;
         let payload = self.recurring.payload.as_ref().map(ToString::to_string);
@@ -169,7 +169,7 @@ impl Verb for ScheduleRequest {
 
     parts! { change, recurring; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let what = &self.change;
         let is_set = what.kind.is_some();
         let is_one = given(&[is_set, what.pause, what.resume, what.remove, what.run]) == 1;
@@ -180,7 +180,7 @@ impl Verb for ScheduleRequest {
         Err(Error::Invalid(text.to_owned()))
     }
 
-    async fn on(&self, client: &impl Queryable) -> Result<ScheduleChange, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<ScheduleChange> {
         let statement = match &self.change {
             ScheduleAction {
                 kind: Some(kind), ..

@@ -89,7 +89,7 @@ impl Verb for SchedulesRequest {
 
     type Report = SchedulesReport;
 
-    async fn run(&self, service: &Service) -> Result<SchedulesReport, Error> {
+    async fn run(&self, service: &Service) -> Result<SchedulesReport> {
         let (limit, client) = (limit(self.limit)?, service.looking().await?);
         let mut schedules: Vec<ScheduleStatus> = documents(&client, &SCHEDULES, &[&limit]).await?;
         schedules.iter_mut().for_each(complete);

@@ -82,7 +82,7 @@ impl Verb for ServiceRequest {
 
     parts! { change; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let limits = self.change.limit.is_some() || self.change.per_second.is_some();
         match (self.change.pause, self.change.resume, limits) {
             (true, false, false) | (false, true, false) | (false, false, true) => Ok(()),
@@ -93,7 +93,7 @@ impl Verb for ServiceRequest {
         }
     }
 
-    async fn on(&self, client: &impl Queryable) -> Result<ServiceChange, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<ServiceChange> {
         let Audit { reason, actor } = &self.audit;
         let statement = match self.change {
             Calls { pause: true, .. } => &PAUSE,

@@ -24,7 +24,7 @@ impl Verb for ServicesRequest {
 
     type Report = ServicesReport;
 
-    async fn run(&self, service: &Service) -> Result<ServicesReport, Error> {
+    async fn run(&self, service: &Service) -> Result<ServicesReport> {
         let services = queue::services(&service.looking().await?).await?;
         Ok(ServicesReport { services })
     }

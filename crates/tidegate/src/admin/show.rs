@@ -55,7 +55,7 @@ impl Verb for ShowRequest {
 
     type Report = ShowReport;
 
-    async fn run(&self, service: &Service) -> Result<ShowReport, Error> {
+    async fn run(&self, service: &Service) -> Result<ShowReport> {
         let client = service.looking().await?;
         let event = show(&client, self.id).await?;
         Ok(ShowReport {

@@ -77,7 +77,7 @@ impl Verb for UnblockRequest {
 
     parts! { how; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         if given(&[self.how.retry, self.how.skip, self.how.cancel]) == 1 {
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Verb for UnblockRequest {
         Err(Error::Invalid(refused.to_owned()))
     }
 
-    async fn on(&self, client: &impl Queryable) -> Result<UnblockReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<UnblockReport> {
         let UnblockHow {
             retry,
             skip,

@@ -15,7 +15,7 @@ use tokio_postgres::{CancelToken, Client, Config, NoTls};
 
 use super::CONNECT_TIMEOUT;
 use super::tls::Trust;
-use crate::error::{Error, describe};
+use crate::error::{Error, Result, describe};
 
 /// Everything that one attempt to connect needs.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ impl Login {
     ///
     /// # Errors
     /// [`Error::Config`]. Its text never contains the password.
-    pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self, Error> {
+    pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self> {
         let refused = |why: &str| Error::Config(format!("DATABASE_URL: {why}"));
         let (config, mode) = parse(url).map_err(|why| refused(&why))?;
         if config.get_hosts().is_empty() {
@@ -105,7 +105,7 @@ impl Login {
     }
 
     /// Prepares what the first connection would have to wait for.
-    pub(super) async fn prepare(&self) -> Result<(), Error> {
+    pub(super) async fn prepare(&self) -> Result<()> {
         if let Some(trust) = &self.trust {
             trust.connector().await?;
         }

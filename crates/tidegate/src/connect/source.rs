@@ -11,7 +11,7 @@ use tokio_postgres::{CancelToken, Client};
 
 use super::login::{Failure, Login};
 use super::tls::Trust;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// Where logins come from: a setting, a store of secrets, or a generator of tokens.
 pub(super) struct Source {
@@ -31,7 +31,7 @@ pub(super) struct Source {
 }
 
 pub(super) type ReadLogin =
-    dyn Fn(Version) -> BoxFuture<'static, Result<Option<Login>, Error>> + Send + Sync;
+    dyn Fn(Version) -> BoxFuture<'static, Result<Option<Login>>> + Send + Sync;
 
 /// The version of a login. It is never left to the store's own choice, because emulators of stores do not
 /// agree on it.
@@ -89,10 +89,7 @@ impl Logins {
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,
     /// [`Error::Connect`] otherwise.
-    pub(super) async fn open(
-        &self,
-        place: &mut Option<OwnedSemaphorePermit>,
-    ) -> Result<Client, Error> {
+    pub(super) async fn open(&self, place: &mut Option<OwnedSemaphorePermit>) -> Result<Client> {
         let mut login = self.login().await?;
         let mut failure = match login.open(place).await {
             Ok(client) => return Ok(client),
@@ -128,7 +125,7 @@ impl Logins {
     }
 
     /// Returns the login to use: the last one that was read, while it is good.
-    async fn login(&self) -> Result<Arc<Login>, Error> {
+    async fn login(&self) -> Result<Arc<Login>> {
         let mut latest = self.latest.lock().await;
         match &*latest {
             Some(known) if known.until.is_none_or(|until| SystemTime::now() < until) => {
@@ -149,7 +146,7 @@ impl Logins {
         &self,
         refused: &Arc<Login>,
         version: Version,
-    ) -> Result<Option<Arc<Login>>, Error> {
+    ) -> Result<Option<Arc<Login>>> {
         let mut latest = self.latest.lock().await;
         if let Some(known) = &*latest
             && !Arc::ptr_eq(&known.login, refused)

@@ -7,7 +7,7 @@ use tokio_postgres::types::ToSql;
 
 use super::finding::Wrong;
 use super::{Finding, Probe};
-use crate::error::Error;
+use crate::error::Result;
 use crate::queue::statement::statements;
 use crate::queue::{self, EXPIRY_WINDOW};
 use crate::status::ExpiringKind;
@@ -127,7 +127,7 @@ SELECT s.name || ': ' ||
  ORDER BY s.name LIMIT 10";
 }
 
-pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding> {
     let limit = LEASE_OVERDUE.as_secs_f64();
     let rows = probe.rows(&LEASES, &[&limit]).await?;
     let Some(row) = rows.first() else {
@@ -155,7 +155,7 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 /// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were
 /// changed by hand, or there is a bug.
-pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding> {
     let rows = probe.rows(&DISORDER, &[&MOST_NAMED]).await?;
     if rows.is_empty() {
         return Ok(Finding::ok("every group is leased in its order"));
@@ -174,7 +174,7 @@ pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::problem(text, remedy))
 }
 
-pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding> {
     let (limit, shown) = (READY_FOR.as_secs_f64(), rounded(READY_FOR));
     let values: [&(dyn ToSql + Sync); 2] = [&limit, &probe.target.kinds];
     let rows = probe.rows(&UNTOUCHED, &values).await?;
@@ -194,7 +194,7 @@ pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 /// Checks which events will expire unless an operator acts: more drains, a resumed kind, a service that
 /// answers.
-pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding> {
     let kinds = queue::expiring(&probe.client).await?;
     let Some(first) = kinds.first() else {
         return Ok(Finding::ok(format!(
@@ -213,7 +213,7 @@ pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::warning(text, "tidegate drain --budget 5m"))
 }
 
-pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding> {
     let (limit, shown) = (BLOCKED.as_secs_f64(), rounded(BLOCKED));
     let rows = probe.rows(&LONG_BLOCKED, &[&limit]).await?;
     let row = rows.first();
@@ -228,7 +228,7 @@ pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::warning(text, "tidegate blocked-groups"))
 }
 
-pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding> {
     let rows = probe.rows(&SERVICES_DOWN, &[]).await?;
     let is_paused = |row: &Row| row.get::<_, &str>(1) == "paused";
     let error = |row: &Row| row.get::<_, Option<String>>(4).unwrap_or_default();

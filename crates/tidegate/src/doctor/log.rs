@@ -2,7 +2,7 @@
 //! have all expired.
 
 use super::{Finding, Probe};
-use crate::error::Error;
+use crate::error::Result;
 use crate::queue::statement::statements;
 
 /// How many users, dashboards and scrapes may request figures or lists at the same moment.
@@ -52,7 +52,7 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') 
 
 /// Checks the room for locks. A statement that finds no room for one more lock fails, even a publish or a
 /// drain.
-pub(super) async fn locks(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn locks(probe: &Probe<'_>) -> Result<Finding> {
     let row = probe.row(&LOCKS).await?;
     Ok(judge_locks(row.get(0), row.get(1), row.get(2)))
 }

@@ -23,7 +23,7 @@ pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::schema::refuse_foreign;
 use crate::connect::Database;
 use crate::drain::DrainOptions;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::migrate::Migrations;
 use crate::queue::query;
 use crate::queue::statement::{Statement, statements};
@@ -73,7 +73,7 @@ struct Probe<'a> {
     client: Client,
 }
 
-type Look = for<'a> fn(&'a Probe<'_>) -> BoxFuture<'a, Result<Finding, Error>>;
+type Look = for<'a> fn(&'a Probe<'_>) -> BoxFuture<'a, Result<Finding>>;
 
 /// One check.
 struct Check {
@@ -137,12 +137,12 @@ impl Probe<'_> {
         &self,
         statement: &'static Statement,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Error> {
+    ) -> Result<Vec<Row>> {
         query(&self.client, statement, values).await
     }
 
     /// Returns the only row of a statement's answer.
-    async fn row(&self, statement: &'static Statement) -> Result<Row, Error> {
+    async fn row(&self, statement: &'static Statement) -> Result<Row> {
         let row = self.rows(statement, &[]).await?.into_iter().next();
         row.ok_or_else(|| Error::Unreadable(format!("{}: no figures", statement.name)))
     }
@@ -152,7 +152,7 @@ impl Probe<'_> {
         &self,
         statement: &'static Statement,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Wrong, Error> {
+    ) -> Result<Wrong> {
         let rows = self.rows(statement, values).await?;
         Ok(Wrong::of(&rows, |row| (row.get(0), row.get(1))))
     }
@@ -164,7 +164,7 @@ impl Probe<'_> {
         ok: &str,
         wrong: &str,
         separator: &str,
-    ) -> Result<Finding, Error> {
+    ) -> Result<Finding> {
         let found = self.wrong(statement, &[]).await?;
         Ok(found.or_ok(ok, separator, |list, remedy| {
             Finding::warning(wrong.replace("{}", &list), remedy)
@@ -172,11 +172,7 @@ impl Probe<'_> {
     }
 
     /// Returns the settings of these names whose value is like this, as [`SETTINGS`] does.
-    async fn settings(
-        &self,
-        names: &[&str],
-        is_like: impl Fn(&str) -> bool,
-    ) -> Result<Vec<Row>, Error> {
+    async fn settings(&self, names: &[&str], is_like: impl Fn(&str) -> bool) -> Result<Vec<Row>> {
         let mut settings = self.rows(&SETTINGS, &[&names]).await?;
         settings.retain(|row| is_like(row.get(1)));
         Ok(settings)
@@ -188,7 +184,7 @@ impl Probe<'_> {
 ///
 /// # Errors
 /// When the database cannot be reached. A check that fails for another reason says so in its report.
-pub async fn examine(target: &Target<'_>) -> Result<DoctorReport, Error> {
+pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
     let mut probe = Probe {
         target,
         client: target.database.connect().await?,

@@ -6,7 +6,7 @@ use super::catalog::{self, Drift, EXPECTED};
 use super::finding::Wrong;
 use super::{Finding, Probe};
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::migrate;
 use crate::queue;
 use crate::queue::statement::statements;
@@ -42,7 +42,7 @@ SELECT format('%s (%s)', live.kind, live.events),
  ORDER BY live.kind";
 }
 
-pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
     let versions = migrate::versions(&probe.client, probe.target.tables).await?;
     if versions.iter().all(|version| version.found == 0) {
         let text = "the database has no queue: it was never migrated";
@@ -70,7 +70,7 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 /// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
 /// sequence.
-pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding> {
     let row = probe.row(&IDS).await?;
     let (last, highest): (i64, i64) = (row.get(0), row.get(1));
     if last < highest {
@@ -84,7 +84,7 @@ pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
     )))
 }
 
-pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding> {
     let mut client = probe.target.database.connect().await?;
     let found = catalog::catalog(&mut client).await?;
     let drift = catalog::drift(EXPECTED, &found);
@@ -110,7 +110,7 @@ pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(finding)
 }
 
-pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding> {
     let kinds = probe.target.kinds;
     if let Some(theirs) = foreign(&queue::registered(&probe.client).await?, kinds) {
         let text = format!("this queue belongs to another program, with the kinds {theirs}");
@@ -146,7 +146,7 @@ pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 /// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not
 /// belong there.
-pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
+pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<()> {
     let client = database.connect().await?;
     let sql = "SELECT to_regclass('tidegate.event_kind') IS NOT NULL";
     let found = migrate::first_row(&client, sql, &[]).await?;

@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 
 use super::finding::Wrong;
 use super::{Finding, Probe};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::migrate::refuse_old_server;
 use crate::queue::statement::statements;
 
@@ -13,7 +13,7 @@ statements! {
     IS_STANDBY: "is_standby" [] = "SELECT pg_is_in_recovery()";
 }
 
-pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
     let names = ["server_version", "server_version_num"];
     let settings = probe.settings(&names, |_| true).await?;
     let [version, number] = &settings[..] else {
@@ -30,7 +30,7 @@ fn judge_version(version: &str, number: u32) -> Finding {
     }
 }
 
-pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding> {
     let standby = probe.row(&IS_STANDBY).await?;
     if standby.get(0) {
         return Ok(Finding::beyond_us(
@@ -42,7 +42,7 @@ pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
     must_be(probe, name, "off", ok, effect).await
 }
 
-pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding> {
     let ok = "transactions see what was committed before each of their statements";
     let effect = "nothing is leased and nothing cleaned up";
     let name = "default_transaction_isolation";
@@ -56,7 +56,7 @@ async fn must_be(
     right: &str,
     ok: &str,
     effect: &str,
-) -> Result<Finding, Error> {
+) -> Result<Finding> {
     let differs = |value: &str| value != right.trim_matches('\'');
     let other = probe.settings(&[name], differs).await?;
     Ok(match other.first() {
@@ -68,7 +68,7 @@ async fn must_be(
     })
 }
 
-pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding> {
     let names = ["fsync", "full_page_writes", "synchronous_commit"];
     let off = probe.settings(&names, |value| value == "off").await?;
     let off = Wrong::of(&off, |row| (row.get(0), correction(row, "on")));
@@ -87,7 +87,7 @@ fn correction(row: &Row, value: &str) -> String {
 
 /// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program
 /// that embeds the engine may use other settings.
-pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding> {
     let options = probe.target.options;
     Ok(match options.check() {
         Ok(()) => Finding::ok(format!(

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::lease::{Returned, columns};
 use super::statement::statements;
 use super::{Queryable, document, documents, first, query, text, within_limit};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::handler::Fault;
 use crate::lease::Lease;
@@ -194,7 +194,7 @@ fn json_column<'a, S, T: Serialize + 'a>(
     what: &str,
     rows: &(impl Iterator<Item = S> + Clone),
     value: impl Fn(S) -> Option<&'a T>,
-) -> Result<Vec<Option<String>>, Error> {
+) -> Result<Vec<Option<String>>> {
     let values = column(rows, value).into_iter();
     let texts = values.map(|value| value.map(|value| text(what, value)).transpose());
     texts.collect()
@@ -213,7 +213,7 @@ fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
 pub async fn complete(
     client: &impl Queryable,
     completions: &[Completion],
-) -> Result<Vec<Completed>, Error> {
+) -> Result<Vec<Completed>> {
     if completions.is_empty() {
         return Ok(Vec::new());
     }
@@ -264,7 +264,7 @@ pub async fn finalize_under(
     token: Uuid,
     ends: &[&Finalization],
     follow: Follow,
-) -> Result<Flushed, Error> {
+) -> Result<Flushed> {
     let each = || ends.iter().copied();
     let ids: Vec<i64> = each().map(|end| end.lease.id).collect();
     let statuses: Vec<&str> = each().map(|end| end.status.as_str()).collect();
@@ -325,7 +325,7 @@ pub async fn finalize_under(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<bool, Error> {
+pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<bool> {
     let message = "the database cannot read the payload, which is thrown away";
     let values: &[&(dyn ToSql + Sync)] = &[&lease.token, &lease.id, &message];
     let ended = first(client, &END_UNREADABLE, values).await?;
@@ -338,7 +338,7 @@ pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<boo
 /// # Errors
 /// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error.
 /// Then nothing is committed, unless only the answer to the commit was lost.
-pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<(), Error> {
+pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<()> {
     let script = format!(
         "SELECT tidegate.complete_held({}, '{}'); COMMIT",
         lease.id, lease.token
@@ -351,7 +351,7 @@ pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result
 }
 
 /// Commits the open transaction of a handler.
-pub(crate) async fn commit(client: &Client) -> Result<(), Error> {
+pub(crate) async fn commit(client: &Client) -> Result<()> {
     within_limit("commit", client.batch_execute("COMMIT")).await
 }
 
@@ -404,10 +404,7 @@ fn column<S, T>(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn finished_under(
-    client: &impl Queryable,
-    leases: &[Lease],
-) -> Result<Vec<Lease>, Error> {
+pub async fn finished_under(client: &impl Queryable, leases: &[Lease]) -> Result<Vec<Lease>> {
     let (ids, tokens) = columns(leases);
     documents(client, &LOGGED_UNDER, &[&ids, &tokens]).await
 }
@@ -422,7 +419,7 @@ pub async fn retry(
     worker: Uuid,
     retries: &[Retried],
     ran: &[i64],
-) -> Result<Returned, Error> {
+) -> Result<Returned> {
     let each = || retries.iter();
     let (ids, tokens): (Vec<i64>, Vec<Uuid>) = each().map(|r| (r.lease.id, r.lease.token)).unzip();
     let charged: Vec<bool> = each().map(|r| r.charged).collect();
@@ -458,14 +455,14 @@ pub async fn save_progress(
     client: &impl Queryable,
     lease: Lease,
     progress: &Progress,
-) -> Result<(), Error> {
+) -> Result<()> {
     let progress = text("progress", progress)?;
     let values: &[&(dyn ToSql + Sync)] = &[&lease.id, &lease.token, &progress];
     under(lease, first(client, &SAVE_PROGRESS, values).await?)
 }
 
 /// Returns an error unless the lease is still held.
-fn under(lease: Lease, is_held: Option<bool>) -> Result<(), Error> {
+fn under(lease: Lease, is_held: Option<bool>) -> Result<()> {
     let held = is_held.filter(|is_held| *is_held).map(drop);
     held.ok_or(Error::LeaseLost(lease.id))
 }
@@ -480,7 +477,7 @@ pub async fn report_progress(
     handler: &str,
     part: f64,
     note: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let values: &[&(dyn ToSql + Sync)] = &[&lease.id, &lease.token, &handler, &part, &note];
     under(lease, first(client, &REPORT_PROGRESS, values).await?)
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::service::{Watched, watched};
 use super::statement::statements;
 use super::{Queryable, document, documents, execute, first, query};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
 use crate::policy::Policy;
@@ -159,10 +159,7 @@ pub struct LeasedBatch {
 ///
 /// # Errors
 /// When the database fails or does not answer. The lease may still have been made.
-pub async fn lease(
-    client: &impl Queryable,
-    request: &LeaseRequest<'_>,
-) -> Result<LeasedBatch, Error> {
+pub async fn lease(client: &impl Queryable, request: &LeaseRequest<'_>) -> Result<LeasedBatch> {
     let walk = &request.walk;
     let seconds = request.timeout.as_secs_f64();
     let bytes = i64::try_from(request.bytes).unwrap_or(i64::MAX);
@@ -222,23 +219,18 @@ pub async fn lease(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn remove_ended(client: &impl Queryable, tokens: &[Uuid]) -> Result<(), Error> {
+pub async fn remove_ended(client: &impl Queryable, tokens: &[Uuid]) -> Result<()> {
     if tokens.is_empty() {
         return Ok(());
     }
     execute(client, &REMOVE_ENDED, &[&tokens]).await
 }
 
-async fn read(
-    client: &impl Queryable,
-    token: Uuid,
-    after: i64,
-    most: i64,
-) -> Result<Vec<Row>, Error> {
+async fn read(client: &impl Queryable, token: Uuid, after: i64, most: i64) -> Result<Vec<Row>> {
     query(client, &READ_LEASED, &[&token, &after, &most]).await
 }
 
-fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), Error> {
+fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<()> {
     for row in rows {
         let event = leased_event(&row, token)?;
         if row.get(col::STARTED) {
@@ -256,7 +248,7 @@ async fn read_around(
     token: Uuid,
     count: i64,
     batch: &mut LeasedBatch,
-) -> Result<(), Error> {
+) -> Result<()> {
     let (mut after, mut most) = (0, count.max(2) / 2);
     loop {
         match read(client, token, after, most).await {
@@ -305,7 +297,7 @@ impl<'a> FromSql<'a> for JsonText {
 }
 
 /// Builds a leased event from columns by position, because names would be looked up for each row.
-fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
+fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent> {
     let id = row.get(col::ID);
     let fate = fate(id, row.get(col::FATE))?;
     // An event that is only to be ended has no attempt ahead.
@@ -337,7 +329,7 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
 
 /// Returns what is to be done with an event. An unknown fate of a later schema is an error: all known fates
 /// but one end the event.
-fn fate(id: i64, code: i32) -> Result<Fate, Error> {
+fn fate(id: i64, code: i32) -> Result<Fate> {
     match code {
         0 => Ok(Fate::Run),
         1 => Ok(Fate::Expired),
@@ -371,7 +363,7 @@ pub struct InHand {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InHand>, Error> {
+pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InHand>> {
     documents(client, &IN_HAND, &[&tokens]).await
 }
 
@@ -379,7 +371,7 @@ pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InH
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn promote(client: &impl Queryable, limit: u32) -> Result<(u64, Option<i64>), Error> {
+pub async fn promote(client: &impl Queryable, limit: u32) -> Result<(u64, Option<i64>)> {
     let promoted = document(client, &PROMOTE, &[&i64::from(limit)]).await?;
     Ok(promoted.unwrap_or_default())
 }
@@ -401,7 +393,7 @@ pub struct Swept {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn sweep(client: &impl Queryable, worker: Uuid, held: &[Uuid]) -> Result<Swept, Error> {
+pub async fn sweep(client: &impl Queryable, worker: Uuid, held: &[Uuid]) -> Result<Swept> {
     let swept = document(client, &SWEEP, &[&worker, &held]).await?;
     Ok(swept.unwrap_or_default())
 }
@@ -416,7 +408,7 @@ pub async fn renew(
     worker: Uuid,
     tokens: &[Uuid],
     timeout: Duration,
-) -> Result<Vec<(Uuid, i32)>, Error> {
+) -> Result<Vec<(Uuid, i32)>> {
     let seconds = timeout.as_secs_f64();
     documents(client, &RENEW, &[&worker, &tokens, &seconds]).await
 }
@@ -431,7 +423,7 @@ pub async fn take_back_starts(
     client: &impl Queryable,
     worker: Uuid,
     marks: &[(Uuid, i64, i64)],
-) -> Result<Vec<Uuid>, Error> {
+) -> Result<Vec<Uuid>> {
     let tokens: Vec<Uuid> = marks.iter().map(|mark| mark.0).collect();
     let seen: Vec<i64> = marks.iter().map(|mark| mark.1).collect();
     let lowered: Vec<i64> = marks.iter().map(|mark| mark.2).collect();
@@ -461,7 +453,7 @@ pub async fn hand_back(
     client: &impl Queryable,
     worker: Uuid,
     leases: &[Lease],
-) -> Result<Returned, Error> {
+) -> Result<Returned> {
     let (ids, tokens) = columns(leases);
     let returned = document(client, &HAND_BACK, &[&worker, &ids, &tokens]).await?;
     Ok(returned.unwrap_or_default())

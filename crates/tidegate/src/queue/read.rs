@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 
 use super::statement::statements;
 use super::{Queryable, all, document, documents, execute, query, text};
-use crate::error::Error;
+use crate::error::Result;
 use crate::handler::Fault;
 use crate::policy::Policy;
 use crate::status::ExpiringKind;
@@ -129,7 +129,7 @@ pub struct Backlog {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn backlog(client: &impl Queryable) -> Result<Backlog, Error> {
+pub async fn backlog(client: &impl Queryable) -> Result<Backlog> {
     Ok(document(client, &BACKLOG, &[]).await?.unwrap_or_default())
 }
 
@@ -137,10 +137,7 @@ pub async fn backlog(client: &impl Queryable) -> Result<Backlog, Error> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn others(
-    client: &impl Queryable,
-    kinds: &[&str],
-) -> Result<BTreeMap<String, u64>, Error> {
+pub async fn others(client: &impl Queryable, kinds: &[&str]) -> Result<BTreeMap<String, u64>> {
     let rows = query(client, &OTHERS, &[&kinds]).await?;
     let count = |row: &Row| (row.get(0), row.get::<_, i64>(1).unsigned_abs());
     Ok(rows.iter().map(count).collect())
@@ -150,7 +147,7 @@ pub async fn others(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn registered(client: &impl Queryable) -> Result<Vec<String>, Error> {
+pub async fn registered(client: &impl Queryable) -> Result<Vec<String>> {
     all(client, &REGISTERED, &[]).await
 }
 
@@ -160,7 +157,7 @@ pub async fn registered(client: &impl Queryable) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn expiring(client: &impl Queryable) -> Result<Vec<ExpiringKind>, Error> {
+pub async fn expiring(client: &impl Queryable) -> Result<Vec<ExpiringKind>> {
     let (window, most) = (EXPIRY_WINDOW.as_secs_f64(), i64::from(MOST_EXPIRING));
     documents(client, &EXPIRING, &[&window, &most]).await
 }
@@ -205,11 +202,7 @@ pub enum JobStatus {
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
-pub async fn job(
-    client: &impl Queryable,
-    id: i64,
-    wake_interval: Duration,
-) -> Result<Option<Job>, Error> {
+pub async fn job(client: &impl Queryable, id: i64, wake_interval: Duration) -> Result<Option<Job>> {
     document(client, &JOB, &[&id, &wake_interval.as_secs_f64()]).await
 }
 
@@ -217,7 +210,7 @@ pub async fn job(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<(), Error> {
+pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<()> {
     execute(client, &REGISTER_KINDS, &[&kinds]).await
 }
 
@@ -230,7 +223,7 @@ pub async fn declare_policies(
     client: &impl Queryable,
     kinds: &[&str],
     policies: &[(&str, Policy)],
-) -> Result<(), Error> {
+) -> Result<()> {
     let of = |kind: &&str| {
         let found = policies.iter().find(|(of, _)| of == kind);
         let policy = found.map(|(_, policy)| *policy).unwrap_or_default();
@@ -244,6 +237,6 @@ pub async fn declare_policies(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn unregistered(client: &impl Queryable, kinds: &[&str]) -> Result<Vec<String>, Error> {
+pub async fn unregistered(client: &impl Queryable, kinds: &[&str]) -> Result<Vec<String>> {
     all(client, &UNREGISTERED, &[&kinds]).await
 }

@@ -6,7 +6,7 @@ use tokio_postgres::types::ToSql;
 use super::publish::refused;
 use super::statement::statements;
 use super::{Queryable, documents, execute, text};
-use crate::error::Error;
+use crate::error::Result;
 use crate::periodic::CatchUp;
 
 /// The text of a statement with the fields of a [`Declared`], parameter `$1`, between these two parts.
@@ -136,7 +136,7 @@ pub async fn due_schedules(
     kinds: &[&str],
     (after, most): (i64, i32),
     now: Option<f64>,
-) -> Result<Vec<DueSchedule>, Error> {
+) -> Result<Vec<DueSchedule>> {
     let values: &[&(dyn ToSql + Sync)] = &[&kinds, &after, &most, &now];
     documents(client, &DUE_SCHEDULES, values).await
 }
@@ -146,10 +146,7 @@ pub async fn due_schedules(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn fire_schedules(
-    client: &impl Queryable,
-    firings: &[Firing],
-) -> Result<Vec<Fired>, Error> {
+pub async fn fire_schedules(client: &impl Queryable, firings: &[Firing]) -> Result<Vec<Fired>> {
     documents(client, &FIRE_SCHEDULES, &[&text("schedules", firings)?]).await
 }
 
@@ -175,7 +172,7 @@ pub struct Declared {
 
 impl Declared {
     /// Returns it as a parameter of a statement.
-    pub(crate) fn text(&self) -> Result<String, Error> {
+    pub(crate) fn text(&self) -> Result<String> {
         text("schedule", self)
     }
 }
@@ -184,10 +181,7 @@ impl Declared {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn declared_schedules(
-    client: &impl Queryable,
-    keeper: &str,
-) -> Result<Vec<Declared>, Error> {
+pub async fn declared_schedules(client: &impl Queryable, keeper: &str) -> Result<Vec<Declared>> {
     documents(client, &DECLARED_SCHEDULES, &[&keeper]).await
 }
 
@@ -200,7 +194,7 @@ pub async fn put_schedule(
     keeper: &str,
     declared: &Declared,
     reason: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let put = execute(
         client,
         &PUT_SCHEDULE,
@@ -219,7 +213,7 @@ pub async fn drop_schedule(
     keeper: &str,
     name: &str,
     reason: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let values: &[&(dyn ToSql + Sync)] = &[&keeper, &name, &reason];
     let dropped = execute(client, &DROP_SCHEDULE, values).await;
     dropped.map_err(refused)

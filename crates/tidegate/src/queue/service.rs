@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::statement::statements;
 use super::{Queryable, document, documents, query};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::policy::Policy;
 use crate::status::{ServiceState, ServiceStatus};
 
@@ -131,7 +131,7 @@ pub async fn report_service(
     client: &impl Queryable,
     worker: Uuid,
     report: &ServiceReport,
-) -> Result<Vec<Watched>, Error> {
+) -> Result<Vec<Watched>> {
     let failed = i32::try_from(report.failed).unwrap_or(i32::MAX);
     let retry_after = report.retry_after.map(|after| after.as_secs_f64());
     let rows = query(
@@ -158,11 +158,7 @@ pub async fn report_service(
 ///
 /// # Errors
 /// When the database fails or does not answer. It may have granted the request all the same.
-pub async fn claim_service(
-    client: &impl Queryable,
-    worker: Uuid,
-    claim: &Claim,
-) -> Result<Grant, Error> {
+pub async fn claim_service(client: &impl Queryable, worker: Uuid, claim: &Claim) -> Result<Grant> {
     let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let values: [&(dyn ToSql + Sync); 6] = [
         &claim.service,
@@ -189,7 +185,7 @@ enum Entry {
 
 /// Reads the services and the kinds with a policy from a column of a row. Both are empty when there is
 /// nothing to know.
-pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds), Error> {
+pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds)> {
     let text: Option<String> = row.get(column);
     let Some(text) = text else {
         return Ok(<_>::default());
@@ -211,7 +207,7 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
+pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>> {
     documents(client, &SERVICES, &[]).await
 }
 
@@ -219,7 +215,7 @@ pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Err
 ///
 /// # Errors
 /// As [`services`].
-pub async fn services_down(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
+pub async fn services_down(client: &impl Queryable) -> Result<Vec<ServiceStatus>> {
     let mut all = services(client).await?;
     all.retain(|service| service.state != ServiceState::Closed);
     Ok(all)

@@ -12,7 +12,7 @@ use super::databases::one_after_the_other;
 use super::{Failure, Program, Service};
 use crate::config::Lookup;
 use crate::drain::Hooks;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id
 /// without a name, the id is the name; for an ARN without a name, the name of its secret is.
@@ -43,7 +43,7 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn deploy(self, lookup: Lookup<'_>) -> Result<Deployment, Error> {
+    pub fn deploy(self, lookup: Lookup<'_>) -> Result<Deployment> {
         let Some(databases) = named(lookup)? else {
             let service = self.start(lookup)?;
             return Ok(Deployment {
@@ -58,7 +58,7 @@ impl Program {
             let service = program.clone().serve(&of_this, handlers.clone())?;
             Ok((database.0.clone(), service))
         });
-        let services = services.collect::<Result<_, Error>>()?;
+        let services = services.collect::<Result<_>>()?;
         Ok(Deployment {
             services,
             has_names: true,
@@ -67,7 +67,7 @@ impl Program {
 }
 
 /// Parses `DATABASE_SECRET_IDS`.
-fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
+fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>> {
     let Some(list) = lookup(IDS) else {
         return Ok(None);
     };
@@ -118,7 +118,7 @@ fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<
 }
 
 /// Returns the settings of the one database that a program works on.
-pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>, Error> {
+pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>> {
     let Some(databases) = named(lookup)? else {
         return Ok(Box::new(lookup));
     };
@@ -152,7 +152,7 @@ impl Deployment {
     ///
     /// # Errors
     /// [`Error::Invalid`] when there are several databases.
-    pub fn only(&self) -> Result<&Service, Error> {
+    pub fn only(&self) -> Result<&Service> {
         match &self.services[..] {
             [(_, service)] => Ok(service),
             _ => Err(Error::Invalid(format!(
@@ -199,7 +199,7 @@ impl Deployment {
         }
     }
 
-    fn named(&self, name: &str) -> Result<&Service, Error> {
+    fn named(&self, name: &str) -> Result<&Service> {
         let found = self.services.iter().find(|(known, _)| known == name);
         let (_, service) = found.ok_or_else(|| self.refused(&format!("got {name:?}")))?;
         Ok(service)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Service;
-use crate::error::Error;
+use crate::error::Result;
 use crate::queue::statement::statements;
 
 /// The most dead letters whose error codes are read.
@@ -171,7 +171,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn course(&self, span: Span, kind: Option<&str>) -> Result<Vec<Step>, Error> {
+    pub async fn course(&self, span: Span, kind: Option<&str>) -> Result<Vec<Step>> {
         let (length, step) = (span.length().as_secs_f64(), span.step().as_secs_f64());
         self.view(&COURSE, &[&length, &step, &kind]).await
     }
@@ -180,7 +180,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>, Error> {
+    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>> {
         self.view(&ENDED, &[&span.length().as_secs_f64()]).await
     }
 
@@ -192,7 +192,7 @@ impl Service {
         &self,
         since: Duration,
         kind: Option<&str>,
-    ) -> Result<Vec<DeadLetters>, Error> {
+    ) -> Result<Vec<DeadLetters>> {
         let (since, most) = (since.as_secs_f64(), i64::from(DEAD_LOOKED_AT));
         self.view(&DEAD, &[&since, &kind, &most]).await
     }

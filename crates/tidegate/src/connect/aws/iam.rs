@@ -16,7 +16,7 @@ use super::sign::For;
 use super::{Failed, encoded};
 use crate::connect::login::Login;
 use crate::connect::source::{Source, Version};
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The server accepts no older token for a new connection.
 const VALID: Duration = Duration::from_mins(15);
@@ -36,7 +36,7 @@ pub(in crate::connect) struct Iam {
 impl Iam {
     /// # Errors
     /// [`Error::Config`] when the URL holds a password, no user, several hosts or no TLS.
-    pub(in crate::connect) fn new(login: Login) -> Result<Self, Error> {
+    pub(in crate::connect) fn new(login: Login) -> Result<Self> {
         let refused =
             |why: &str| Error::Config(format!("DATABASE_URL: with DATABASE_AUTH=iam {why}"));
         let config = &login.config;
@@ -84,7 +84,7 @@ impl Iam {
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no region or there are no credentials to sign with.
-    async fn login(&self) -> Result<Login, Error> {
+    async fn login(&self) -> Result<Login> {
         let signing = tokio::time::timeout(CALL_TIMEOUT, self.token());
         let token = signing
             .await
@@ -97,7 +97,7 @@ impl Iam {
         })
     }
 
-    async fn token(&self) -> Result<String, Error> {
+    async fn token(&self) -> Result<String> {
         let config = self.aws.config().await?;
         let region = config
             .region()

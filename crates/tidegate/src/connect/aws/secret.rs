@@ -30,7 +30,7 @@ use super::sdk::{Aws, CALL_TIMEOUT};
 use crate::connect::login::{Login, TlsMode};
 use crate::connect::source::{Source, Version};
 use crate::connect::tls::Trust;
-use crate::error::{Error, with_causes};
+use crate::error::{Error, Result, with_causes};
 
 /// Longer than the SDK's own limit, whose error explains more. Loading the SDK's settings has no limit of its
 /// own.
@@ -77,14 +77,14 @@ impl SecretText {
     ///
     /// # Errors
     /// [`Error::Secret`] names the secret and what is wrong with it, and quotes none of its content.
-    pub async fn read(&self) -> Result<String, Error> {
+    pub async fn read(&self) -> Result<String> {
         // The SDK's futures are large.
         let current = Box::pin(self.version(Version::Current)).await?;
         current.ok_or_else(|| self.failed("there is no such secret"))
     }
 
     /// Reads a version; `None` when there is no such version.
-    async fn version(&self, version: Version) -> Result<Option<String>, Error> {
+    async fn version(&self, version: Version) -> Result<Option<String>> {
         let reading = tokio::time::timeout(READ_TIMEOUT, self.fetch(version));
         let answer = reading
             .await
@@ -98,7 +98,7 @@ impl SecretText {
         Ok(Some(text))
     }
 
-    async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>, Error> {
+    async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>> {
         let request = Client::new(self.aws.config().await?)
             .get_secret_value()
             .secret_id(&self.id)
@@ -142,12 +142,12 @@ impl Secret {
     }
 
     /// Returns the login of a version; `None` when there is no such version.
-    async fn version(&self, version: Version) -> Result<Option<Login>, Error> {
+    async fn version(&self, version: Version) -> Result<Option<Login>> {
         let text = self.text.version(version).await?;
         text.map(|text| self.login(&text)).transpose()
     }
 
-    pub(in crate::connect) fn login(&self, text: &str) -> Result<Login, Error> {
+    pub(in crate::connect) fn login(&self, text: &str) -> Result<Login> {
         let fields: Map<String, Value> = serde_json::from_str(text)
             // The parser's message might quote the secret.
             .map_err(|_| self.failed("must be a JSON object"))?;
@@ -190,7 +190,7 @@ impl Secret {
         fields: &'a Map<String, Value>,
         name: &str,
         given: Option<&'a str>,
-    ) -> Result<&'a str, Error> {
+    ) -> Result<&'a str> {
         if let Some(given) = given {
             return Ok(given);
         }
