@@ -11,7 +11,6 @@ use tokio_postgres::Client;
 
 use super::prelude::*;
 use super::{Subject, SubjectKeys, parse_subject};
-use crate::connect::Database;
 use crate::forget::{Forgotten, Records};
 use crate::queue::retention::partitions;
 use crate::queue::{self, refused};
@@ -121,8 +120,53 @@ impl Verb for ForgetRequest {
 
     parts! { whom; audit }
 
+    /// Removes the data of the person in the request. What was forgotten before an error stays forgotten.
     async fn run(&self, service: &Service) -> Result<ForgetReport> {
-        forget(&service.database, service.records(), self).await
+        let records = service.records();
+        check(self, records)?;
+        let mut client = service.database.connect().await?;
+        let mut report = ForgetReport {
+            dry_run: self.dry_run,
+            ..ForgetReport::default()
+        };
+        let of_tables = in_tables(&mut client, records, self, true).await?;
+        let mut keys = of_tables.keys;
+        keys.groups.extend(self.whom.group.clone());
+        keys.correlation_ids
+            .extend(self.whom.correlation_id.clone());
+        if !keys.groups.is_empty() {
+            // The schedules come first, so that they publish no more events.
+            report.schedules = forget_schedules(&client, &keys.groups, self).await?;
+        }
+        let named = self.whom.ids.clone().unwrap_or_default();
+        let mut found = everywhere(&client, &keys).await?;
+        found.extend(named);
+        let mut family = Family {
+            client: &client,
+            keys: &keys,
+            request: self,
+            report: &mut report,
+        };
+        let mut left = family.forget(found).await?;
+        let rounds = if self.dry_run { 0 } else { ROUNDS };
+        let mut is_complete = self.dry_run;
+        for _ in 0..rounds {
+            // Finds events that were published in the meantime, also by handlers that run.
+            left.extend(everywhere(&client, &keys).await?);
+            is_complete = left.is_empty();
+            if is_complete {
+                break;
+            }
+            left = family.forget(left).await?;
+        }
+        report.incomplete = !is_complete;
+        report.tables = if self.dry_run {
+            of_tables.tables
+        } else {
+            let forgotten = in_tables(&mut client, records, self, false).await?;
+            forgotten.tables
+        };
+        Ok(report)
     }
 }
 
@@ -168,58 +212,6 @@ fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<()> {
     }
     let (list, got) = (known.join(", "), &subject.name);
     invalid(format!("subject: must be one of {list}, got {got:?}"))
-}
-
-/// Removes the data of the person in the request. What was forgotten before an error stays forgotten.
-async fn forget(
-    database: &Database,
-    records: Option<&dyn Records>,
-    request: &ForgetRequest,
-) -> Result<ForgetReport> {
-    check(request, records)?;
-    let mut client = database.connect().await?;
-    let mut report = ForgetReport {
-        dry_run: request.dry_run,
-        ..ForgetReport::default()
-    };
-    let of_tables = in_tables(&mut client, records, request, true).await?;
-    let mut keys = of_tables.keys;
-    keys.groups.extend(request.whom.group.clone());
-    keys.correlation_ids
-        .extend(request.whom.correlation_id.clone());
-    if !keys.groups.is_empty() {
-        // The schedules come first, so that they publish no more events.
-        report.schedules = forget_schedules(&client, &keys.groups, request).await?;
-    }
-    let named = request.whom.ids.clone().unwrap_or_default();
-    let mut found = everywhere(&client, &keys).await?;
-    found.extend(named);
-    let mut family = Family {
-        client: &client,
-        keys: &keys,
-        request,
-        report: &mut report,
-    };
-    let mut left = family.forget(found).await?;
-    let rounds = if request.dry_run { 0 } else { ROUNDS };
-    let mut is_complete = request.dry_run;
-    for _ in 0..rounds {
-        // Finds events that were published in the meantime, including those that running handlers published.
-        left.extend(everywhere(&client, &keys).await?);
-        is_complete = left.is_empty();
-        if is_complete {
-            break;
-        }
-        left = family.forget(left).await?;
-    }
-    report.incomplete = !is_complete;
-    report.tables = if request.dry_run {
-        of_tables.tables
-    } else {
-        let forgotten = in_tables(&mut client, records, request, false).await?;
-        forgotten.tables
-    };
-    Ok(report)
 }
 
 async fn in_tables(
