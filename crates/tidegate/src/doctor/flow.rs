@@ -111,7 +111,7 @@ SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::floa
  ORDER BY s.since, s.service";
 
     /// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the
-    /// clock, or they have not fired for fifteen minutes after their slot, which is as many wake-ups of a drain.
+    /// clock, or they have not fired for fifteen minutes after their slot: as many wake-ups of a drain.
     pub(super) TROUBLED_SCHEDULES: "troubled_schedules" [] = "\
 SELECT s.name || ': ' ||
        CASE WHEN s.problem IS NOT NULL THEN s.problem

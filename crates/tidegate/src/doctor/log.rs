@@ -10,8 +10,8 @@ const READERS: i64 = 5;
 
 statements! {
     /// Days without a partition of the log on which events will soon expire, in the form of the partitions'
-    /// names. For each retention, the days from now to two days ahead: a new day may begin between two checks,
-    /// and a daily cleanup may be late once.
+    /// names. For each retention, the days from now to two days ahead: a new day may begin between two
+    /// checks, and a daily cleanup may be late once.
     pub(super) MISSING_PARTITIONS: "missing_partitions" [] = "\
 SELECT DISTINCT to_char(needed.day, 'YYYYMMDD'), 'tidegate cleanup'
   FROM (SELECT ((clock_timestamp() AT TIME ZONE 'UTC') + r.retention)::date + ahead.days AS day
@@ -34,8 +34,8 @@ SELECT c.relname::text, 'tidegate cleanup'
    AND substr(c.relname, 11) < to_char((clock_timestamp() AT TIME ZONE 'UTC')::date - 2, 'YYYYMMDD')
  ORDER BY 1";
 
-    /// The number of rows in the default partition, if there are any. A number above 100,000 makes no difference
-    /// to what must be done.
+    /// The number of rows in the default partition, if there are any. A number above 100,000 makes no
+    /// difference to what must be done.
     pub(super) STRAY_ROWS: "stray_rows" [] = "\
 SELECT format('%s rows%s', count(*), CASE WHEN count(*) = 100000 THEN ' or more' END), 'tidegate cleanup'
   FROM (SELECT FROM tidegate.event_log_default LIMIT 100000) AS stray HAVING count(*) > 0";

@@ -92,8 +92,8 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
     REGISTER_KINDS: "register_kinds" [TEXT_ARRAY] = "\
 INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
 
-    /// Stores the policies that a program declares, as JSON. A null stands for the default, as a missing field
-    /// does.
+    /// Stores the policies that a program declares, as JSON. A null stands for the default, as a missing
+    /// field does.
     DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] = "\
 SELECT tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
                                             FROM unnest($2) WITH ORDINALITY AS p(text, n) ORDER BY p.n))";
