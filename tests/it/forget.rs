@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tidegate::admin::{
-    Audit, ForgetReport, ForgetRequest, ReplayReport, ReplayRequest, Request, Whom,
+    Audit, ForgetReport, ForgetRequest, ReplayReport, ReplayRequest, Request, Verb, Whom,
 };
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Done, DrainOptions, Hooks, NewEvent, Published, queue};

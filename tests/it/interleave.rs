@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::admin::{
-    Audit, RequeueReport, RequeueRequest, UnblockAction, UnblockReport, UnblockRequest,
+    Audit, RequeueReport, RequeueRequest, UnblockAction, UnblockReport, UnblockRequest, Verb,
 };
 use tidegate::lease::Lease;
 use tidegate::outcome::{Progress, Status};
@@ -20,6 +20,7 @@ use tokio::sync::Barrier;
 use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
+use crate::operate::flags;
 use crate::probe::{
     ProbeApp, act, disorder, drain, expire_leases, lease_request, live, logged, number, options,
     probe_database, publish_acts, start_leases, sweep,
@@ -69,7 +70,7 @@ async fn requeue(client: &(impl GenericClient + Sync), id: i64) -> RequeueReport
 async fn cancel(client: &(impl GenericClient + Sync), group: &str) -> UnblockReport {
     let request = UnblockRequest {
         group: group.to_owned(),
-        how: UnblockAction::Cancel.into(),
+        how: flags(UnblockAction::Cancel),
         audit: Audit::of("nobody needs it"),
     };
     request.on(client).await.unwrap()

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tidegate::admin::{
     Audit, Moment, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    ResumeRequest, RetireRequest, UnblockAction, UnblockReport, UnblockRequest,
+    ResumeRequest, RetireRequest, UnblockAction, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
 use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
@@ -58,10 +58,19 @@ async fn requeue(client: &Client, ids: &[i64]) -> RequeueReport {
     request.on(client).await.unwrap()
 }
 
+/// Returns the flags that request this.
+pub fn flags(how: UnblockAction) -> UnblockHow {
+    UnblockHow {
+        retry: how == UnblockAction::Retry,
+        skip: how == UnblockAction::Skip,
+        cancel: how == UnblockAction::Cancel,
+    }
+}
+
 async fn unblock(client: &Client, group: &str, how: UnblockAction) -> UnblockReport {
     let request = UnblockRequest {
         group: group.to_owned(),
-        how: how.into(),
+        how: flags(how),
         audit: Audit::of("it waits for a paper").by("ada"),
     };
     request.on(client).await.unwrap()

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tidegate::admin::{Audit, ReplayRequest};
+use tidegate::admin::{Audit, ReplayRequest, Verb};
 use tidegate::chain::Chain;
 use tidegate::trace::{TraceContext, current, within};
 use tidegate::{Done, DrainOptions, DrainReport, HandlerError, Hooks, drain_with, queue};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate::admin::{Audit, ReplayRequest};
+use tidegate::admin::{Audit, ReplayRequest, Verb};
 use tidegate::{Context, Dispatch, Done, HandlerError, HandlerResult, Handlers, NewEvent, queue};
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;

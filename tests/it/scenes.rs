@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tidegate::admin::{Audit, RequeueRequest};
+use tidegate::admin::{Audit, RequeueRequest, Verb};
 use tidegate::lease::Lease;
 use tidegate::queue::{self, Completion, LeaseRequest, Retried, Walk};
 use tidegate::{Event, NewEvent};

@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tidegate::Error;
-use tidegate::admin::Actions;
+use tidegate::admin::is_scheduled_event;
 use tidegate::intake::Message;
 
 /// A service that delivers messages.
@@ -48,7 +48,7 @@ impl Bearer {
     /// # Errors
     /// [`Error::Invalid`] if it is an envelope of a service that delivers no messages.
     pub(crate) fn of(payload: &Value) -> Result<Option<Self>, Error> {
-        if payload.get("action").is_some() || Actions::is_tick(payload) {
+        if payload.get("action").is_some() || is_scheduled_event(payload) {
             return Ok(None);
         }
         if payload.get("detail-type").is_some_and(Value::is_string) {

@@ -319,7 +319,6 @@ fn error_type(failure: &Failure) -> &'static str {
     let (error, other) = match failure {
         Failure::Drain(drain) => (&drain.source, "DrainFailed"),
         Failure::Other(error) => (error, "RequestFailed"),
-        Failure::Report(_) => return "RequestFailed",
     };
     match error {
         tidegate::Error::Config(_) => "Configuration",

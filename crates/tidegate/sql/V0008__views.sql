@@ -239,7 +239,7 @@ SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts
    AND EXISTS (SELECT FROM tidegate.event_queue AS behind
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
 COMMENT ON VIEW tidegate.blocked_groups IS
-    'Groups whose first event waits for a retry or a planned time while other events wait behind it. See unblock().';
+    'Groups whose first event waits for a retry or a planned time while other events wait behind it.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_id IS 'Its first event.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.';
 COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';

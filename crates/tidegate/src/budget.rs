@@ -32,7 +32,6 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 
 impl Budget {
     /// Creates a budget that begins now. A tenth of it, at most two seconds, is the reserve for finishing.
-    #[must_use]
     pub fn new(total: Duration) -> Self {
         let started = Instant::now();
         let reserve = (total / 10).min(RESERVE);
@@ -46,19 +45,16 @@ impl Budget {
     }
 
     /// Returns the whole budget.
-    #[must_use]
     pub fn total(&self) -> Duration {
         self.total
     }
 
     /// Returns the time since the start.
-    #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
     /// Returns when handlers that still run are stopped.
-    #[must_use]
     pub fn cut(&self) -> Instant {
         self.cut
     }
@@ -82,14 +78,12 @@ impl Budget {
 
     /// Whether an event of this kind that starts `now` could finish: as much time must be left as the slowest
     /// event of its kind took so far. The first event of a kind is always allowed.
-    #[must_use]
     pub fn allows(&self, kind: &str, now: Instant) -> bool {
         let slowest = self.slowest.get(kind).copied().unwrap_or_default();
         !self.stopped && now + slowest < self.cut
     }
 
     /// Returns the kinds for which there is enough time. When none is left, the budget is spent.
-    #[must_use]
     pub fn kinds_with_time<'a>(&self, kinds: &[&'a str]) -> Vec<&'a str> {
         let now = Instant::now();
         kinds

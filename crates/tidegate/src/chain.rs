@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::error::Error;
+use crate::error::Result;
 
 /// The most starts in a chain. AWS stops a chain after 16,
 /// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-recursion.html>, and a stopped chain looks like a
@@ -26,7 +26,6 @@ pub struct Chain {
 
 impl Chain {
     /// Creates the place of a drain that no other drain has started.
-    #[must_use]
     pub fn begin() -> Self {
         Self {
             id: Uuid::new_v4(),
@@ -54,7 +53,7 @@ pub trait StartDrain: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the drain cannot be started. Then a later drain continues.
-    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>>;
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<()>>;
 }
 
 /// Returns how many drains would empty a queue of `ready` events in time, if each ends `rate` events per
@@ -125,8 +124,8 @@ impl Fleet {
             return 0;
         }
         let each = seen.rate / f64::from(seen.at_work);
-        let wanted = wanted(seen.ready, each, within).min(u64::from(most));
-        let more = u16::try_from(wanted)
+        let needed = wanted(seen.ready, each, within).min(u64::from(most));
+        let more = u16::try_from(needed)
             .unwrap_or(most)
             .saturating_sub(seen.at_work)
             .min(seen.at_work.saturating_mul(GROWTH));

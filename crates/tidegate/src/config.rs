@@ -9,13 +9,12 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// Looks up a variable. Tests pass their own.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Returns a lookup in the process's environment.
-#[must_use]
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -24,7 +23,7 @@ pub fn environment(name: &str) -> Option<String> {
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and the path.
-pub(crate) fn read_file(variable: &str, path: &str) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_file(variable: &str, path: &str) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| {
         Error::Config(format!(
             "{variable}: must be a file that can be read: {path}: {error}"
@@ -135,7 +134,7 @@ pub fn read<T: Value>(
     variable: &str,
     default: T,
     limits: &[RangeInclusive<T>],
-) -> Result<T, Error> {
+) -> Result<T> {
     let Some(text) = lookup(variable) else {
         return Ok(default);
     };
@@ -238,7 +237,6 @@ macro_rules! settings {
 
             /// Returns the declared settings.
             #[doc(hidden)]
-            #[must_use]
             pub fn settings() -> Vec<$crate::config::Setting> {
                 let default = Self::default();
                 let own = vec![$( $crate::config::Setting {

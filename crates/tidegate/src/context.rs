@@ -21,11 +21,11 @@ use tracing::Span;
 use uuid::Uuid;
 
 use crate::connect::{Database, Pooled};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
-use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
+use crate::outcome::{HandlerEnd, Progress, Status};
 use crate::policy::Sharing;
 use crate::queue::{self, Follow, ending};
 use crate::sealing;
@@ -188,25 +188,21 @@ impl Context {
     }
 
     /// Returns the event's id.
-    #[must_use]
     pub fn event_id(&self) -> i64 {
         self.event.lease.id
     }
 
     /// Returns the number of this attempt, from 1 (A11).
-    #[must_use]
     pub fn attempt(&self) -> u32 {
         self.event.attempts
     }
 
     /// Returns how many attempts the event has before it fails.
-    #[must_use]
     pub fn max_attempts(&self) -> u32 {
         self.event.max_attempts
     }
 
     /// Returns the id of the business object that the event belongs to. Follow-ups inherit it (A6).
-    #[must_use]
     pub fn correlation_id(&self) -> Option<&str> {
         self.event.correlation_id.as_deref()
     }
@@ -214,38 +210,32 @@ impl Context {
     /// Returns the slot of the schedule for which the event was published, in RFC 3339, such as
     /// `2031-11-22T02:30:00Z`. For a follow-up, this is the slot of the first event of its chain. The slot
     /// comes from the correlation id `schedule:NAME@SLOT`.
-    #[must_use]
     pub fn slot(&self) -> Option<&str> {
         let named = self.correlation_id()?.strip_prefix("schedule:")?;
         named.rsplit_once('@').map(|(_, slot)| slot)
     }
 
     /// Returns the event's group.
-    #[must_use]
     pub fn group_key(&self) -> Option<&str> {
         self.event.group_key.as_deref()
     }
 
     /// Returns this attempt's position in the trace under which the event was published, if there is one.
-    #[must_use]
     pub fn trace(&self) -> Option<&TraceContext> {
         self.trace.as_ref()
     }
 
     /// Returns the time of the publish, by the database's clock.
-    #[must_use]
     pub fn created_at(&self) -> SystemTime {
         self.event.created_at
     }
 
     /// Returns the event's start-before deadline, if it has one (B13).
-    #[must_use]
     pub fn start_before(&self) -> Option<SystemTime> {
         self.event.expires_at
     }
 
     /// Returns when the running handler will be stopped.
-    #[must_use]
     pub fn deadline(&self) -> Instant {
         self.state().deadline
     }
@@ -255,7 +245,6 @@ impl Context {
     /// commit, and its follow-ups are not published. It may as well stop; its verdict does not matter. The
     /// drain notices the change when it renews its leases, that is, within a third of
     /// `TIDEGATE_LEASE_TIMEOUT`.
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.taken_away.load(Ordering::Acquire)
     }
@@ -299,7 +288,6 @@ impl Context {
     /// Returns a key that is the same for every attempt of this handler at this event, and different for
     /// everything else. Send it with each call that has an effect. `step` distinguishes several calls of one
     /// handler.
-    #[must_use]
     pub fn idempotency_key(&self, step: &str) -> String {
         let handler = self.state().handler;
         // Ids start again in a new database, and a service may serve several databases. The time of the
@@ -402,17 +390,15 @@ impl Context {
         };
         let note = Fault::new("", note).storable().message;
         let note: String = note.chars().take(200).collect();
-        let connected = match database.pooled().await {
-            Ok(client) => {
-                let lease = self.event.lease;
-                queue::report_progress(&*client, lease, handler, part, &note).await
-            }
-            Err(error) => Err(error),
+        let lease = self.event.lease;
+        let stored = async {
+            let client = database.pooled().await?;
+            queue::report_progress(&*client, lease, handler, part, &note).await
         };
-        match connected {
+        match stored.await {
             Err(lost @ Error::LeaseLost(_)) => Err(self.unsaved(lost)),
             Err(error) => {
-                tracing::warn!(event.id = self.event.lease.id, %error, "progress could not be stored");
+                tracing::warn!(event.id = lease.id, %error, "progress could not be stored");
                 Ok(())
             }
             Ok(()) => Ok(()),
@@ -592,7 +578,7 @@ impl Transaction<'_> {
 
     /// Writes the completion inside the transaction and commits. If no handler is left, this completes the
     /// whole event.
-    async fn commit(&self, done: &Done) -> Result<Committed, Error> {
+    async fn commit(&self, done: &Done) -> Result<Committed> {
         let (end, ends, more_to_come) = {
             let state = self.ctx.state();
             let end = HandlerEnd {
@@ -607,14 +593,7 @@ impl Transaction<'_> {
         let lease = self.ctx.event.lease;
         let client: &Client = self;
         if more_to_come || !ends.iter().all(HandlerEnd::is_final) {
-            let handlers = HandlerRecord::of(&end)
-                .map(|record| (end.handler.to_owned(), record))
-                .into_iter()
-                .collect();
-            let added = Progress {
-                handlers,
-                ..Progress::default()
-            };
+            let added = ending::progress(std::slice::from_ref(&end)).unwrap_or_default();
             queue::save_progress(client, lease, &added).await?;
             queue::commit(client).await?;
             return Ok(Committed::Handler);
@@ -642,10 +621,6 @@ impl Transaction<'_> {
 impl Deref for Transaction<'_> {
     type Target = Client;
 
-    #[expect(
-        clippy::expect_used,
-        reason = "only complete and drop take the client, and both end the value"
-    )]
     fn deref(&self) -> &Client {
         self.client
             .as_ref()

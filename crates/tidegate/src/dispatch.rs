@@ -51,6 +51,7 @@ pub trait Dispatch: Send + Sync + 'static {
 }
 
 /// The handlers of one event.
+#[must_use = "return it: only then they run"]
 pub struct Handlers<'a>(pub(crate) Vec<Handler<'a>>);
 
 /// A named handler and the lazy future that does its work.
@@ -70,7 +71,6 @@ impl<'a> Handlers<'a> {
     }
 
     /// Adds a handler for the same event. It runs whatever the handlers before it return (C10).
-    #[must_use]
     pub fn and(
         mut self,
         name: &'static str,
@@ -86,7 +86,6 @@ impl<'a> Handlers<'a> {
 
     /// Names the external service that the last listed handler calls. Each handler calls at most one service
     /// (A18), so a failure of one service does not repeat the call of another.
-    #[must_use]
     pub fn calls(mut self, service: impl Into<Option<&'static str>>) -> Self {
         if let Some(handler) = self.0.last_mut() {
             handler.service = service.into();
@@ -96,7 +95,6 @@ impl<'a> Handlers<'a> {
 
     /// Returns the names of the handlers and the services that they call, in order, for documentation and
     /// tests. Runs nothing.
-    #[must_use]
     pub fn list(&self) -> Vec<(&'static str, Option<&'static str>)> {
         self.0
             .iter()

@@ -67,6 +67,9 @@ impl std::fmt::Debug for Error {
     }
 }
 
+/// The result of what may fail with an [`Error`].
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 impl Error {
     /// Turns the driver's errors into errors of this stage.
     pub(crate) fn at(stage: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
@@ -84,7 +87,6 @@ impl Error {
     }
 
     /// Returns the SQLSTATE, when the database itself answered with an error.
-    #[must_use]
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
             Self::Database { source, .. } => source.code(),
@@ -94,7 +96,6 @@ impl Error {
 
     /// Returns which field or flag of an [`Error::Invalid`] is not allowed: the name with which its text
     /// begins. `None` when the text names no field, or first names an event of a batch.
-    #[must_use]
     pub fn field(&self) -> Option<&str> {
         let Self::Invalid(text) = self else {
             return None;
@@ -107,65 +108,68 @@ impl Error {
     /// Whether the connection must be closed: it is closed, timed out or out of step. After an error
     /// message from the database the connection is usable, except when the server shuts down (class 57P) or
     /// reports a connection error (class 08).
-    #[must_use]
     pub fn is_connection_lost(&self) -> bool {
         match self {
             Self::TimedOut { .. } | Self::Connect(_) => true,
-            Self::Database { source, .. } => match source.code() {
-                Some(state) => state.code().starts_with("57P") || state.code().starts_with("08"),
-                None => true,
-            },
+            Self::Database { source, .. } => {
+                source.code().is_none() || self.is_of_class(&["57P", "08"])
+            }
             _ => false,
         }
     }
 
     /// Whether the statement was refused because of its data (classes 21, 22, 23 and 54). Then the rest of a
     /// batch is worth trying without the culprit.
-    #[must_use]
     pub fn is_bad_data(&self) -> bool {
-        const CLASSES: [&str; 4] = ["21", "22", "23", "54"];
-        self.sqlstate()
-            .is_some_and(|state| CLASSES.iter().any(|class| state.code().starts_with(class)))
+        self.is_of_class(&["21", "22", "23", "54"])
     }
 
     /// Whether the database has examined the statement and refused it. The connection is fine, and sending
     /// the same statement again is of no use.
-    #[must_use]
     pub fn is_refusal(&self) -> bool {
         self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()
     }
 
     /// Whether a trigger or a function raised the error (class P0).
-    #[must_use]
     pub fn is_by_trigger(&self) -> bool {
-        self.sqlstate()
-            .is_some_and(|state| state.code().starts_with("P0"))
+        self.is_of_class(&["P0"])
     }
 
     /// Whether a statement reached the limit of its wait for a lock (`lock_timeout`), and so changed nothing.
-    #[must_use]
     pub fn is_lock_timeout(&self) -> bool {
         self.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
     /// Whether the same statement may succeed when sent again: a serialization failure or a deadlock.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
-        self.sqlstate()
-            .is_some_and(|state| state.code().starts_with("40"))
+        self.is_of_class(&["40"])
+    }
+
+    /// Whether the SQLSTATE begins with one of these.
+    fn is_of_class(&self, classes: &[&str]) -> bool {
+        let state = self.sqlstate().map_or("", SqlState::code);
+        classes.iter().any(|class| state.starts_with(class))
     }
 }
 
 /// Returns the message and the SQLSTATE, but never the detail, which may quote a row and so a payload.
-#[must_use]
 pub fn describe(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         return format!("{} ({})", db.message(), db.code().code());
     }
+    with_causes(error)
+}
+
+/// Returns an error's text with those of its causes.
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(source) = cause {
-        text = format!("{text}: {source}");
+        let reason = source.downcast_ref::<tokio_postgres::Error>().map_or_else(
+            || source.to_string(),
+            |error| describe(error) + of_pooler(error),
+        );
+        text = format!("{text}: {reason}");
         cause = source.source();
     }
     text
@@ -187,7 +191,7 @@ fn remedy(error: &tokio_postgres::Error) -> &'static str {
 
 /// Returns what to do when the session lacks a prepared statement or has another one of the same name. Then a
 /// pooler gives each transaction whichever session is free.
-pub(crate) fn of_pooler(error: &tokio_postgres::Error) -> &'static str {
+fn of_pooler(error: &tokio_postgres::Error) -> &'static str {
     let prepared = [
         SqlState::INVALID_SQL_STATEMENT_NAME,
         SqlState::DUPLICATE_PSTATEMENT,

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use crate::config::in_range;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::trace::TraceContext;
 
 /// The closed set of events that a program publishes and handles. Implemented by [`events!`](crate::events).
@@ -73,7 +73,6 @@ pub enum DecodeError {
 
 impl DecodeError {
     /// Keeps the place and class of a decoding error and drops its text, which may quote the payload.
-    #[must_use]
     pub fn payload(kind: &'static str, error: &serde_json::Error) -> Self {
         let category = match error.classify() {
             serde_json::error::Category::Data => "data",
@@ -221,7 +220,6 @@ macro_rules! events {
 
 /// Returns the kinds of all parts of a program.
 #[doc(hidden)]
-#[must_use]
 pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str; N] {
     let mut all = [""; N];
     let (mut part, mut of_part, mut at) = (0, 0, 0);
@@ -317,7 +315,8 @@ pub fn encode(payload: &impl Serialize, version: u32) -> Result<Box<RawValue>, s
 /// and JSON text with [`NewEvent::raw`].
 ///
 /// Follow-ups of an unfinished event are stored in its serialized form.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[must_use = "publish it, or emit it"]
 pub struct NewEvent {
     pub(crate) kind: String,
     pub(crate) payload: Option<Box<RawValue>>,
@@ -348,26 +347,16 @@ impl NewEvent {
     }
 
     /// Creates an event from a kind and JSON text, for tools that do not know the enum.
-    #[must_use]
     pub fn raw(kind: impl Into<String>, payload: Option<Box<RawValue>>) -> Self {
         Self {
             kind: kind.into(),
             payload,
-            group_key: None,
-            dedup_key: None,
-            correlation_id: None,
-            delay: None,
-            expires_at: None,
-            expires_in: None,
-            max_attempts: None,
-            traceparent: None,
-            replaces: false,
+            ..Self::default()
         }
     }
 
     /// Puts the event into a group. Events of one group are handled one at a time, in the order in which
     /// their publishes committed (requirement B10). The key has 1 to 200 characters.
-    #[must_use]
     pub fn group(mut self, key: impl Into<String>) -> Self {
         self.group_key = Some(key.into());
         self
@@ -375,7 +364,6 @@ impl NewEvent {
 
     /// Sets a deduplication key of 1 to 200 characters. While an event of the same kind and key is live,
     /// publishing another one returns the id of the first instead. [`dedup_key`] derives a key.
-    #[must_use]
     pub fn dedup(mut self, key: impl Into<String>) -> Self {
         self.dedup_key = Some(key.into());
         self
@@ -386,21 +374,18 @@ impl NewEvent {
     /// replaced. The id, the group and the place in line stay. An event that has started is kept;
     /// [`Published::replaced`](crate::Published) reports which of the two happened. With a delay this is a
     /// debounce. Not allowed in batches or for follow-ups.
-    #[must_use]
     pub fn replace(mut self) -> Self {
         self.replaces = true;
         self
     }
 
     /// Ties the event to a business object. Follow-ups inherit the id (A6), which has 1 to 200 characters.
-    #[must_use]
     pub fn correlation(mut self, id: impl Into<String>) -> Self {
         self.correlation_id = Some(id.into());
         self
     }
 
     /// Handles the event no earlier than this long after the publish, by the database's clock.
-    #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self
@@ -408,14 +393,12 @@ impl NewEvent {
 
     /// Sets a deadline for the start (B13). An event that has not started by then ends as FAILED with the
     /// code `expired`.
-    #[must_use]
     pub fn start_before(mut self, deadline: SystemTime) -> Self {
         self.expires_at = Some(deadline);
         self
     }
 
     /// Like [`NewEvent::start_before`], but this long after the publish, by the database's clock.
-    #[must_use]
     pub fn start_within(mut self, time: Duration) -> Self {
         self.expires_in = Some(time);
         self
@@ -423,7 +406,6 @@ impl NewEvent {
 
     /// Sets the number of attempts before the event fails, 1 to 1000 (B6). Without this call, the database's
     /// default applies.
-    #[must_use]
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
@@ -431,14 +413,12 @@ impl NewEvent {
 
     /// Sets the W3C trace context of the publish, in the form of its HTTP header. The event's handlers
     /// continue that trace. Follow-ups take the trace of their handler without this call.
-    #[must_use]
     pub fn traceparent(mut self, header: impl Into<String>) -> Self {
         self.traceparent = Some(header.into());
         self
     }
 
     /// Returns the kind under which the event will be stored.
-    #[must_use]
     pub fn kind(&self) -> &str {
         &self.kind
     }
@@ -449,7 +429,7 @@ impl NewEvent {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<()> {
         let length = |field: &str, value: Option<&str>, limit: usize| match value
             .map(|text| text.chars().count())
         {

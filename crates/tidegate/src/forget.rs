@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::future::BoxFuture;
 use tokio_postgres::{Client, Transaction};
 
-use crate::error::Error;
+use crate::error::Result;
 
 /// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub trait Records: Send + Sync {
         transaction: &'a Transaction<'a>,
         subject: &'a Subject,
         dry_run: bool,
-    ) -> BoxFuture<'a, Result<Forgotten, Error>>;
+    ) -> BoxFuture<'a, Result<Forgotten>>;
 
     /// Removes some of the rows whose retention is over, as many as fit into a short transaction; with
     /// `dry_run`, counts all of them. A cleanup repeats the call until nothing, or no time, is left. Returns
@@ -67,7 +67,7 @@ pub trait Records: Send + Sync {
         &'a self,
         client: &'a Client,
         dry_run: bool,
-    ) -> BoxFuture<'a, Result<BTreeMap<String, u64>, Error>>;
+    ) -> BoxFuture<'a, Result<BTreeMap<String, u64>>>;
 }
 
 /// What a program's own tables hold about a subject.

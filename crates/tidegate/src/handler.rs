@@ -90,6 +90,7 @@ pub(crate) enum Unhandled {
 
 /// A handler's failure: a retry or a final rejection.
 #[derive(Debug, Clone, PartialEq)]
+#[must_use = "return it: it is the handler's verdict"]
 pub struct HandlerError {
     pub(crate) verdict: Verdict,
     pub(crate) faults: Vec<Fault>,
@@ -123,6 +124,7 @@ pub(crate) enum Verdict {
 
 /// One error of a handler, as stored in the `errors` array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use = "give it to a HandlerError"]
 pub struct Fault {
     /// Short and stable, for programs: `timeout`, `409`, `not_found`.
     pub code: Cow<'static, str>,
@@ -188,19 +190,16 @@ impl HandlerError {
     }
 
     /// Rejects the event for good with a list of errors. The first hundred are stored (C8).
-    #[must_use]
     pub fn reject_all(faults: Vec<Fault>) -> Self {
         Self::of(Verdict::Reject, faults)
     }
 
     /// Whether the failure is final, so the event is not tried again.
-    #[must_use]
     pub fn is_rejection(&self) -> bool {
         self.verdict == Verdict::Reject
     }
 
     /// Returns the same failure as a retry. A rejection is retried after the usual backoff.
-    #[must_use]
     pub fn into_retry(mut self) -> Self {
         if self.is_rejection() {
             self.verdict = Verdict::Retry { after: None };
@@ -209,7 +208,6 @@ impl HandlerError {
     }
 
     /// Returns the errors.
-    #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
@@ -308,7 +306,6 @@ impl HandlerError {
     }
 
     /// Starts the next attempt no sooner than after `delay`, in place of the usual backoff.
-    #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         if let Verdict::Retry { after } = &mut self.verdict {
             *after = Some(delay);
@@ -348,7 +345,6 @@ impl Fault {
     }
 
     /// Adds details for programs.
-    #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = Some(details);
         self

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio_postgres::{Client, Transaction};
 
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::PAYLOAD_LIMIT;
 use crate::queue;
 
@@ -42,24 +42,24 @@ impl Message {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the place and does not quote the body.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_slice(&self.body).map_err(|error| {
-            let wanted = if error.is_data() {
-                "must have the fields that are asked for"
+            let form = if error.is_data() {
+                "must have the required fields"
             } else {
                 "must be JSON"
             };
             let (line, column) = (error.line(), error.column());
             let place = format!("got something else at line {line}, column {column}");
-            Error::Invalid(format!("message: {wanted}, {place}"))
+            Error::Invalid(format!("message: {form}, {place}"))
         })
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         if self.body.len() > PAYLOAD_LIMIT {
             let (limit, size) = (PAYLOAD_LIMIT, self.body.len());
-            let wanted = format!("must have at most {limit} bytes, got {size}");
-            return Err(Error::Invalid(format!("message: {wanted}")));
+            let text = format!("message: must have at most {limit} bytes, got {size}");
+            return Err(Error::Invalid(text));
         }
         Ok(())
     }
@@ -75,14 +75,13 @@ pub enum Receipt {
 }
 
 /// The future of an intake. See [`crate::Program::receive`].
-pub type Intake<'a> = BoxFuture<'a, Result<(), Error>>;
+pub type Intake<'a> = BoxFuture<'a, Result<()>>;
 
 pub(crate) type TakeIn =
     dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
 
 /// Whether a failure like this means that the message itself is wrong, so that it fails again on every
 /// delivery.
-#[must_use]
 pub fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Invalid(_)) || error.is_bad_data()
 }
@@ -109,11 +108,7 @@ impl<'a> Receiver<'a> {
     /// # Errors
     /// When [`is_refusal`] is true for the error, the message itself is wrong. Otherwise it may succeed on
     /// another delivery.
-    pub async fn receive(
-        &mut self,
-        message: &Message,
-        time: Option<Duration>,
-    ) -> Result<Receipt, Error> {
+    pub async fn receive(&mut self, message: &Message, time: Option<Duration>) -> Result<Receipt> {
         message.check()?;
         let received = self.receive_once(message);
         match time {
@@ -124,7 +119,7 @@ impl<'a> Receiver<'a> {
 
     /// Takes the connection out of the receiver while it works. If this future is dropped halfway, the
     /// connection goes with it.
-    async fn receive_once(&mut self, message: &Message) -> Result<Receipt, Error> {
+    async fn receive_once(&mut self, message: &Message) -> Result<Receipt> {
         let mut client = match self.client.take() {
             Some(client) if !client.is_closed() => client,
             _ => self.database.connect().await?,
@@ -137,11 +132,7 @@ impl<'a> Receiver<'a> {
     }
 }
 
-async fn take_in(
-    client: &mut Client,
-    message: &Message,
-    intake: &TakeIn,
-) -> Result<Receipt, Error> {
+async fn take_in(client: &mut Client, message: &Message, intake: &TakeIn) -> Result<Receipt> {
     let transaction = client.transaction().await.map_err(Error::at("begin"))?;
     if !queue::receive(&transaction, &message.source, &message.id).await? {
         return Ok(Receipt::Repeated);

@@ -4,13 +4,14 @@
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, SystemTime};
 
+use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::outcome::Progress;
 
 /// The right to finish one event: its id and the token of its lease. A worker with a stale lease changes
 /// nothing (invariant I5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub struct Lease {
     /// The event's id.
     pub id: i64,
@@ -78,11 +79,9 @@ impl LeasedEvent {
     pub(crate) fn is_last(&self) -> bool {
         self.fate == Fate::Run && self.attempts >= self.max_attempts
     }
-}
 
-#[cfg(test)]
-impl LeasedEvent {
     /// Creates a first attempt without a payload.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn sample(id: i64, group: Option<&str>) -> Self {
         Self {
             lease: Lease {

@@ -7,7 +7,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
 use crate::config::Lookup;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::trace;
 
 pub use self::writer::{FlushAtExit, LogWriter, PATIENCE, flush, log_writer, write_line};
@@ -20,7 +20,7 @@ pub const SPANS: &str = trace::SPANS;
 ///
 /// # Errors
 /// [`Error::Config`] if it is malformed.
-pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, Error> {
+pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets> {
     let Some(text) = lookup("TIDEGATE_LOG") else {
         return Ok(Targets::new().with_default(default));
     };
@@ -45,7 +45,6 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
 /// Spans for collectors of traces are no part of the log.
 ///
 /// The program's own crate may log anything. `ours` is its name, as in [`crate::Program::origin`].
-#[must_use]
 pub fn details_of_ours_alone(
     ours: &'static str,
 ) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + Clone> {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::Lookup;
 use crate::drain::DrainReport;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::figures::{Figures, Histogram, KindFigures};
 use crate::status::ServiceState;
 
@@ -44,7 +44,7 @@ impl Metrics {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>, Error> {
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>> {
         let by_kind = match lookup("TIDEGATE_METRICS").as_deref() {
             None | Some("off") => return Ok(None),
             Some("emf") => false,
@@ -67,7 +67,6 @@ impl Metrics {
 
     /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
     /// the rest of the queue is unknown, and no successful drain is counted (B9).
-    #[must_use]
     pub fn of_drain(
         &self,
         report: &DrainReport,

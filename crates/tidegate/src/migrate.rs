@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Row, Transaction};
 
 pub use self::stored::{Order, Payloads, StoredSettings};
 use crate::connect::Database;
-use crate::error::{Error, describe, of_pooler};
+use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;
 use crate::queue::Queryable;
 use crate::steps::make_partitions;
@@ -107,7 +107,7 @@ impl Migrations {
         self
     }
 
-    fn parsed(&self) -> Result<Vec<Migration>, Error> {
+    fn parsed(&self) -> Result<Vec<Migration>> {
         let parsed = self.files.iter().map(|(path, sql)| {
             let name = path.rsplit('/').next().unwrap_or(path);
             let name = name.strip_suffix(".sql").unwrap_or(name);
@@ -117,8 +117,8 @@ impl Migrations {
                 *sql
             };
             Migration::unapplied(name, tables).map_err(|_| {
-                let wanted = "must be called V, a number, __ and words, such as V1__orders.sql";
-                Error::Migrate(format!("{path}: a migration {wanted}"))
+                let form = "must be called V, a number, __ and words, such as V1__orders.sql";
+                Error::Migrate(format!("{path}: a migration {form}"))
             })
         });
         parsed.collect()
@@ -135,7 +135,7 @@ impl Migrations {
     }
 
     /// Returns the version after the last migration.
-    fn version(&self) -> Result<i32, Error> {
+    fn version(&self) -> Result<i32> {
         let parsed = self.parsed()?;
         Ok(parsed.iter().map(Migration::version).max().unwrap_or(0))
     }
@@ -254,7 +254,7 @@ impl<'a> Migrate<'a> {
     /// this program, when another migration holds the lock for longer than a minute, or when other sessions
     /// hold locks on the tables. The text then names these sessions. Publishers wait for a migration for two
     /// seconds at a time at most.
-    pub async fn run(self) -> Result<MigrateReport, Error> {
+    pub async fn run(self) -> Result<MigrateReport> {
         self.stored.check_ranges()?;
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
@@ -294,11 +294,7 @@ impl<'a> Migrate<'a> {
 
 impl Migrate<'_> {
     /// Does everything but the schedules, and returns whether the roles are in use. It can be repeated.
-    async fn bring_up(
-        &self,
-        client: &mut Patient<'_>,
-        applied: &mut Vec<String>,
-    ) -> Result<bool, Error> {
+    async fn bring_up(&self, client: &mut Patient<'_>, applied: &mut Vec<String>) -> Result<bool> {
         client.batch("CREATE SCHEMA IF NOT EXISTS tidegate").await?;
         apply(client, &QUEUE, applied).await?;
         for tables in &self.tables {
@@ -324,7 +320,7 @@ impl Migrate<'_> {
         Ok(roles)
     }
 
-    async fn declare_policies(&self, client: &Transaction<'_>) -> Result<(), Error> {
+    async fn declare_policies(&self, client: &Transaction<'_>) -> Result<()> {
         let unknown = |(kind, _): &&(&str, Policy)| !self.kinds.contains(kind);
         if let Some((kind, _)) = self.policies.iter().find(unknown) {
             return Err(Error::Config(format!(
@@ -340,14 +336,14 @@ pub(crate) async fn first_row(
     client: &impl Queryable,
     sql: &str,
     values: &[(&(dyn ToSql + Sync), Type)],
-) -> Result<Option<Row>, Error> {
+) -> Result<Option<Row>> {
     let rows = client.query_typed(sql, values).await;
     let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
     Ok(rows.into_iter().next())
 }
 
 /// Checked before anything is changed. Half a schema is useless on a server that cannot run the other half.
-async fn check_server(client: &Client) -> Result<(), Error> {
+async fn check_server(client: &Client) -> Result<()> {
     let sql =
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
     let Some(row) = first_row(client, sql, &[]).await? else {
@@ -369,7 +365,7 @@ pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String
 }
 
 /// Roles belong to the whole server, so their existence does not mean that this database uses them.
-async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
+async fn roles_are_in_use(client: &Client) -> Result<bool> {
     let sql = "SELECT EXISTS (SELECT FROM pg_roles AS r
                 WHERE r.rolname = 'tidegate_publish'
                   AND has_schema_privilege(r.oid, 'tidegate', 'USAGE') AND NOT r.rolsuper)";
@@ -379,7 +375,7 @@ async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
 
 /// Takes an advisory lock, because there may be no table yet. Any login of the database can take this lock.
 /// It can keep migrations from running, but nothing else, and the error names the session that holds it.
-async fn lock(guard: &Client) -> Result<(), Error> {
+async fn lock(guard: &Client) -> Result<()> {
     let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
     guard.batch_execute("BEGIN").await.map_err(failed)?;
     let sql = format!("SELECT CASE WHEN pg_try_advisory_xact_lock(1414087749, 0) THEN '' ELSE coalesce((
@@ -408,7 +404,7 @@ async fn apply(
     client: &mut Patient<'_>,
     tables: &Migrations,
     applied: &mut Vec<String>,
-) -> Result<(), Error> {
+) -> Result<()> {
     let mut runner = Runner::new(&tables.parsed()?)
         .set_abort_divergent(true)
         .set_abort_missing(true);
@@ -420,13 +416,14 @@ async fn apply(
         .map_or_else(refinery_core::Error::report, Some);
     let names = report.map(refinery_core::Report::applied_migrations);
     applied.extend(names.into_iter().flatten().map(ToString::to_string));
+    // Refinery's own text stops at "error applying migration". The reason is in its causes.
     done.map(drop)
         .map_err(|error| Error::Migrate(with_causes(&error)))
 }
 
 /// An older program must not touch a schema that it does not know. During a deployment, the old and the new
 /// program both run.
-async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), Error> {
+async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<()> {
     match applied_version(client, history).await? {
         Some(version) if version > known => Err(Error::Migrate(format!(
             "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
@@ -436,7 +433,7 @@ async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), 
 }
 
 /// Returns the version that a history has reached, or `None` when it has not begun.
-async fn applied_version(client: &impl Queryable, history: &str) -> Result<Option<i32>, Error> {
+async fn applied_version(client: &impl Queryable, history: &str) -> Result<Option<i32>> {
     let exists = "SELECT to_regclass($1) IS NOT NULL";
     let exists = first_row(client, exists, &[(&history, Type::TEXT)]).await?;
     if !exists.is_some_and(|row| row.get(0)) {
@@ -453,11 +450,7 @@ async fn applied_version(client: &impl Queryable, history: &str) -> Result<Optio
 ///
 /// # Errors
 /// [`Error::Migrate`] says what is missing or newer.
-pub async fn check(
-    client: &impl Queryable,
-    kinds: &[&str],
-    tables: &[Migrations],
-) -> Result<(), Error> {
+pub async fn check(client: &impl Queryable, kinds: &[&str], tables: &[Migrations]) -> Result<()> {
     let versions = versions(client, tables).await?;
     if let Some(other) = versions.iter().find(|version| version.differs()) {
         return Err(Error::Migrate(other.to_string()));
@@ -503,7 +496,7 @@ impl std::fmt::Display for Version {
 pub(crate) async fn versions(
     client: &impl Queryable,
     tables: &[Migrations],
-) -> Result<Vec<Version>, Error> {
+) -> Result<Vec<Version>> {
     let mut versions = Vec::new();
     for one in std::iter::once(&QUEUE).chain(tables) {
         versions.push(Version {
@@ -521,21 +514,6 @@ const CATCH_UP: &str = "
     SELECT setval('tidegate.event_queue_id_seq', stored.highest)
       FROM (SELECT greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)) AS highest) AS stored
      WHERE stored.highest > (SELECT last_value FROM tidegate.event_queue_id_seq)";
-
-/// Adds the causes. Refinery's own text stops at "error applying migration", and the reason is in its causes.
-fn with_causes(error: &refinery_core::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        let reason = source.downcast_ref::<tokio_postgres::Error>().map_or_else(
-            || source.to_string(),
-            |error| describe(error) + of_pooler(error),
-        );
-        text = format!("{text}: {reason}");
-        cause = source.source();
-    }
-    text
-}
 
 #[cfg(test)]
 mod tests {

@@ -26,7 +26,6 @@ pub enum Status {
 
 impl Status {
     /// Returns the status as it is stored.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "COMPLETED",
@@ -62,7 +61,6 @@ impl RetryPolicy {
     /// Returns the delay after attempt number `attempt` (from 1): `base × 2^(attempt−1)`, at most `max`. The
     /// upper half of it is jitter, so events that failed together do not return together. `random` is in
     /// 0.0..1.0.
-    #[must_use]
     pub fn delay(&self, attempt: u32, random: f64) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let full = self.base.saturating_mul(1 << doublings).min(self.max);
@@ -70,7 +68,6 @@ impl RetryPolicy {
     }
 
     /// Decides what an attempt means for the event: a retry while attempts are left, otherwise its end.
-    #[must_use]
     pub fn resolve(
         &self,
         attempts: u32,
@@ -135,7 +132,6 @@ pub struct HandlerEnd {
 
 impl HandlerEnd {
     /// Whether the event did not cause the handler's failure, so that the attempt is not charged to it.
-    #[must_use]
     pub fn is_blameless(&self) -> bool {
         matches!(&self.result, Err(error) if error.blameless)
     }
@@ -157,7 +153,6 @@ impl HandlerEnd {
     }
 
     /// Whether the handler must not run again.
-    #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(
             self.result,
@@ -237,7 +232,6 @@ pub struct HandlerRecord {
 
 impl HandlerRecord {
     /// Returns the record of a handler's end, or `None` while the handler must run again.
-    #[must_use]
     pub fn of(end: &HandlerEnd) -> Option<Self> {
         let emitted = end.emitted.clone();
         match &end.result {
@@ -256,7 +250,6 @@ impl HandlerRecord {
     }
 
     /// Returns the end that this record stands for.
-    #[must_use]
     pub fn end(&self, handler: &'static str) -> HandlerEnd {
         let result = if self.faults.is_empty() {
             Ok(Done {

@@ -21,7 +21,6 @@ pub enum CatchUp {
 
 impl CatchUp {
     /// Returns the name in reports, on the command line and in the database.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",

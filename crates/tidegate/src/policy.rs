@@ -27,19 +27,12 @@ use crate::outcome::RetryPolicy;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use = "declare it with Program::policy"]
 pub struct Policy {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_attempts: Option<u16>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) handler_timeout_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) backoff_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) backoff_max_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) concurrency: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<u16>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch_within_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) give_up_after_ms: Option<u64>,

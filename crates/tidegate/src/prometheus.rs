@@ -5,7 +5,7 @@
 //! `other`, so publishers cannot create time series without bound.
 //!
 //! ```no_run
-//! # async fn told(database: &tidegate::Database) -> Result<(), tidegate::Error> {
+//! # async fn scrape(database: &tidegate::Database) -> Result<(), tidegate::Error> {
 //! use tidegate::prometheus::{Format, metrics};
 //!
 //! print!("{}", metrics(database, Format::Text).await?);
@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::IsolationLevel;
 
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue::documents;
 use crate::queue::statement::statements;
 
@@ -39,7 +39,6 @@ pub enum Format {
 impl Format {
     /// Returns the format that a request's `Accept` header asks for: `OpenMetrics` if the header names it,
     /// otherwise the text format.
-    #[must_use]
     pub fn accepted(accept: Option<&str>) -> Self {
         match accept {
             Some(types) if types.contains("application/openmetrics-text") => Self::OpenMetrics,
@@ -48,7 +47,6 @@ impl Format {
     }
 
     /// Returns the `Content-Type` header of an answer.
-    #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -219,18 +217,17 @@ SELECT jsonb_build_object('metric', 'tidegate_service_open', 'labels', ARRAY['se
 ///
 /// # Errors
 /// If the database cannot be reached, fails, or takes too long.
-pub async fn metrics(database: &Database, format: Format) -> Result<String, Error> {
+pub async fn metrics(database: &Database, format: Format) -> Result<String> {
     Ok(written(Some(&read(database).await?), format))
 }
 
 /// Returns the metrics for a database that does not answer: `tidegate_up 0`.
-#[must_use]
 pub fn down(format: Format) -> String {
     written(None, format)
 }
 
 /// Reads all samples in one transaction, which changes nothing.
-async fn read(database: &Database) -> Result<Vec<Sample>, Error> {
+async fn read(database: &Database) -> Result<Vec<Sample>> {
     let failed = Error::at("prometheus");
     // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
     // behind in the pool.
@@ -265,7 +262,6 @@ const LIMIT: Duration = Duration::from_secs(8);
 
 impl Exporter {
     /// Creates an exporter of the queue in this database.
-    #[must_use]
     pub fn new(database: Database) -> Self {
         let last = Mutex::new(None);
         Self { database, last }
@@ -384,7 +380,7 @@ mod tests {
             "# TYPE tidegate_service_open gauge",
         ] {
             assert!(
-                text.lines().any(|told| told == line),
+                text.lines().any(|shown| shown == line),
                 "{line} is not in\n{text}"
             );
         }

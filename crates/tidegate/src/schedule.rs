@@ -13,7 +13,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use serde_json::value::RawValue;
 use tokio_postgres::Client;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
 use crate::periodic::{CatchUp, Periodic};
 use crate::queue::{self, Declared, DueSchedule, Firing, Times};
@@ -139,22 +139,33 @@ impl<E: Event> Schedule<E> {
     /// # Errors
     /// [`Error::Invalid`] names the schedule and what is wrong with it.
     #[doc(hidden)]
-    pub fn declared(&self) -> Result<Declared, Error> {
+    pub fn declared(&self) -> Result<Declared> {
         let wrong = |why: &dyn std::fmt::Display| {
             Error::Invalid(format!("schedule {:?}: {why}", self.name))
         };
         let new = NewEvent::of(&self.event).map_err(|error| wrong(&error))?;
         let periodic = &self.periodic;
         check(periodic).map_err(|error| wrong(&error))?;
-        Ok(Declared {
-            name: self.name.clone(),
-            kind: new.kind,
-            payload: new.payload.map(|payload| payload.get().to_owned()),
-            times: times(periodic),
-            group: periodic.group.clone(),
-            start_within: periodic.start_within.map(seconds),
-            catch_up: periodic.catch_up,
-        })
+        let payload = new.payload.map(|payload| payload.get().to_owned());
+        Ok(declared(&self.name, &new.kind, payload, periodic))
+    }
+}
+
+/// Returns a schedule as it is stored.
+pub(crate) fn declared(
+    name: &str,
+    kind: &str,
+    payload: Option<String>,
+    periodic: &Periodic,
+) -> Declared {
+    Declared {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        payload,
+        times: times(periodic),
+        group: periodic.group.clone(),
+        start_within: periodic.start_within.map(seconds),
+        catch_up: periodic.catch_up,
     }
 }
 
@@ -178,7 +189,7 @@ fn times(periodic: &Periodic) -> Times {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be.
-pub fn check(periodic: &Periodic) -> Result<String, Error> {
+pub fn check(periodic: &Periodic) -> Result<String> {
     for (field, time) in [
         ("every", periodic.every),
         ("start_within", periodic.start_within),
@@ -274,7 +285,6 @@ fn zone(name: &str) -> Result<TimeZone, String> {
 }
 
 /// Plans what to fire for a schedule now, at most `most` events.
-#[must_use]
 pub fn plan(due: &DueSchedule, most: usize) -> Firing {
     let mut firing = Firing {
         id: due.id,
@@ -333,28 +343,12 @@ pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
     firing.next.is_some_and(|next| next <= now)
 }
 
-/// Fires what is due at this second, whatever the real time is, as a drain does when it looks for due
-/// schedules. Returns the number of events.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn fire_at(client: &Client, kinds: &[&str], now: f64) -> Result<u64, Error> {
-    let due = queue::due_schedules(client, kinds, (0, 1000), Some(now)).await?;
-    let firings: Vec<Firing> = due.iter().map(|due| plan(due, MOST_AT_ONCE)).collect();
-    let fired = queue::fire_schedules(client, &firings).await?;
-    Ok(fired.iter().map(|one| one.published).sum())
-}
-
 /// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and
 /// those that the program no longer declares are removed. Schedules of operators and of other programs stay.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
-pub(crate) async fn sync(
-    client: &Client,
-    keeper: &str,
-    declared: &[Declared],
-) -> Result<usize, Error> {
+pub(crate) async fn sync(client: &Client, keeper: &str, declared: &[Declared]) -> Result<usize> {
     let wrong = |name: &str, error: Error| match error {
         Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
         error => error,
@@ -414,7 +408,7 @@ fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
 ///
 /// # Errors
 /// [`Error::Invalid`] when the payload is not allowed in an event.
-pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>, Error> {
+pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>> {
     sealing::ready().await?;
     let payload = payload.map(RawValue::from_string).transpose();
     let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
@@ -428,7 +422,6 @@ pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option
 }
 
 /// Returns the first slot after a time in seconds since 1970, RFC 3339; `None` when there is none.
-#[must_use]
 pub fn first_after(times: &Times, since: i64) -> Option<String> {
     let calendar = Calendar::read(times).ok()?;
     calendar.after(since).and_then(rfc3339)

@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 
 use crate::config::{Lookup, read_file};
 use crate::connect::{SecretReader, secret_reader};
-use crate::error::Error;
+use crate::error::{Error, Result};
 pub use crate::sealing::Unopened;
 use crate::sealing::{Codec, Envelope, Sealed, begins_sealed, envelope, install};
 
@@ -59,7 +59,7 @@ impl PayloadKeys {
     ///
     /// # Errors
     /// [`Error::Config`] says what is wrong, and quotes no key.
-    pub fn parse(text: &str) -> Result<Self, Error> {
+    pub fn parse(text: &str) -> Result<Self> {
         let wrong = |why: String| Error::Config(format!("payload keys: {why}"));
         let written: Written = serde_json::from_str(text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
@@ -93,7 +93,6 @@ impl PayloadKeys {
     }
 
     /// Returns the name of the key that seals.
-    #[must_use]
     pub fn current(&self) -> &str {
         &self.current
     }
@@ -102,7 +101,7 @@ impl PayloadKeys {
     ///
     /// # Errors
     /// [`Error::Config`] when the system provides no random numbers.
-    pub fn seal(&self, kind: &str, payload: &RawValue) -> Result<Box<RawValue>, Error> {
+    pub fn seal(&self, kind: &str, payload: &RawValue) -> Result<Box<RawValue>> {
         let (own, nonce): ([u8; KEY_BYTES], _) = (random()?, random()?);
         let with_own = Aes256Gcm::new(&own.into());
         let data = encrypt(&with_own, ONLY_NONCE, kind, payload.get().as_bytes())?;
@@ -140,7 +139,7 @@ fn encrypt(
     nonce: [u8; NONCE_BYTES],
     about: &str,
     text: &[u8],
-) -> Result<Vec<u8>, Error> {
+) -> Result<Vec<u8>> {
     let about = format!("{PURPOSE}{about}");
     let message = Payload {
         msg: text,
@@ -165,14 +164,14 @@ fn decrypt(
     decrypted.map_err(|_| Unopened::Broken)
 }
 
-fn written(envelope: Envelope) -> Result<Box<RawValue>, Error> {
+fn written(envelope: Envelope) -> Result<Box<RawValue>> {
     let sealed = Sealed {
         tidegate_sealed: envelope,
     };
     to_raw_value(&sealed).map_err(|error| Error::Config(format!("payload: {error}")))
 }
 
-fn random<const N: usize>() -> Result<[u8; N], Error> {
+fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = getrandom::fill(&mut bytes);
     filled.map_err(|error| Error::Config(format!("payload keys: no random numbers: {error}")))?;
@@ -213,7 +212,7 @@ const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
 /// # Errors
 /// [`Error::Config`] when both are set, when the file holds no keys, or when this process already has other
 /// keys.
-pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
+pub fn from_settings(lookup: Lookup<'_>) -> Result<()> {
     match (lookup(FILE), lookup(SECRET)) {
         (None, None) => Ok(()),
         (Some(_), Some(_)) => Err(Error::Config(format!(
@@ -240,7 +239,7 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
 }
 
 /// Parses the keys of a setting. The error names the setting.
-fn of(setting: &str, text: &str) -> Result<PayloadKeys, Error> {
+fn of(setting: &str, text: &str) -> Result<PayloadKeys> {
     PayloadKeys::parse(text).map_err(|error| match error {
         Error::Config(why) => Error::Config(format!("{setting}: {why}")),
         other => other,
@@ -254,7 +253,7 @@ struct Keys {
 }
 
 impl Codec for Keys {
-    fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn ready(&self) -> BoxFuture<'_, Result<()>> {
         async {
             if let Some(read) = &self.read {
                 let read = async || of(SECRET, &read().await?);
@@ -265,7 +264,7 @@ impl Codec for Keys {
         .boxed()
     }
 
-    fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>, Error> {
+    fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>> {
         match self.keys.get() {
             Some(keys) if !is_sealed(payload.get().as_bytes()) => {
                 keys.seal(kind, payload).map(Some)
@@ -354,7 +353,7 @@ mod tests {
 
     #[test]
     fn keys_that_are_none_are_refused_and_not_quoted() {
-        for (text, wanted) in [
+        for (text, why) in [
             ("", r#"must be {"current": NAME"#),
             (
                 r#"{"current": "a", "keys": {"a": "c2VjcmV0"}}"#,
@@ -375,7 +374,7 @@ mod tests {
         ] {
             let refused = PayloadKeys::parse(text).unwrap_err().to_string();
             assert!(
-                refused.contains(wanted) && !refused.contains("c2Vj"),
+                refused.contains(why) && !refused.contains("c2Vj"),
                 "{refused}"
             );
         }

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::handler::{Fault, HandlerError, Unhandled};
 
@@ -69,14 +69,14 @@ pub trait Codec: Send + Sync {
     ///
     /// # Errors
     /// When they cannot be read.
-    fn ready(&self) -> BoxFuture<'_, Result<(), Error>>;
+    fn ready(&self) -> BoxFuture<'_, Result<()>>;
 
     /// Seals the payload of an event of this kind; `None` if it is sealed already, or if [`Codec::ready`] was
     /// not awaited.
     ///
     /// # Errors
     /// When the payload cannot be sealed.
-    fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>, Error>;
+    fn seal(&self, kind: &str, payload: &RawValue) -> Result<Option<Box<RawValue>>>;
 
     /// Returns the payload in a seal.
     ///
@@ -92,7 +92,7 @@ static CODEC: OnceLock<(String, Box<dyn Codec>)> = OnceLock::new();
 ///
 /// # Errors
 /// [`Error::Config`] when this process already has another one.
-pub fn install(name: &str, codec: Box<dyn Codec>) -> Result<(), Error> {
+pub fn install(name: &str, codec: Box<dyn Codec>) -> Result<()> {
     let (known, _) = CODEC.get_or_init(|| (name.to_owned(), codec));
     if *known == name {
         return Ok(());
@@ -110,7 +110,7 @@ fn codec() -> Option<&'static dyn Codec> {
 ///
 /// # Errors
 /// When they cannot be read.
-pub(crate) async fn ready() -> Result<(), Error> {
+pub(crate) async fn ready() -> Result<()> {
     match codec() {
         None => Ok(()),
         Some(codec) => codec.ready().await,
@@ -137,7 +137,7 @@ pub(crate) fn begins_sealed(payload: &[u8]) -> bool {
 ///
 /// # Errors
 /// When the payload cannot be sealed.
-pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
+pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>> {
     let (Some(codec), Some(payload)) = (codec(), &event.payload) else {
         return Ok(Cow::Borrowed(event));
     };

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue::retention::{Done, cleanup_step};
 
 /// Creates the partitions for events that finish within a week. Nothing fails without them: rows without a
@@ -20,7 +20,7 @@ use crate::queue::retention::{Done, cleanup_step};
 ///
 /// # Errors
 /// When the database fails; not when a lock is not available.
-pub async fn make_partitions(client: &Client) -> Result<(), Error> {
+pub async fn make_partitions(client: &Client) -> Result<()> {
     let mut steps = Steps::new(Duration::from_secs(30), None);
     let made = steps
         .walk(client, json!({"stages": ["make"]}), |_| ())
@@ -88,7 +88,7 @@ impl Steps {
     /// Runs a step. Returns `None` when it did not get its locks.
     pub(crate) async fn run<T, F>(&mut self, mut step: impl FnMut() -> F) -> Result<Option<T>, Halt>
     where
-        F: Future<Output = Result<T, Error>>,
+        F: Future<Output = Result<T>>,
     {
         for attempt in 1..=TRIES {
             if self.is_over() {

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::connect::Database;
 use crate::context::{Completions, Context, Flushed};
@@ -16,10 +15,10 @@ use crate::dispatch::Dispatch;
 use crate::drain::execute::{Limits, execute};
 use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
-use crate::error::Error;
+use crate::error::Result;
 use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
-use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::lease::LeasedEvent;
 use crate::migrate::Migrate;
 use crate::outcome::{Disposition, Progress, RetryPolicy};
 
@@ -71,6 +70,7 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "it is made by run"]
 pub struct Attempt {
     event: LeasedEvent,
     limit: Duration,
@@ -103,75 +103,52 @@ pub struct Handled {
 
 impl Attempt {
     /// Creates the first attempt.
-    #[must_use]
     pub fn first() -> Self {
         Self::number(1)
     }
 
     /// Creates the attempt of this number, from 1.
-    #[must_use]
     pub fn number(attempt: u32) -> Self {
         let event = LeasedEvent {
-            lease: Lease {
-                id: 1,
-                token: Uuid::nil(),
-            },
-            fate: Fate::Run,
-            kind: String::new(),
-            payload: None,
-            group_key: None,
-            correlation_id: None,
             attempts: attempt,
-            max_attempts: 5,
             created_at: SystemTime::now(),
-            expires_at: None,
-            progress: None,
-            traceparent: None,
-            is_replay: false,
-            expires_in: None,
-            is_overdue: false,
+            ..LeasedEvent::sample(1, None)
         };
         let limit = DrainOptions::default().handler_timeout;
         Self { event, limit }
     }
 
     /// Sets how many attempts the event has.
-    #[must_use]
     pub fn of(mut self, most: u32) -> Self {
         self.event.max_attempts = most;
         self
     }
 
     /// Sets the event's group.
-    #[must_use]
     pub fn group(mut self, key: impl Into<String>) -> Self {
         self.event.group_key = Some(key.into());
         self
     }
 
     /// Sets the correlation id of a business object.
-    #[must_use]
     pub fn correlation(mut self, id: impl Into<String>) -> Self {
         self.event.correlation_id = Some(id.into());
         self
     }
 
     /// Sets the time of the publish.
-    #[must_use]
     pub fn published(mut self, at: SystemTime) -> Self {
         self.event.created_at = at;
         self
     }
 
     /// Sets the time limit of a handler. The default is that of a drain.
-    #[must_use]
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
     /// Adds the result of a handler's step from an earlier attempt. The step does not run again.
-    #[must_use]
     pub fn done_before(mut self, handler: &str, step: &str, result: Value) -> Self {
         let progress = self.event.progress.get_or_insert_with(Progress::default);
         progress.steps.insert(format!("{handler}/{step}"), result);
@@ -228,7 +205,6 @@ impl Ran {
     }
 
     /// Returns the same follow-ups as they will be published, with group, delay and so on.
-    #[must_use]
     pub fn published(&self) -> &[NewEvent] {
         &self.emitted
     }
@@ -258,10 +234,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
 ///
 /// # Errors
 /// When the database fails.
-pub async fn drain_now<D: Dispatch>(
-    database: &Database,
-    app: Arc<D>,
-) -> Result<DrainReport, Error> {
+pub async fn drain_now<D: Dispatch>(database: &Database, app: Arc<D>) -> Result<DrainReport> {
     Migrate::new(database, D::Event::KINDS).run().await?;
     let drained = drain(database, app, &DrainOptions::default()).await;
     drained.map_err(|DrainError { source, .. }| source)

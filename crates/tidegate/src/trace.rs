@@ -39,7 +39,6 @@ tokio::task_local! {
 impl TraceContext {
     /// Parses a `traceparent` header. Returns `None` if the header is malformed, which means that there is no
     /// trace to continue.
-    #[must_use]
     pub fn parse(header: &str) -> Option<Self> {
         let mut parts = header.split('-');
         let (version, trace_id, span_id, flags) =
@@ -67,7 +66,6 @@ impl TraceContext {
     }
 
     /// Begins a new trace.
-    #[must_use]
     pub fn root(is_sampled: bool) -> Self {
         Self::at(fastrand::u128(1..), fastrand::u64(1..), is_sampled)
     }
@@ -109,25 +107,21 @@ impl TraceContext {
     }
 
     /// Returns the trace id: 32 hex digits, the same for the whole trace.
-    #[must_use]
     pub fn trace_id(&self) -> &str {
         &self.trace_id
     }
 
     /// Returns the span id of this position: 16 hex digits.
-    #[must_use]
     pub fn span_id(&self) -> &str {
         &self.span_id
     }
 
     /// Whether the service that began the trace wants it recorded: the lowest bit of the flags.
-    #[must_use]
     pub fn is_sampled(&self) -> bool {
         u8::from_str_radix(&self.flags, 16).is_ok_and(|flags| flags & 1 == 1)
     }
 
     /// Returns the span id of the position above, if it is known: 16 hex digits.
-    #[must_use]
     pub fn parent_span_id(&self) -> Option<&str> {
         self.parent_span_id.as_deref()
     }
@@ -142,7 +136,6 @@ impl fmt::Display for TraceContext {
 
 /// Returns the position of the running work, such as a handler, for the header of a call. Returns `None`
 /// outside of [`within`], and in a handler whose event was published under no trace.
-#[must_use]
 pub fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }

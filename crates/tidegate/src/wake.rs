@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use crate::chain::{Chain, StartDrain};
 use crate::config::Lookup;
 use crate::connect::{Database, starter};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue;
 
 /// The longest time that a start may take, and the longest wait for a connection.
@@ -44,28 +44,24 @@ const BETWEEN: Duration = Duration::from_millis(200);
 /// # }
 /// ```
 pub struct Waker {
-    looks: Arc<Looks>,
-    task: AbortHandle,
-}
-
-struct Looks {
     database: Database,
     starter: Arc<dyn StartDrain>,
-    published: Notify,
+    published: Arc<Notify>,
+    task: AbortHandle,
 }
 
 impl Waker {
     /// Creates a waker that starts drains with `starter`. Call it inside a tokio runtime, because it queries
     /// the database in the background.
-    #[must_use]
     pub fn new(database: Database, starter: Arc<dyn StartDrain>) -> Self {
-        let looks = Arc::new(Looks {
+        let published = Arc::new(Notify::new());
+        let background = follow(database.clone(), starter.clone(), published.clone());
+        Self {
             database,
             starter,
-            published: Notify::new(),
-        });
-        let task = tokio::spawn(looks.clone().run()).abort_handle();
-        Self { looks, task }
+            published,
+            task: tokio::spawn(background).abort_handle(),
+        }
     }
 
     /// Creates a waker that invokes the Lambda function with this ARN, which may name an alias or a version.
@@ -73,7 +69,7 @@ impl Waker {
     ///
     /// # Errors
     /// [`Error::Config`] without the feature `aws`.
-    pub fn function(database: Database, arn: String) -> Result<Self, Error> {
+    pub fn function(database: Database, arn: String) -> Result<Self> {
         Ok(Self::new(
             database,
             starter("the waker of a function", arn)?,
@@ -83,7 +79,7 @@ impl Waker {
     /// Reports that a publish has been committed. Returns at once and queries the database in the background,
     /// at most five times a second however often it is called. Use it in a process that goes on running.
     pub fn published(&self) {
-        self.looks.published.notify_one();
+        self.published.notify_one();
     }
 
     /// Like [`Waker::published`], but waits. Use it in a process that ends or is frozen after its publish.
@@ -92,8 +88,8 @@ impl Waker {
     /// # Errors
     /// When the database or the start fails. The event is published anyway, and the schedule's next tick
     /// finds it.
-    pub async fn wake(&self) -> Result<bool, Error> {
-        self.looks.look().await
+    pub async fn wake(&self) -> Result<bool> {
+        wake(&self.database, &*self.starter).await
     }
 }
 
@@ -101,7 +97,7 @@ impl Waker {
 ///
 /// # Errors
 /// [`Error::Config`] when it is not the ARN of a function.
-pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Arc<dyn StartDrain>>, Error> {
+pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Arc<dyn StartDrain>>> {
     let Some(arn) = lookup("TIDEGATE_WAKE") else {
         return Ok(None);
     };
@@ -123,26 +119,29 @@ impl Drop for Waker {
     }
 }
 
-impl Looks {
-    async fn run(self: Arc<Self>) {
-        loop {
-            self.published.notified().await;
-            if let Err(error) = self.look().await {
-                tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
-            }
-            tokio::time::sleep(BETWEEN).await;
-        }
+async fn follow(database: Database, starter: Arc<dyn StartDrain>, published: Arc<Notify>) {
+    loop {
+        published.notified().await;
+        wake_quietly(&database, &*starter).await;
+        tokio::time::sleep(BETWEEN).await;
     }
+}
 
-    async fn look(&self) -> Result<bool, Error> {
-        let wakes = {
-            let client = self.database.pooled_within(LIMIT).await?;
-            queue::should_wake(&*client).await?
-        };
-        if !wakes {
-            return Ok(false);
-        }
-        Error::within("wake", LIMIT, self.starter.start(Chain::begin())).await?;
-        Ok(true)
+/// Does what [`Waker::wake`] does. An error is only logged.
+pub(crate) async fn wake_quietly(database: &Database, starter: &dyn StartDrain) {
+    if let Err(error) = wake(database, starter).await {
+        tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
     }
+}
+
+async fn wake(database: &Database, starter: &dyn StartDrain) -> Result<bool> {
+    let wakes = {
+        let client = database.pooled_within(LIMIT).await?;
+        queue::should_wake(&*client).await?
+    };
+    if !wakes {
+        return Ok(false);
+    }
+    Error::within("wake", LIMIT, starter.start(Chain::begin())).await?;
+    Ok(true)
 }

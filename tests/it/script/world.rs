@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::admin::{Audit, ReplayRequest, RequeueRequest, UnblockAction, UnblockRequest};
+use tidegate::admin::{Audit, ReplayRequest, RequeueRequest, UnblockAction, UnblockRequest, Verb};
 use tidegate::lease::Fate;
 use tidegate::outcome::Status;
 use tidegate::queue::{self, Completion, ErrorEntry, Finalization, LeaseRequest, Retried};
@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::model::{Batch, Ended, Granted, Hold, LEASE, Model, RENEWED, Row, Tables, Walk, Wanted};
 use super::step::{End, From, Step};
+use crate::operate::flags;
 use crate::probe::{Probe, act, lease_request};
 use crate::support::{self, TestDb};
 
@@ -414,7 +415,7 @@ impl World {
     ) -> Result<(), String> {
         let request = UnblockRequest {
             group: group.to_owned(),
-            how: how.into(),
+            how: flags(how),
             audit: Audit::of("the script says so"),
         };
         let report = request.on(&self.client).await.unwrap();

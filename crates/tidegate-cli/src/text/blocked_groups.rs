@@ -1,6 +1,6 @@
 //! What people read of the blocked groups.
 
-use tidegate::admin::BlockedGroupsRequest;
+use tidegate::admin::{BlockedGroupsRequest, UnblockRequest, Verb};
 
 use super::{Text, cell, instant, plain_table, short};
 
@@ -32,7 +32,8 @@ impl Text for BlockedGroupsRequest {
         }
         format!(
             "{table}\nlook at the first event: tidegate show ID\n\
-             release the group: tidegate unblock GROUP --retry|--skip|--cancel"
+             release the group: tidegate {} GROUP --retry|--skip|--cancel",
+            UnblockRequest::NAME
         )
     }
 }

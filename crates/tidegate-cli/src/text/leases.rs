@@ -1,6 +1,6 @@
 //! What people read of the leases.
 
-use tidegate::admin::LeasesRequest;
+use tidegate::admin::{LeasesRequest, RequeueRequest, Verb};
 
 use super::{Text, cell, instant, plain_table};
 
@@ -31,6 +31,7 @@ impl Text for LeasesRequest {
                 expired.to_owned(),
             ]);
         }
-        format!("{table}\ntake an event from its worker: tidegate requeue --id ID --reason TEXT")
+        let take = RequeueRequest::NAME;
+        format!("{table}\ntake an event from its worker: tidegate {take} --id ID --reason TEXT")
     }
 }

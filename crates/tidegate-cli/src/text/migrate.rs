@@ -5,8 +5,7 @@ use tidegate::admin::MigrateRequest;
 use super::Text;
 
 impl Text for MigrateRequest {
-    fn text(&self, migrated: &Self::Report) -> String {
-        let report = &migrated.report;
+    fn text(&self, report: &Self::Report) -> String {
         let applied = if report.applied.is_empty() {
             "nothing to apply".to_owned()
         } else {

@@ -1,4 +1,4 @@
-//! What people read of a reschedule.
+//! What people read of events that got another time or deadline.
 
 use tidegate::admin::RescheduleRequest;
 

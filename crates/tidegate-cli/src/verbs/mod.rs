@@ -9,10 +9,10 @@ mod publish;
 mod status;
 
 use tidegate::Error;
-use tidegate::admin::Request;
+use tidegate::admin::{Request, document};
 use tidegate::program::Service;
 
-use crate::answer::{Answer, Failed, document};
+use crate::answer::{Answer, Failed};
 use crate::args::Verb;
 use crate::text::Text;
 
@@ -53,7 +53,7 @@ async fn run<V: Text>(service: &Service, wanted: &V) -> Result<Answer, Error> {
 fn answered<V: Text>(wanted: &V, report: &V::Report) -> Result<Answer, Error> {
     Ok(Answer {
         code: wanted.code(report),
-        ..Answer::new(document(report)?, wanted.text(report))
+        ..Answer::new(document::<V>(report)?, wanted.text(report))
     })
 }
 

@@ -18,7 +18,6 @@ pub struct BlockedGroupsRequest {
 
 /// Groups whose first event holds back other events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "blocked_groups")]
 #[non_exhaustive]
 pub struct BlockedGroupsReport {
     /// With the columns of the view `tidegate.blocked_groups`, oldest first.
@@ -26,17 +25,18 @@ pub struct BlockedGroupsReport {
     pub groups: Vec<Value>,
 }
 
-statement! { BLOCKED_GROUPS = "blocked_groups"(INT8):
-"SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1" }
+statements! {
+    BLOCKED_GROUPS: "blocked_groups" [INT8] =
+        "SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1";
+}
 
 impl Verb for BlockedGroupsRequest {
     const NAME: &'static str = "blocked_groups";
-    const STATEMENTS: &'static [&'static Statement] = &[&BLOCKED_GROUPS];
     const LOGGED: Option<&'static [&'static str]> = Some(&[]);
 
     type Report = BlockedGroupsReport;
 
-    async fn run(&self, service: &Service) -> Result<BlockedGroupsReport, Error> {
+    async fn run(&self, service: &Service) -> Result<BlockedGroupsReport> {
         let (limit, client) = (limit(self.limit)?, service.looking().await?);
         let groups = documents(&client, &BLOCKED_GROUPS, &[&limit]).await?;
         Ok(BlockedGroupsReport { groups })

@@ -26,7 +26,6 @@ pub struct CancelRequest {
 
 /// The report of a cancel. For a dry run, what it would cancel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "cancel")]
 #[non_exhaustive]
 pub struct CancelReport {
     /// How many events ended as FAILED with the code `cancelled`.
@@ -39,18 +38,19 @@ pub struct CancelReport {
     pub changed: Changed,
 }
 
-statement! { CANCEL = "cancel"(INT8_ARRAY, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT4, INT8, BOOL):
-concat!("SELECT tidegate.cancel(", selected!(), ")::text") }
+statements! {
+    CANCEL: "cancel" [INT8_ARRAY, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT4, INT8, BOOL] =
+        concat!("SELECT tidegate.cancel(", selected!(), ")::text");
+}
 
 impl Verb for CancelRequest {
     const NAME: &'static str = "cancel";
-    const STATEMENTS: &'static [&'static Statement] = &[&CANCEL];
 
     type Report = CancelReport;
 
     parts! { select; audit }
 
-    async fn run(&self, service: &Service) -> Result<CancelReport, Error> {
+    async fn run(&self, service: &Service) -> Result<CancelReport> {
         let change = Change {
             statement: &CANCEL,
             select: &self.select,

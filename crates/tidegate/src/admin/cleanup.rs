@@ -35,7 +35,6 @@ pub struct CleanupRequest {
 impl CleanupRequest {
     /// Returns the options of this run. The request wins over the configured budget and actor, and these win
     /// over the defaults.
-    #[must_use]
     pub fn over(&self, budget: Duration, actor: Option<String>) -> CleanupOptions {
         let default = CleanupOptions::default();
         CleanupOptions {
@@ -49,12 +48,14 @@ impl CleanupRequest {
     }
 }
 
+statements! {}
+
 impl Verb for CleanupRequest {
     const NAME: &'static str = "cleanup";
 
     type Report = CleanupReport;
 
-    async fn run(&self, service: &Service) -> Result<CleanupReport, Error> {
+    async fn run(&self, service: &Service) -> Result<CleanupReport> {
         let options = self.over(service.options.budget, service.actor.clone());
         service.cleanup(&options, CleanupHooks::default()).await
     }
@@ -71,10 +72,10 @@ impl Verb for CleanupRequest {
             stop: hooks.stop,
             ..CleanupHooks::default()
         };
-        answer(time.map(overrun), service.cleanup(&options, hooks)).await
+        answer::<Self>(time.map(overrun), service.cleanup(&options, hooks)).await
     }
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
         Ok(Some(self.over(service.options.budget, None).budget))
     }
 }

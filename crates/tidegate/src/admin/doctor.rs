@@ -11,17 +11,19 @@ use crate::doctor::{DoctorReport, examine};
 #[command(after_help = "Example:\n  tidegate doctor --json")]
 pub struct DoctorRequest {}
 
+statements! {}
+
 impl Verb for DoctorRequest {
     const NAME: &'static str = "doctor";
     const LOGGED: Option<&'static [&'static str]> = Some(&["ok"]);
 
     type Report = DoctorReport;
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
         Ok(Some(service.options.budget))
     }
 
-    async fn run(&self, service: &Service) -> Result<DoctorReport, Error> {
+    async fn run(&self, service: &Service) -> Result<DoctorReport> {
         examine(&service.target()).await
     }
 }

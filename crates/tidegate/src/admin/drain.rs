@@ -3,9 +3,9 @@
 use clap::builder::TypedValueParser;
 use serde_json::Value;
 
-use super::bounds;
 use super::prelude::*;
 use super::program::{Failure, the_callers};
+use super::{bounds, document};
 use crate::chain::Chain;
 use crate::drain::{DrainOptions, DrainReport, Hooks};
 
@@ -38,7 +38,6 @@ pub struct DrainRequest {
 
 impl DrainRequest {
     /// Returns the options of this run. The request wins over the configured values.
-    #[must_use]
     pub fn over(&self, configured: &DrainOptions) -> DrainOptions {
         DrainOptions {
             budget: self.budget.unwrap_or(configured.budget),
@@ -51,12 +50,14 @@ impl DrainRequest {
     }
 }
 
+statements! {}
+
 impl Verb for DrainRequest {
     const NAME: &'static str = "drain";
 
     type Report = DrainReport;
 
-    async fn run(&self, service: &Service) -> Result<DrainReport, Error> {
+    async fn run(&self, service: &Service) -> Result<DrainReport> {
         let options = self.over(&service.options);
         let drained = service.drain(&options, Hooks::default()).await;
         drained.map_err(|failed| failed.source)
@@ -73,10 +74,10 @@ impl Verb for DrainRequest {
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));
         let chain = self.chain.or(hooks.chain);
         let hooks = Hooks { chain, ..hooks };
-        Ok(serde_json::to_value(service.drain(&options, hooks).await?)?)
+        Ok(document::<Self>(&service.drain(&options, hooks).await?)?)
     }
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
         let options = self.over(&service.options);
         options.check().map_err(the_callers)?;
         Ok(Some(options.budget))

@@ -11,7 +11,6 @@ use tokio_postgres::Client;
 
 use super::prelude::*;
 use super::{Subject, SubjectKeys, parse_subject};
-use crate::connect::Database;
 use crate::forget::{Forgotten, Records};
 use crate::queue::retention::partitions;
 use crate::queue::{self, refused};
@@ -73,7 +72,6 @@ impl std::fmt::Debug for Whom {
 }
 /// The report of a forget. For a dry run, what it would remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "forget")]
 #[non_exhaustive]
 pub struct ForgetReport {
     /// Whether this was a dry run, which changes nothing.
@@ -99,32 +97,76 @@ pub struct ForgetReport {
     pub incomplete: bool,
 }
 
-statement! { FORGET = "forget"(INT8_ARRAY, TEXT, TEXT, BOOL, TEXT_ARRAY, TEXT_ARRAY):
-"SELECT tidegate.forget($1, $2, $3, $4, $5, $6)::text" }
+statements! {
+    FORGET: "forget" [INT8_ARRAY, TEXT, TEXT, BOOL, TEXT_ARRAY, TEXT_ARRAY] =
+        "SELECT tidegate.forget($1, $2, $3, $4, $5, $6)::text";
 
-// Events of these groups or with these correlation ids, in the queue or in one partition of the log.
-statement! { FIND_SUBJECT = "find_subject"(TEXT, TEXT_ARRAY, TEXT_ARRAY):
-"SELECT tidegate.find_subject($1, $2, $3)" }
+    /// Events of these groups or with these correlation ids, in the queue or in one partition of the log.
+    FIND_SUBJECT: "find_subject" [TEXT, TEXT_ARRAY, TEXT_ARRAY] =
+        "SELECT tidegate.find_subject($1, $2, $3)";
 
-// The follow-ups and replays of events, by id.
-statement! { OFFSPRING = "offspring"(INT8_ARRAY, INT8, INT4):
-"SELECT tidegate.offspring($1, $2, $3)" }
+    /// The follow-ups and replays of events, by id.
+    OFFSPRING: "offspring" [INT8_ARRAY, INT8, INT4] = "SELECT tidegate.offspring($1, $2, $3)";
 
-// Removes the operators' schedules of these groups, or counts them.
-statement! { FORGET_SCHEDULES = "forget_schedules"(TEXT_ARRAY, TEXT, TEXT, BOOL):
-"SELECT tidegate.forget_schedules($1, $2, $3, $4)" }
+    /// Removes the operators' schedules of these groups, or counts them.
+    FORGET_SCHEDULES: "forget_schedules" [TEXT_ARRAY, TEXT, TEXT, BOOL] =
+        "SELECT tidegate.forget_schedules($1, $2, $3, $4)";
+}
 
 impl Verb for ForgetRequest {
     const NAME: &'static str = "forget";
-    const STATEMENTS: &'static [&'static Statement] =
-        &[&FORGET, &FIND_SUBJECT, &OFFSPRING, &FORGET_SCHEDULES];
 
     type Report = ForgetReport;
 
     parts! { whom; audit }
 
-    async fn run(&self, service: &Service) -> Result<ForgetReport, Error> {
-        forget(&service.database, service.records(), self).await
+    /// Removes the data of the person in the request. What was forgotten before an error stays forgotten.
+    async fn run(&self, service: &Service) -> Result<ForgetReport> {
+        let records = service.records();
+        check(self, records)?;
+        let mut client = service.database.connect().await?;
+        let mut report = ForgetReport {
+            dry_run: self.dry_run,
+            ..ForgetReport::default()
+        };
+        let of_tables = in_tables(&mut client, records, self, true).await?;
+        let mut keys = of_tables.keys;
+        keys.groups.extend(self.whom.group.clone());
+        keys.correlation_ids
+            .extend(self.whom.correlation_id.clone());
+        if !keys.groups.is_empty() {
+            // The schedules come first, so that they publish no more events.
+            report.schedules = forget_schedules(&client, &keys.groups, self).await?;
+        }
+        let named = self.whom.ids.clone().unwrap_or_default();
+        let mut found = everywhere(&client, &keys).await?;
+        found.extend(named);
+        let mut family = Family {
+            client: &client,
+            keys: &keys,
+            request: self,
+            report: &mut report,
+        };
+        let mut left = family.forget(found).await?;
+        let rounds = if self.dry_run { 0 } else { ROUNDS };
+        let mut is_complete = self.dry_run;
+        for _ in 0..rounds {
+            // Finds events that were published in the meantime, also by handlers that run.
+            left.extend(everywhere(&client, &keys).await?);
+            is_complete = left.is_empty();
+            if is_complete {
+                break;
+            }
+            left = family.forget(left).await?;
+        }
+        report.incomplete = !is_complete;
+        report.tables = if self.dry_run {
+            of_tables.tables
+        } else {
+            let forgotten = in_tables(&mut client, records, self, false).await?;
+            forgotten.tables
+        };
+        Ok(report)
     }
 }
 
@@ -145,7 +187,7 @@ struct ForgottenEvents {
     offspring: Vec<i64>,
 }
 
-fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<(), Error> {
+fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<()> {
     let invalid = |text: String| Err(Error::Invalid(text));
     let by_keys = request.whom.group.is_some() || request.whom.correlation_id.is_some();
     if !by_keys && request.whom.ids.is_none() && request.whom.subject.is_none() {
@@ -172,64 +214,12 @@ fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<(), E
     invalid(format!("subject: must be one of {list}, got {got:?}"))
 }
 
-/// Removes the data of the person in the request. What was forgotten before an error stays forgotten.
-async fn forget(
-    database: &Database,
-    records: Option<&dyn Records>,
-    request: &ForgetRequest,
-) -> Result<ForgetReport, Error> {
-    check(request, records)?;
-    let mut client = database.connect().await?;
-    let mut report = ForgetReport {
-        dry_run: request.dry_run,
-        ..ForgetReport::default()
-    };
-    let of_tables = in_tables(&mut client, records, request, true).await?;
-    let mut keys = of_tables.keys;
-    keys.groups.extend(request.whom.group.clone());
-    keys.correlation_ids
-        .extend(request.whom.correlation_id.clone());
-    if !keys.groups.is_empty() {
-        // The schedules come first, so that they publish no more events.
-        report.schedules = forget_schedules(&client, &keys.groups, request).await?;
-    }
-    let named = request.whom.ids.clone().unwrap_or_default();
-    let mut found = everywhere(&client, &keys).await?;
-    found.extend(named);
-    let mut family = Family {
-        client: &client,
-        keys: &keys,
-        request,
-        report: &mut report,
-    };
-    let mut left = family.forget(found).await?;
-    let rounds = if request.dry_run { 0 } else { ROUNDS };
-    let mut is_complete = request.dry_run;
-    for _ in 0..rounds {
-        // Finds events that were published in the meantime, including those that running handlers published.
-        left.extend(everywhere(&client, &keys).await?);
-        is_complete = left.is_empty();
-        if is_complete {
-            break;
-        }
-        left = family.forget(left).await?;
-    }
-    report.incomplete = !is_complete;
-    report.tables = if request.dry_run {
-        of_tables.tables
-    } else {
-        let forgotten = in_tables(&mut client, records, request, false).await?;
-        forgotten.tables
-    };
-    Ok(report)
-}
-
 async fn in_tables(
     client: &mut Client,
     records: Option<&dyn Records>,
     request: &ForgetRequest,
     dry_run: bool,
-) -> Result<Forgotten, Error> {
+) -> Result<Forgotten> {
     let (Some(records), Some(subject)) = (records, &request.whom.subject) else {
         return Ok(Forgotten::default());
     };
@@ -240,14 +230,18 @@ async fn in_tables(
 }
 
 /// Returns events in the queue and in every partition of the log, with one statement for each.
-async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Error> {
+async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>> {
     if keys.groups.is_empty() && keys.correlation_ids.is_empty() {
         return Ok(Vec::new());
     }
     // Searches the queue first: an event that ends in the meantime is found in the log.
-    let mut found = find_subject(client, None, keys).await?;
+    let find = async |partition: Option<String>| {
+        let values: &[&(dyn ToSql + Sync)] = &[&partition, &keys.groups, &keys.correlation_ids];
+        queue::all(client, &FIND_SUBJECT, values).await
+    };
+    let mut found: Vec<i64> = find(None).await?;
     for partition in partitions(client).await? {
-        found.extend(find_subject(client, Some(&partition), keys).await?);
+        found.extend(find(Some(partition)).await?);
     }
     Ok(found)
 }
@@ -262,7 +256,7 @@ struct Family<'a> {
 
 impl Family<'_> {
     /// Forgets these events and their follow-ups. Returns follow-ups that have appeared since.
-    async fn forget(&mut self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
+    async fn forget(&mut self, ids: Vec<i64>) -> Result<Vec<i64>> {
         let family = self.grown(ids).await?;
         let mut left = Vec::new();
         // The audit also records that nothing was found.
@@ -281,7 +275,7 @@ impl Family<'_> {
     }
 
     /// Adds all follow-ups of these events, sorted by id. A follow-up has a higher id than its event.
-    async fn grown(&self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
+    async fn grown(&self, ids: Vec<i64>) -> Result<Vec<i64>> {
         let mut family = BTreeSet::new();
         let mut fresh = ids;
         loop {
@@ -298,7 +292,7 @@ impl Family<'_> {
         Ok(family.into_iter().collect())
     }
 
-    async fn offspring(&self, parents: &[i64]) -> Result<Vec<i64>, Error> {
+    async fn offspring(&self, parents: &[i64]) -> Result<Vec<i64>> {
         const PAGE: i32 = 10_000;
         let mut all: Vec<i64> = Vec::new();
         loop {
@@ -315,7 +309,7 @@ impl Family<'_> {
 
     /// Removes the content of these events, at most 1,000, and cancels those that are live. Their keys leave
     /// the audit, and so do the keys of the request.
-    async fn forget_these(&self, ids: &[i64]) -> Result<ForgottenEvents, Error> {
+    async fn forget_these(&self, ids: &[i64]) -> Result<ForgottenEvents> {
         let Audit { reason, actor } = &self.request.audit;
         let (groups, correlation_ids) = (&self.keys.groups, &self.keys.correlation_ids);
         let values: &[&(dyn ToSql + Sync)] = &[
@@ -330,23 +324,12 @@ impl Family<'_> {
     }
 }
 
-/// Returns the events of any of these groups or with any of these correlation ids, from the queue or from a
-/// partition of the log.
-async fn find_subject(
-    client: &Client,
-    partition: Option<&str>,
-    keys: &SubjectKeys,
-) -> Result<Vec<i64>, Error> {
-    let values: &[&(dyn ToSql + Sync)] = &[&partition, &keys.groups, &keys.correlation_ids];
-    queue::all(client, &FIND_SUBJECT, values).await
-}
-
 /// Removes the operators' schedules of these groups, or counts them.
 async fn forget_schedules(
     client: &Client,
     groups: &[String],
     request: &ForgetRequest,
-) -> Result<u64, Error> {
+) -> Result<u64> {
     let Audit { reason, actor } = &request.audit;
     let values: &[&(dyn ToSql + Sync)] = &[&groups, reason, actor, &request.dry_run];
     let forgotten: Option<i64> = queue::first(client, &FORGET_SCHEDULES, values)

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 pub use self::fit::{ANSWER_LIMIT, fit};
 use super::{ACTIONS, DrainRequest, Request, Verb};
 use crate::config::Lookup;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The action for messages in AWS envelopes, of a program with an intake.
 const RECEIVE: &str = "receive";
@@ -39,7 +39,7 @@ impl Actions {
         lookup: Lookup<'_>,
         further: Vec<&'static str>,
         receives: bool,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self> {
         let mut actions = Self {
             further,
             receives,
@@ -49,7 +49,10 @@ impl Actions {
             return Ok(actions);
         };
         let named: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-        if let Some(unknown) = named.iter().find(|name| !actions.knows(name)) {
+        if let Some(unknown) = named
+            .iter()
+            .find(|name| !actions.all().any(|known| known == **name))
+        {
             return Err(Error::Config(format!(
                 "TIDEGATE_ACTIONS: must be a comma-separated list of {}, got {unknown:?}",
                 actions.list()
@@ -65,10 +68,6 @@ impl Actions {
         ACTIONS.iter().copied().chain(receive).chain(own)
     }
 
-    fn knows(&self, name: &str) -> bool {
-        self.all().any(|known| known == name)
-    }
-
     /// Returns the actions as an error message lists them.
     fn list(&self) -> String {
         self.all().collect::<Vec<_>>().join(", ")
@@ -79,15 +78,17 @@ impl Actions {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
-    pub fn request(&self, payload: Value) -> Result<Request, Error> {
-        let is_tick = is_scheduled_event(&payload);
+    pub fn request(&self, payload: Value) -> Result<Request> {
+        if is_scheduled_event(&payload) && payload.get("action").is_none() {
+            self.check("drain")?;
+            return Ok(Request::Drain(DrainRequest::default()));
+        }
         let Value::Object(mut fields) = payload else {
             let list = self.list();
             let text = format!("invocation: must be an object with an action: {list}");
             return Err(Error::Invalid(text));
         };
         let action = match fields.get("action") {
-            None if is_tick => "drain",
             None => return Err(self.refused("is missing")),
             Some(Value::String(action)) => match self.all().find(|known| known == action) {
                 Some(action) => action,
@@ -97,14 +98,8 @@ impl Actions {
         };
         self.check(action)?;
         if action == RECEIVE {
-            let wanted = "must not be receive";
-            let text = format!(
-                "action: {wanted}, because messages arrive in the format of the AWS service that sends them"
-            );
-            return Err(Error::Invalid(text));
-        }
-        if is_tick && !fields.contains_key("action") {
-            return Ok(Request::Drain(DrainRequest::default()));
+            let text = "action: must not be receive, because messages arrive in the format of the AWS service that sends them";
+            return Err(Error::Invalid(text.to_owned()));
         }
         fields.remove("action");
         Request::read(action, fields)
@@ -115,17 +110,11 @@ impl Actions {
         Error::Invalid(format!("action: must be one of {list}; {what}"))
     }
 
-    /// Whether a schedule sent this invocation.
-    #[must_use]
-    pub fn is_tick(payload: &Value) -> bool {
-        is_scheduled_event(payload)
-    }
-
     /// Refuses an action that is not allowed here.
     ///
     /// # Errors
     /// [`Error::Invalid`] lists the allowed actions.
-    pub fn check(&self, action: &str) -> Result<(), Error> {
+    pub fn check(&self, action: &str) -> Result<()> {
         match &self.allowed {
             Some(allowed) if !allowed.iter().any(|name| name == action) => {
                 Err(Error::Invalid(format!(
@@ -148,7 +137,7 @@ pub struct Fields {
 }
 
 /// Reads a request with its parts. What none of them knows is refused.
-pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V, Error> {
+pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V> {
     let mut fields = Fields {
         left,
         known: Vec::new(),
@@ -191,7 +180,7 @@ pub(super) fn read<V: Verb>(left: Map<String, Value>) -> Result<V, Error> {
 impl Fields {
     /// Takes the fields of a struct. An error names the field: `serde` names missing fields itself. For other
     /// errors, this names the field that was being read.
-    pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+    pub(super) fn take<T: DeserializeOwned>(&mut self) -> Result<T> {
         let read = T::deserialize(&mut *self);
         read.map_err(|error: serde_json::Error| {
             let text = error.to_string();
@@ -259,7 +248,6 @@ fn in_words(error: &str) -> String {
 
 /// Whether this is a message from a schedule of `EventBridge`:
 /// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>.
-#[must_use]
 pub fn is_scheduled_event(payload: &Value) -> bool {
     payload["detail-type"] == "Scheduled Event"
         && matches!(

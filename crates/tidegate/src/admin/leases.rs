@@ -18,7 +18,6 @@ pub struct LeasesRequest {
 
 /// The leases and their workers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "leases")]
 #[non_exhaustive]
 pub struct LeasesReport {
     /// With the columns of the view `tidegate.leases`, oldest first.
@@ -26,16 +25,17 @@ pub struct LeasesReport {
     pub leases: Vec<Value>,
 }
 
-statement! { LEASES = "leases"(INT8):
-"SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1" }
+statements! {
+    LEASES: "leases" [INT8] =
+        "SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1";
+}
 
 impl Verb for LeasesRequest {
     const NAME: &'static str = "leases";
-    const STATEMENTS: &'static [&'static Statement] = &[&LEASES];
 
     type Report = LeasesReport;
 
-    async fn run(&self, service: &Service) -> Result<LeasesReport, Error> {
+    async fn run(&self, service: &Service) -> Result<LeasesReport> {
         let (limit, client) = (limit(self.limit)?, service.looking().await?);
         let leases = documents(&client, &LEASES, &[&limit]).await?;
         Ok(LeasesReport { leases })

@@ -62,15 +62,15 @@ impl ListRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no such status.
-    fn status(&self) -> Result<Option<&'static str>, Error> {
-        let Some(wanted) = &self.status else {
+    fn status(&self) -> Result<Option<&'static str>> {
+        let Some(given) = &self.status else {
             return Ok(None);
         };
         let mut known = STATUSES.into_iter();
-        let status = known.find(|status| status.eq_ignore_ascii_case(wanted));
+        let status = known.find(|status| status.eq_ignore_ascii_case(given));
         status.map(Some).ok_or_else(|| {
             let list = STATUSES.join(", ");
-            Error::Invalid(format!("status: must be one of {list}, got {wanted:?}"))
+            Error::Invalid(format!("status: must be one of {list}, got {given:?}"))
         })
     }
 
@@ -97,7 +97,6 @@ impl ListRequest {
 
 /// A page of events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "list")]
 #[non_exhaustive]
 pub struct ListReport {
     /// Newest first.
@@ -108,16 +107,16 @@ pub struct ListReport {
     pub next: Option<i64>,
 }
 
-// Events, live and logged, newest first. A filter that is null matches all events. Nothing is prepared,
-// so the planner sees the filters as constants: null filters cost nothing, and the others use their
-// index. An event that was created after a time also finished after it, so the log's block range index
-// applies.
-//
-// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8`
-// seconds ago: created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids,
-// which bounds the search.
-statement! { LIST = "list"(TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8):
-"\
+statements! {
+    /// Events, live and logged, newest first. A filter that is null matches all events. Nothing is prepared,
+    /// so the planner sees the filters as constants: null filters cost nothing, and the others use their
+    /// index. An event that was created after a time also finished after it, so the log's block range index
+    /// applies.
+    ///
+    /// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8`
+    /// seconds ago: created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids,
+    /// which bounds the search.
+    LIST: "list" [TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8] = "\
 WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
 SELECT to_jsonb(e)::text
   FROM (SELECT * FROM (
@@ -151,13 +150,12 @@ SELECT to_jsonb(e)::text
                AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
                     OR created_at < coalesce($9, statement_timestamp() - make_interval(secs => $10)))
              ORDER BY id DESC LIMIT $3) AS logged
-         ORDER BY id DESC LIMIT $3) AS e" }
+         ORDER BY id DESC LIMIT $3) AS e";
 
-// How far back a search reaches: the first id that it does not reach, and when that event was created.
-// The search looks at the newest `$4` live events (if `$2`) and the newest `$4` finished ones (if `$3`)
-// below the id `$1`. There is no row if it reaches all events. Only the indexes of the ids are walked.
-statement! { SEARCH_FLOOR = "search_floor"(INT8, BOOL, BOOL, INT8):
-"\
+    /// How far back a search reaches: the first id that it does not reach, and when that event was created.
+    /// The search looks at the newest `$4` live events (if `$2`) and the newest `$4` finished ones (if `$3`)
+    /// below the id `$1`. There is no row if it reaches all events. Only the indexes of the ids are walked.
+    SEARCH_FLOOR: "search_floor" [INT8, BOOL, BOOL, INT8] = "\
 WITH floor AS MATERIALIZED (
     SELECT greatest((SELECT id FROM tidegate.event_queue WHERE $2 AND ($1::bigint IS NULL OR id < $1)
                       ORDER BY id DESC OFFSET $4 LIMIT 1),
@@ -166,16 +164,16 @@ WITH floor AS MATERIALIZED (
 SELECT jsonb_build_object('id', floor.id, 'created_at', to_char((SELECT created_at FROM tidegate.event_queue WHERE id = floor.id
                           UNION ALL SELECT created_at FROM tidegate.ends WHERE id = floor.id LIMIT 1)
                          AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
-  FROM floor WHERE floor.id IS NOT NULL" }
+  FROM floor WHERE floor.id IS NOT NULL";
+}
 
 impl Verb for ListRequest {
     const NAME: &'static str = "list";
-    const STATEMENTS: &'static [&'static Statement] = &[&LIST, &SEARCH_FLOOR];
     const LOGGED: Option<&'static [&'static str]> = Some(&["next"]);
 
     type Report = ListReport;
 
-    async fn run(&self, service: &Service) -> Result<ListReport, Error> {
+    async fn run(&self, service: &Service) -> Result<ListReport> {
         let client = service.looking().await?;
         page(service, &client, self, None, true).await
     }
@@ -217,21 +215,21 @@ impl Service {
     ///
     /// # Errors
     /// As of [`ListRequest`]. An unknown kind is only refused once all events have been searched.
-    pub async fn search(&self, wanted: &ListRequest) -> Result<SearchReport, Error> {
+    pub async fn search(&self, request: &ListRequest) -> Result<SearchReport> {
         let client = self.looking_with(BY_INDEX).await?;
-        let floor: Option<Floor> = match wanted.is_searched(wanted.status()?) {
+        let floor: Option<Floor> = match request.is_searched(request.status()?) {
             // It reaches all events, or finds by an index those that match.
             (false, false) => None,
             (live, logged) => {
                 let values: &[&(dyn ToSql + Sync)] =
-                    &[&wanted.before, &live, &logged, &i64::from(SEARCHED)];
+                    &[&request.before, &live, &logged, &i64::from(SEARCHED)];
                 document(&client, &SEARCH_FLOOR, values).await?
             }
         };
-        let is_all = floor.is_none() && wanted.before.is_none();
+        let is_all = floor.is_none() && request.before.is_none();
         // The event at the floor itself has not been looked at.
         let above = floor.as_ref().map(|floor| floor.id);
-        let page = page(self, &client, wanted, above, is_all).await?;
+        let page = page(self, &client, request, above, is_all).await?;
         let floor = floor.filter(|_| page.next.is_none());
         let below = floor.as_ref().map(|floor| floor.id.saturating_add(1));
         Ok(SearchReport {
@@ -251,12 +249,12 @@ impl Service {
 async fn page(
     service: &Service,
     client: &Client,
-    wanted: &ListRequest,
+    request: &ListRequest,
     above: Option<i64>,
     is_all: bool,
-) -> Result<ListReport, Error> {
-    let mut events = listed(client, wanted, above).await?;
-    if let (true, true, Some(kind)) = (is_all, events.is_empty(), &wanted.kind) {
+) -> Result<ListReport> {
+    let mut events = listed(client, request, above).await?;
+    if let (true, true, Some(kind)) = (is_all, events.is_empty(), &request.kind) {
         // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty
         // page.
         refuse_unknown(client, kind).await?;
@@ -267,26 +265,22 @@ async fn page(
             event["handled"] = Value::Bool(false);
         }
     }
-    let is_full = events.len() >= wanted.limit.unwrap_or(LISTED) as usize;
+    let is_full = events.len() >= request.limit.unwrap_or(LISTED) as usize;
     let last = events.last().and_then(|event| event["id"].as_i64());
     let next = last.filter(|_| is_full);
     Ok(ListReport { events, next })
 }
 
-async fn listed(
-    client: &Client,
-    wanted: &ListRequest,
-    above: Option<i64>,
-) -> Result<Vec<Value>, Error> {
-    let (since, since_ago) = Moment::parts(wanted.since);
-    let (until, until_ago) = Moment::parts(wanted.until);
+async fn listed(client: &Client, request: &ListRequest, above: Option<i64>) -> Result<Vec<Value>> {
+    let (since, since_ago) = Moment::parts(request.since);
+    let (until, until_ago) = Moment::parts(request.until);
     let values: &[&(dyn ToSql + Sync)] = &[
-        &wanted.status()?,
-        &wanted.kind,
-        &limit(wanted.limit)?,
-        &wanted.group,
-        &wanted.correlation,
-        &wanted.before,
+        &request.status()?,
+        &request.kind,
+        &limit(request.limit)?,
+        &request.group,
+        &request.correlation,
+        &request.before,
         &since,
         &since_ago,
         &until,
@@ -301,7 +295,7 @@ const MOST_NAMED: usize = 50;
 
 /// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most
 /// likely misspelled.
-async fn refuse_unknown(client: &Client, kind: &str) -> Result<(), Error> {
+async fn refuse_unknown(client: &Client, kind: &str) -> Result<()> {
     let kinds = registered(client).await?;
     if kinds.iter().any(|known| known == kind) {
         return Ok(());

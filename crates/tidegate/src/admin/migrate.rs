@@ -6,41 +6,30 @@ use crate::migrate::MigrateReport;
 /// Bring the schema up to date and register this program's kinds of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(after_help = "Example:\n  tidegate migrate --roles")]
+#[serde(default)]
 pub struct MigrateRequest {
     /// Also create the roles tidegate_publish, tidegate_drain, tidegate_pull, tidegate_operate, tidegate_read
     /// and tidegate_jobs, and grant their privileges.
     #[arg(long)]
-    #[serde(default)]
     pub roles: bool,
     /// Migrate even if only other programs have registered kinds in this queue; the programs then share it.
     #[arg(long)]
-    #[serde(default)]
     pub share: bool,
 }
 
-/// A migration's report with its action, as every answer has one.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Migrated {
-    /// Always `migrate`.
-    pub action: &'static str,
-    /// What was done.
-    #[serde(flatten)]
-    pub report: MigrateReport,
-}
+statements! {}
 
 impl Verb for MigrateRequest {
     const NAME: &'static str = "migrate";
 
-    type Report = Migrated;
+    type Report = MigrateReport;
 
-    async fn run(&self, service: &Service) -> Result<Migrated, Error> {
-        let report = service.migrate(*self).await?;
-        let action = Self::NAME;
-        Ok(Migrated { action, report })
+    async fn run(&self, service: &Service) -> Result<MigrateReport> {
+        service.migrate(*self).await
     }
 
     /// A migration is not a drain: it may take as long as the invocation.
-    fn on_all(&self, service: &Service, time: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, time: Option<Duration>) -> Result<Option<Duration>> {
         Ok(Some(time.unwrap_or(service.options.budget)))
     }
 }

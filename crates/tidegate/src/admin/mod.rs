@@ -30,12 +30,11 @@ use tokio_postgres::types::ToSql;
 
 pub use self::invocation::*;
 use self::program::{Failure, Service, within};
-use self::publish::{RECORD_PUBLISH, publish_by_hand};
 pub use self::selection::{Changed, Selection};
 use self::views::LIMIT;
 use crate::config::parse_duration;
 use crate::drain::Hooks;
-use crate::error::Error;
+use crate::error::{Error, Result};
 pub use crate::forget::{Subject, SubjectKeys, parse_subject};
 pub use crate::moment::{Moment, parse_moment, parse_time};
 pub use crate::periodic::CatchUp;
@@ -43,17 +42,6 @@ use crate::prometheus;
 use crate::queue;
 use crate::queue::{Queryable, Statement};
 pub use crate::status::{ExpiringKind, ServiceState, ServiceStatus};
-
-/// Declares a statement: its name in errors, the types of its parameters, and its text.
-macro_rules! statement {
-    ($name:ident = $label:literal($($parameter:ident),*): $text:expr) => {
-        static $name: Statement = Statement {
-            name: $label,
-            params: &[$(tokio_postgres::types::Type::$parameter),*],
-            text: $text,
-        };
-    };
-}
 
 /// Names the fields of a request that are its parts and, after `;`, its audit: as [`Verb::parts`] and
 /// [`Verb::audit`] do.
@@ -75,8 +63,6 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     const NAME: &'static str;
     /// The values of `action` in its report.
     const ACTIONS: &'static [&'static str] = &[Self::NAME];
-    /// Its own statements, for the tests that prepare each one and check who may run it.
-    const STATEMENTS: &'static [&'static Statement] = &[];
     /// The fields of its report that the log may have, because they name no person (I9). Without it, all
     /// fields but `order_risks`.
     const LOGGED: Option<&'static [&'static str]> = None;
@@ -104,15 +90,26 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the fields and what is allowed.
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Does it over this connection. That is all of most verbs; the others implement [`Verb::run`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
+    fn on(&self, _client: &impl Queryable) -> impl Future<Output = Result<Self::Report>> + Send {
+        let needs = format!("action: {} needs more than a connection", Self::NAME);
+        std::future::ready(Err(Error::Invalid(needs)))
     }
 
     /// Does it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-    fn run(&self, service: &Service) -> impl Future<Output = Result<Self::Report, Error>> + Send;
+    /// As [`Verb::on`].
+    fn run(&self, service: &Service) -> impl Future<Output = Result<Self::Report>> + Send {
+        async { self.on(&service.database.connect().await?).await }
+    }
 
     /// Does it for a caller who has this time, and is gone afterwards. A verb with a budget watches the time
     /// itself.
@@ -125,18 +122,14 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
         time: Option<Duration>,
         _hooks: Hooks,
     ) -> impl Future<Output = Result<Value, Failure>> + Send {
-        async move { answer(time, self.run(service)).await }
+        async move { answer::<Self>(time, self.run(service)).await }
     }
 
     /// Returns how long it may take on all of several databases; `None` if it needs one that is named.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field that is out of range.
-    fn on_all(
-        &self,
-        _service: &Service,
-        _time: Option<Duration>,
-    ) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, _service: &Service, _time: Option<Duration>) -> Result<Option<Duration>> {
         Ok(None)
     }
 }
@@ -211,7 +204,7 @@ macro_rules! walk {
         /// The statements of the verbs and views, for tests.
         #[doc(hidden)]
         pub fn statements() -> impl Iterator<Item = &'static Statement> {
-            static OF_VERBS: &[&[&Statement]] = &[$($($request::STATEMENTS,)+)* &[&RECORD_PUBLISH]];
+            static OF_VERBS: &[&[&Statement]] = &[$($file::ALL,)* publish::ALL];
             let all = OF_VERBS.iter().chain(&views::STATEMENTS);
             let all = all.chain(&crate::doctor::STATEMENTS).chain([&prometheus::ALL]);
             all.copied().flatten().copied()
@@ -222,7 +215,7 @@ macro_rules! walk {
             ///
             /// # Errors
             /// [`Error::Invalid`] names the field and what it must be.
-            pub fn read(action: &str, fields: Map<String, Value>) -> Result<Self, Error> {
+            pub fn read(action: &str, fields: Map<String, Value>) -> Result<Self> {
                 $($(if action == $request::NAME {
                     return invocation::read(fields).map(Self::$name);
                 })+)*
@@ -237,9 +230,9 @@ macro_rules! walk {
                 hooks: Hooks,
             ) -> Result<Value, Failure> {
                 match self {
-                    $($(Self::$name(wanted) => {
-                        let wanted = service.checked(wanted)?;
-                        Ok(fit(wanted.answer(service, time, hooks).await?, ANSWER_LIMIT))
+                    $($(Self::$name(request) => {
+                        let request = service.checked(request)?;
+                        Ok(fit(request.answer(service, time, hooks).await?, ANSWER_LIMIT))
                     })+)*
                     // The program itself limits the content and the length of this answer.
                     Self::Further { action, fields } => {
@@ -253,10 +246,10 @@ macro_rules! walk {
                 &self,
                 service: &Service,
                 time: Option<Duration>,
-            ) -> Result<Option<(&'static str, Duration)>, Error> {
+            ) -> Result<Option<(&'static str, Duration)>> {
                 match self {
-                    $($(Self::$name(wanted) => {
-                        let most = wanted.on_all(service, time)?;
+                    $($(Self::$name(request) => {
+                        let most = request.on_all(service, time)?;
                         Ok(most.map(|most| ($request::NAME, most)))
                     })+)*
                     Self::Further { .. } => Ok(None),
@@ -265,7 +258,6 @@ macro_rules! walk {
         }
 
         /// Returns what the log may have of the report of an action, as [`Verb::LOGGED`].
-        #[must_use]
         pub fn logged(action: &str) -> Option<&'static [&'static str]> {
             $($(if action == $request::NAME {
                 return $request::LOGGED;
@@ -295,10 +287,11 @@ mod prelude {
     pub(super) use tokio_postgres::types::ToSql;
 
     pub(super) use super::program::Service;
-    pub(super) use super::{Audit, Part, Verb, report, written};
+    pub(super) use super::{Audit, Part, Verb, given, report, written};
     pub(super) use crate::config::parse_duration;
-    pub(super) use crate::error::Error;
-    pub(super) use crate::queue::{Queryable, Statement};
+    pub(super) use crate::error::{Error, Result};
+    pub(super) use crate::queue::Queryable;
+    pub(super) use crate::queue::statement::statements;
 }
 
 /// A part of a request that several verbs have.
@@ -307,11 +300,11 @@ pub trait Part {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be.
-    fn read(&mut self, fields: &mut Fields) -> Result<(), Error>;
+    fn read(&mut self, fields: &mut Fields) -> Result<()>;
 }
 
 impl<T: DeserializeOwned> Part for T {
-    fn read(&mut self, fields: &mut Fields) -> Result<(), Error> {
+    fn read(&mut self, fields: &mut Fields) -> Result<()> {
         *self = fields.take()?;
         Ok(())
     }
@@ -394,6 +387,11 @@ fn length() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(bounds(&LIMIT))
 }
 
+/// Returns how many of these are given.
+fn given(flags: &[bool]) -> usize {
+    flags.iter().filter(|given| **given).count()
+}
+
 /// Parses the id of an event.
 fn event_id(text: &str) -> Result<i64, String> {
     let id = text.parse();
@@ -421,16 +419,30 @@ async fn report<R: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<R, Error> {
+) -> Result<R> {
     let answer = queue::document(client, statement, values).await;
     let report = answer.map_err(queue::refused)?;
     report.ok_or_else(|| Error::Unreadable(format!("{}: no row", statement.name)))
 }
 
-/// Returns the answer of work that has no budget, cut at `time`.
-async fn answer<T: Serialize>(
+/// Answers with a report, within `time` if the caller has a limit.
+async fn answer<V: Verb>(
     time: Option<Duration>,
-    work: impl Future<Output = Result<T, Error>>,
+    work: impl Future<Output = Result<V::Report>>,
 ) -> Result<Value, Failure> {
-    Ok(serde_json::to_value(within(time, work).await?)?)
+    Ok(document::<V>(&within(time, work).await?)?)
+}
+
+/// Returns a report of a verb as a JSON object, with the action's name.
+///
+/// # Errors
+/// [`Error::Unreadable`] when it cannot be written as JSON.
+pub fn document<V: Verb>(report: &V::Report) -> Result<Value> {
+    let document = serde_json::to_value(report);
+    let mut document = document.map_err(|error| Error::Unreadable(format!("report: {error}")))?;
+    if let Some(fields) = document.as_object_mut() {
+        // A verb of several actions says itself which one it was.
+        fields.entry("action").or_insert_with(|| V::NAME.into());
+    }
+    Ok(document)
 }

@@ -29,7 +29,6 @@ pub struct NoteRequest {
 
 /// The report of a note. For a dry run, what it would do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "note")]
 #[non_exhaustive]
 pub struct NoteReport {
     /// Whether this was a dry run, which changes nothing.
@@ -40,21 +39,20 @@ pub struct NoteReport {
     pub refused: Option<String>,
 }
 
-statement! { NOTE = "note"(INT8, TEXT, TEXT, TEXT, BOOL):
-"SELECT tidegate.note($1, $2, $3, $4, $5)::text" }
+statements! {
+    NOTE: "note" [INT8, TEXT, TEXT, TEXT, BOOL] = "SELECT tidegate.note($1, $2, $3, $4, $5)::text";
+}
 
 impl Verb for NoteRequest {
     const NAME: &'static str = "note";
-    const STATEMENTS: &'static [&'static Statement] = &[&NOTE];
 
     type Report = NoteReport;
 
     parts! { ; audit }
 
-    async fn run(&self, service: &Service) -> Result<NoteReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<NoteReport> {
         let Audit { reason, actor } = &self.audit;
-        let client = service.database.connect().await?;
         let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.text, reason, actor, &self.dry_run];
-        report(&client, &NOTE, values).await
+        report(client, &NOTE, values).await
     }
 }

@@ -30,8 +30,6 @@ pub struct ResumeRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[non_exhaustive]
 pub struct PauseReport {
-    /// `pause` or `resume`.
-    pub action: String,
     /// The kind.
     pub kind: String,
     /// Whether it is paused now.
@@ -40,25 +38,14 @@ pub struct PauseReport {
     pub changed: bool,
 }
 
-statement! { PAUSE = "pause"(TEXT, TEXT, TEXT):
-"SELECT tidegate.pause($1, $2, $3)::text" }
+statements! {
+    PAUSE: "pause" [TEXT, TEXT, TEXT] = "SELECT tidegate.pause($1, $2, $3)::text";
 
-statement! { RESUME = "resume"(TEXT, TEXT, TEXT):
-"SELECT tidegate.resume($1, $2, $3)::text" }
-
-impl PauseRequest {
-    /// Pauses the kind over this connection.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
-    pub async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
-        report(client, &PAUSE, &[&self.kind, &self.reason, &self.actor]).await
-    }
+    RESUME: "resume" [TEXT, TEXT, TEXT] = "SELECT tidegate.resume($1, $2, $3)::text";
 }
 
 impl Verb for PauseRequest {
     const NAME: &'static str = "pause";
-    const STATEMENTS: &'static [&'static Statement] = &[&PAUSE];
 
     type Report = PauseReport;
 
@@ -66,25 +53,13 @@ impl Verb for PauseRequest {
         Some(&mut self.actor)
     }
 
-    async fn run(&self, service: &Service) -> Result<PauseReport, Error> {
-        self.on(&service.database.connect().await?).await
-    }
-}
-
-impl ResumeRequest {
-    /// Resumes the kind over this connection.
-    ///
-    /// # Errors
-    /// As [`PauseRequest::on`].
-    pub async fn on(&self, client: &impl Queryable) -> Result<PauseReport, Error> {
-        let of = &self.of;
-        report(client, &RESUME, &[&of.kind, &of.reason, &of.actor]).await
+    async fn on(&self, client: &impl Queryable) -> Result<PauseReport> {
+        report(client, &PAUSE, &[&self.kind, &self.reason, &self.actor]).await
     }
 }
 
 impl Verb for ResumeRequest {
     const NAME: &'static str = "resume";
-    const STATEMENTS: &'static [&'static Statement] = &[&RESUME];
 
     type Report = PauseReport;
 
@@ -96,7 +71,8 @@ impl Verb for ResumeRequest {
         Some(&mut self.of.actor)
     }
 
-    async fn run(&self, service: &Service) -> Result<PauseReport, Error> {
-        self.on(&service.database.connect().await?).await
+    async fn on(&self, client: &impl Queryable) -> Result<PauseReport> {
+        let of = &self.of;
+        report(client, &RESUME, &[&of.kind, &of.reason, &of.actor]).await
     }
 }

@@ -72,7 +72,7 @@ impl PolicyRequest {
     ///
     /// # Errors
     /// [`Error::Invalid`] when `reset` names an unknown field, or a field that the request also sets.
-    fn change(&self) -> Result<Value, Error> {
+    fn change(&self) -> Result<Value> {
         let millis = |time: Option<Duration>| {
             time.map(|time| json!(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
         };
@@ -92,8 +92,8 @@ impl PolicyRequest {
             .collect();
         for name in &self.reset {
             // The command line writes them as its flags.
-            let wanted = name.replace('-', "_");
-            let Some((_, stored)) = FIELDS.iter().find(|(known, _)| *known == wanted) else {
+            let field = name.replace('-', "_");
+            let Some((_, stored)) = FIELDS.iter().find(|(known, _)| *known == field) else {
                 let known = FIELDS.map(|(name, _)| name).join(", ");
                 let why = format!("reset: must be of {known}, got {name:?}");
                 return Err(Error::Invalid(why));
@@ -115,7 +115,6 @@ impl PolicyRequest {
 
 /// The policy of a kind, after a change or without one. Times are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "policy")]
 #[non_exhaustive]
 pub struct PolicyReport {
     /// The kind.
@@ -130,12 +129,13 @@ pub struct PolicyReport {
     pub policy: Map<String, Value>,
 }
 
-statement! { SET_POLICY = "set_policy"(TEXT, TEXT, TEXT, TEXT):
-"SELECT tidegate.set_policy($1, $2::jsonb, $3, $4)::text" }
+statements! {
+    SET_POLICY: "set_policy" [TEXT, TEXT, TEXT, TEXT] =
+        "SELECT tidegate.set_policy($1, $2::jsonb, $3, $4)::text";
+}
 
 impl Verb for PolicyRequest {
     const NAME: &'static str = "policy";
-    const STATEMENTS: &'static [&'static Statement] = &[&SET_POLICY];
 
     type Report = PolicyReport;
 
@@ -143,15 +143,10 @@ impl Verb for PolicyRequest {
         Some(&mut self.actor)
     }
 
-    async fn run(&self, service: &Service) -> Result<PolicyReport, Error> {
-        let client = service.database.connect().await?;
+    async fn on(&self, client: &impl Queryable) -> Result<PolicyReport> {
         let change = self.change()?.to_string();
-        report(
-            &client,
-            &SET_POLICY,
-            &[&self.kind, &change, &self.reason, &self.actor],
-        )
-        .await
+        let values: &[&(dyn ToSql + Sync)] = &[&self.kind, &change, &self.reason, &self.actor];
+        report(client, &SET_POLICY, values).await
     }
 }
 
@@ -161,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_change_is_what_was_given_and_what_is_reset() {
-        let asked = PolicyRequest {
+        let request = PolicyRequest {
             attempts: Some(3),
             backoff: Some(Duration::from_secs(2)),
             reset: vec!["concurrency".to_owned()],
@@ -169,19 +164,19 @@ mod tests {
             ..PolicyRequest::default()
         };
         let stored = json!({"max_attempts": 3, "backoff_ms": 2000, "concurrency": null});
-        assert_eq!(asked.change().unwrap(), stored);
+        assert_eq!(request.change().unwrap(), stored);
         assert_eq!(PolicyRequest::default().change().unwrap(), json!({}));
         for (reset, reason, shown) in [
             (&["speed"][..], Some("r"), "reset: must be of attempts"),
             (&["attempts"], Some("r"), "reset: must not name attempts"),
             (&["concurrency"], None, "reason: must be given"),
         ] {
-            let asked = PolicyRequest {
+            let request = PolicyRequest {
                 reset: reset.iter().map(|name| (*name).to_owned()).collect(),
                 reason: reason.map(str::to_owned),
-                ..asked.clone()
+                ..request.clone()
             };
-            let refused = asked.change().unwrap_err().to_string();
+            let refused = request.change().unwrap_err().to_string();
             assert!(refused.contains(shown), "{refused}");
         }
     }

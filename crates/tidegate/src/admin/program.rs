@@ -20,19 +20,19 @@ use crate::connect::Database;
 use crate::dispatch::Dispatch;
 use crate::doctor::{Target, refuse_foreign};
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
-use crate::error::Error;
-use crate::event::{Event, NewEvent};
+use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::figures::Figures;
 use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
 use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, StoredSettings};
 use crate::policy::Policy;
-use crate::queue::{Declared, Published};
+use crate::queue::Declared;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 use crate::schedule::Schedule;
 use crate::seal;
-use crate::wake::{self, Waker};
+use crate::wake;
 
 /// A program: the handlers of its events, its own migrations and its own actions. A shell runs it.
 ///
@@ -59,26 +59,20 @@ use crate::wake::{self, Waker};
 ///
 /// let program = Program::new(|_settings| Ok(Handling));
 /// ```
+#[must_use = "nothing runs before it is started"]
 pub struct Program {
     origin: &'static str,
     kinds: &'static [&'static str],
     handlers: Box<MakeHandlers>,
     tables: Vec<Migrations>,
-    further: Vec<Further>,
+    further: Vec<(&'static str, Box<AnswerFurther>)>,
     intake: Option<Box<TakeIn>>,
     records: Option<Arc<dyn Records>>,
     policies: Vec<(&'static str, Policy)>,
 }
 
-type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync;
-type AnswerFurther =
-    dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync;
-
-/// An action that the program adds.
-struct Further {
-    name: &'static str,
-    answer: Box<AnswerFurther>,
-}
+type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>> + Send + Sync;
+type AnswerFurther = dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value>> + Send + Sync;
 
 /// The handlers of a program, without its event type.
 trait Drains: Send + Sync {
@@ -91,7 +85,7 @@ trait Drains: Send + Sync {
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
 
     /// Returns the program's periodic events.
-    fn schedules(&self) -> Result<Vec<Declared>, Error>;
+    fn schedules(&self) -> Result<Vec<Declared>>;
 }
 
 struct Typed<D>(Arc<D>);
@@ -107,7 +101,7 @@ impl<D: Dispatch> Drains for Typed<D> {
         drain_measured(database, self.0.clone(), options, hooks, figures).boxed()
     }
 
-    fn schedules(&self) -> Result<Vec<Declared>, Error> {
+    fn schedules(&self) -> Result<Vec<Declared>> {
         self.0.schedules().iter().map(Schedule::declared).collect()
     }
 }
@@ -116,7 +110,7 @@ impl Program {
     /// Creates a program. `handlers` builds the handlers from the settings, and returns [`Error::Config`]
     /// when a setting is wrong.
     pub fn new<D: Dispatch>(
-        handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
+        handlers: impl Fn(Lookup<'_>) -> Result<D> + Send + Sync + 'static,
     ) -> Self {
         Self {
             origin: std::any::type_name::<D>()
@@ -137,13 +131,11 @@ impl Program {
     }
 
     /// Returns the name of the crate that the handlers come from. The log may show more of that crate.
-    #[must_use]
     pub fn origin(&self) -> &'static str {
         self.origin
     }
 
     /// Adds tables of the program, which `migrate` creates next to the queue's.
-    #[must_use]
     pub fn tables(mut self, tables: Migrations) -> Self {
         self.tables.push(tables);
         self
@@ -151,7 +143,6 @@ impl Program {
 
     /// Sets how events of this kind are handled. `migrate` stores the policy. Operators can override each
     /// field with `tidegate policy`.
-    #[must_use]
     pub fn policy(mut self, kind: &'static str, policy: Policy) -> Self {
         self.policies.retain(|(known, _)| *known != kind);
         self.policies.push((kind, policy));
@@ -161,19 +152,16 @@ impl Program {
     /// Adds an action of the program, such as an intake for messages. A request `{"action": name, …}` is
     /// answered with the value that `answer` returns for the request's other fields. [`Error::Invalid`]
     /// reports what is wrong with them.
-    #[must_use]
     pub fn action<F>(
         mut self,
         name: &'static str,
         answer: impl Fn(Database, Value) -> F + Send + Sync + 'static,
     ) -> Self
     where
-        F: Future<Output = Result<Value, Error>> + Send + 'static,
+        F: Future<Output = Result<Value>> + Send + 'static,
     {
-        self.further.push(Further {
-            name,
-            answer: Box::new(move |database, fields| answer(database, fields).boxed()),
-        });
+        let answer = move |database, fields| answer(database, fields).boxed();
+        self.further.push((name, Box::new(answer)));
         self
     }
 
@@ -210,7 +198,6 @@ impl Program {
     ///     })
     /// });
     /// ```
-    #[must_use]
     pub fn receive(
         mut self,
         intake: impl for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync + 'static,
@@ -221,7 +208,6 @@ impl Program {
 
     /// Adds the data about people in the program's own tables. `forget` removes it together with the events,
     /// and `cleanup` removes it when its retention is over.
-    #[must_use]
     pub fn records(mut self, records: impl Records + 'static) -> Self {
         self.records = Some(Arc::new(records));
         self
@@ -232,24 +218,20 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
+    pub fn start(self, lookup: Lookup<'_>) -> Result<Service> {
         let handlers = (self.handlers)(lookup)?;
         let one = deployment::one_of(lookup)?;
         Arc::new(self).serve(&*one, handlers)
     }
 
     /// Builds the service for the database that the settings name.
-    fn serve(
-        self: Arc<Self>,
-        lookup: Lookup<'_>,
-        handlers: Arc<dyn Drains>,
-    ) -> Result<Service, Error> {
+    fn serve(self: Arc<Self>, lookup: Lookup<'_>, handlers: Arc<dyn Drains>) -> Result<Service> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
         // Handlers that wait for a service need no connection. Eight connections serve the others.
         let database = Database::from_settings(lookup, options.concurrency.min(8))?;
-        let further: Vec<&'static str> = self.further.iter().map(|action| action.name).collect();
+        let further: Vec<&'static str> = self.further.iter().map(|(name, _)| *name).collect();
         Ok(Service {
             database,
             options,
@@ -305,9 +287,6 @@ pub enum Failure {
     /// Anything else.
     #[error(transparent)]
     Other(#[from] Error),
-    /// The report could not be serialized.
-    #[error("report: {0}")]
-    Report(#[from] serde_json::Error),
 }
 
 impl Service {
@@ -329,12 +308,12 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
-    pub async fn run<V: Verb>(&self, verb: &V) -> Result<V::Report, Error> {
+    pub async fn run<V: Verb>(&self, verb: &V) -> Result<V::Report> {
         self.checked(verb)?.run(self).await
     }
 
     /// Checks a request. Returns it with the operator's name of the settings if it has none itself.
-    pub(super) fn checked<V: Verb>(&self, verb: &V) -> Result<V, Error> {
+    pub(super) fn checked<V: Verb>(&self, verb: &V) -> Result<V> {
         let mut verb = verb.clone();
         if let Some(actor) = verb.actor().filter(|actor| actor.is_none()) {
             actor.clone_from(&self.actor);
@@ -372,17 +351,13 @@ impl Service {
         options: &DrainOptions,
         hooks: Hooks,
     ) -> Result<DrainReport, DrainError> {
-        let Some(metrics) = &self.metrics else {
-            return self
-                .handlers
-                .drain(&self.database, options, hooks, None)
-                .await;
-        };
         let (shown, figures) = oneshot::channel();
-        let drained = self
-            .handlers
-            .drain(&self.database, options, hooks, Some(shown))
-            .await;
+        let shown = self.metrics.is_some().then_some(shown);
+        let drained = self.handlers.drain(&self.database, options, hooks, shown);
+        let drained = drained.await;
+        let Some(metrics) = &self.metrics else {
+            return drained;
+        };
         // A drain that was refused has no figures.
         let figures = figures.await.unwrap_or_default();
         let (report, succeeded) = match &drained {
@@ -403,7 +378,7 @@ impl Service {
         &self,
         options: &CleanupOptions,
         hooks: CleanupHooks,
-    ) -> Result<CleanupReport, Error> {
+    ) -> Result<CleanupReport> {
         let records = self.program.records.clone();
         let hooks = CleanupHooks { records, ..hooks };
         retention::cleanup(&self.database, options, hooks).await
@@ -414,7 +389,7 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when this process may not receive, or when the program has no intake.
-    pub fn receiver(&self) -> Result<Receiver<'_>, Error> {
+    pub fn receiver(&self) -> Result<Receiver<'_>> {
         self.actions.check("receive")?;
         match &self.program.intake {
             Some(intake) => Ok(Receiver::new(&self.database, intake.as_ref())),
@@ -428,16 +403,12 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is no such action; otherwise the action's own errors.
-    pub async fn further(&self, action: &str, fields: Value) -> Result<Value, Error> {
-        let Some(further) = self
-            .program
-            .further
-            .iter()
-            .find(|known| known.name == action)
-        else {
+    pub async fn further(&self, action: &str, fields: Value) -> Result<Value> {
+        let mut known = self.program.further.iter();
+        let Some((_, answer)) = known.find(|(name, _)| *name == action) else {
             return Err(Error::Invalid(format!("action: there is no {action:?}")));
         };
-        (further.answer)(self.database.clone(), fields).await
+        answer(self.database.clone(), fields).await
     }
 
     /// Brings the schemas of the queue and of the program up to date. With `roles`, it also creates the
@@ -446,15 +417,15 @@ impl Service {
     /// # Errors
     /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does
     /// not ask to share it.
-    pub async fn migrate(&self, wanted: MigrateRequest) -> Result<MigrateReport, Error> {
-        if !wanted.share {
+    pub async fn migrate(&self, request: MigrateRequest) -> Result<MigrateReport> {
+        if !request.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
         }
         let mut migrate = Migrate::new(&self.database, self.program.kinds)
             .tables(&self.program.tables)
             .policies(&self.program.policies)
             .stored(self.stored);
-        if wanted.roles {
+        if request.roles {
             migrate = migrate.with_roles();
         }
         // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.
@@ -466,44 +437,9 @@ impl Service {
     /// Wakes the function that `TIDEGATE_WAKE` names, if no drain is at work. Call it after the commit of a
     /// publish. A failure is only logged, because the publish is not affected.
     pub async fn wake(&self) {
-        if let Some(waker) = self.waker()
-            && let Err(error) = waker.wake().await
-        {
-            tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
+        if let Some(starter) = &self.wakes {
+            wake::wake_quietly(&self.database, &**starter).await;
         }
-    }
-
-    /// Returns the waker of the function that `TIDEGATE_WAKE` names.
-    fn waker(&self) -> Option<Waker> {
-        let starter = self.wakes.clone()?;
-        Some(Waker::new(self.database.clone(), starter))
-    }
-
-    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the
-    /// event is delayed. The event has the program's attempt limit, unless it sets its own.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database
-    /// fails.
-    pub async fn publish_by_hand(
-        &self,
-        event: NewEvent,
-        reason: &str,
-        actor: Option<&String>,
-    ) -> Result<Published, Error> {
-        let event = match self.stored.max_attempts {
-            Some(attempts) if event.max_attempts.is_none() => event.max_attempts(attempts),
-            _ => event,
-        };
-        event.check()?;
-        let actor = actor.or(self.actor.as_ref());
-        let mut client = self.database.connect().await?;
-        let published =
-            super::publish_by_hand(&mut client, &event, reason, actor.map(String::as_str)).await?;
-        if event.delay.is_none() {
-            self.wake().await;
-        }
-        Ok(published)
     }
 }
 
@@ -525,8 +461,8 @@ pub(super) fn overrun(time: Duration) -> Duration {
 /// Cuts work that has no budget of its own, because its caller is gone after `time`.
 pub(super) async fn within<T>(
     time: Option<Duration>,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
     match time {
         Some(limit) => Error::within("invocation", limit, work).await,
         None => work.await,
@@ -543,7 +479,6 @@ pub fn log_panics() {
 }
 
 /// Returns a receiver that turns true at SIGTERM or Ctrl-C, which ends a run as the end of its budget would.
-#[must_use]
 pub fn stopped_by_signal() -> watch::Receiver<bool> {
     let (stop, stopped) = watch::channel(false);
     let signal = stop_signal();

@@ -1,38 +1,50 @@
 //! Publishes an event for an operator. It is no verb: the console shows it, and the command line publishes as
 //! programs do.
 
-use tokio_postgres::Client;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 
-use crate::error::Error;
+use super::program::Service;
+use crate::error::{Error, Result};
 use crate::event::NewEvent;
-use crate::queue::Statement;
+use crate::queue::statement::statements;
 use crate::queue::{Published, publish, query, refused};
 
-/// Records in the audit that an operator has published an event, in the same transaction.
-pub(super) static RECORD_PUBLISH: Statement = Statement {
-    name: "record_publish",
-    params: &[Type::INT8, Type::TEXT, Type::TEXT],
-    text: "SELECT tidegate.record_publish($1, $2, $3)",
-};
+statements! {
+    /// Records in the audit that an operator has published an event, in the same transaction.
+    RECORD_PUBLISH: "record_publish" [INT8, TEXT, TEXT] = "SELECT tidegate.record_publish($1, $2, $3)";
+}
 
-/// Publishes an event for an operator, in a transaction with its audit row. A duplicate is not recorded.
-///
-/// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-pub(super) async fn publish_by_hand(
-    client: &mut Client,
-    event: &NewEvent,
-    reason: &str,
-    actor: Option<&str>,
-) -> Result<Published, Error> {
-    let transaction = client.transaction().await.map_err(Error::at("begin"))?;
-    let published = publish(&transaction, event).await?;
-    if published.created {
-        let values: &[&(dyn ToSql + Sync)] = &[&published.id, &reason, &actor];
-        let recorded = query(&transaction, &RECORD_PUBLISH, values).await;
-        recorded.map_err(refused)?;
+impl Service {
+    /// Publishes an event for an operator, with an audit row, and wakes the function that drains, unless the
+    /// event is delayed. The event has the program's attempt limit, unless it sets its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the event, the reason or the actor; when the database
+    /// fails.
+    pub async fn publish_by_hand(
+        &self,
+        event: NewEvent,
+        reason: &str,
+        actor: Option<&String>,
+    ) -> Result<Published> {
+        let event = match self.stored.max_attempts {
+            Some(attempts) if event.max_attempts.is_none() => event.max_attempts(attempts),
+            _ => event,
+        };
+        event.check()?;
+        let mut client = self.database.connect().await?;
+        let transaction = client.transaction().await.map_err(Error::at("begin"))?;
+        let published = publish(&transaction, &event).await?;
+        if published.created {
+            let actor = actor.or(self.actor.as_ref());
+            let values: &[&(dyn ToSql + Sync)] = &[&published.id, &reason, &actor];
+            let recorded = query(&transaction, &RECORD_PUBLISH, values).await;
+            recorded.map_err(refused)?;
+        }
+        transaction.commit().await.map_err(Error::at("commit"))?;
+        if event.delay.is_none() {
+            self.wake().await;
+        }
+        Ok(published)
     }
-    transaction.commit().await.map_err(Error::at("commit"))?;
-    Ok(published)
 }

@@ -10,6 +10,7 @@ use super::{Moment, Skipped, parse_moment};
 #[command(
     after_help = "Example:\n  tidegate replay --kind order_placed --status FAILED --since 2h --reason 'the carrier was down' --dry-run"
 )]
+#[serde(default)]
 pub struct ReplayRequest {
     /// Ids of events, up to 10000.
     #[arg(long = "id", value_name = "ID", num_args = 1..)]
@@ -26,30 +27,27 @@ pub struct ReplayRequest {
     /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago.
     #[arg(long, value_parser = parse_moment)]
-    #[serde(default, deserialize_with = "written")]
+    #[serde(deserialize_with = "written")]
     pub since: Option<Moment>,
     /// Only events that ended before this time, written like --since.
     #[arg(long, value_parser = parse_moment)]
-    #[serde(default, deserialize_with = "written")]
+    #[serde(deserialize_with = "written")]
     pub until: Option<Moment>,
     /// Maximum number of events to replay, 1 to 100000, lowest ids first [default: 10000].
     #[arg(long)]
     pub limit: Option<i64>,
     /// Change nothing; only report what would be done.
     #[arg(long)]
-    #[serde(default)]
     pub dry_run: bool,
     /// With a filter: include events that were replayed before, are replays themselves, or were cancelled.
     #[arg(long)]
-    #[serde(default)]
     pub again: bool,
     /// Run only handlers that failed or did not finish, and keep the results of the others.
     #[arg(long)]
-    #[serde(default)]
     pub failed_handlers_only: bool,
     /// New deadline, counted from now, for events whose old one has passed, such as 1h.
     #[arg(long, value_parser = parse_duration)]
-    #[serde(default, deserialize_with = "written")]
+    #[serde(deserialize_with = "written")]
     pub expires_in: Option<Duration>,
     /// Digest from a dry run with --json: replay only if exactly the events of that dry run would be
     /// replayed.
@@ -68,7 +66,6 @@ fn upper(text: &str) -> Result<String, String> {
 
 /// The report of a replay. For a dry run, what the replay would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "replay")]
 #[non_exhaustive]
 pub struct ReplayReport {
     /// Whether this was a dry run, which changes nothing.
@@ -160,22 +157,25 @@ pub struct OvertakenGroup {
     pub last_finished_at: String,
 }
 
-// A time is either an instant or a number of seconds ago.
-statement! { REPLAY = "replay"(INT8_ARRAY, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT8, BOOL, BOOL, BOOL, FLOAT8, TEXT, TEXT):
-"\
+statements! {
+    /// A time is either an instant or a number of seconds ago.
+    REPLAY: "replay" [INT8_ARRAY, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT8, BOOL, BOOL, BOOL, FLOAT8, TEXT, TEXT] = "\
 SELECT tidegate.replay(ids => $1, kind => $2, status => $3,
                        since => coalesce($4, clock_timestamp() - make_interval(secs => $5)),
                        until => coalesce($6, clock_timestamp() - make_interval(secs => $7)),
                        reason => $8, actor => $9, \"limit\" => $10, dry_run => $11, again => $12,
                        failed_handlers_only => $13, expires_in => make_interval(secs => $14),
-                       code => $15, digest => $16)::text" }
+                       code => $15, digest => $16)::text";
+}
 
-impl ReplayRequest {
-    /// Publishes the events again over this connection.
-    ///
-    /// # Errors
-    /// As [`Verb::run`].
-    pub async fn on(&self, client: &impl Queryable) -> Result<ReplayReport, Error> {
+impl Verb for ReplayRequest {
+    const NAME: &'static str = "replay";
+
+    type Report = ReplayReport;
+
+    parts! { ; audit }
+
+    async fn on(&self, client: &impl Queryable) -> Result<ReplayReport> {
         let (since, since_ago) = Moment::parts(self.since);
         let (until, until_ago) = Moment::parts(self.until);
         let expires_in = self.expires_in.as_ref().map(Duration::as_secs_f64);
@@ -198,18 +198,5 @@ impl ReplayRequest {
             &self.digest,
         ];
         report(client, &REPLAY, values).await
-    }
-}
-
-impl Verb for ReplayRequest {
-    const NAME: &'static str = "replay";
-    const STATEMENTS: &'static [&'static Statement] = &[&REPLAY];
-
-    type Report = ReplayReport;
-
-    parts! { ; audit }
-
-    async fn run(&self, service: &Service) -> Result<ReplayReport, Error> {
-        self.on(&service.database.connect().await?).await
     }
 }

@@ -18,7 +18,6 @@ pub struct RequeueRequest {
 
 /// The report of a requeue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "requeue")]
 #[non_exhaustive]
 pub struct RequeueReport {
     /// How many events now wait for the next drain.
@@ -33,30 +32,19 @@ pub struct RequeueReport {
     pub skipped: Vec<Skipped>,
 }
 
-statement! { REQUEUE = "requeue"(INT8_ARRAY, TEXT, TEXT):
-"SELECT tidegate.requeue($1, $2, $3)::text" }
-
-impl RequeueRequest {
-    /// Ends the leases of the events over this connection. Their workers can no longer finalize anything
-    /// (D14).
-    ///
-    /// # Errors
-    /// As [`Verb::run`].
-    pub async fn on(&self, client: &impl Queryable) -> Result<RequeueReport, Error> {
-        let Audit { reason, actor } = &self.audit;
-        report(client, &REQUEUE, &[&self.ids, reason, actor]).await
-    }
+statements! {
+    REQUEUE: "requeue" [INT8_ARRAY, TEXT, TEXT] = "SELECT tidegate.requeue($1, $2, $3)::text";
 }
 
 impl Verb for RequeueRequest {
     const NAME: &'static str = "requeue";
-    const STATEMENTS: &'static [&'static Statement] = &[&REQUEUE];
 
     type Report = RequeueReport;
 
     parts! { ; audit }
 
-    async fn run(&self, service: &Service) -> Result<RequeueReport, Error> {
-        self.on(&service.database.connect().await?).await
+    async fn on(&self, client: &impl Queryable) -> Result<RequeueReport> {
+        let Audit { reason, actor } = &self.audit;
+        report(client, &REQUEUE, &[&self.ids, reason, actor]).await
     }
 }

@@ -32,36 +32,34 @@ pub struct RescheduleRequest {
 /// set, and at least one of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[group(required = true, multiple = true)]
+#[serde(default)]
 pub struct Start {
     /// Start the events at the next drain.
     #[arg(long, conflicts_with_all = ["delay", "available_at"])]
-    #[serde(default)]
     pub now: bool,
     /// Start the events this long from now, such as 30s or 2h.
     #[arg(long, value_parser = parse_duration, conflicts_with = "available_at")]
-    #[serde(default, deserialize_with = "written")]
+    #[serde(deserialize_with = "written")]
     pub delay: Option<Duration>,
     /// Start the events at this time, such as 2027-01-31T12:00:00Z.
     #[arg(long = "at", value_name = "TIME", value_parser = parse_time)]
-    #[serde(default, deserialize_with = "written")]
+    #[serde(deserialize_with = "written")]
     pub available_at: Option<SystemTime>,
     /// Set the deadline this long from now, such as 1h; events that have not started by then never start.
     #[arg(long, value_parser = parse_duration, conflicts_with_all = ["expires_at", "no_deadline"])]
-    #[serde(default, deserialize_with = "written")]
+    #[serde(deserialize_with = "written")]
     pub expires_in: Option<Duration>,
     /// Set the deadline to this time, such as 2027-01-31T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "no_deadline")]
-    #[serde(default, deserialize_with = "written")]
+    #[serde(deserialize_with = "written")]
     pub expires_at: Option<SystemTime>,
     /// Remove the deadline.
     #[arg(long)]
-    #[serde(default)]
     pub no_deadline: bool,
 }
 
 /// The report of a reschedule. For a dry run, what it would reschedule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "reschedule")]
 #[non_exhaustive]
 pub struct RescheduleReport {
     /// How many events have a new start time or a new deadline.
@@ -79,34 +77,30 @@ pub struct RescheduleReport {
     pub changed: Changed,
 }
 
-// A time is either an instant or a number of seconds from now.
-statement! { RESCHEDULE = "reschedule"(INT8_ARRAY, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT4, INT8, BOOL, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, BOOL):
-concat!(
-    "SELECT tidegate.reschedule(",
-    selected!(),
-    ",
+statements! {
+    /// A time is either an instant or a number of seconds from now.
+    RESCHEDULE: "reschedule" [INT8_ARRAY, TEXT, TEXT, TEXT, TEXT, TEXT, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT, TEXT, INT4, INT8, BOOL, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, BOOL] =
+        concat!("SELECT tidegate.reschedule(", selected!(), ",
        available_at => coalesce($16, clock_timestamp() + make_interval(secs => $17)),
        expires_at => coalesce($18, clock_timestamp() + make_interval(secs => $19)),
-       no_deadline => $20)::text"
-) }
+       no_deadline => $20)::text");
+}
 
 impl Verb for RescheduleRequest {
     const NAME: &'static str = "reschedule";
-    const STATEMENTS: &'static [&'static Statement] = &[&RESCHEDULE];
 
     type Report = RescheduleReport;
 
     parts! { select, start; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let start = &self.start;
-        let given = |what: [bool; 3]| what.iter().filter(|given| **given).count();
-        let starts = given([
+        let starts = given(&[
             start.now,
             start.delay.is_some(),
             start.available_at.is_some(),
         ]);
-        let ends = given([
+        let ends = given(&[
             start.no_deadline,
             start.expires_in.is_some(),
             start.expires_at.is_some(),
@@ -126,7 +120,7 @@ impl Verb for RescheduleRequest {
         Err(Error::Invalid(refused.to_owned()))
     }
 
-    async fn run(&self, service: &Service) -> Result<RescheduleReport, Error> {
+    async fn run(&self, service: &Service) -> Result<RescheduleReport> {
         let start = &self.start;
         let delay = start.delay.map(|delay| delay.as_secs_f64());
         let from_now = delay.or(start.now.then_some(0.0));

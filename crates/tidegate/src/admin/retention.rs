@@ -72,7 +72,6 @@ pub struct KindRetention {
 
 /// How long finished events are kept, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct KindsReport {
     /// All kinds, or the requested one.
@@ -81,7 +80,6 @@ pub struct KindsReport {
 
 /// What a change of retention did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct RetentionReport {
     /// The current retention of the kind.
@@ -108,17 +106,17 @@ pub struct RedateReport {
     pub stop_reason: CleanupStop,
 }
 
-statement! { RETENTIONS = "retentions"(TEXT):
-"\
+statements! {
+    RETENTIONS: "retentions" [TEXT] = "\
 SELECT jsonb_build_object('kind', k.kind, 'retention_completed', k.retention_completed::text, 'retention_failed', k.retention_failed::text,
            'retention_completed_ms', (extract(epoch FROM k.retention_completed) * 1000)::int8,
            'retention_failed_ms', (extract(epoch FROM k.retention_failed) * 1000)::int8)::text
-  FROM tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind" }
+  FROM tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind";
 
-// In days and seconds. Null leaves it unchanged.
-statement! { SET_RETENTION = "set_retention"(TEXT, INT4, FLOAT8, INT4, FLOAT8, TEXT, TEXT):
-"\
-SELECT FROM tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5), $6, $7)" }
+    /// In days and seconds. Null leaves it unchanged.
+    SET_RETENTION: "set_retention" [TEXT, INT4, FLOAT8, INT4, FLOAT8, TEXT, TEXT] = "\
+SELECT FROM tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5), $6, $7)";
+}
 
 impl RetentionRequest {
     /// Whether it changes anything.
@@ -126,7 +124,7 @@ impl RetentionRequest {
         self.completed.is_some() || self.failed.is_some() || self.apply
     }
 
-    async fn kinds(&self, client: &Client) -> Result<Vec<KindRetention>, Error> {
+    async fn kinds(&self, client: &Client) -> Result<Vec<KindRetention>> {
         let kinds = documents(client, &RETENTIONS, &[&self.kind]).await?;
         match &self.kind {
             Some(kind) if kinds.is_empty() => Err(Error::Invalid(format!(
@@ -137,7 +135,7 @@ impl RetentionRequest {
     }
 
     /// Sets how long finished events are kept, from now on.
-    async fn set(&self, client: &Client) -> Result<(), Error> {
+    async fn set(&self, client: &Client) -> Result<()> {
         let (completed_days, completed_rest) = self.completed.map(in_days).unzip();
         let (failed_days, failed_rest) = self.failed.map(in_days).unzip();
         let values: &[&(dyn ToSql + Sync)] = &[
@@ -155,7 +153,7 @@ impl RetentionRequest {
     }
 
     /// Applies the current retention to events that have already finished.
-    async fn redate(&self, client: &Client, budget: Duration) -> Result<RedateReport, Error> {
+    async fn redate(&self, client: &Client, budget: Duration) -> Result<RedateReport> {
         let budget = self.budget.unwrap_or(budget);
         let mut steps = Steps::new(budget, None);
         let mut rows = 0;
@@ -188,7 +186,6 @@ fn in_days(time: Duration) -> (i32, f64) {
 
 impl Verb for RetentionRequest {
     const NAME: &'static str = "retention";
-    const STATEMENTS: &'static [&'static Statement] = &[&RETENTIONS, &SET_RETENTION];
 
     type Report = Retention;
 
@@ -196,7 +193,7 @@ impl Verb for RetentionRequest {
         Some(&mut self.actor)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let lacking = match (&self.kind, &self.reason) {
             (None, _) if self.changes() => "kind",
             (_, None) if self.changes() => "reason",
@@ -206,7 +203,7 @@ impl Verb for RetentionRequest {
         Err(Error::Invalid(text))
     }
 
-    async fn run(&self, service: &Service) -> Result<Retention, Error> {
+    async fn run(&self, service: &Service) -> Result<Retention> {
         let client = service.database.connect().await?;
         if !self.changes() {
             let kinds = self.kinds(&client).await?;
@@ -232,14 +229,14 @@ impl Verb for RetentionRequest {
     ) -> Result<Value, Failure> {
         // Applying it watches its own time, as a cleanup does.
         let Some(most) = time.filter(|_| self.apply) else {
-            return answer(time, self.run(service)).await;
+            return answer::<Self>(time, self.run(service)).await;
         };
         let budget = self.budget.unwrap_or(service.options.budget).min(most);
-        let wanted = Self {
+        let request = Self {
             budget: Some(budget),
             ..self.clone()
         };
-        answer(Some(overrun(most)), wanted.run(service)).await
+        answer::<Self>(Some(overrun(most)), request.run(service)).await
     }
 }
 

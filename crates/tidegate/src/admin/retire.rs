@@ -18,40 +18,32 @@ pub struct RetireRequest {
 
 /// The report of a retirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "retire")]
 #[non_exhaustive]
 pub struct RetireReport {
     /// The kind.
     pub kind: String,
 }
 
-statement! { RETIRE = "retire"(TEXT, TEXT, TEXT):
-"SELECT tidegate.retire($1, $2, $3)::text" }
-
-impl RetireRequest {
-    /// Removes the kind over this connection, without asking whether this program handles it. A migration of
-    /// a program that does registers it again.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the kind is not registered or has live events; otherwise the database's error.
-    pub async fn on(&self, client: &impl Queryable) -> Result<RetireReport, Error> {
-        let Audit { reason, actor } = &self.audit;
-        report(client, &RETIRE, &[&self.kind, reason, actor]).await
-    }
+statements! {
+    RETIRE: "retire" [TEXT, TEXT, TEXT] = "SELECT tidegate.retire($1, $2, $3)::text";
 }
 
 impl Verb for RetireRequest {
     const NAME: &'static str = "retire";
-    const STATEMENTS: &'static [&'static Statement] = &[&RETIRE];
 
     type Report = RetireReport;
 
     parts! { ; audit }
 
-    async fn run(&self, service: &Service) -> Result<RetireReport, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<RetireReport> {
+        let Audit { reason, actor } = &self.audit;
+        report(client, &RETIRE, &[&self.kind, reason, actor]).await
+    }
+
+    async fn run(&self, service: &Service) -> Result<RetireReport> {
         if service.handled().contains(&self.kind.as_str()) {
-            let wanted = "must be one that this program does not handle";
-            let text = format!("kind: {wanted}, got {:?}", self.kind);
+            let other = "must be one that this program does not handle";
+            let text = format!("kind: {other}, got {:?}", self.kind);
             return Err(Error::Invalid(text));
         }
         self.on(&service.database.connect().await?).await

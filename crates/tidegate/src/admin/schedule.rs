@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::prelude::*;
 use super::{CatchUp, json_argument};
 use crate::periodic::Periodic;
+use crate::queue::with_declared;
 use crate::schedule;
 
 /// Create, change, pause, resume or remove a periodic event, or publish it now.
@@ -33,25 +34,22 @@ pub struct ScheduleRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[group(required = true, multiple = false)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[serde(default)]
 pub struct ScheduleAction {
     /// Create or replace the schedule, with events of this kind; the kind must be registered.
     #[arg(long)]
     pub kind: Option<String>,
     /// Stop publishing; slots that pass meanwhile are skipped.
     #[arg(long)]
-    #[serde(default)]
     pub pause: bool,
     /// Publish again, from the next slot on.
     #[arg(long)]
-    #[serde(default)]
     pub resume: bool,
     /// Remove the schedule; one that a program declares cannot be removed.
     #[arg(long)]
-    #[serde(default)]
     pub remove: bool,
     /// Publish its event now, in addition to its slots.
     #[arg(long)]
-    #[serde(default)]
     pub run: bool,
 }
 
@@ -102,7 +100,6 @@ fn payload(argument: &str) -> Result<Value, String> {
 
 /// The report of a change of a schedule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "schedule")]
 #[non_exhaustive]
 pub struct ScheduleChange {
     /// The schedule.
@@ -122,57 +119,42 @@ pub struct ScheduleChange {
     pub next_at: Option<String>,
 }
 
-statement! { SET = "set_schedule"(TEXT, TEXT, TEXT, TEXT, FLOAT8, TEXT, TEXT, FLOAT8, TEXT, TEXT, TEXT):
-"SELECT tidegate.set_schedule($1, $2, $3::json, $4, make_interval(secs => $5), $6, $7, make_interval(secs => $8), $9, $10, $11)::text" }
+statements! {
+    SET: "set_schedule" [TEXT, TEXT, TEXT] =
+        with_declared!("SELECT tidegate.set_schedule(", ", $2, $3)::text");
 
-statement! { PAUSE = "pause_schedule"(TEXT, TEXT, TEXT):
-"SELECT tidegate.pause_schedule($1, $2, $3)::text" }
+    PAUSE: "pause_schedule" [TEXT, TEXT, TEXT] = "SELECT tidegate.pause_schedule($1, $2, $3)::text";
 
-statement! { RESUME = "resume_schedule"(TEXT, TEXT, TEXT):
-"SELECT tidegate.resume_schedule($1, $2, $3)::text" }
+    RESUME: "resume_schedule" [TEXT, TEXT, TEXT] = "SELECT tidegate.resume_schedule($1, $2, $3)::text";
 
-statement! { REMOVE = "remove_schedule"(TEXT, TEXT, TEXT):
-"SELECT tidegate.remove_schedule($1, $2, $3)::text" }
+    REMOVE: "remove_schedule" [TEXT, TEXT, TEXT] = "SELECT tidegate.remove_schedule($1, $2, $3)::text";
 
-statement! { RUN = "run_schedule"(TEXT, TEXT, TEXT):
-"SELECT tidegate.run_schedule($1, $2, $3)::text" }
+    RUN: "run_schedule" [TEXT, TEXT, TEXT] = "SELECT tidegate.run_schedule($1, $2, $3)::text";
+}
 
 impl Recurring {
-    /// Checks what the database cannot check, and returns the first slot from now on.
-    fn first(&self) -> Result<String, Error> {
-        schedule::check(&Periodic {
+    fn periodic(&self) -> Periodic {
+        Periodic {
             cron: self.cron.clone(),
             every: self.every,
             time_zone: self.time_zone.clone(),
+            group: self.group.clone(),
             start_within: self.start_within,
-            ..Periodic::default()
-        })
+            catch_up: self.catch_up.unwrap_or_default(),
+        }
     }
 }
 
 impl ScheduleRequest {
-    async fn set(&self, service: &Service, kind: &str) -> Result<ScheduleChange, Error> {
-        let request = &self.recurring;
-        let next_at = request.first()?;
-        let payload = request.payload.as_ref().map(ToString::to_string);
+    async fn set(&self, client: &impl Queryable, kind: &str) -> Result<ScheduleChange> {
+        let periodic = self.recurring.periodic();
+        let next_at = schedule::check(&periodic)?;
+        let payload = self.recurring.payload.as_ref().map(ToString::to_string);
         let payload = schedule::sealed(kind, payload).await?;
-        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        let declared = schedule::declared(&self.name, kind, payload, &periodic).text()?;
         let Audit { reason, actor } = &self.audit;
-        let values: &[&(dyn ToSql + Sync)] = &[
-            &self.name,
-            &kind,
-            &payload,
-            &request.cron,
-            &seconds(request.every),
-            &request.time_zone.as_deref().unwrap_or("UTC"),
-            &request.group,
-            &seconds(request.start_within),
-            &request.catch_up.unwrap_or_default().as_str(),
-            reason,
-            actor,
-        ];
-        let client = service.database.connect().await?;
-        let change: ScheduleChange = report(&client, &SET, values).await?;
+        let values: &[&(dyn ToSql + Sync)] = &[&declared, reason, actor];
+        let change: ScheduleChange = report(client, &SET, values).await?;
         Ok(ScheduleChange {
             next_at: Some(next_at),
             ..change
@@ -182,17 +164,15 @@ impl ScheduleRequest {
 
 impl Verb for ScheduleRequest {
     const NAME: &'static str = "schedule";
-    const STATEMENTS: &'static [&'static Statement] = &[&SET, &PAUSE, &RESUME, &REMOVE, &RUN];
 
     type Report = ScheduleChange;
 
     parts! { change, recurring; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let what = &self.change;
         let is_set = what.kind.is_some();
-        let given = [is_set, what.pause, what.resume, what.remove, what.run];
-        let is_one = given.iter().filter(|given| **given).count() == 1;
+        let is_one = given(&[is_set, what.pause, what.resume, what.remove, what.run]) == 1;
         if is_one && (is_set || self.recurring == Recurring::default()) {
             return Ok(());
         }
@@ -200,18 +180,17 @@ impl Verb for ScheduleRequest {
         Err(Error::Invalid(text.to_owned()))
     }
 
-    async fn run(&self, service: &Service) -> Result<ScheduleChange, Error> {
+    async fn on(&self, client: &impl Queryable) -> Result<ScheduleChange> {
         let statement = match &self.change {
             ScheduleAction {
                 kind: Some(kind), ..
-            } => return self.set(service, kind).await,
+            } => return self.set(client, kind).await,
             ScheduleAction { pause: true, .. } => &PAUSE,
             ScheduleAction { resume: true, .. } => &RESUME,
             ScheduleAction { remove: true, .. } => &REMOVE,
             ScheduleAction { .. } => &RUN,
         };
         let Audit { reason, actor } = &self.audit;
-        let client = service.database.connect().await?;
-        report(&client, statement, &[&self.name, reason, actor]).await
+        report(client, statement, &[&self.name, reason, actor]).await
     }
 }

@@ -17,7 +17,6 @@ pub struct SchedulesRequest {
 
 /// The schedules of periodic events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "schedules")]
 #[non_exhaustive]
 pub struct SchedulesReport {
     /// Schedules that have stopped come first, then the others by their next slot.
@@ -66,8 +65,8 @@ pub struct ScheduleStatus {
     pub(crate) since_s: i64,
 }
 
-statement! { SCHEDULES = "schedules"(INT8):
-"\
+statements! {
+    SCHEDULES: "schedules" [INT8] = "\
 SELECT jsonb_build_object(
            'name', s.name, 'keeper', s.keeper, 'kind', s.kind, 'cron', s.cron,
            'every_ms', (extract(epoch FROM s.every) * 1000)::int8, 'time_zone', s.time_zone, 'group_key', s.group_key,
@@ -82,15 +81,15 @@ SELECT jsonb_build_object(
            'last_event_id', s.last_event_id, 'fired_at', s.fired_at, 'problem', s.problem,
            'since_s', floor(extract(epoch FROM s.since))::int8)::text
   FROM tidegate.schedule AS s LEFT JOIN tidegate.event_kind AS k USING (kind)
- ORDER BY s.problem IS NULL, s.next_at, s.name LIMIT $1" }
+ ORDER BY s.problem IS NULL, s.next_at, s.name LIMIT $1";
+}
 
 impl Verb for SchedulesRequest {
     const NAME: &'static str = "schedules";
-    const STATEMENTS: &'static [&'static Statement] = &[&SCHEDULES];
 
     type Report = SchedulesReport;
 
-    async fn run(&self, service: &Service) -> Result<SchedulesReport, Error> {
+    async fn run(&self, service: &Service) -> Result<SchedulesReport> {
         let (limit, client) = (limit(self.limit)?, service.looking().await?);
         let mut schedules: Vec<ScheduleStatus> = documents(&client, &SCHEDULES, &[&limit]).await?;
         schedules.iter_mut().for_each(complete);

@@ -20,7 +20,6 @@ pub struct Failed {
 
 /// Returns the schema of the library's answer to an action, such as `drain`; `None` if there is no such
 /// action.
-#[must_use]
 pub fn of_action(action: &str) -> Option<Value> {
     match action {
         "error" => Some(plain::<Failed>()),
@@ -29,7 +28,6 @@ pub fn of_action(action: &str) -> Option<Value> {
 }
 
 /// Returns the schema of a report whose document has this `action`.
-#[must_use]
 pub fn of<T: JsonSchema>(action: &str) -> Value {
     one_of::<T>(&[action])
 }

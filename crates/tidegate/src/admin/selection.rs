@@ -16,7 +16,7 @@ use tokio_postgres::types::ToSql;
 
 use super::{Audit, Moment, Skipped, parse_moment, report, written};
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue::Statement;
 
 /// How many events one transaction changes.
@@ -83,7 +83,6 @@ pub struct Selection {
 
 impl Selection {
     /// Returns a selection of these events.
-    #[must_use]
     pub fn of(ids: &[i64]) -> Self {
         Self {
             ids: Some(ids.to_vec()),
@@ -92,7 +91,7 @@ impl Selection {
     }
 
     /// Returns the largest number of events to change.
-    fn limit(&self) -> Result<u32, Error> {
+    fn limit(&self) -> Result<u32> {
         let limit = self.limit.unwrap_or(10_000);
         let (most, with) = match self.digest {
             Some(_) => (DIGESTED, " with a digest"),
@@ -209,7 +208,7 @@ impl Change<'_> {
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was
     /// changed before the error stays changed.
-    pub(super) async fn run(&self, database: &Database) -> Result<Pages, Error> {
+    pub(super) async fn run(&self, database: &Database) -> Result<Pages> {
         let limit = self.select.limit()?;
         let client = database.connect().await?;
         if self.select.dry_run && limit <= DIGESTED {
@@ -236,7 +235,7 @@ impl Change<'_> {
     }
 
     /// A dry run, with the ids of all its events and their digest.
-    async fn look(&self, client: &Client, limit: u32) -> Result<Pages, Error> {
+    async fn look(&self, client: &Client, limit: u32) -> Result<Pages> {
         let select = Selection {
             dry_run: true,
             ..self.select.clone()
@@ -263,7 +262,7 @@ impl Change<'_> {
         select: &Selection,
         limit: u32,
         all: &mut Pages,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let mut left = limit;
         let mut next = Some(0);
         while let Some(after) = next.filter(|_| left > 0) {
@@ -289,7 +288,7 @@ impl Change<'_> {
         select: &Selection,
         after: i64,
         most: u32,
-    ) -> Result<Page, Error> {
+    ) -> Result<Page> {
         let (since, since_ago) = Moment::parts(select.since);
         let (until, until_ago) = Moment::parts(select.until);
         let status = select.status.as_ref().map(|status| status.to_uppercase());
@@ -316,7 +315,7 @@ impl Change<'_> {
     }
 
     /// Tries again to change the events that another session had locked.
-    async fn again(&self, client: &Client, all: &mut Pages) -> Result<(), Error> {
+    async fn again(&self, client: &Client, all: &mut Pages) -> Result<()> {
         for _ in 0..ROUNDS {
             let missed = std::mem::take(&mut all.missed);
             if missed.is_empty() {

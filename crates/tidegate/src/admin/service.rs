@@ -25,14 +25,13 @@ pub struct ServiceRequest {
 /// Whether a service is called, or its limits. A pause, a resume and limits exclude each other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Args)]
 #[group(required = true, multiple = true)]
+#[serde(default)]
 pub struct Calls {
     /// Stop all calls of the service; events that need it wait.
     #[arg(long, conflicts_with_all = ["resume", "limit", "per_second"])]
-    #[serde(default)]
     pub pause: bool,
     /// Allow calls of the service again, even if it did not answer before.
     #[arg(long, conflicts_with_all = ["limit", "per_second"])]
-    #[serde(default)]
     pub resume: bool,
     /// Maximum number of events that call the service at once, over all drains, 1 to 10000; 0 removes the
     /// limit.
@@ -66,25 +65,24 @@ pub struct ServiceChange {
     pub per_second: Option<f64>,
 }
 
-statement! { PAUSE = "pause_service"(TEXT, TEXT, TEXT):
-"SELECT tidegate.pause_service($1, $2, $3)::text" }
+statements! {
+    PAUSE: "pause_service" [TEXT, TEXT, TEXT] = "SELECT tidegate.pause_service($1, $2, $3)::text";
 
-statement! { RESUME = "resume_service"(TEXT, TEXT, TEXT):
-"SELECT tidegate.resume_service($1, $2, $3)::text" }
+    RESUME: "resume_service" [TEXT, TEXT, TEXT] = "SELECT tidegate.resume_service($1, $2, $3)::text";
 
-statement! { LIMIT = "limit_service"(TEXT, INT4, FLOAT8, TEXT, TEXT):
-"SELECT tidegate.limit_service($1, $2, $3, $4, $5)::text" }
+    LIMIT: "limit_service" [TEXT, INT4, FLOAT8, TEXT, TEXT] =
+        "SELECT tidegate.limit_service($1, $2, $3, $4, $5)::text";
+}
 
 impl Verb for ServiceRequest {
     const NAME: &'static str = "service";
     const ACTIONS: &'static [&'static str] = &["pause_service", "resume_service", "limit_service"];
-    const STATEMENTS: &'static [&'static Statement] = &[&PAUSE, &RESUME, &LIMIT];
 
     type Report = ServiceChange;
 
     parts! { change; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
         let limits = self.change.limit.is_some() || self.change.per_second.is_some();
         match (self.change.pause, self.change.resume, limits) {
             (true, false, false) | (false, true, false) | (false, false, true) => Ok(()),
@@ -95,24 +93,20 @@ impl Verb for ServiceRequest {
         }
     }
 
-    async fn run(&self, service: &Service) -> Result<ServiceChange, Error> {
-        let client = service.database.connect().await?;
+    async fn on(&self, client: &impl Queryable) -> Result<ServiceChange> {
         let Audit { reason, actor } = &self.audit;
-        match self.change {
-            Calls { pause: true, .. } => {
-                report(&client, &PAUSE, &[&self.name, reason, actor]).await
-            }
-            Calls { resume: true, .. } => {
-                report(&client, &RESUME, &[&self.name, reason, actor]).await
-            }
+        let statement = match self.change {
+            Calls { pause: true, .. } => &PAUSE,
+            Calls { resume: true, .. } => &RESUME,
             Calls {
                 limit, per_second, ..
             } => {
                 let running = limit.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
                 let values: &[&(dyn ToSql + Sync)] =
                     &[&self.name, &running, &per_second, reason, actor];
-                report(&client, &LIMIT, values).await
+                return report(client, &LIMIT, values).await;
             }
-        }
+        };
+        report(client, statement, &[&self.name, reason, actor]).await
     }
 }

@@ -11,19 +11,20 @@ pub struct ServicesRequest {}
 
 /// Outside services about which anything was reported.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "services")]
 #[non_exhaustive]
 pub struct ServicesReport {
     /// Services that are not called come first.
     pub services: Vec<ServiceStatus>,
 }
 
+statements! {}
+
 impl Verb for ServicesRequest {
     const NAME: &'static str = "services";
 
     type Report = ServicesReport;
 
-    async fn run(&self, service: &Service) -> Result<ServicesReport, Error> {
+    async fn run(&self, service: &Service) -> Result<ServicesReport> {
         let services = queue::services(&service.looking().await?).await?;
         Ok(ServicesReport { services })
     }

@@ -18,7 +18,6 @@ pub struct ShowRequest {
 
 /// Everything that is stored about an event.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "show")]
 #[non_exhaustive]
 pub struct ShowReport {
     /// All its columns. `in` is the name of its table.
@@ -46,17 +45,17 @@ pub struct Note {
     pub text: String,
 }
 
-statement! { NOTES = "notes"(INT8):
-"SELECT to_jsonb(n)::text FROM tidegate.notes($1) AS n" }
+statements! {
+    NOTES: "notes" [INT8] = "SELECT to_jsonb(n)::text FROM tidegate.notes($1) AS n";
+}
 
 impl Verb for ShowRequest {
     const NAME: &'static str = "show";
-    const STATEMENTS: &'static [&'static Statement] = &[&NOTES];
     const LOGGED: Option<&'static [&'static str]> = Some(&["id", "kind", "status"]);
 
     type Report = ShowReport;
 
-    async fn run(&self, service: &Service) -> Result<ShowReport, Error> {
+    async fn run(&self, service: &Service) -> Result<ShowReport> {
         let client = service.looking().await?;
         let event = show(&client, self.id).await?;
         Ok(ShowReport {

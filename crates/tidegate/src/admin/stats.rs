@@ -12,7 +12,6 @@ pub struct StatsRequest {}
 
 /// Queue figures, of the whole queue and by kind (C13).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "stats")]
 #[non_exhaustive]
 pub struct StatsReport {
     /// Live events.
@@ -86,10 +85,10 @@ pub struct KindStats {
     pub paused: bool,
 }
 
-// The figures of the whole queue that are not sums over its kinds. Times of the log are compared with
-// `statement_timestamp()`: `clock_timestamp()` may change from row to row, so it cannot use an index.
-statement! { OVERVIEW = "overview"():
-"\
+statements! {
+    /// The figures of the whole queue that are not sums over its kinds. Times of the log are compared with
+    /// `statement_timestamp()`: `clock_timestamp()` may change from row to row, so it cannot use an index.
+    OVERVIEW: "overview" [] = "\
 SELECT jsonb_build_object(
            'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
                                         FROM tidegate.event_queue ORDER BY id LIMIT 1), 0),
@@ -97,10 +96,10 @@ SELECT jsonb_build_object(
            'dead_letters_last_day', (SELECT count(*) FROM tidegate.event_log
                                       WHERE status <> 'COMPLETED' AND finished_at > statement_timestamp() - interval '1 day'),
            'throughput_per_second', (SELECT count(*) FROM tidegate.event_log
-                                      WHERE finished_at > statement_timestamp() - interval '1 minute') / 60.0::float8)::text" }
+                                      WHERE finished_at > statement_timestamp() - interval '1 minute') / 60.0::float8)::text";
 
-statement! { STATS = "stats"():
-"SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind" }
+    STATS: "stats" [] = "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind";
+}
 
 /// The figures that belong to no kind.
 #[derive(Default, Deserialize)]
@@ -113,15 +112,14 @@ struct Whole {
 
 impl Verb for StatsRequest {
     const NAME: &'static str = "stats";
-    const STATEMENTS: &'static [&'static Statement] = &[&OVERVIEW, &STATS];
 
     type Report = StatsReport;
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>, Error> {
+    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
         Ok(Some(service.options.budget))
     }
 
-    async fn run(&self, service: &Service) -> Result<StatsReport, Error> {
+    async fn run(&self, service: &Service) -> Result<StatsReport> {
         let client = service.looking().await?;
         let whole: Option<Whole> = document(&client, &OVERVIEW, &[]).await?;
         let whole = whole.unwrap_or_default();

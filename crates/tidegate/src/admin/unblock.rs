@@ -23,42 +23,17 @@ pub struct UnblockRequest {
 /// What to do with the first event of a group: exactly one of these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
 #[group(required = true, multiple = false)]
+#[serde(default)]
 pub struct UnblockHow {
     /// Run the event at the next drain.
     #[arg(long)]
-    #[serde(default)]
     pub retry: bool,
     /// End the event with code skipped, and publish its unfinished handlers again at the end of the group.
     #[arg(long)]
-    #[serde(default)]
     pub skip: bool,
     /// End the event FAILED with code cancelled.
     #[arg(long)]
-    #[serde(default)]
     pub cancel: bool,
-}
-
-impl UnblockHow {
-    /// Returns what is to be done, if it is exactly one thing.
-    #[must_use]
-    pub fn action(self) -> Option<UnblockAction> {
-        match (self.retry, self.skip, self.cancel) {
-            (true, false, false) => Some(UnblockAction::Retry),
-            (false, true, false) => Some(UnblockAction::Skip),
-            (false, false, true) => Some(UnblockAction::Cancel),
-            _ => None,
-        }
-    }
-}
-
-impl From<UnblockAction> for UnblockHow {
-    fn from(action: UnblockAction) -> Self {
-        Self {
-            retry: action == UnblockAction::Retry,
-            skip: action == UnblockAction::Skip,
-            cancel: action == UnblockAction::Cancel,
-        }
-    }
 }
 
 /// The action on the first event of a group.
@@ -73,21 +48,8 @@ pub enum UnblockAction {
     Cancel,
 }
 
-impl UnblockAction {
-    /// Returns the action's name in reports and in the database.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Skip => "skip",
-            Self::Cancel => "cancel",
-        }
-    }
-}
-
 /// The report of an unblock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "action", rename = "unblock")]
 #[non_exhaustive]
 pub struct UnblockReport {
     /// The group.
@@ -102,38 +64,36 @@ pub struct UnblockReport {
     pub refused: Option<String>,
 }
 
-statement! { UNBLOCK = "unblock"(TEXT, TEXT, TEXT, TEXT):
-"SELECT tidegate.unblock($1, $2, $3, $4)::text" }
-
-impl UnblockRequest {
-    /// Acts on the first event of the group over this connection.
-    ///
-    /// # Errors
-    /// As [`Verb::run`].
-    pub async fn on(&self, client: &impl Queryable) -> Result<UnblockReport, Error> {
-        let how = self.how.action().map(UnblockAction::as_str);
-        let Audit { reason, actor } = &self.audit;
-        report(client, &UNBLOCK, &[&self.group, &how, reason, actor]).await
-    }
+statements! {
+    UNBLOCK: "unblock" [TEXT, BOOL, BOOL, BOOL, TEXT, TEXT] =
+        "SELECT tidegate.unblock($1, CASE WHEN $2 THEN 'retry' WHEN $3 THEN 'skip' WHEN $4 THEN 'cancel' END, $5, $6)::text";
 }
 
 impl Verb for UnblockRequest {
     const NAME: &'static str = "unblock";
-    const STATEMENTS: &'static [&'static Statement] = &[&UNBLOCK];
     const LOGGED: Option<&'static [&'static str]> = Some(&["how", "id", "new_id"]);
 
     type Report = UnblockReport;
 
     parts! { how; audit }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<()> {
+        if given(&[self.how.retry, self.how.skip, self.how.cancel]) == 1 {
+            return Ok(());
+        }
         let refused = "retry, skip, cancel: one of them must be true";
-        let action = self.how.action().map(drop);
-        action.ok_or_else(|| Error::Invalid(refused.to_owned()))
+        Err(Error::Invalid(refused.to_owned()))
     }
 
-    async fn run(&self, service: &Service) -> Result<UnblockReport, Error> {
-        self.on(&service.database.connect().await?).await
+    async fn on(&self, client: &impl Queryable) -> Result<UnblockReport> {
+        let UnblockHow {
+            retry,
+            skip,
+            cancel,
+        } = &self.how;
+        let Audit { reason, actor } = &self.audit;
+        let values: &[&(dyn ToSql + Sync)] = &[&self.group, retry, skip, cancel, reason, actor];
+        report(client, &UNBLOCK, values).await
     }
 }
 
@@ -142,16 +102,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn an_actions_name_is_the_one_in_reports() {
-        use UnblockAction::{Cancel, Retry, Skip};
-        for action in [Retry, Skip, Cancel] {
-            assert_eq!(serde_json::to_value(action).unwrap(), action.as_str());
-            assert_eq!(UnblockHow::from(action).action(), Some(action));
-        }
-        assert_eq!(UnblockHow::default().action(), None);
-    }
 
     #[test]
     fn a_request_does_exactly_one_thing_and_says_why() {

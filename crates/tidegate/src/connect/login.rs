@@ -15,9 +15,10 @@ use tokio_postgres::{CancelToken, Client, Config, NoTls};
 
 use super::CONNECT_TIMEOUT;
 use super::tls::Trust;
-use crate::error::{Error, describe};
+use crate::error::{Error, Result, describe};
 
 /// Everything that one attempt to connect needs.
+#[derive(Clone)]
 pub(super) struct Login {
     pub(super) config: Config,
     /// `None` for plaintext.
@@ -66,7 +67,7 @@ impl Login {
     ///
     /// # Errors
     /// [`Error::Config`]. Its text never contains the password.
-    pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self, Error> {
+    pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self> {
         let refused = |why: &str| Error::Config(format!("DATABASE_URL: {why}"));
         let (config, mode) = parse(url).map_err(|why| refused(&why))?;
         if config.get_hosts().is_empty() {
@@ -103,12 +104,8 @@ impl Login {
         }
     }
 
-    pub(super) fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// Prepares what the first connection would have to wait for.
-    pub(super) async fn prepare(&self) -> Result<(), Error> {
+    pub(super) async fn prepare(&self) -> Result<()> {
         if let Some(trust) = &self.trust {
             trust.connector().await?;
         }
@@ -136,16 +133,11 @@ impl Login {
     /// Asks the server to cancel what a session is doing.
     pub(super) async fn cancel(&self, token: CancelToken) {
         let cancelling = async {
-            match &self.trust {
-                None => token.cancel_query(NoTls).await.is_ok(),
-                Some(trust) => match trust.connector().await {
-                    Ok(connector) => token
-                        .cancel_query(MakeTlsConnector::new(connector))
-                        .await
-                        .is_ok(),
-                    Err(_) => false,
-                },
-            }
+            let Some(trust) = &self.trust else {
+                return token.cancel_query(NoTls).await.ok();
+            };
+            let connector = MakeTlsConnector::new(trust.connector().await.ok()?);
+            token.cancel_query(connector).await.ok()
         };
         let _ = tokio::time::timeout(CONNECT_TIMEOUT, cancelling).await;
     }
@@ -394,7 +386,7 @@ mod tests {
             ),
         ] {
             let login = login(url).unwrap_or_else(|error| panic!("{error}"));
-            let config = login.config();
+            let config = &login.config;
             assert_eq!(config.get_password(), Some(password.as_bytes()), "{url}");
             assert_eq!(config.get_user(), Some("u"), "{url}");
         }

@@ -46,7 +46,7 @@ use self::login::Login;
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
 use crate::config::Lookup;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The longest time for a connection attempt, including name look-up, TCP, TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,13 +73,13 @@ struct Places {
 
 /// The configuration in a URL, which cannot be used to connect.
 #[doc(hidden)]
-pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
-    Login::from_url(url, &Trust::system()).map(|login| login.config().clone())
+pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config> {
+    Login::from_url(url, &Trust::system()).map(|login| login.config)
 }
 
 /// Reads the text of a secret.
 #[doc(hidden)]
-pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String, Error>> + Send + Sync>;
+pub type SecretReader = Box<dyn Fn() -> BoxFuture<'static, Result<String>> + Send + Sync>;
 
 #[cfg(not(feature = "aws"))]
 pub use self::without_aws::*;
@@ -88,31 +88,27 @@ pub use self::without_aws::*;
 #[cfg(not(feature = "aws"))]
 mod without_aws {
     use super::settings::DatabasePlace;
-    use super::{Arc, Error, Login, SecretReader, Source, Trust};
+    use super::{Arc, Error, Login, Result, SecretReader, Source, Trust};
 
-    pub(super) fn signed_login(_: Login) -> Result<Source, Error> {
+    pub(super) fn signed_login(_: Login) -> Result<Source> {
         refused("DATABASE_AUTH: iam")
     }
 
-    pub(super) fn secret_login(
-        _: String,
-        _: DatabasePlace,
-        _: Option<Trust>,
-    ) -> Result<Source, Error> {
+    pub(super) fn secret_login(_: String, _: DatabasePlace, _: Option<Trust>) -> Result<Source> {
         refused("DATABASE_SECRET_ID")
     }
 
     #[doc(hidden)]
-    pub fn secret_reader(setting: &str, _: String) -> Result<SecretReader, Error> {
+    pub fn secret_reader(setting: &str, _: String) -> Result<SecretReader> {
         refused(setting)
     }
 
     #[doc(hidden)]
-    pub fn starter(setting: &str, _: String) -> Result<Arc<dyn crate::chain::StartDrain>, Error> {
+    pub fn starter(setting: &str, _: String) -> Result<Arc<dyn crate::chain::StartDrain>> {
         refused(setting)
     }
 
-    fn refused<T>(setting: &str) -> Result<T, Error> {
+    fn refused<T>(setting: &str) -> Result<T> {
         Err(Error::Config(format!(
             "{setting} needs AWS, and this program was built without tidegate's feature `aws`"
         )))
@@ -134,7 +130,6 @@ pub struct Pooled {
 
 impl Pooled {
     /// Takes the connection out of the pool. It is closed when the returned client is dropped.
-    #[must_use]
     pub fn take(mut self) -> Client {
         Object::take(self.held())
     }
@@ -149,10 +144,6 @@ impl Pooled {
         abandon(self.held()).await;
     }
 
-    #[expect(
-        clippy::expect_used,
-        reason = "only a value that is consumed or dropped has given it away"
-    )]
     fn held(&mut self) -> Object<Opener> {
         self.lent
             .take()
@@ -187,10 +178,6 @@ impl Drop for Pooled {
     }
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "only a value that is consumed or dropped has given it away"
-)]
 impl Deref for Pooled {
     type Target = Client;
 
@@ -201,10 +188,6 @@ impl Deref for Pooled {
     }
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "only a value that is consumed or dropped has given it away"
-)]
 impl DerefMut for Pooled {
     fn deref_mut(&mut self) -> &mut Client {
         self.lent
@@ -221,9 +204,9 @@ impl Database {
     /// # Errors
     /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported. Its
     /// text never contains the password.
-    pub fn new(url: &str, pool_size: usize) -> Result<Self, Error> {
+    pub fn new(url: &str, pool_size: usize) -> Result<Self> {
         let login = Login::from_url(url, &Trust::system())?;
-        Self::of(Source::Fixed(Arc::new(login)), pool_size)
+        Self::of(Source::fixed(login), pool_size)
     }
 
     /// Creates a database from `DATABASE_URL`, or from `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and
@@ -232,7 +215,7 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn from_settings(lookup: Lookup<'_>, pool_size: usize) -> Result<Self, Error> {
+    pub fn from_settings(lookup: Lookup<'_>, pool_size: usize) -> Result<Self> {
         let trust = match settings::database_ca(lookup)? {
             Some((variable, pem)) => Some(Trust::only(&pem, &variable)?),
             None => None,
@@ -240,7 +223,7 @@ impl Database {
         Self::of(settings::source(lookup, trust)?, pool_size)
     }
 
-    fn of(source: Source, pool_size: usize) -> Result<Self, Error> {
+    fn of(source: Source, pool_size: usize) -> Result<Self> {
         let logins = Arc::new(Logins::new(source));
         let pool = pool(&logins, pool_size)?;
         Ok(Self {
@@ -271,7 +254,7 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::new`].
-    pub fn with_own_pool(&self) -> Result<Self, Error> {
+    pub fn with_own_pool(&self) -> Result<Self> {
         Ok(Self {
             logins: self.logins.clone(),
             pool: pool(&self.logins, self.pool.status().max_size)?,
@@ -294,7 +277,7 @@ impl Database {
     /// # Errors
     /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason; [`Error::TimedOut`] when
     /// the number of connections is limited and no place becomes free in time.
-    pub async fn connect(&self) -> Result<Client, Error> {
+    pub async fn connect(&self) -> Result<Client> {
         let mut place = match &self.places {
             Some(places) => Some(places.take().await?),
             None => None,
@@ -306,7 +289,7 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::connect`]. [`Error::Connect`] also when no connection is free in time.
-    pub async fn pooled(&self) -> Result<Pooled, Error> {
+    pub async fn pooled(&self) -> Result<Pooled> {
         self.pooled_within(POOL_WAIT).await
     }
 
@@ -314,7 +297,7 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::pooled`].
-    pub async fn pooled_within(&self, wait: Duration) -> Result<Pooled, Error> {
+    pub async fn pooled_within(&self, wait: Duration) -> Result<Pooled> {
         let timeouts = Timeouts {
             wait: Some(wait),
             ..self.pool.timeouts()
@@ -332,7 +315,7 @@ impl Database {
 }
 
 impl Places {
-    async fn take(&self) -> Result<OwnedSemaphorePermit, Error> {
+    async fn take(&self) -> Result<OwnedSemaphorePermit> {
         let taken = tokio::time::timeout(self.wait, self.free.clone().acquire_owned()).await;
         // The semaphore is never closed.
         taken.ok().and_then(Result::ok).ok_or(Error::TimedOut {
@@ -349,7 +332,7 @@ impl Manager for Opener {
     type Type = Client;
     type Error = Error;
 
-    async fn create(&self) -> Result<Client, Error> {
+    async fn create(&self) -> Result<Client> {
         self.0.open(&mut None).await
     }
 
@@ -361,7 +344,7 @@ impl Manager for Opener {
     }
 }
 
-fn pool(logins: &Arc<Logins>, size: usize) -> Result<Arc<Pool<Opener>>, Error> {
+fn pool(logins: &Arc<Logins>, size: usize) -> Result<Arc<Pool<Opener>>> {
     let pool = Pool::builder(Opener(logins.clone()))
         .max_size(size.max(1))
         .runtime(Runtime::Tokio1)

@@ -1,14 +1,12 @@
 //! Owns the environment's settings for the database: its address, its login, and which certificates are
 //! trusted.
 
-use std::sync::Arc;
-
 use super::login::Login;
 use super::source::Source;
 use super::tls::Trust;
 use super::{secret_login, signed_login};
 use crate::config::{Lookup, read, read_file};
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The address of the database, as far as `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` give it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -26,7 +24,7 @@ pub(super) struct DatabasePlace {
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and what is allowed.
-pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source, Error> {
+pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source> {
     let refused = |text: &str| Err(Error::Config(text.to_owned()));
     let iam = match lookup("DATABASE_AUTH").as_deref() {
         None | Some("password") => false,
@@ -49,7 +47,7 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source,
             if iam {
                 return signed_login(login);
             }
-            Ok(Source::Fixed(Arc::new(login)))
+            Ok(Source::fixed(login))
         }
         (None, Some(id)) => {
             let place = DatabasePlace {
@@ -70,7 +68,7 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source,
 ///
 /// # Errors
 /// [`Error::Config`] when both are set or the file cannot be read.
-pub(super) fn database_ca(lookup: Lookup<'_>) -> Result<Option<(&'static str, Vec<u8>)>, Error> {
+pub(super) fn database_ca(lookup: Lookup<'_>) -> Result<Option<(&'static str, Vec<u8>)>> {
     let (file, text) = ("DATABASE_CA_FILE", "DATABASE_CA_PEM");
     match (lookup(file), lookup(text)) {
         (None, None) => Ok(None),

@@ -5,28 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tokio_postgres::{CancelToken, Client};
 
 use super::login::{Failure, Login};
 use super::tls::Trust;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
-/// Where logins come from.
-pub(super) enum Source {
-    /// The login is known.
-    Fixed(Arc<Login>),
-    /// The login is kept elsewhere, and read when it is needed.
-    #[cfg_attr(
-        not(feature = "aws"),
-        expect(dead_code, reason = "without AWS nothing keeps logins")
-    )]
-    Kept(Kept),
-}
-
-/// A login that is kept elsewhere: in a store of secrets, or as a generator of tokens.
-pub(super) struct Kept {
+/// Where logins come from: a setting, a store of secrets, or a generator of tokens.
+pub(super) struct Source {
     /// Reads a version of the login; `None` when there is no such version.
     pub read: Box<ReadLogin>,
     /// The versions to try after a refusal, one after the other.
@@ -43,7 +31,7 @@ pub(super) struct Kept {
 }
 
 pub(super) type ReadLogin =
-    dyn Fn(Version) -> BoxFuture<'static, Result<Option<Login>, Error>> + Send + Sync;
+    dyn Fn(Version) -> BoxFuture<'static, Result<Option<Login>>> + Send + Sync;
 
 /// The version of a login. It is never left to the store's own choice, because emulators of stores do not
 /// agree on it.
@@ -82,7 +70,7 @@ impl Logins {
     pub(super) async fn prepare(&self) {
         // Errors are ignored here: the next connection meets and reports them.
         let known = async {
-            match self.source.kept().and_then(|kept| kept.trust.as_ref()) {
+            match &self.source.trust {
                 Some(trust) => trust.connector().await.map(drop),
                 None => Ok(()),
             }
@@ -101,16 +89,13 @@ impl Logins {
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,
     /// [`Error::Connect`] otherwise.
-    pub(super) async fn open(
-        &self,
-        place: &mut Option<OwnedSemaphorePermit>,
-    ) -> Result<Client, Error> {
+    pub(super) async fn open(&self, place: &mut Option<OwnedSemaphorePermit>) -> Result<Client> {
         let mut login = self.login().await?;
         let mut failure = match login.open(place).await {
             Ok(client) => return Ok(client),
             Err(failure) => failure,
         };
-        for version in self.source.versions() {
+        for version in self.source.versions {
             if matches!(failure, Failure::Other(_)) {
                 break;
             }
@@ -128,7 +113,7 @@ impl Logins {
         if matches!(failure, Failure::Refused(_)) {
             self.forget(&login).await;
         }
-        Err(failure.with(self.source.tried()))
+        Err(failure.with(&self.source.tried))
     }
 
     /// Asks the server to cancel what a session is doing. A failure is not reported: the session's own limits
@@ -140,14 +125,14 @@ impl Logins {
     }
 
     /// Returns the login to use: the last one that was read, while it is good.
-    async fn login(&self) -> Result<Arc<Login>, Error> {
+    async fn login(&self) -> Result<Arc<Login>> {
         let mut latest = self.latest.lock().await;
         match &*latest {
             Some(known) if known.until.is_none_or(|until| SystemTime::now() < until) => {
                 Ok(known.login.clone())
             }
             _ => {
-                let login = self.source.read(Version::Current).await?;
+                let login = (self.source.read)(Version::Current).await?;
                 // The valid version always exists, or reading it is an error.
                 let login = login.ok_or_else(|| Error::Secret("no valid version".to_owned()))?;
                 Ok(self.keep(&mut latest, login))
@@ -161,26 +146,23 @@ impl Logins {
         &self,
         refused: &Arc<Login>,
         version: Version,
-    ) -> Result<Option<Arc<Login>>, Error> {
+    ) -> Result<Option<Arc<Login>>> {
         let mut latest = self.latest.lock().await;
         if let Some(known) = &*latest
             && !Arc::ptr_eq(&known.login, refused)
         {
             return Ok(Some(known.login.clone()));
         }
-        let read = self.source.read(version).await?;
-        let changed = read.filter(|read| read.config() != refused.config());
+        let read = (self.source.read)(version).await?;
+        let changed = read.filter(|read| read.config != refused.config);
         Ok(changed.map(|login| self.keep(&mut latest, login)))
     }
 
-    fn keep(&self, latest: &mut Option<Latest>, login: Arc<Login>) -> Arc<Login> {
+    fn keep(&self, latest: &mut Option<Latest>, login: Login) -> Arc<Login> {
+        let login = Arc::new(login);
         *latest = Some(Latest {
             login: login.clone(),
-            until: self
-                .source
-                .kept()
-                .and_then(|kept| kept.reused)
-                .map(|time| SystemTime::now() + time),
+            until: self.source.reused.map(|time| SystemTime::now() + time),
         });
         login
     }
@@ -198,35 +180,21 @@ impl Logins {
 }
 
 impl Source {
-    fn kept(&self) -> Option<&Kept> {
-        match self {
-            Self::Fixed(_) => None,
-            Self::Kept(kept) => Some(kept),
+    /// The source of a login that is known.
+    pub(super) fn fixed(login: Login) -> Self {
+        Self {
+            name: format!("{:?}", login.config.get_hosts()),
+            versions: &[],
+            reused: None,
+            trust: None,
+            tried: String::new(),
+            read: Box::new(move |_| ready(Ok(Some(login.clone()))).boxed()),
         }
-    }
-
-    async fn read(&self, version: Version) -> Result<Option<Arc<Login>>, Error> {
-        match self {
-            Self::Fixed(login) => Ok(Some(login.clone())),
-            Self::Kept(kept) => Ok((kept.read)(version).await?.map(Arc::new)),
-        }
-    }
-
-    /// Returns the versions to try after a refusal.
-    fn versions(&self) -> &'static [Version] {
-        self.kept().map_or(&[], |kept| kept.versions)
-    }
-
-    fn tried(&self) -> &str {
-        self.kept().map_or("", |kept| &kept.tried)
     }
 }
 
 impl fmt::Debug for Logins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.source {
-            Source::Fixed(login) => write!(f, "{:?}", login.config().get_hosts()),
-            Source::Kept(kept) => f.write_str(&kept.name),
-        }
+        f.write_str(&self.source.name)
     }
 }

@@ -13,7 +13,7 @@ use native_tls::{Certificate, TlsConnector};
 use tokio::sync::OnceCell;
 
 use crate::config::read_file;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The trusted certificates. Clones share one connector.
 #[derive(Clone)]
@@ -28,7 +28,6 @@ struct Inner {
 impl Trust {
     /// Trusts the system's certificates, or those that `SSL_CERT_FILE` names. All callers share one
     /// connector.
-    #[must_use]
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Trust> = LazyLock::new(|| Trust::in_roots(Vec::new()));
         SYSTEM.clone()
@@ -38,7 +37,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`Error::Config`], naming the setting, when the file contains no certificate.
-    pub fn file(setting: &str, path: &str) -> Result<Self, Error> {
+    pub fn file(setting: &str, path: &str) -> Result<Self> {
         Self::only(&read_file(setting, path)?, &setting)
     }
 
@@ -47,7 +46,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`Error::Config`], naming `setting`, when `pem` contains no certificate. The text is not shown.
-    pub(crate) fn only(pem: &[u8], setting: &dyn Display) -> Result<Self, Error> {
+    pub(crate) fn only(pem: &[u8], setting: &dyn Display) -> Result<Self> {
         match Certificate::stack_from_pem(pem) {
             Ok(roots) if !roots.is_empty() => Ok(Self::in_roots(roots)),
             _ => Err(Error::Config(format!(
@@ -67,7 +66,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`Error::Config`] when the TLS library fails.
-    pub async fn connector(&self) -> Result<TlsConnector, Error> {
+    pub async fn connector(&self) -> Result<TlsConnector> {
         let make = async || {
             let roots = self.0.roots.clone();
             let made = tokio::task::spawn_blocking(move || connector(&roots)).await;

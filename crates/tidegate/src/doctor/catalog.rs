@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::Client;
 
-use crate::error::{Error, describe};
+use crate::error::{Error, Result, describe};
 use crate::queue::query;
 use crate::queue::statement::statements;
 
@@ -89,7 +89,7 @@ SELECT line.what, line.definition FROM line ORDER BY line.what COLLATE \"C\", li
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn catalog(client: &mut Client) -> Result<Vec<String>, Error> {
+pub async fn catalog(client: &mut Client) -> Result<Vec<String>> {
     let failed = |error: tokio_postgres::Error| Error::Connect(describe(&error));
     // The settings for the wording end with the transaction. So this works through a pooler, and leaves no
     // setting behind.

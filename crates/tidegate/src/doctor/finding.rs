@@ -20,7 +20,6 @@ pub enum State {
 
 impl State {
     /// Returns the state as one word.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -113,7 +112,6 @@ impl Wrong {
 
 /// What the doctor found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "action", rename = "doctor")]
 #[non_exhaustive]
 pub struct DoctorReport {
     /// Whether every check is ok.

@@ -7,7 +7,7 @@ use tokio_postgres::types::ToSql;
 
 use super::finding::Wrong;
 use super::{Finding, Probe};
-use crate::error::Error;
+use crate::error::Result;
 use crate::queue::statement::statements;
 use crate::queue::{self, EXPIRY_WINDOW};
 use crate::status::ExpiringKind;
@@ -25,9 +25,6 @@ const READY_FOR: Duration = Duration::from_mins(10);
 /// then.
 const BLOCKED: Duration = Duration::from_hours(1);
 
-/// Fifteen wake-ups of a drain at one a minute.
-const SLOT_OVERDUE: Duration = Duration::from_mins(15);
-
 /// A service that is restarted or redeployed answers again by then.
 const OUTAGE: Duration = Duration::from_mins(15);
 
@@ -35,7 +32,7 @@ const OUTAGE: Duration = Duration::from_mins(15);
 const LONG_OUTAGE: Duration = Duration::from_hours(2);
 
 /// The most examples of each violation that a finding names.
-const MOST_TOLD: i64 = 5;
+const MOST_NAMED: i64 = 5;
 
 statements! {
     /// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been
@@ -99,7 +96,7 @@ SELECT count(*), (array_agg(b.group_key ORDER BY b.head_id))[1]
  WHERE b.created_at <= statement_timestamp() - make_interval(secs => $1)";
 
     /// Paused kinds with their number of events.
-    PAUSED: "paused" [] = "\
+    pub(super) PAUSED: "paused" [] = "\
 SELECT format('%s (%s)', k.kind, count(*)), 'tidegate resume ' || k.kind
   FROM tidegate.event_kind AS k JOIN tidegate.event_queue AS q USING (kind)
  WHERE k.paused
@@ -114,8 +111,8 @@ SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::floa
  ORDER BY s.since, s.service";
 
     /// Schedules with a problem: their kind is not registered, they have stopped, they are ahead of the
-    /// clock, or they have not fired for `$1` seconds after their slot.
-    TROUBLED_SCHEDULES: "troubled_schedules" [FLOAT8] = "\
+    /// clock, or they have not fired for fifteen minutes after their slot: as many wake-ups of a drain.
+    pub(super) TROUBLED_SCHEDULES: "troubled_schedules" [] = "\
 SELECT s.name || ': ' ||
        CASE WHEN s.problem IS NOT NULL THEN s.problem
             WHEN k.kind IS NULL THEN 'its kind ' || s.kind || ' is not registered'
@@ -126,11 +123,11 @@ SELECT s.name || ': ' ||
   FROM tidegate.schedule AS s LEFT JOIN tidegate.event_kind AS k USING (kind)
  WHERE NOT s.paused AND NOT coalesce(k.paused, false)
    AND (s.problem IS NOT NULL OR k.kind IS NULL OR s.last_at > statement_timestamp()
-        OR isfinite(s.next_at) AND s.next_at <= statement_timestamp() - make_interval(secs => $1))
+        OR isfinite(s.next_at) AND s.next_at <= statement_timestamp() - interval '15 minutes')
  ORDER BY s.name LIMIT 10";
 }
 
-pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding> {
     let limit = LEASE_OVERDUE.as_secs_f64();
     let rows = probe.rows(&LEASES, &[&limit]).await?;
     let Some(row) = rows.first() else {
@@ -158,8 +155,8 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 /// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were
 /// changed by hand, or there is a bug.
-pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let rows = probe.rows(&DISORDER, &[&MOST_TOLD]).await?;
+pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding> {
+    let rows = probe.rows(&DISORDER, &[&MOST_NAMED]).await?;
     if rows.is_empty() {
         return Ok(Finding::ok("every group is leased in its order"));
     }
@@ -177,7 +174,7 @@ pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::problem(text, remedy))
 }
 
-pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding> {
     let (limit, shown) = (READY_FOR.as_secs_f64(), rounded(READY_FOR));
     let values: [&(dyn ToSql + Sync); 2] = [&limit, &probe.target.kinds];
     let rows = probe.rows(&UNTOUCHED, &values).await?;
@@ -197,7 +194,7 @@ pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 /// Checks which events will expire unless an operator acts: more drains, a resumed kind, a service that
 /// answers.
-pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding> {
     let kinds = queue::expiring(&probe.client).await?;
     let Some(first) = kinds.first() else {
         return Ok(Finding::ok(format!(
@@ -216,7 +213,7 @@ pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::warning(text, "tidegate drain --budget 5m"))
 }
 
-pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding> {
     let (limit, shown) = (BLOCKED.as_secs_f64(), rounded(BLOCKED));
     let rows = probe.rows(&LONG_BLOCKED, &[&limit]).await?;
     let row = rows.first();
@@ -231,16 +228,7 @@ pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::warning(text, "tidegate blocked-groups"))
 }
 
-pub(super) async fn paused(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let paused = probe.wrong(&PAUSED, &[]).await?;
-    Ok(
-        paused.or_ok("none has events waiting", ", ", |kinds, remedy| {
-            Finding::warning(format!("events wait: {kinds}"), remedy)
-        }),
-    )
-}
-
-pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding> {
     let rows = probe.rows(&SERVICES_DOWN, &[]).await?;
     let is_paused = |row: &Row| row.get::<_, &str>(1) == "paused";
     let error = |row: &Row| row.get::<_, Option<String>>(4).unwrap_or_default();
@@ -268,13 +256,6 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
             Finding::ok(text)
         }
     }))
-}
-
-/// Checks for overdue slots, and for schedules that no drain can fire.
-pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let limit = SLOT_OVERDUE.as_secs_f64();
-    let troubled = probe.wrong(&TROUBLED_SCHEDULES, &[&limit]).await?;
-    Ok(troubled.or_ok("none is stopped or late", "; ", Finding::warning))
 }
 
 /// Converts the database's seconds. They are negative if a clock was set back.

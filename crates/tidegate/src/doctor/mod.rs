@@ -23,7 +23,7 @@ pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::schema::refuse_foreign;
 use crate::connect::Database;
 use crate::drain::DrainOptions;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::migrate::Migrations;
 use crate::queue::query;
 use crate::queue::statement::{Statement, statements};
@@ -73,7 +73,7 @@ struct Probe<'a> {
     client: Client,
 }
 
-type Look = for<'a> fn(&'a Probe<'_>) -> BoxFuture<'a, Result<Finding, Error>>;
+type Look = for<'a> fn(&'a Probe<'_>) -> BoxFuture<'a, Result<Finding>>;
 
 /// One check.
 struct Check {
@@ -84,12 +84,16 @@ struct Check {
 }
 
 macro_rules! checks {
-    ($($of:ident($name:literal, $module:ident::$check:ident);)*) => {
+    ($($of:ident($name:literal, $module:ident::$check:ident $($listed:tt)*);)*) => {
         &[$(Check {
             name: $name,
             needs_schema: checks!($of),
-            look: |probe| $module::$check(probe).boxed(),
+            look: |probe| checks!(look probe $module::$check $($listed)*).boxed(),
         }),*]
+    };
+    (look $probe:ident $module:ident::$check:ident) => { $module::$check($probe) };
+    (look $probe:ident $module:ident::$check:ident, $ok:literal, $wrong:literal, $separator:literal) => {
+        $probe.listed(&$module::$check, $ok, $wrong, $separator)
     };
     (of_server) => { false };
     (of_queue) => { true };
@@ -103,22 +107,26 @@ static CHECKS: &[Check] = checks! {
     of_server("durability", server::durability);
     of_server("settings", server::settings);
     of_server("schema version", schema::version);
-    of_server("rights", schema::rights);
+    of_server("rights", schema::OPEN_SCHEMAS, "nobody makes things in a schema of others",
+        "every login may make functions in {}, which others then run as their own", ", ");
     of_queue("ids", schema::ids);
     of_queue("schema drift", schema::drift);
     of_queue("kinds", schema::kinds);
-    of_queue("log partitions", log::missing_partitions);
-    of_queue("log expiry", log::expired_partitions);
-    of_queue("log default", log::stray_rows);
+    of_queue("log partitions", log::MISSING_PARTITIONS, "there for today's events and those of the next 2 days",
+        "no partition for rows that expire on {}; they go to the default one, which cannot be dropped", ", ");
+    of_queue("log expiry", log::EXPIRED_PARTITIONS, "no partition is left that should be gone",
+        "all rows expired more than 2 days ago, so no cleanup has run since: {}", ", ");
+    of_queue("log default", log::STRAY_ROWS, "no row is in the default partition",
+        "{} in the default partition, where each is deleted by itself when it expires", "");
     of_queue("locks", log::locks);
     of_queue("leases", flow::leases);
     of_queue("order of groups", flow::order);
     of_queue("drains", flow::drains);
     of_queue("deadlines", flow::deadlines);
     of_queue("groups", flow::groups);
-    of_queue("paused kinds", flow::paused);
+    of_queue("paused kinds", flow::PAUSED, "none has events waiting", "events wait: {}", ", ");
     of_queue("services", flow::services);
-    of_queue("schedules", flow::schedules);
+    of_queue("schedules", flow::TROUBLED_SCHEDULES, "none is stopped or late", "{}", "; ");
     of_queue("bloat", upkeep::bloat);
     of_queue("autovacuum", upkeep::autovacuum);
     of_server("vacuum horizon", upkeep::horizon);
@@ -129,12 +137,12 @@ impl Probe<'_> {
         &self,
         statement: &'static Statement,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Error> {
+    ) -> Result<Vec<Row>> {
         query(&self.client, statement, values).await
     }
 
     /// Returns the only row of a statement's answer.
-    async fn row(&self, statement: &'static Statement) -> Result<Row, Error> {
+    async fn row(&self, statement: &'static Statement) -> Result<Row> {
         let row = self.rows(statement, &[]).await?.into_iter().next();
         row.ok_or_else(|| Error::Unreadable(format!("{}: no figures", statement.name)))
     }
@@ -144,17 +152,27 @@ impl Probe<'_> {
         &self,
         statement: &'static Statement,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Wrong, Error> {
+    ) -> Result<Wrong> {
         let rows = self.rows(statement, values).await?;
         Ok(Wrong::of(&rows, |row| (row.get(0), row.get(1))))
     }
 
-    /// Returns the settings of these names whose value is like this, as [`SETTINGS`] does.
-    async fn settings(
+    /// Warns of what a statement lists, with `{}` for the list.
+    async fn listed(
         &self,
-        names: &[&str],
-        is_like: impl Fn(&str) -> bool,
-    ) -> Result<Vec<Row>, Error> {
+        statement: &'static Statement,
+        ok: &str,
+        wrong: &str,
+        separator: &str,
+    ) -> Result<Finding> {
+        let found = self.wrong(statement, &[]).await?;
+        Ok(found.or_ok(ok, separator, |list, remedy| {
+            Finding::warning(wrong.replace("{}", &list), remedy)
+        }))
+    }
+
+    /// Returns the settings of these names whose value is like this, as [`SETTINGS`] does.
+    async fn settings(&self, names: &[&str], is_like: impl Fn(&str) -> bool) -> Result<Vec<Row>> {
         let mut settings = self.rows(&SETTINGS, &[&names]).await?;
         settings.retain(|row| is_like(row.get(1)));
         Ok(settings)
@@ -166,7 +184,7 @@ impl Probe<'_> {
 ///
 /// # Errors
 /// When the database cannot be reached. A check that fails for another reason says so in its report.
-pub async fn examine(target: &Target<'_>) -> Result<DoctorReport, Error> {
+pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
     let mut probe = Probe {
         target,
         client: target.database.connect().await?,

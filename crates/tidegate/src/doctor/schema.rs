@@ -6,7 +6,7 @@ use super::catalog::{self, Drift, EXPECTED};
 use super::finding::Wrong;
 use super::{Finding, Probe};
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::migrate;
 use crate::queue;
 use crate::queue::statement::statements;
@@ -15,8 +15,9 @@ use crate::queue::statement::statements;
 const MOST_DIFFERENCES: usize = 20;
 
 statements! {
-    /// Schemas in which every login may create objects, among those on the search path and the queue's own.
-    OPEN_SCHEMAS: "open_schemas" [] = "\
+    /// Schemas in which every login may create objects, among those on the search path and the queue's own. A
+    /// function there can make other logins run it.
+    pub(super) OPEN_SCHEMAS: "open_schemas" [] = "\
 SELECT quote_ident(n.nspname), format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC;', n.nspname)
   FROM pg_catalog.pg_namespace AS n
  WHERE (n.nspname = ANY (pg_catalog.current_schemas(false)) OR n.nspname IN ('public', 'tidegate'))
@@ -41,7 +42,7 @@ SELECT format('%s (%s)', live.kind, live.events),
  ORDER BY live.kind";
 }
 
-pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
     let versions = migrate::versions(&probe.client, probe.target.tables).await?;
     if versions.iter().all(|version| version.found == 0) {
         let text = "the database has no queue: it was never migrated";
@@ -67,22 +68,9 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Checks who may create functions in a schema where other logins look up names. Such a function can make
-/// other logins run it.
-pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let open = probe.wrong(&OPEN_SCHEMAS, &[]).await?;
-    let ok = "nobody makes things in a schema of others";
-    Ok(open.or_ok(ok, ", ", |schemas, remedy| {
-        let text = format!(
-            "every login may make functions in {schemas}, which others then run as their own"
-        );
-        Finding::warning(text, remedy)
-    }))
-}
-
 /// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
 /// sequence.
-pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding> {
     let row = probe.row(&IDS).await?;
     let (last, highest): (i64, i64) = (row.get(0), row.get(1));
     if last < highest {
@@ -96,7 +84,7 @@ pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
     )))
 }
 
-pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding> {
     let mut client = probe.target.database.connect().await?;
     let found = catalog::catalog(&mut client).await?;
     let drift = catalog::drift(EXPECTED, &found);
@@ -122,7 +110,7 @@ pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(finding)
 }
 
-pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding> {
     let kinds = probe.target.kinds;
     if let Some(theirs) = foreign(&queue::registered(&probe.client).await?, kinds) {
         let text = format!("this queue belongs to another program, with the kinds {theirs}");
@@ -158,7 +146,7 @@ pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 /// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not
 /// belong there.
-pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
+pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<()> {
     let client = database.connect().await?;
     let sql = "SELECT to_regclass('tidegate.event_kind') IS NOT NULL";
     let found = migrate::first_row(&client, sql, &[]).await?;
@@ -175,11 +163,15 @@ pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Resul
 
 /// Returns another program's kinds, if only other programs have registered any.
 fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
-    const TOLD: usize = 5;
+    const NAMED: usize = 5;
     let is_ours = |kind: &String| kinds.contains(&kind.as_str());
     if registered.is_empty() || registered.iter().any(is_ours) {
         return None;
     }
-    let more = if registered.len() > TOLD { ", …" } else { "" };
-    Some(registered[..registered.len().min(TOLD)].join(", ") + more)
+    let more = if registered.len() > NAMED {
+        ", …"
+    } else {
+        ""
+    };
+    Some(registered[..registered.len().min(NAMED)].join(", ") + more)
 }

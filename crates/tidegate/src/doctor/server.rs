@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 
 use super::finding::Wrong;
 use super::{Finding, Probe};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::migrate::refuse_old_server;
 use crate::queue::statement::statements;
 
@@ -13,7 +13,7 @@ statements! {
     IS_STANDBY: "is_standby" [] = "SELECT pg_is_in_recovery()";
 }
 
-pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
     let names = ["server_version", "server_version_num"];
     let settings = probe.settings(&names, |_| true).await?;
     let [version, number] = &settings[..] else {
@@ -26,44 +26,49 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
 fn judge_version(version: &str, number: u32) -> Finding {
     match refuse_old_server(version, number) {
         Ok(()) => Finding::ok(format!("Postgres {version}")),
-        Err(told) => Finding::beyond_us(told),
+        Err(why) => Finding::beyond_us(why),
     }
 }
 
-pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding> {
     let standby = probe.row(&IS_STANDBY).await?;
     if standby.get(0) {
         return Ok(Finding::beyond_us(
             "this server is a standby: let DATABASE_URL name the primary",
         ));
     }
-    let name = "default_transaction_read_only";
-    let read_only = probe.settings(&[name], |value| value == "on").await?;
-    Ok(match read_only.first() {
-        None => Finding::ok("transactions may write"),
+    let (name, ok) = ("default_transaction_read_only", "transactions may write");
+    let effect = "nothing can be published or finished";
+    must_be(probe, name, "off", ok, effect).await
+}
+
+pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding> {
+    let ok = "transactions see what was committed before each of their statements";
+    let effect = "nothing is leased and nothing cleaned up";
+    let name = "default_transaction_isolation";
+    must_be(probe, name, "'read committed'", ok, effect).await
+}
+
+/// Checks that a setting of transactions has this value, which is written as in SQL.
+async fn must_be(
+    probe: &Probe<'_>,
+    name: &str,
+    right: &str,
+    ok: &str,
+    effect: &str,
+) -> Result<Finding> {
+    let differs = |value: &str| value != right.trim_matches('\'');
+    let other = probe.settings(&[name], differs).await?;
+    Ok(match other.first() {
+        None => Finding::ok(ok),
         Some(row) => Finding::problem(
-            format!("{name} is on: nothing can be published or finished"),
-            format!("SET {name} = off;\n{}", correction(row, "off")),
+            format!("{name} is {}: {effect}", row.get::<_, String>(1)),
+            format!("SET {name} = {right};\n{}", correction(row, right)),
         ),
     })
 }
 
-pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding, Error> {
-    let (name, wanted) = ("default_transaction_isolation", "read committed");
-    let other = probe.settings(&[name], |level| level != wanted).await?;
-    Ok(match other.first() {
-        None => Finding::ok("transactions see what was committed before each of their statements"),
-        Some(row) => {
-            let (level, quoted): (String, _) = (row.get(1), format!("'{wanted}'"));
-            Finding::problem(
-                format!("{name} is {level}: nothing is leased and nothing cleaned up"),
-                format!("SET {name} = {quoted};\n{}", correction(row, &quoted)),
-            )
-        }
-    })
-}
-
-pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding> {
     let names = ["fsync", "full_page_writes", "synchronous_commit"];
     let off = probe.settings(&names, |value| value == "off").await?;
     let off = Wrong::of(&off, |row| (row.get(0), correction(row, "on")));
@@ -82,8 +87,7 @@ fn correction(row: &Row, value: &str) -> String {
 
 /// Checks the drains' settings. A program's own drains cannot even start with wrong settings, but a program
 /// that embeds the engine may use other settings.
-#[expect(clippy::unused_async, reason = "every check is one")]
-pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding> {
     let options = probe.target.options;
     Ok(match options.check() {
         Ok(()) => Finding::ok(format!(

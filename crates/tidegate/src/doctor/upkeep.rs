@@ -6,7 +6,7 @@ use tokio_postgres::types::ToSql;
 
 use super::finding::Wrong;
 use super::{Finding, Probe};
-use crate::error::Error;
+use crate::error::Result;
 use crate::queue::statement::statements;
 
 /// Ten times the number at which autovacuum should begin. With more, autovacuum does not keep up.
@@ -37,14 +37,14 @@ SELECT s.n_live_tup, s.n_dead_tup, pg_relation_size(s.relid),
 
     /// The queue's tables that have an option which turns autovacuum off.
     UNVACUUMED: "unvacuumed" [] = "\
-SELECT format('%s is off for %s', told.option, c.oid::regclass), format('ALTER TABLE %s RESET (%s);', c.oid::regclass, told.option)
+SELECT format('%s is off for %s', given.option, c.oid::regclass), format('ALTER TABLE %s RESET (%s);', c.oid::regclass, given.option)
   FROM pg_catalog.pg_class AS c
   LEFT JOIN pg_catalog.pg_class AS t ON t.oid = c.reltoastrelid
  CROSS JOIN LATERAL (VALUES (c.reloptions, 'autovacuum_enabled'), (t.reloptions, 'toast.autovacuum_enabled'))
-       AS told(options, option)
+       AS given(options, option)
  WHERE c.relnamespace = to_regnamespace('tidegate')
    AND c.relkind = 'r'
-   AND EXISTS (SELECT FROM unnest(told.options) AS o WHERE o ~* '^autovacuum_enabled=(off|f|n|0)')
+   AND EXISTS (SELECT FROM unnest(given.options) AS o WHERE o ~* '^autovacuum_enabled=(off|f|n|0)')
  ORDER BY 1, 2";
 
     /// Sessions and slots that have kept vacuum from its work for more than `$1` seconds or, for a
@@ -77,7 +77,7 @@ SELECT 'this role does not see what other roles'' sessions do', format('GRANT pg
  WHERE NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')";
 }
 
-pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding> {
     let rows = probe.rows(&BLOAT, &[]).await?;
     let Some(row) = rows.first() else {
         return Ok(Finding::ok("the server collects no statistics"));
@@ -104,7 +104,7 @@ fn judge_bloat(live: i64, dead: i64, bytes: i64) -> Finding {
     Finding::ok(format!("{live} live and {dead} dead rows in {mib} MiB"))
 }
 
-pub(super) async fn autovacuum(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn autovacuum(probe: &Probe<'_>) -> Result<Finding> {
     let names = ["autovacuum", "track_counts"];
     let settings = probe.settings(&names, |value| value == "off").await?;
     let mut off = Wrong::of(&settings, |row| {
@@ -123,7 +123,7 @@ pub(super) async fn autovacuum(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(off.or_ok("on, for every table of the queue", "; ", Finding::problem))
 }
 
-pub(super) async fn horizon(probe: &Probe<'_>) -> Result<Finding, Error> {
+pub(super) async fn horizon(probe: &Probe<'_>) -> Result<Finding> {
     let limits: [&(dyn ToSql + Sync); 2] = [&LONG_TRANSACTION.as_secs_f64(), &SLOT_BEHIND];
     let holders = probe.wrong(&HOLDERS, &limits).await?;
     if holders.texts.is_empty() {

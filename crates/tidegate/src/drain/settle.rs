@@ -39,7 +39,7 @@ impl Settled {
             Self::Finish(end) => end.errors.as_slice(),
             Self::Retry(retry) => retry.errors.as_slice(),
         };
-        errors.first().map_or("", |entry| entry.code.as_str())
+        errors.first().map_or("", |entry| entry.fault.code.as_ref())
     }
 }
 

@@ -36,7 +36,7 @@ struct State {
     /// The thread that writes, once there is one.
     writer: Option<ThreadId>,
     /// What that thread itself logs: how many lines were dropped.
-    told: Vec<u8>,
+    own: Vec<u8>,
 }
 
 /// Starts the thread that writes this process's log lines to `out`, and returns what puts them into its
@@ -96,7 +96,7 @@ impl Lines {
             is_writing: false,
             is_blocked: false,
             writer: None,
-            told: Vec::new(),
+            own: Vec::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -118,7 +118,7 @@ impl Lines {
     fn push(&self, line: &[u8], most: usize) {
         let mut state = self.lock();
         if state.writer == Some(std::thread::current().id()) {
-            return state.told.extend(line);
+            return state.own.extend(line);
         }
         let was_idle = state.is_idle();
         // A line that is longer than the queue finds room in an empty one.
@@ -161,7 +161,7 @@ impl Lines {
             tracing::error!(
                 "{dropped} log lines were dropped, because nobody read them fast enough"
             );
-            lines.append(&mut self.lock().told);
+            lines.append(&mut self.lock().own);
         }
         lines
     }

@@ -13,7 +13,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 
-use crate::error::{Error, describe};
+use crate::error::{Error, Result, describe};
 
 /// The longest wait for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,8 +66,8 @@ impl<'a> Patient<'a> {
     /// Does this work in a transaction of its own.
     pub(super) async fn within<T>(
         &mut self,
-        work: impl AsyncFnOnce(&Transaction<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+        work: impl AsyncFnOnce(&Transaction<'_>) -> Result<T>,
+    ) -> Result<T> {
         let failed = Error::at("migrate");
         let transaction = self.client.transaction().await.map_err(&failed)?;
         let pid = limit_waits(&transaction).await.map_err(&failed)?;
@@ -82,7 +82,7 @@ impl<'a> Patient<'a> {
     }
 
     /// Runs statements in a transaction of their own.
-    pub(super) async fn batch(&mut self, sql: &str) -> Result<(), Error> {
+    pub(super) async fn batch(&mut self, sql: &str) -> Result<()> {
         let done = self.execute(std::iter::once(sql)).await;
         done.map(drop)
             .map_err(|error| Error::Migrate(describe(&error)))

@@ -2,17 +2,17 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::lease::{Returned, as_leases, columns};
+use super::lease::{Returned, columns};
 use super::statement::statements;
-use super::{Queryable, first, query, within_limit};
-use crate::error::Error;
+use super::{Queryable, document, documents, first, query, text, within_limit};
+use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::handler::Fault;
 use crate::lease::Lease;
@@ -22,7 +22,9 @@ statements! {
     /// Moves completed events to the log if nothing else must be written for them, which is true of most
     /// events. The ranges are passed as text.
     COMPLETE: "complete" [UUID_ARRAY, TEXT_ARRAY, INT8_ARRAY, BOOL_ARRAY] =
-        "SELECT c.ended, c.cuts FROM tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c";
+        "\
+SELECT to_jsonb(one)::text
+  FROM tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c, unnest(c.ended, c.cuts) AS one(ended, cuts)";
 
     /// Moves finished events of a lease to the log and publishes their follow-ups. An event that is not
     /// returned was no longer held by this drain, or is busy.
@@ -40,7 +42,7 @@ SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
     RETRY: "retry" [
         UUID, INT8_ARRAY, UUID_ARRAY, BOOL_ARRAY,
         FLOAT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY
-    ] = "SELECT r.left_ids, r.busy_ids FROM tidegate.retry_leased($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
+    ] = "SELECT to_jsonb(r)::text FROM tidegate.retry_leased($1, $2, $3, $4, $5, $6, $7, $8, $9) AS r";
 
     /// Saves a step's result or a handler's end for an event that is still held.
     SAVE_PROGRESS: "save_progress" [INT8, UUID, TEXT] = "SELECT tidegate.save_progress($1, $2, $3)";
@@ -50,7 +52,7 @@ SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
         "SELECT tidegate.report_progress($1, $2, $3, $4, $5)";
 
     /// The leases of this list that finished their event. This settles a finalize whose answer was lost.
-    LOGGED_UNDER: "logged_under" [INT8_ARRAY, UUID_ARRAY] = "SELECT * FROM tidegate.logged_under($1, $2)";
+    LOGGED_UNDER: "logged_under" [INT8_ARRAY, UUID_ARRAY] = "SELECT to_jsonb(l)::text FROM tidegate.logged_under($1, $2) AS l";
 }
 
 /// The SQLSTATE of [`complete_and_commit`] if the lease is not held.
@@ -61,34 +63,22 @@ pub(super) const NOT_HELD: &str = "TG001";
 pub struct ErrorEntry {
     /// The handler that failed; null when the system ended the event.
     pub handler: Option<String>,
-    /// Short and stable.
-    pub code: String,
-    /// For people.
-    pub message: String,
+    /// What is wrong.
+    #[serde(flatten)]
+    pub fault: Fault,
     /// The attempt in which it happened.
     pub attempt: u32,
-    /// What programs need beyond the code.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub details: Option<Value>,
 }
 
 impl ErrorEntry {
     /// Creates an entry for a handler, or for the system when `handler` is `None`. NUL characters, which
     /// Postgres cannot store, are dropped. The message is cut at 2,000 characters, and details of more than
     /// 16 KiB are left out.
-    #[must_use]
     pub fn new(handler: Option<&str>, fault: &Fault, attempt: u32) -> Self {
-        let Fault {
-            code,
-            message,
-            details,
-        } = fault.storable();
         Self {
             handler: handler.map(ToOwned::to_owned),
-            code: code.into_owned(),
-            message,
+            fault: fault.storable(),
             attempt,
-            details,
         }
     }
 }
@@ -114,7 +104,6 @@ pub struct Finalization {
 
 impl Finalization {
     /// Creates an end by handlers that stores nothing but its status.
-    #[must_use]
     pub fn new(lease: Lease, status: Status) -> Self {
         Self {
             lease,
@@ -128,7 +117,6 @@ impl Finalization {
     }
 
     /// Whether the event completes and has nothing else to store.
-    #[must_use]
     pub fn is_plain(&self) -> bool {
         self.status == Status::Completed
             && self.ran
@@ -158,7 +146,6 @@ pub struct Retried {
 
 impl Retried {
     /// Whether its handlers snoozed it, and nothing failed.
-    #[must_use]
     pub fn is_snoozed(&self) -> bool {
         let snoozed = self.progress.as_ref().is_some_and(|p| p.snoozed.is_some());
         snoozed && self.errors.is_empty()
@@ -194,7 +181,7 @@ pub struct Completion {
 }
 
 /// The result of a [`Completion`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Completed {
     /// How many events were held and are now in the log.
     pub ended: u64,
@@ -202,21 +189,15 @@ pub struct Completed {
     pub cuts: Option<i32>,
 }
 
-/// Returns JSON text for a column, or null for nothing. A value that cannot be written is an error, because
-/// as null it would be lost.
-fn json<T: Serialize>(stage: &str, value: Option<&T>) -> Result<Option<String>, Error> {
-    let text = value.map(serde_json::to_string).transpose();
-    text.map_err(|error| Error::Invalid(format!("{stage}: {error}")))
-}
-
 /// Returns a column of JSON texts, as [`column`] does.
 fn json_column<'a, S, T: Serialize + 'a>(
-    stage: &str,
+    what: &str,
     rows: &(impl Iterator<Item = S> + Clone),
     value: impl Fn(S) -> Option<&'a T>,
-) -> Result<Vec<Option<String>>, Error> {
+) -> Result<Vec<Option<String>>> {
     let values = column(rows, value).into_iter();
-    values.map(|value| json(stage, value)).collect()
+    let texts = values.map(|value| value.map(|value| text(what, value)).transpose());
+    texts.collect()
 }
 
 /// Returns the errors to store, or null for none.
@@ -232,7 +213,7 @@ fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
 pub async fn complete(
     client: &impl Queryable,
     completions: &[Completion],
-) -> Result<Vec<Completed>, Error> {
+) -> Result<Vec<Completed>> {
     if completions.is_empty() {
         return Ok(Vec::new());
     }
@@ -243,18 +224,7 @@ pub async fn complete(
         .collect();
     let upto: Vec<Option<i64>> = completions.iter().map(|lease| lease.start_to).collect();
     let over: Vec<bool> = completions.iter().map(|lease| lease.over).collect();
-    let rows = query(client, &COMPLETE, &[&tokens, &done, &upto, &over]).await?;
-    let Some(row) = rows.first() else {
-        return Ok(Vec::new());
-    };
-    let (ended, cuts): (Vec<i64>, Vec<Option<i32>>) = (row.get(0), row.get(1));
-    let each = ended.into_iter().zip(cuts);
-    Ok(each
-        .map(|(ended, cuts)| Completed {
-            ended: ended.unsigned_abs(),
-            cuts,
-        })
-        .collect())
+    documents(client, &COMPLETE, &[&tokens, &done, &upto, &over]).await
 }
 
 /// Returns ordered ids as the text of a multirange. A thousand consecutive ids are one range.
@@ -294,7 +264,7 @@ pub async fn finalize_under(
     token: Uuid,
     ends: &[&Finalization],
     follow: Follow,
-) -> Result<Flushed, Error> {
+) -> Result<Flushed> {
     let each = || ends.iter().copied();
     let ids: Vec<i64> = each().map(|end| end.lease.id).collect();
     let statuses: Vec<&str> = each().map(|end| end.status.as_str()).collect();
@@ -355,7 +325,7 @@ pub async fn finalize_under(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<bool, Error> {
+pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<bool> {
     let message = "the database cannot read the payload, which is thrown away";
     let values: &[&(dyn ToSql + Sync)] = &[&lease.token, &lease.id, &message];
     let ended = first(client, &END_UNREADABLE, values).await?;
@@ -368,7 +338,7 @@ pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<boo
 /// # Errors
 /// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error.
 /// Then nothing is committed, unless only the answer to the commit was lost.
-pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<(), Error> {
+pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<()> {
     let script = format!(
         "SELECT tidegate.complete_held({}, '{}'); COMMIT",
         lease.id, lease.token
@@ -381,7 +351,7 @@ pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result
 }
 
 /// Commits the open transaction of a handler.
-pub(crate) async fn commit(client: &Client) -> Result<(), Error> {
+pub(crate) async fn commit(client: &Client) -> Result<()> {
     within_limit("commit", client.batch_execute("COMMIT")).await
 }
 
@@ -434,13 +404,9 @@ fn column<S, T>(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn finished_under(
-    client: &impl Queryable,
-    leases: &[Lease],
-) -> Result<Vec<Lease>, Error> {
+pub async fn finished_under(client: &impl Queryable, leases: &[Lease]) -> Result<Vec<Lease>> {
     let (ids, tokens) = columns(leases);
-    let rows = query(client, &LOGGED_UNDER, &[&ids, &tokens]).await?;
-    Ok(as_leases(&rows))
+    documents(client, &LOGGED_UNDER, &[&ids, &tokens]).await
 }
 
 /// Puts events back for another attempt. Those of them that were held leave the worker, with the later events
@@ -453,47 +419,32 @@ pub async fn retry(
     worker: Uuid,
     retries: &[Retried],
     ran: &[i64],
-) -> Result<Returned, Error> {
-    let leases: Vec<Lease> = retries.iter().map(|r| r.lease).collect();
-    let (ids, tokens) = columns(&leases);
-    let charged: Vec<bool> = retries.iter().map(|r| r.charged).collect();
-    let delays: Vec<f64> = retries.iter().map(|r| r.delay.as_secs_f64()).collect();
-    let last_errors: Vec<Option<String>> = retries
-        .iter()
-        .map(|r| {
-            r.errors
-                .last()
-                .map(|error| format!("{}: {}", error.code, error.message))
-        })
-        .collect();
-    let errors = retries.iter().map(|r| {
-        json(
-            "errors",
-            unless_empty(&r.errors).filter(|_| r.deferred.is_empty()),
-        )
+) -> Result<Returned> {
+    let each = || retries.iter();
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = each().map(|r| (r.lease.id, r.lease.token)).unzip();
+    let charged: Vec<bool> = each().map(|r| r.charged).collect();
+    let delays: Vec<f64> = each().map(|r| r.delay.as_secs_f64()).collect();
+    let last_errors = column(&each(), |r| {
+        let last = r.errors.last();
+        last.map(|error| format!("{}: {}", error.fault.code, error.fault.message))
     });
-    let errors = errors.collect::<Result<Vec<_>, _>>()?;
-    let progress = retries
-        .iter()
-        .map(|r| json("progress", r.progress.as_ref()));
-    let progress = progress.collect::<Result<Vec<_>, _>>()?;
-    let rows = query(
-        client,
-        &RETRY,
-        &[
-            &worker,
-            &ids,
-            &tokens,
-            &charged,
-            &delays,
-            &last_errors,
-            &errors,
-            &progress,
-            &ran,
-        ],
-    )
-    .await?;
-    Ok(Returned::of(&rows))
+    let errors = json_column("errors", &each(), |r| {
+        unless_empty(&r.errors).filter(|_| r.deferred.is_empty())
+    })?;
+    let progress = json_column("progress", &each(), |r| r.progress.as_ref())?;
+    let values: [&(dyn ToSql + Sync); 9] = [
+        &worker,
+        &ids,
+        &tokens,
+        &charged,
+        &delays,
+        &last_errors,
+        &errors,
+        &progress,
+        &ran,
+    ];
+    let returned = document(client, &RETRY, &values).await?;
+    Ok(returned.unwrap_or_default())
 }
 
 /// Stores progress with an event that is still held.
@@ -504,14 +455,14 @@ pub async fn save_progress(
     client: &impl Queryable,
     lease: Lease,
     progress: &Progress,
-) -> Result<(), Error> {
-    let text = json("progress", Some(progress))?;
-    let values: &[&(dyn ToSql + Sync)] = &[&lease.id, &lease.token, &text];
+) -> Result<()> {
+    let progress = text("progress", progress)?;
+    let values: &[&(dyn ToSql + Sync)] = &[&lease.id, &lease.token, &progress];
     under(lease, first(client, &SAVE_PROGRESS, values).await?)
 }
 
 /// Returns an error unless the lease is still held.
-fn under(lease: Lease, is_held: Option<bool>) -> Result<(), Error> {
+fn under(lease: Lease, is_held: Option<bool>) -> Result<()> {
     let held = is_held.filter(|is_held| *is_held).map(drop);
     held.ok_or(Error::LeaseLost(lease.id))
 }
@@ -526,7 +477,7 @@ pub async fn report_progress(
     handler: &str,
     part: f64,
     note: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let values: &[&(dyn ToSql + Sync)] = &[&lease.id, &lease.token, &handler, &part, &note];
     under(lease, first(client, &REPORT_PROGRESS, values).await?)
 }
@@ -545,9 +496,8 @@ mod tests {
     #[test]
     fn what_cannot_be_written_as_json_is_an_error_and_not_null() {
         let keyed_by_lists = std::collections::BTreeMap::from([(vec![1], 2)]);
-        let error = json("result", Some(&keyed_by_lists)).unwrap_err();
+        let error = text("result", &keyed_by_lists).unwrap_err();
         assert!(error.to_string().starts_with("result: "), "{error}");
-        assert_eq!(json::<u8>("result", None).unwrap(), None);
     }
 
     #[test]

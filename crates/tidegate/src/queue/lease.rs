@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use uuid::Uuid;
 
 use super::service::{Watched, watched};
 use super::statement::statements;
-use super::{Queryable, execute, first, query};
-use crate::error::Error;
+use super::{Queryable, document, documents, execute, first, query};
+use crate::error::{Error, Result};
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
 use crate::policy::Policy;
@@ -35,19 +36,21 @@ SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts
   FROM tidegate.read_leased($1, $2, $3)";
 
     /// The events in hand under these lease tokens, in one snapshot.
-    IN_HAND: "in_hand" [UUID_ARRAY] = "SELECT * FROM tidegate.in_hand($1)";
+    IN_HAND: "in_hand" [UUID_ARRAY] = "SELECT to_jsonb(h)::text FROM tidegate.in_hand($1) AS h";
 
     /// Makes delayed events ready whose time has come, at most `$1` per call, earliest first. Returns the
     /// lowest id, from which the next scan must start.
-    PROMOTE: "promote" [INT8] = "SELECT * FROM tidegate.promote($1)";
+    PROMOTE: "promote" [INT8] =
+        "SELECT jsonb_build_array(p.promoted, p.lowest)::text FROM tidegate.promote($1) AS p";
 
     /// Breaks the leases of workers that have stopped responding, and those of worker `$1` that are not among
     /// `$2`.
     SWEEP: "sweep" [UUID, UUID_ARRAY] =
-        "SELECT s.broken, s.lowest, s.low::text::bigint FROM tidegate.sweep($1, $2) AS s";
+        "SELECT (to_jsonb(s) || jsonb_build_object('low', s.low::text::bigint))::text FROM tidegate.sweep($1, $2) AS s";
 
     /// Renews leases that are still held. A lease that is not returned is lost.
-    RENEW: "renew" [UUID, UUID_ARRAY, FLOAT8] = "SELECT * FROM tidegate.renew($1, $2, $3)";
+    RENEW: "renew" [UUID, UUID_ARRAY, FLOAT8] =
+        "SELECT jsonb_build_array(r.token, r.cuts)::text FROM tidegate.renew($1, $2, $3) AS r";
 
     /// Lowers the marks up to which handlers of leases may have started, where they are still the ones that
     /// `$3` names.
@@ -56,7 +59,7 @@ SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts
 
     /// Releases events that have not started, with their attempts restored.
     HAND_BACK: "hand_back" [UUID, INT8_ARRAY, UUID_ARRAY] =
-        "SELECT h.left_ids, h.busy_ids FROM tidegate.hand_back($1, $2, $3) AS h";
+        "SELECT to_jsonb(h)::text FROM tidegate.hand_back($1, $2, $3) AS h";
 }
 
 /// The column positions of [`READ_LEASED`].
@@ -156,22 +159,19 @@ pub struct LeasedBatch {
 ///
 /// # Errors
 /// When the database fails or does not answer. The lease may still have been made.
-pub async fn lease(
-    client: &impl Queryable,
-    request: &LeaseRequest<'_>,
-) -> Result<LeasedBatch, Error> {
+pub async fn lease(client: &impl Queryable, request: &LeaseRequest<'_>) -> Result<LeasedBatch> {
     let walk = &request.walk;
     let seconds = request.timeout.as_secs_f64();
-    let (limit, bytes) = (i64::from(request.limit), bytes(request.bytes));
+    let bytes = i64::try_from(request.bytes).unwrap_or(i64::MAX);
     let window = i32::try_from(request.first_window).unwrap_or(i32::MAX);
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 15] = [
+    let params: [&(dyn ToSql + Sync); 15] = [
         &request.token,
         &request.worker,
         &request.held,
         &request.over,
         &seconds,
         &request.kinds,
-        &limit,
+        &i64::from(request.limit),
         &bytes,
         &window,
         &request.passed_by,
@@ -219,27 +219,18 @@ pub async fn lease(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn remove_ended(client: &impl Queryable, tokens: &[Uuid]) -> Result<(), Error> {
+pub async fn remove_ended(client: &impl Queryable, tokens: &[Uuid]) -> Result<()> {
     if tokens.is_empty() {
         return Ok(());
     }
     execute(client, &REMOVE_ENDED, &[&tokens]).await
 }
 
-fn bytes(limit: u64) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
-}
-
-async fn read(
-    client: &impl Queryable,
-    token: Uuid,
-    after: i64,
-    most: i64,
-) -> Result<Vec<Row>, Error> {
+async fn read(client: &impl Queryable, token: Uuid, after: i64, most: i64) -> Result<Vec<Row>> {
     query(client, &READ_LEASED, &[&token, &after, &most]).await
 }
 
-fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), Error> {
+fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<()> {
     for row in rows {
         let event = leased_event(&row, token)?;
         if row.get(col::STARTED) {
@@ -257,7 +248,7 @@ async fn read_around(
     token: Uuid,
     count: i64,
     batch: &mut LeasedBatch,
-) -> Result<(), Error> {
+) -> Result<()> {
     let (mut after, mut most) = (0, count.max(2) / 2);
     loop {
         match read(client, token, after, most).await {
@@ -306,7 +297,7 @@ impl<'a> FromSql<'a> for JsonText {
 }
 
 /// Builds a leased event from columns by position, because names would be looked up for each row.
-fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
+fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent> {
     let id = row.get(col::ID);
     let fate = fate(id, row.get(col::FATE))?;
     // An event that is only to be ended has no attempt ahead.
@@ -338,7 +329,7 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
 
 /// Returns what is to be done with an event. An unknown fate of a later schema is an error: all known fates
 /// but one end the event.
-fn fate(id: i64, code: i32) -> Result<Fate, Error> {
+fn fate(id: i64, code: i32) -> Result<Fate> {
     match code {
         0 => Ok(Fate::Run),
         1 => Ok(Fate::Expired),
@@ -351,13 +342,12 @@ fn fate(id: i64, code: i32) -> Result<Fate, Error> {
 
 /// Parses progress. Text that does not parse counts as no progress: the handlers run again, which
 /// at-least-once allows.
-#[must_use]
 pub fn progress(text: &[u8]) -> Option<Progress> {
     serde_json::from_slice(text).ok()
 }
 
 /// An event that is still held under one of some tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct InHand {
     /// Its lease's token.
     pub token: Uuid,
@@ -373,31 +363,21 @@ pub struct InHand {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InHand>, Error> {
-    let rows = query(client, &IN_HAND, &[&tokens]).await?;
-    let held = rows.iter().map(|row| InHand {
-        token: row.get(0),
-        cuts: row.get(1),
-        started_to: row.get(2),
-        id: row.get(3),
-    });
-    Ok(held.collect())
+pub async fn in_hand(client: &impl Queryable, tokens: &[Uuid]) -> Result<Vec<InHand>> {
+    documents(client, &IN_HAND, &[&tokens]).await
 }
 
 /// Makes delayed events ready whose time has come. Returns how many, and their lowest id.
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn promote(client: &impl Queryable, limit: u32) -> Result<(u64, Option<i64>), Error> {
-    let rows = query(client, &PROMOTE, &[&i64::from(limit)]).await?;
-    let (count, lowest) = rows
-        .first()
-        .map_or((0, None), |row| (row.get::<_, i64>(0), row.get(1)));
-    Ok((count.unsigned_abs(), lowest))
+pub async fn promote(client: &impl Queryable, limit: u32) -> Result<(u64, Option<i64>)> {
+    let promoted = document(client, &PROMOTE, &[&i64::from(limit)]).await?;
+    Ok(promoted.unwrap_or_default())
 }
 
 /// The result of a sweep.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Swept {
     /// How many leases were broken or given back.
     pub broken: u64,
@@ -413,13 +393,9 @@ pub struct Swept {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn sweep(client: &impl Queryable, worker: Uuid, held: &[Uuid]) -> Result<Swept, Error> {
-    let rows = query(client, &SWEEP, &[&worker, &held]).await?;
-    Ok(rows.first().map_or_else(Swept::default, |row| Swept {
-        broken: row.get::<_, i64>(0).unsigned_abs(),
-        lowest: row.get(1),
-        low: row.get(2),
-    }))
+pub async fn sweep(client: &impl Queryable, worker: Uuid, held: &[Uuid]) -> Result<Swept> {
+    let swept = document(client, &SWEEP, &[&worker, &held]).await?;
+    Ok(swept.unwrap_or_default())
 }
 
 /// Renews leases to `timeout` from now. Returns those that still exist, each with how often events were taken
@@ -432,10 +408,9 @@ pub async fn renew(
     worker: Uuid,
     tokens: &[Uuid],
     timeout: Duration,
-) -> Result<Vec<(Uuid, i32)>, Error> {
+) -> Result<Vec<(Uuid, i32)>> {
     let seconds = timeout.as_secs_f64();
-    let rows = query(client, &RENEW, &[&worker, &tokens, &seconds]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    documents(client, &RENEW, &[&worker, &tokens, &seconds]).await
 }
 
 /// Lowers the marks up to which handlers of this worker's leases may have started: the token, the present
@@ -448,33 +423,25 @@ pub async fn take_back_starts(
     client: &impl Queryable,
     worker: Uuid,
     marks: &[(Uuid, i64, i64)],
-) -> Result<Vec<Uuid>, Error> {
+) -> Result<Vec<Uuid>> {
     let tokens: Vec<Uuid> = marks.iter().map(|mark| mark.0).collect();
     let seen: Vec<i64> = marks.iter().map(|mark| mark.1).collect();
     let lowered: Vec<i64> = marks.iter().map(|mark| mark.2).collect();
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-        [&worker, &tokens, &seen, &lowered];
+    let params: [&(dyn ToSql + Sync); 4] = [&worker, &tokens, &seen, &lowered];
     let lowered = first(client, &TAKE_BACK_STARTS, &params).await?;
     Ok(lowered.unwrap_or_default())
 }
 
 /// What became of events that were to go back to the queue. Those that are in neither list were no longer
 /// held.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Returned {
     /// All events that left the worker's leases, including later events of the same groups.
+    #[serde(rename = "left_ids")]
     pub left: Vec<i64>,
     /// Events that stay for now, because another session has locked them or a later event of their group.
+    #[serde(rename = "busy_ids")]
     pub busy: Vec<i64>,
-}
-
-impl Returned {
-    pub(super) fn of(rows: &[Row]) -> Self {
-        rows.first().map_or_else(Self::default, |row| Self {
-            left: row.get(0),
-            busy: row.get(1),
-        })
-    }
 }
 
 /// Gives events back unstarted, with their attempt. Later events of their groups that this worker holds go
@@ -486,23 +453,13 @@ pub async fn hand_back(
     client: &impl Queryable,
     worker: Uuid,
     leases: &[Lease],
-) -> Result<Returned, Error> {
+) -> Result<Returned> {
     let (ids, tokens) = columns(leases);
-    let rows = query(client, &HAND_BACK, &[&worker, &ids, &tokens]).await?;
-    Ok(Returned::of(&rows))
+    let returned = document(client, &HAND_BACK, &[&worker, &ids, &tokens]).await?;
+    Ok(returned.unwrap_or_default())
 }
 
 /// Returns ids and tokens as two arrays of the same length.
 pub(super) fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<Uuid>) {
     leases.iter().map(|lease| (lease.id, lease.token)).unzip()
-}
-
-/// Converts rows of an id and a token to leases.
-pub(super) fn as_leases(rows: &[Row]) -> Vec<Lease> {
-    rows.iter()
-        .map(|row| Lease {
-            id: row.get(0),
-            token: row.get(1),
-        })
-        .collect()
 }

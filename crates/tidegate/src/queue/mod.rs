@@ -19,6 +19,7 @@ pub(crate) mod statement;
 
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
@@ -33,7 +34,7 @@ pub use self::schedule::*;
 pub use self::service::*;
 pub use self::slot::*;
 pub use self::statement::Statement;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
 /// network.
@@ -65,7 +66,7 @@ pub(crate) async fn query(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<Vec<Row>, Error> {
+) -> Result<Vec<Row>> {
     let types = statement.params.iter().cloned();
     let params: Vec<_> = values.iter().copied().zip(types).collect();
     within_limit(statement.name, client.query_typed(statement.text, &params)).await
@@ -76,7 +77,7 @@ pub(crate) async fn execute(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<(), Error> {
+) -> Result<()> {
     query(client, statement, values).await.map(drop)
 }
 
@@ -85,7 +86,7 @@ pub(crate) async fn all<T: FromSqlOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<Vec<T>, Error> {
+) -> Result<Vec<T>> {
     let rows = query(client, statement, values).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
@@ -95,7 +96,7 @@ pub(crate) async fn first<T: FromSqlOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<Option<T>, Error> {
+) -> Result<Option<T>> {
     let rows = query(client, statement, values).await?;
     Ok(rows.first().map(|row| row.get(0)))
 }
@@ -106,7 +107,7 @@ pub(crate) async fn documents<T: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<Vec<T>, Error> {
+) -> Result<Vec<T>> {
     let rows = query(client, statement, values).await?;
     let numbered = rows.iter().enumerate();
     let read = |(n, row): (usize, &Row)| {
@@ -127,15 +128,21 @@ pub(crate) async fn document<T: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
-) -> Result<Option<T>, Error> {
+) -> Result<Option<T>> {
     let all = documents(client, statement, values).await?;
     Ok(all.into_iter().next())
+}
+
+/// Returns a parameter's JSON text. A value that cannot be written is an error, because as null it would be
+/// lost.
+fn text<T: Serialize + ?Sized>(what: &str, value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::Invalid(format!("{what}: {error}")))
 }
 
 async fn within_limit<T>(
     stage: &'static str,
     answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
-) -> Result<T, Error> {
+) -> Result<T> {
     let answer = async { answer.await.map_err(Error::at(stage)) };
     Error::within(stage, STATEMENT_TIMEOUT, answer).await
 }

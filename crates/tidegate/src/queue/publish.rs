@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use super::finalize::EventColumns;
 use super::statement::statements;
 use super::{Queryable, first, query};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::sealing;
 use crate::trace::{self, Publishing};
@@ -57,7 +57,7 @@ pub struct Published {
 impl Published {
     /// Avoids `Row::get`, which panics: a pooler has been seen to send a publisher the answer to the lease of
     /// a drain that had disappeared.
-    fn of(row: &Row) -> Result<Self, Error> {
+    fn of(row: &Row) -> Result<Self> {
         let read = || -> Result<Self, tokio_postgres::Error> {
             let attempts: i32 = row.try_get("attempts")?;
             Ok(Self {
@@ -88,7 +88,7 @@ impl Published {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-pub async fn publish(client: &impl Queryable, event: &NewEvent) -> Result<Published, Error> {
+pub async fn publish(client: &impl Queryable, event: &NewEvent) -> Result<Published> {
     sealing::ready().await?;
     let event = sealing::sealed(event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
@@ -132,10 +132,7 @@ pub(crate) const ALONE: &str =
 ///
 /// # Errors
 /// [`Error::Invalid`] names the event, the field and what is allowed; otherwise the database's error.
-pub async fn publish_batch(
-    client: &impl Queryable,
-    events: &[NewEvent],
-) -> Result<Vec<Published>, Error> {
+pub async fn publish_batch(client: &impl Queryable, events: &[NewEvent]) -> Result<Vec<Published>> {
     if events.is_empty() {
         return Ok(Vec::new());
     }
@@ -189,11 +186,7 @@ pub async fn publish_batch(
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
-pub async fn receive(
-    client: &impl Queryable,
-    source: &str,
-    message_id: &str,
-) -> Result<bool, Error> {
+pub async fn receive(client: &impl Queryable, source: &str, message_id: &str) -> Result<bool> {
     let taken = first(client, &RECEIVE, &[&source, &message_id]).await;
     Ok(taken.map_err(refused)?.unwrap_or_default())
 }

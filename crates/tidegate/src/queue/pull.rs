@@ -15,7 +15,7 @@ use super::publish::refused;
 use super::read::JobStatus;
 use super::statement::statements;
 use super::{Queryable, query};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::handler::Fault;
 
 statements! {
@@ -86,7 +86,7 @@ impl PollRequest<'_> {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
-    pub async fn poll(&self, client: &impl Queryable) -> Result<Vec<PolledEvent>, Error> {
+    pub async fn poll(&self, client: &impl Queryable) -> Result<Vec<PolledEvent>> {
         let most = i32::try_from(self.most).unwrap_or(i32::MAX);
         let lease = self.lease.as_secs_f64();
         let rows = query(client, &POLL, &[&self.kinds, &most, &lease, &self.now]).await;
@@ -95,7 +95,7 @@ impl PollRequest<'_> {
 }
 
 impl PolledEvent {
-    fn of(row: &Row) -> Result<Self, Error> {
+    fn of(row: &Row) -> Result<Self> {
         let payload = row.get::<_, Option<JsonText>>("payload");
         let text = payload.map(|payload| String::from_utf8(payload.0));
         let text = text.transpose().ok().flatten().map(RawValue::from_string);
@@ -128,7 +128,7 @@ impl PolledEvent {
         client: &impl Queryable,
         errors: &[Fault],
         result: Option<&Value>,
-    ) -> Result<JobStatus, Error> {
+    ) -> Result<JobStatus> {
         let errors = json!(errors).to_string();
         let result = result.map(Value::to_string);
         let values: &[&(dyn ToSql + Sync)] = &[&self.id, &self.token, &errors, &result];
@@ -154,7 +154,7 @@ impl PolledEvent {
         client: &impl Queryable,
         error: Option<&Fault>,
         delay: Option<Duration>,
-    ) -> Result<(Option<SystemTime>, Vec<i64>), Error> {
+    ) -> Result<(Option<SystemTime>, Vec<i64>)> {
         let charged = error.is_some();
         let error = error.map(|error| json!(error).to_string());
         let delay = delay.map(|delay| delay.as_secs_f64());
@@ -175,7 +175,7 @@ impl PolledEvent {
         &self,
         client: &impl Queryable,
         lease: Duration,
-    ) -> Result<(SystemTime, Vec<i64>), Error> {
+    ) -> Result<(SystemTime, Vec<i64>)> {
         let rows = query(client, &EXTEND, &[&self.token, &lease.as_secs_f64()]).await;
         let rows = rows.map_err(|error| self.lost(error))?;
         let row = rows.first().ok_or(Error::LeaseLost(self.id))?;

@@ -8,8 +8,8 @@ use serde_json::Value;
 use tokio_postgres::Row;
 
 use super::statement::statements;
-use super::{Queryable, all, document, documents, execute, query};
-use crate::error::Error;
+use super::{Queryable, all, document, documents, execute, query, text};
+use crate::error::Result;
 use crate::handler::Fault;
 use crate::policy::Policy;
 use crate::status::ExpiringKind;
@@ -92,9 +92,11 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
     REGISTER_KINDS: "register_kinds" [TEXT_ARRAY] = "\
 INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
 
-    /// Stores the policies that a program declares.
-    DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] =
-        "SELECT tidegate.declare_policies($1, $2)";
+    /// Stores the policies that a program declares, as JSON. A null stands for the default, as a missing
+    /// field does.
+    DECLARE_POLICIES: "declare_policies" [TEXT_ARRAY, TEXT_ARRAY] = "\
+SELECT tidegate.declare_policies($1, ARRAY(SELECT jsonb_strip_nulls(p.text::jsonb)::text
+                                            FROM unnest($2) WITH ORDINALITY AS p(text, n) ORDER BY p.n))";
 
     /// The kinds of this list that are not registered.
     UNREGISTERED: "unregistered" [TEXT_ARRAY] = "\
@@ -127,7 +129,7 @@ pub struct Backlog {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn backlog(client: &impl Queryable) -> Result<Backlog, Error> {
+pub async fn backlog(client: &impl Queryable) -> Result<Backlog> {
     Ok(document(client, &BACKLOG, &[]).await?.unwrap_or_default())
 }
 
@@ -135,10 +137,7 @@ pub async fn backlog(client: &impl Queryable) -> Result<Backlog, Error> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn others(
-    client: &impl Queryable,
-    kinds: &[&str],
-) -> Result<BTreeMap<String, u64>, Error> {
+pub async fn others(client: &impl Queryable, kinds: &[&str]) -> Result<BTreeMap<String, u64>> {
     let rows = query(client, &OTHERS, &[&kinds]).await?;
     let count = |row: &Row| (row.get(0), row.get::<_, i64>(1).unsigned_abs());
     Ok(rows.iter().map(count).collect())
@@ -148,7 +147,7 @@ pub async fn others(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn registered(client: &impl Queryable) -> Result<Vec<String>, Error> {
+pub async fn registered(client: &impl Queryable) -> Result<Vec<String>> {
     all(client, &REGISTERED, &[]).await
 }
 
@@ -158,7 +157,7 @@ pub async fn registered(client: &impl Queryable) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn expiring(client: &impl Queryable) -> Result<Vec<ExpiringKind>, Error> {
+pub async fn expiring(client: &impl Queryable) -> Result<Vec<ExpiringKind>> {
     let (window, most) = (EXPIRY_WINDOW.as_secs_f64(), i64::from(MOST_EXPIRING));
     documents(client, &EXPIRING, &[&window, &most]).await
 }
@@ -203,11 +202,7 @@ pub enum JobStatus {
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
-pub async fn job(
-    client: &impl Queryable,
-    id: i64,
-    wake_interval: Duration,
-) -> Result<Option<Job>, Error> {
+pub async fn job(client: &impl Queryable, id: i64, wake_interval: Duration) -> Result<Option<Job>> {
     document(client, &JOB, &[&id, &wake_interval.as_secs_f64()]).await
 }
 
@@ -215,7 +210,7 @@ pub async fn job(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<(), Error> {
+pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<()> {
     execute(client, &REGISTER_KINDS, &[&kinds]).await
 }
 
@@ -228,14 +223,13 @@ pub async fn declare_policies(
     client: &impl Queryable,
     kinds: &[&str],
     policies: &[(&str, Policy)],
-) -> Result<(), Error> {
+) -> Result<()> {
     let of = |kind: &&str| {
         let found = policies.iter().find(|(of, _)| of == kind);
         let policy = found.map(|(_, policy)| *policy).unwrap_or_default();
-        serde_json::to_string(&policy)
+        text("policy", &policy)
     };
-    let written = kinds.iter().map(of).collect::<Result<Vec<String>, _>>();
-    let written = written.map_err(|error| Error::Invalid(format!("policy: {error}")))?;
+    let written = kinds.iter().map(of).collect::<Result<Vec<String>, _>>()?;
     execute(client, &DECLARE_POLICIES, &[&kinds, &written]).await
 }
 
@@ -243,6 +237,6 @@ pub async fn declare_policies(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn unregistered(client: &impl Queryable, kinds: &[&str]) -> Result<Vec<String>, Error> {
+pub async fn unregistered(client: &impl Queryable, kinds: &[&str]) -> Result<Vec<String>> {
     all(client, &UNREGISTERED, &[&kinds]).await
 }

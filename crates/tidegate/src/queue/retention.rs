@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::publish::refused;
 use super::statement::statements;
 use super::{Queryable, all, document};
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 statements! {
     CLEANUP_STEP: "cleanup_step" [JSONB, BOOL] = "SELECT tidegate.cleanup_step($1, $2)::text";
@@ -66,11 +66,7 @@ pub struct Step {
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
-pub async fn cleanup_step(
-    client: &impl Queryable,
-    state: &Value,
-    skip: bool,
-) -> Result<Step, Error> {
+pub async fn cleanup_step(client: &impl Queryable, state: &Value, skip: bool) -> Result<Step> {
     let step = document(client, &CLEANUP_STEP, &[state, &skip]).await;
     step.map_err(refused)?
         .ok_or_else(|| Error::Unreadable("cleanup_step: no row".to_owned()))
@@ -80,6 +76,6 @@ pub async fn cleanup_step(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn partitions(client: &impl Queryable) -> Result<Vec<String>, Error> {
+pub async fn partitions(client: &impl Queryable) -> Result<Vec<String>> {
     all(client, &LOG_PARTITIONS, &[]).await
 }

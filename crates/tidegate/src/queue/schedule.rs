@@ -5,9 +5,26 @@ use tokio_postgres::types::ToSql;
 
 use super::publish::refused;
 use super::statement::statements;
-use super::{Queryable, documents, execute};
-use crate::error::Error;
+use super::{Queryable, documents, execute, text};
+use crate::error::Result;
 use crate::periodic::CatchUp;
+
+/// The text of a statement with the fields of a [`Declared`], parameter `$1`, between these two parts.
+macro_rules! with_declared {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            "d.name, d.kind, d.payload::json, d.cron, make_interval(secs => d.every), d.time_zone, d.\"group\",
+       make_interval(secs => d.start_within), d.catch_up",
+            $after,
+            "
+  FROM jsonb_to_record($1::jsonb) AS d(name text, kind text, payload text, cron text, every float8, time_zone text, \"group\" text,
+                                       start_within float8, catch_up text)"
+        )
+    };
+}
+#[cfg(feature = "admin")]
+pub(crate) use with_declared;
 
 statements! {
     /// Schedules of kinds `$1` with ids above `$2` whose slot has come or is still to be computed, at most
@@ -36,11 +53,9 @@ SELECT jsonb_build_object('name', s.name, 'kind', s.kind, 'payload', s.payload::
            'start_within', extract(epoch FROM s.start_within)::int8, 'catch_up', s.catch_up)::text
   FROM tidegate.schedule AS s WHERE s.keeper = $1 ORDER BY s.name";
 
-    /// Creates or changes a schedule that program `$1` declares.
-    PUT_SCHEDULE: "put_schedule" [
-        TEXT, TEXT, TEXT, TEXT, TEXT,
-        FLOAT8, TEXT, TEXT, FLOAT8, TEXT, TEXT
-    ] = "SELECT tidegate.put_schedule($1, $2, $3, $4::json, $5, make_interval(secs => $6), $7, $8, make_interval(secs => $9), $10, $11, NULL)::text";
+    /// Creates or changes a schedule that program `$2` declares.
+    PUT_SCHEDULE: "put_schedule" [TEXT, TEXT, TEXT] =
+        with_declared!("SELECT tidegate.put_schedule($2, ", ", $3, NULL)::text");
 
     /// Removes a schedule that program `$1` no longer declares.
     DROP_SCHEDULE: "drop_schedule" [TEXT, TEXT, TEXT] =
@@ -73,7 +88,7 @@ pub struct DueSchedule {
 }
 
 /// When a schedule is due, as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     /// A cron expression. A schedule has this or `every`.
     pub cron: Option<String>,
@@ -121,7 +136,7 @@ pub async fn due_schedules(
     kinds: &[&str],
     (after, most): (i64, i32),
     now: Option<f64>,
-) -> Result<Vec<DueSchedule>, Error> {
+) -> Result<Vec<DueSchedule>> {
     let values: &[&(dyn ToSql + Sync)] = &[&kinds, &after, &most, &now];
     documents(client, &DUE_SCHEDULES, values).await
 }
@@ -131,17 +146,12 @@ pub async fn due_schedules(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn fire_schedules(
-    client: &impl Queryable,
-    firings: &[Firing],
-) -> Result<Vec<Fired>, Error> {
-    let text = serde_json::to_string(firings)
-        .map_err(|error| Error::Invalid(format!("schedules: {error}")))?;
-    documents(client, &FIRE_SCHEDULES, &[&text]).await
+pub async fn fire_schedules(client: &impl Queryable, firings: &[Firing]) -> Result<Vec<Fired>> {
+    documents(client, &FIRE_SCHEDULES, &[&text("schedules", firings)?]).await
 }
 
 /// A schedule that a program declares.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Declared {
     /// Its name.
     pub name: String,
@@ -160,14 +170,18 @@ pub struct Declared {
     pub catch_up: CatchUp,
 }
 
+impl Declared {
+    /// Returns it as a parameter of a statement.
+    pub(crate) fn text(&self) -> Result<String> {
+        text("schedule", self)
+    }
+}
+
 /// Returns what a program has declared so far.
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn declared_schedules(
-    client: &impl Queryable,
-    keeper: &str,
-) -> Result<Vec<Declared>, Error> {
+pub async fn declared_schedules(client: &impl Queryable, keeper: &str) -> Result<Vec<Declared>> {
     documents(client, &DECLARED_SCHEDULES, &[&keeper]).await
 }
 
@@ -180,23 +194,13 @@ pub async fn put_schedule(
     keeper: &str,
     declared: &Declared,
     reason: &str,
-) -> Result<(), Error> {
-    #[expect(clippy::cast_precision_loss, reason = "at most a year of seconds")]
-    let seconds = |count: Option<i64>| count.map(|count| count as f64);
-    let values: &[&(dyn ToSql + Sync)] = &[
-        &keeper,
-        &declared.name,
-        &declared.kind,
-        &declared.payload,
-        &declared.times.cron,
-        &seconds(declared.times.every),
-        &declared.times.time_zone,
-        &declared.group,
-        &seconds(declared.start_within),
-        &declared.catch_up.as_str(),
-        &reason,
-    ];
-    let put = execute(client, &PUT_SCHEDULE, values).await;
+) -> Result<()> {
+    let put = execute(
+        client,
+        &PUT_SCHEDULE,
+        &[&declared.text()?, &keeper, &reason],
+    )
+    .await;
     put.map_err(refused)
 }
 
@@ -209,7 +213,7 @@ pub async fn drop_schedule(
     keeper: &str,
     name: &str,
     reason: &str,
-) -> Result<(), Error> {
+) -> Result<()> {
     let values: &[&(dyn ToSql + Sync)] = &[&keeper, &name, &reason];
     let dropped = execute(client, &DROP_SCHEDULE, values).await;
     dropped.map_err(refused)

@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::statement::statements;
-use super::{Queryable, documents, query};
-use crate::error::Error;
+use super::{Queryable, document, documents, first, query};
+use crate::error::{Error, Result};
 use crate::policy::Policy;
 use crate::status::{ServiceState, ServiceStatus};
 
@@ -20,8 +21,9 @@ statements! {
         "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8, $9)::text";
 
     /// Requests places and starts at a limited service.
-    CLAIM_SERVICE: "claim_service" [TEXT, UUID, INT4, INT4, INT4, FLOAT8] =
-        "SELECT c.places, c.starting, c.first_in, c.apart FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
+    CLAIM_SERVICE: "claim_service" [TEXT, UUID, INT4, INT4, INT4, FLOAT8] = "\
+SELECT jsonb_build_object('places', c.places, 'starts', CASE WHEN c.starting IS NOT NULL THEN to_jsonb(c) END)::text
+  FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c";
 
     /// Ends ready events that have waited for a service for too long, at most `$2` among the first `$1`.
     GIVE_UP: "give_up" [INT4, INT4] = "\
@@ -76,7 +78,7 @@ pub struct Claim {
 }
 
 /// The answer to a claim. It grants nothing when another worker was claiming at the same moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 pub struct Grant {
     /// How many places the worker has now; `None` if running is not limited.
     pub places: Option<u32>,
@@ -85,14 +87,22 @@ pub struct Grant {
 }
 
 /// Times at which an event may start.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Starts {
     /// How many.
+    #[serde(rename = "starting")]
     pub count: u32,
     /// The time until the first one or, if there is none, until it would be.
+    #[serde(deserialize_with = "seconds")]
     pub first_in: Duration,
     /// The time from one to the next.
+    #[serde(deserialize_with = "seconds")]
     pub apart: Duration,
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let seconds = f64::deserialize(deserializer)?;
+    Ok(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
 }
 
 /// What a worker has learnt of a service since its last report.
@@ -125,7 +135,7 @@ pub async fn report_service(
     client: &impl Queryable,
     worker: Uuid,
     report: &ServiceReport,
-) -> Result<Vec<Watched>, Error> {
+) -> Result<Vec<Watched>> {
     let failed = i32::try_from(report.failed).unwrap_or(i32::MAX);
     let retry_after = report.retry_after.map(|after| after.as_secs_f64());
     let rows = query(
@@ -152,26 +162,18 @@ pub async fn report_service(
 ///
 /// # Errors
 /// When the database fails or does not answer. It may have granted the request all the same.
-pub async fn claim_service(
-    client: &impl Queryable,
-    worker: Uuid,
-    claim: &Claim,
-) -> Result<Grant, Error> {
+pub async fn claim_service(client: &impl Queryable, worker: Uuid, claim: &Claim) -> Result<Grant> {
     let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
-    let rows = query(
-        client,
-        &CLAIM_SERVICE,
-        &[
-            &claim.service,
-            &worker,
-            &count(claim.running),
-            &count(claim.wanted),
-            &claim.starts,
-            &claim.length.as_secs_f64(),
-        ],
-    )
-    .await?;
-    Ok(rows.first().map(granted).unwrap_or_default())
+    let values: [&(dyn ToSql + Sync); 6] = [
+        &claim.service,
+        &worker,
+        &count(claim.running),
+        &count(claim.wanted),
+        &claim.starts,
+        &claim.length.as_secs_f64(),
+    ];
+    let granted = document(client, &CLAIM_SERVICE, &values).await?;
+    Ok(granted.unwrap_or_default())
 }
 
 /// Ends events that have waited for a service for longer than their kind allows, and returns their ids. Looks
@@ -179,28 +181,9 @@ pub async fn claim_service(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn give_up(client: &impl Queryable) -> Result<Vec<i64>, Error> {
-    let rows = query(client, &GIVE_UP, &[&50_000, &1000]).await?;
-    Ok(rows.first().map(|row| row.get(0)).unwrap_or_default())
-}
-
-fn granted(row: &Row) -> Grant {
-    let count = |column: usize| -> Option<u32> {
-        let count: Option<i32> = row.get(column);
-        count.map(|count| count.try_into().unwrap_or_default())
-    };
-    let seconds = |column: usize| {
-        let seconds: Option<f64> = row.get(column);
-        Duration::try_from_secs_f64(seconds.unwrap_or_default().max(0.0)).unwrap_or_default()
-    };
-    Grant {
-        places: count(0),
-        starts: count(1).map(|count| Starts {
-            count,
-            first_in: seconds(2),
-            apart: seconds(3),
-        }),
-    }
+pub async fn give_up(client: &impl Queryable) -> Result<Vec<i64>> {
+    let ended = first(client, &GIVE_UP, &[&50_000, &1000]).await?;
+    Ok(ended.unwrap_or_default())
 }
 
 /// Kinds that have a policy of their own.
@@ -216,7 +199,7 @@ enum Entry {
 
 /// Reads the services and the kinds with a policy from a column of a row. Both are empty when there is
 /// nothing to know.
-pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds), Error> {
+pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds)> {
     let text: Option<String> = row.get(column);
     let Some(text) = text else {
         return Ok(<_>::default());
@@ -238,7 +221,7 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
+pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>> {
     documents(client, &SERVICES, &[]).await
 }
 
@@ -246,7 +229,7 @@ pub async fn services(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Err
 ///
 /// # Errors
 /// As [`services`].
-pub async fn services_down(client: &impl Queryable) -> Result<Vec<ServiceStatus>, Error> {
+pub async fn services_down(client: &impl Queryable) -> Result<Vec<ServiceStatus>> {
     let mut all = services(client).await?;
     all.retain(|service| service.state != ServiceState::Closed);
     Ok(all)

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::statement::statements;
 use super::{Queryable, document, execute, first, query};
 use crate::chain::Chain;
-use crate::error::Error;
+use crate::error::Result;
 
 /// The most events that a drain's report counts as left.
 pub const MOST_LEFT: i64 = 10_000;
@@ -106,7 +106,7 @@ pub async fn take_slot(
     most: i32,
     timeout: Duration,
     chain: Chain,
-) -> Result<Taken, Error> {
+) -> Result<Taken> {
     let (seconds, hop) = (timeout.as_secs_f64(), i32::from(chain.hop));
     let values: [&(dyn ToSql + Sync); 5] = [&worker, &most, &seconds, &chain.id, &hop];
     let rows = query(client, &TAKE_SLOT, &values).await?;
@@ -134,7 +134,7 @@ pub async fn keep_slot(
     (slot, worker): (i32, Uuid),
     timeout: Duration,
     rate: Option<f64>,
-) -> Result<Kept, Error> {
+) -> Result<Kept> {
     let seconds = timeout.as_secs_f64();
     let values: [&(dyn ToSql + Sync); 4] = [&slot, &worker, &seconds, &rate];
     let kept = document(client, &KEEP_SLOT, &values).await?;
@@ -150,7 +150,7 @@ pub async fn close_slot(
     client: &impl Queryable,
     (slot, worker): (i32, Uuid),
     closing: bool,
-) -> Result<bool, Error> {
+) -> Result<bool> {
     let values: [&(dyn ToSql + Sync); 3] = [&slot, &worker, &closing];
     let closing = first(client, &CLOSE_SLOT, &values).await?;
     Ok(closing.unwrap_or_default())
@@ -161,7 +161,7 @@ pub async fn close_slot(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn should_wake(client: &impl Queryable) -> Result<bool, Error> {
+pub async fn should_wake(client: &impl Queryable) -> Result<bool> {
     Ok(first(client, &SHOULD_WAKE, &[]).await?.unwrap_or_default())
 }
 
@@ -169,7 +169,7 @@ pub async fn should_wake(client: &impl Queryable) -> Result<bool, Error> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn wal_position(client: &impl Queryable) -> Result<Option<i64>, Error> {
+pub async fn wal_position(client: &impl Queryable) -> Result<Option<i64>> {
     Ok(first(client, &WAL_POSITION, &[]).await?.flatten())
 }
 
@@ -177,7 +177,7 @@ pub async fn wal_position(client: &impl Queryable) -> Result<Option<i64>, Error>
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn leave_slot(client: &impl Queryable, slot: i32, worker: Uuid) -> Result<(), Error> {
+pub async fn leave_slot(client: &impl Queryable, slot: i32, worker: Uuid) -> Result<()> {
     execute(client, &LEAVE_SLOT, &[&slot, &worker]).await
 }
 
@@ -185,7 +185,7 @@ pub async fn leave_slot(client: &impl Queryable, slot: i32, worker: Uuid) -> Res
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn note_run(client: &impl Queryable, worker: Uuid, report: &str) -> Result<(), Error> {
+pub async fn note_run(client: &impl Queryable, worker: Uuid, report: &str) -> Result<()> {
     execute(client, &NOTE_RUN, &[&worker, &report]).await
 }
 
@@ -194,7 +194,7 @@ pub async fn note_run(client: &impl Queryable, worker: Uuid, report: &str) -> Re
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn left_to_do(client: &impl Queryable, kinds: &[&str], most: i64) -> Result<Left, Error> {
+pub async fn left_to_do(client: &impl Queryable, kinds: &[&str], most: i64) -> Result<Left> {
     let left = document(client, &LEFT_TO_DO, &[&kinds, &most]).await?;
     Ok(left.unwrap_or_default())
 }

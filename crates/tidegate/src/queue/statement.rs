@@ -17,7 +17,7 @@ pub struct Statement {
 /// Defines statements, each as `NAME: "name in error messages" [types of its parameters] = "text";`, and
 /// their list `ALL`.
 macro_rules! statements {
-    ($($(#[$doc:meta])* $vis:vis $name:ident: $label:literal [$($param:ident),*] = $text:expr;)+) => {
+    ($($(#[$doc:meta])* $vis:vis $name:ident: $label:literal [$($param:ident),*] = $text:expr;)*) => {
         $(
             $(#[$doc])*
             $vis static $name: $crate::queue::statement::Statement = $crate::queue::statement::Statement {
@@ -25,10 +25,10 @@ macro_rules! statements {
                 params: &[$(tokio_postgres::types::Type::$param),*],
                 text: $text,
             };
-        )+
+        )*
 
         /// All of these statements.
-        pub(crate) static ALL: &[&$crate::queue::statement::Statement] = &[$(&$name),+];
+        pub(crate) static ALL: &[&$crate::queue::statement::Statement] = &[$(&$name),*];
     };
 }
 

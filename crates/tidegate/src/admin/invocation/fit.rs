@@ -16,7 +16,6 @@ const HEAD: usize = 100_000;
 /// other, until it is. A list loses its end, except `errors`, which loses its beginning, because the last
 /// errors say more. Any other field becomes the beginning of its text. `cut` names the fields that were cut,
 /// and `next` of a list says where the next page begins.
-#[must_use]
 pub fn fit(answer: Value, limit: usize) -> Value {
     let mut length = bytes(&answer);
     let Value::Object(mut fields) = answer else {

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue::{self, Backlog};
 
 /// A database that does not answer within this time is passed over, and worked on last.
@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_secs(3);
 /// wait.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// How many databases are asked at once for their state.
+/// How many databases are looked at at once.
 const LOOKS_AT_ONCE: usize = 32;
 
 /// Does `work` on each of these databases within `budget`, on `at_once` of them at a time. The one with the
@@ -59,7 +59,7 @@ async fn by_urgency(databases: &[&Database]) -> Vec<usize> {
         .buffered(LOOKS_AT_ONCE)
         .collect()
         .await;
-    let urgency = |backlog: &Result<Backlog, Error>| match backlog {
+    let urgency = |backlog: &Result<Backlog>| match backlog {
         Ok(backlog) => (0, u64::MAX - backlog.oldest_age_ms),
         Err(_) => (1, 0),
     };
@@ -78,7 +78,7 @@ fn share(left: Duration, waiting: usize, at_once: usize) -> Option<Duration> {
     Some((left / rounds).max(LEAST).min(left))
 }
 
-async fn look(database: &Database) -> Result<Backlog, Error> {
+async fn look(database: &Database) -> Result<Backlog> {
     let request = async {
         let client = database.connect().await?;
         queue::backlog(&client).await

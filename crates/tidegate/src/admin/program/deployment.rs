@@ -12,7 +12,7 @@ use super::databases::one_after_the_other;
 use super::{Failure, Program, Service};
 use crate::config::Lookup;
 use crate::drain::Hooks;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id
 /// without a name, the id is the name; for an ARN without a name, the name of its secret is.
@@ -43,7 +43,7 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub fn deploy(self, lookup: Lookup<'_>) -> Result<Deployment, Error> {
+    pub fn deploy(self, lookup: Lookup<'_>) -> Result<Deployment> {
         let Some(databases) = named(lookup)? else {
             let service = self.start(lookup)?;
             return Ok(Deployment {
@@ -58,7 +58,7 @@ impl Program {
             let service = program.clone().serve(&of_this, handlers.clone())?;
             Ok((database.0.clone(), service))
         });
-        let services = services.collect::<Result<_, Error>>()?;
+        let services = services.collect::<Result<_>>()?;
         Ok(Deployment {
             services,
             has_names: true,
@@ -67,7 +67,7 @@ impl Program {
 }
 
 /// Parses `DATABASE_SECRET_IDS`.
-fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
+fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>> {
     let Some(list) = lookup(IDS) else {
         return Ok(None);
     };
@@ -109,32 +109,32 @@ fn name_of(id: &str) -> &str {
 
 /// Returns the settings of one of several databases. The name of the database distinguishes them in metrics.
 fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<String> + 'a {
-    move |asked| match asked {
+    move |setting| match setting {
         IDS => None,
         ONE => Some(name.clone()),
         "DATABASE_SECRET_ID" => Some(id.clone()),
-        _ => lookup(asked),
+        _ => lookup(setting),
     }
 }
 
 /// Returns the settings of the one database that a program works on.
-pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>, Error> {
+pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>> {
     let Some(databases) = named(lookup)? else {
         return Ok(Box::new(lookup));
     };
-    let asked = lookup(ONE);
+    let chosen = lookup(ONE);
     let found = databases
         .iter()
-        .find(|(name, _)| Some(name) == asked.as_ref());
+        .find(|(name, _)| Some(name) == chosen.as_ref());
     let Some(found) = found.cloned() else {
         let names: Vec<&str> = databases.iter().map(|(name, _)| &**name).collect();
         return Err(Error::Config(format!(
             "{ONE}: must be one of those that {IDS} names, {}; {}",
             names.join(", "),
-            asked.map_or("it is not set".to_owned(), |asked| format!("got {asked:?}"))
+            chosen.map_or("it is not set".to_owned(), |name| format!("got {name:?}"))
         )));
     };
-    Ok(Box::new(move |asked| of(lookup, &found)(asked)))
+    Ok(Box::new(move |setting| of(lookup, &found)(setting)))
 }
 
 impl Deployment {
@@ -152,7 +152,7 @@ impl Deployment {
     ///
     /// # Errors
     /// [`Error::Invalid`] when there are several databases.
-    pub fn only(&self) -> Result<&Service, Error> {
+    pub fn only(&self) -> Result<&Service> {
         match &self.services[..] {
             [(_, service)] => Ok(service),
             _ => Err(Error::Invalid(format!(
@@ -178,7 +178,7 @@ impl Deployment {
         hooks: impl Fn(Option<&str>) -> Hooks,
     ) -> Result<Value, Failure> {
         let (first_name, first) = &self.services[0];
-        let asked = match payload.as_object_mut() {
+        let database = match payload.as_object_mut() {
             Some(fields) if self.has_names => fields.remove("database"),
             _ => None,
         };
@@ -186,7 +186,7 @@ impl Deployment {
         if !self.has_names {
             return first.answer(&request, time, hooks(None)).await;
         }
-        match asked {
+        match database {
             Some(Value::String(name)) => {
                 let service = self.named(&name)?;
                 service.answer(&request, time, hooks(Some(&name))).await
@@ -199,7 +199,7 @@ impl Deployment {
         }
     }
 
-    fn named(&self, name: &str) -> Result<&Service, Error> {
+    fn named(&self, name: &str) -> Result<&Service> {
         let found = self.services.iter().find(|(known, _)| known == name);
         let (_, service) = found.ok_or_else(|| self.refused(&format!("got {name:?}")))?;
         Ok(service)
@@ -217,7 +217,8 @@ impl Deployment {
         time: Option<Duration>,
         hooks: impl Fn(Option<&str>) -> Hooks,
     ) -> Result<Value, Failure> {
-        let (action, budget) = self.for_all(request, time)?;
+        let most = request.on_all(&self.services[0].1, time)?;
+        let (action, budget) = most.ok_or_else(|| self.refused("this action needs one"))?;
         let budget = time.map_or(budget, |time| time.min(budget));
         let databases = self.services().map(|service| &service.database).collect();
         let answers = one_after_the_other(databases, budget, AT_ONCE, |at, part| {
@@ -227,28 +228,17 @@ impl Deployment {
         self.together(action, answers.await)
     }
 
-    /// Returns the name and the time limit of an action that runs on all databases when the request names
-    /// none.
-    fn for_all(
-        &self,
-        request: &Request,
-        time: Option<Duration>,
-    ) -> Result<(&'static str, Duration), Error> {
-        let most = request.on_all(&self.services[0].1, time)?;
-        most.ok_or_else(|| self.refused("this action needs one"))
-    }
-
     /// Combines the answers of all databases into one.
     fn together(
         &self,
         action: &str,
         answers: Vec<(usize, Option<Result<Value, Failure>>)>,
     ) -> Result<Value, Failure> {
-        let (mut told, mut first) = (Vec::new(), None);
+        let (mut entries, mut first) = (Vec::new(), None);
         let (mut failed, mut skipped, mut still_running) = (0, 0, 0);
         for (at, answer) in answers {
             let database = &self.services[at].0;
-            told.push(match answer {
+            entries.push(match answer {
                 Some(Ok(report)) => {
                     still_running += report["still_running"].as_u64().unwrap_or(0);
                     json!({"database": database, "report": report})
@@ -270,9 +260,9 @@ impl Deployment {
             });
         }
         match first {
-            Some(failure) if failed + skipped == told.len() => Err(failure),
+            Some(failure) if failed + skipped == entries.len() => Err(failure),
             _ => Ok(json!({
-                "action": action, "databases": told, "failed": failed, "skipped": skipped, "still_running": still_running,
+                "action": action, "databases": entries, "failed": failed, "skipped": skipped, "still_running": still_running,
             })),
         }
     }
@@ -341,7 +331,7 @@ mod tests {
 
     #[test]
     fn lists_that_say_nothing_clear_are_refused_by_the_variables_name() {
-        for (pairs, told) in [
+        for (pairs, why) in [
             (&[(IDS, "a=1,,b=2")][..], "name=id, got \"\""),
             (&[(IDS, "a=1,a=2")], "names must differ, got \"a\" twice"),
             (&[(IDS, "=1")], "name=id, got \"=1\""),
@@ -351,7 +341,7 @@ mod tests {
             ),
         ] {
             let refused = refusal(pairs);
-            assert!(refused.contains(IDS) && refused.contains(told), "{refused}");
+            assert!(refused.contains(IDS) && refused.contains(why), "{refused}");
         }
         let refused = refusal(&[(IDS, "a=1,b=2"), (ONE, "c")]);
         assert!(

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Service;
 use super::lineage::{Lineage, MOST_RELATED, arrange};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue::statement::statements;
 use crate::queue::{Queryable, document, documents, query};
 
@@ -59,7 +59,7 @@ SELECT row_to_json(c)::text
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
-pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Value>, Error> {
+pub async fn show(client: &impl Queryable, id: i64) -> Result<Option<Value>> {
     let rows = query(client, &SHOW, &[&id]).await?;
     let text = rows.first().map(|row| row.get(0));
     text.map(|text| columns(text).map_err(|why| Error::Unreadable(format!("event {id}: {why}"))))
@@ -90,7 +90,7 @@ fn columns(row: &str) -> Result<Value, serde_json::Error> {
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn lineage(client: &impl Queryable, id: i64) -> Result<Option<Lineage>, Error> {
+pub async fn lineage(client: &impl Queryable, id: i64) -> Result<Option<Lineage>> {
     // Reads one more than are shown, to find out whether there are more.
     let limit = i64::try_from(MOST_RELATED).unwrap_or(i64::MAX) + 1;
     let related = documents(client, &LINEAGE, &[&id, &limit]).await?;
@@ -129,13 +129,11 @@ pub struct Content {
 
 impl Content {
     /// Returns the id of the trace.
-    #[must_use]
     pub fn trace_id(&self) -> Option<&str> {
         self.traceparent.as_deref()?.split('-').nth(1)
     }
 
     /// Whether the payload is sealed.
-    #[must_use]
     pub fn is_sealed(&self) -> bool {
         let payload = self.payload.as_deref().unwrap_or_default();
         payload.trim_start().starts_with("{\"tidegate_sealed\":")
@@ -148,7 +146,7 @@ impl Service {
     /// # Errors
     /// [`Error::UnknownEvent`]; if the database fails, for example because the login may not read the
     /// content.
-    pub async fn dossier(&self, id: i64, with_content: bool) -> Result<Dossier, Error> {
+    pub async fn dossier(&self, id: i64, with_content: bool) -> Result<Dossier> {
         let client = self.looking().await?;
         let event = document(&client, &EVENT, &[&id]).await?;
         let event = event.ok_or(Error::UnknownEvent(id))?;

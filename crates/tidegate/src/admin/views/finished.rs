@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Service;
-use crate::error::Error;
+use crate::error::Result;
 use crate::queue::statement::statements;
 
 /// The most dead letters whose error codes are read.
@@ -69,7 +69,6 @@ pub enum Span {
 
 impl Span {
     /// The whole period.
-    #[must_use]
     pub const fn length(self) -> Duration {
         match self {
             Self::Hour => Duration::from_hours(1),
@@ -79,7 +78,6 @@ impl Span {
     }
 
     /// The length of one step.
-    #[must_use]
     pub const fn step(self) -> Duration {
         match self {
             Self::Hour => Duration::from_mins(1),
@@ -108,7 +106,6 @@ pub struct Step {
 
 impl Step {
     /// All finished events.
-    #[must_use]
     pub const fn ended(&self) -> u64 {
         self.completed + self.rejected + self.failed
     }
@@ -132,7 +129,6 @@ pub struct KindFigures {
 impl KindFigures {
     /// Returns the upper bound of a quantile of the latency. `None` if it is beyond all bounds, or if no
     /// event finished.
-    #[must_use]
     pub fn quantile_ms(&self, share: f64) -> Option<u64> {
         let total = self.sum.ended();
         let mut seen = 0;
@@ -175,7 +171,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn course(&self, span: Span, kind: Option<&str>) -> Result<Vec<Step>, Error> {
+    pub async fn course(&self, span: Span, kind: Option<&str>) -> Result<Vec<Step>> {
         let (length, step) = (span.length().as_secs_f64(), span.step().as_secs_f64());
         self.view(&COURSE, &[&length, &step, &kind]).await
     }
@@ -184,7 +180,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>, Error> {
+    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>> {
         self.view(&ENDED, &[&span.length().as_secs_f64()]).await
     }
 
@@ -196,7 +192,7 @@ impl Service {
         &self,
         since: Duration,
         kind: Option<&str>,
-    ) -> Result<Vec<DeadLetters>, Error> {
+    ) -> Result<Vec<DeadLetters>> {
         let (since, most) = (since.as_secs_f64(), i64::from(DEAD_LOOKED_AT));
         self.view(&DEAD, &[&since, &kind, &most]).await
     }

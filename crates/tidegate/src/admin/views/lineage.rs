@@ -57,7 +57,6 @@ pub struct RelatedEvent {
 
 impl RelatedEvent {
     /// Returns the event that it belongs below, stored or not.
-    #[must_use]
     pub fn origin(&self) -> Option<i64> {
         self.replay_of.or(self.parent_id)
     }

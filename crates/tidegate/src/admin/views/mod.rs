@@ -20,7 +20,7 @@ pub use self::finished::{DEAD_LOOKED_AT, DeadLetters, KindFigures, Span, Step};
 pub use self::lineage::{Lineage, MOST_RELATED, RelatedEvent, Relation};
 use super::program::Service;
 use crate::config::in_range;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::queue::statement::{Statement, statements};
 use crate::queue::{backlog, documents};
 use crate::status::{ServiceState, ServiceStatus};
@@ -38,8 +38,8 @@ pub const LISTED: u32 = 50;
 ///
 /// # Errors
 /// [`Error::Invalid`] if the length is not in [`LIMIT`].
-pub(super) fn limit(wanted: Option<u32>) -> Result<i64, Error> {
-    let limit = wanted.unwrap_or(LISTED);
+pub(super) fn limit(limit: Option<u32>) -> Result<i64> {
+    let limit = limit.unwrap_or(LISTED);
     in_range("limit", limit, &LIMIT).map_err(Error::Invalid)?;
     Ok(limit.into())
 }
@@ -144,7 +144,7 @@ SELECT jsonb_build_object('partition', c.relname, 'holds', pg_get_expr(c.relpart
 pub struct Rights {
     /// Whether it may read payloads, results, progress and the details of errors.
     pub content: bool,
-    /// Whether it may replay, requeue, cancel and so on. False on a read-only database.
+    /// Whether it may act on events. False on a read-only database.
     pub act: bool,
     /// The database's user.
     pub user: String,
@@ -245,12 +245,12 @@ impl Service {
     /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that
     /// statement timeout. It does not compile plans: for a log with many partitions, compiling a plan takes
     /// longer than running it (0.2 s for 90).
-    pub(super) async fn looking(&self) -> Result<Client, Error> {
+    pub(super) async fn looking(&self) -> Result<Client> {
         self.looking_with("").await
     }
 
     /// As [`Service::looking`], with these settings for the transaction.
-    pub(super) async fn looking_with(&self, settings: &str) -> Result<Client, Error> {
+    pub(super) async fn looking_with(&self, settings: &str) -> Result<Client> {
         let client = self.database.connect().await?;
         if let Some(limit) = self.looks_within {
             let millis = limit.as_millis().clamp(1, 600_000);
@@ -268,7 +268,7 @@ impl Service {
         &self,
         statement: &'static Statement,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<Vec<T>> {
         documents(&self.looking().await?, statement, values).await
     }
 
@@ -276,7 +276,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn rights(&self) -> Result<Rights, Error> {
+    pub async fn rights(&self) -> Result<Rights> {
         let rights = self.view(&RIGHTS, &[]).await?;
         Ok(rights.into_iter().next().unwrap_or_default())
     }
@@ -286,7 +286,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn overview(&self) -> Result<Overview, Error> {
+    pub async fn overview(&self) -> Result<Overview> {
         let client = self.looking().await?;
         let backlog = backlog(&client).await?;
         let depths = documents(&client, &DEPTHS, &[&i64::from(COUNTED)]).await?;
@@ -310,7 +310,7 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
-    pub async fn drains(&self, most: u32) -> Result<Vec<DrainRun>, Error> {
+    pub async fn drains(&self, most: u32) -> Result<Vec<DrainRun>> {
         self.view(&DRAINS, &[&limit(Some(most))?]).await
     }
 
@@ -318,7 +318,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn kinds(&self) -> Result<Vec<Kind>, Error> {
+    pub async fn kinds(&self) -> Result<Vec<Kind>> {
         self.view(&KINDS, &[]).await
     }
 
@@ -326,7 +326,7 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
-    pub async fn group(&self, key: &str, most: u32) -> Result<Vec<Value>, Error> {
+    pub async fn group(&self, key: &str, most: u32) -> Result<Vec<Value>> {
         self.view(&GROUP, &[&key, &limit(Some(most))?]).await
     }
 
@@ -334,10 +334,10 @@ impl Service {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
-    pub async fn audit(&self, wanted: &AuditRequest) -> Result<Vec<Value>, Error> {
-        let limit = limit(Some(wanted.limit))?;
+    pub async fn audit(&self, request: &AuditRequest) -> Result<Vec<Value>> {
+        let limit = limit(Some(request.limit))?;
         let values: &[&(dyn ToSql + Sync)] =
-            &[&wanted.before, &wanted.actor, &wanted.action, &limit];
+            &[&request.before, &request.actor, &request.action, &limit];
         self.view(&AUDIT, values).await
     }
 
@@ -345,7 +345,7 @@ impl Service {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn log_partitions(&self) -> Result<Vec<Value>, Error> {
+    pub async fn log_partitions(&self) -> Result<Vec<Value>> {
         self.view(&LOG_PARTITIONS, &[]).await
     }
 }

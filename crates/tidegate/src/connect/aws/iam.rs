@@ -15,8 +15,8 @@ use super::sdk::{Aws, CALL_TIMEOUT};
 use super::sign::For;
 use super::{Failed, encoded};
 use crate::connect::login::Login;
-use crate::connect::source::{Kept, Version};
-use crate::error::Error;
+use crate::connect::source::{Source, Version};
+use crate::error::{Error, Result};
 
 /// The server accepts no older token for a new connection.
 const VALID: Duration = Duration::from_mins(15);
@@ -36,10 +36,10 @@ pub(in crate::connect) struct Iam {
 impl Iam {
     /// # Errors
     /// [`Error::Config`] when the URL holds a password, no user, several hosts or no TLS.
-    pub(in crate::connect) fn new(login: Login) -> Result<Self, Error> {
+    pub(in crate::connect) fn new(login: Login) -> Result<Self> {
         let refused =
             |why: &str| Error::Config(format!("DATABASE_URL: with DATABASE_AUTH=iam {why}"));
-        let config = login.config();
+        let config = &login.config;
         if config.get_password().is_some() {
             return Err(refused(
                 "there must be no password: a token takes its place",
@@ -65,9 +65,9 @@ impl Iam {
         })
     }
 
-    pub(super) fn kept(self) -> Kept {
+    pub(super) fn source(self) -> Source {
         let iam = Arc::new(self);
-        Kept {
+        Source {
             versions: &[Version::Current],
             reused: Some(REUSED),
             trust: None,
@@ -84,7 +84,7 @@ impl Iam {
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no region or there are no credentials to sign with.
-    async fn login(&self) -> Result<Login, Error> {
+    async fn login(&self) -> Result<Login> {
         let signing = tokio::time::timeout(CALL_TIMEOUT, self.token());
         let token = signing
             .await
@@ -97,7 +97,7 @@ impl Iam {
         })
     }
 
-    async fn token(&self) -> Result<String, Error> {
+    async fn token(&self) -> Result<String> {
         let config = self.aws.config().await?;
         let region = config
             .region()

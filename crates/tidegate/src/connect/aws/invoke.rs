@@ -11,7 +11,7 @@ use super::sdk::http_client;
 use super::sign::Signer;
 use crate::chain::{Chain, StartDrain};
 use crate::config::environment;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// How much of a refusal an error quotes.
 const MOST_TOLD: usize = 300;
@@ -37,13 +37,13 @@ pub struct Invoked {
 }
 
 impl StartDrain for Invoked {
-    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>> {
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<()>> {
         self.invoke(chain).boxed()
     }
 }
 
 impl Invoked {
-    async fn invoke(&self, chain: Chain) -> Result<(), Error> {
+    async fn invoke(&self, chain: Chain) -> Result<()> {
         let mut body = json!({"action": "drain", "chain": chain});
         if let Some(database) = &self.database {
             body["database"] = json!(database);
@@ -71,7 +71,7 @@ impl Invoked {
         Err(failed(format!("Lambda answered {status}: {why}")))
     }
 
-    async fn url(&self) -> Result<String, Error> {
+    async fn url(&self) -> Result<String> {
         let config = self.by.signer.0.config().await?;
         let own = environment("AWS_ENDPOINT_URL_LAMBDA");
         let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
@@ -91,7 +91,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn of(arn: &'a str) -> Result<Self, Error> {
+    fn of(arn: &'a str) -> Result<Self> {
         let mut parts = arn.split(':');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("arn"), Some(partition), Some("lambda"), Some(region)) => {

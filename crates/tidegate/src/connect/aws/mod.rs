@@ -24,14 +24,14 @@ use super::settings::DatabasePlace;
 use super::source::Source;
 use super::tls::Trust;
 use crate::chain::StartDrain;
-use crate::error::Error;
+use crate::error::Result;
 
 /// Returns the source of this login with signed tokens as the password.
 ///
 /// # Errors
 /// [`Error::Config`] when the URL does not fit a token.
-pub(super) fn signed_login(login: Login) -> Result<Source, Error> {
-    Ok(Source::Kept(Iam::new(login)?.kept()))
+pub(super) fn signed_login(login: Login) -> Result<Source> {
+    Ok(Iam::new(login)?.source())
 }
 
 /// Returns the source of the logins in this secret.
@@ -40,13 +40,13 @@ pub(super) fn secret_login(
     id: String,
     place: DatabasePlace,
     trust: Option<Trust>,
-) -> Result<Source, Error> {
-    Ok(Source::Kept(Secret::new(id, place, trust).kept()))
+) -> Result<Source> {
+    Ok(Secret::new(id, place, trust).source())
 }
 
 /// Returns a reader of this secret. Nothing is requested before its first use.
 #[doc(hidden)]
-pub fn secret_reader(_: &str, id: String) -> Result<SecretReader, Error> {
+pub fn secret_reader(_: &str, id: String) -> Result<SecretReader> {
     let secret = Arc::new(SecretText::new(id));
     Ok(Box::new(move || {
         let secret = secret.clone();
@@ -56,7 +56,7 @@ pub fn secret_reader(_: &str, id: String) -> Result<SecretReader, Error> {
 
 /// Returns what invokes the function with this ARN.
 #[doc(hidden)]
-pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>, Error> {
+pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>> {
     Ok(Arc::new(Invoked {
         by: Arc::default(),
         arn,
@@ -67,9 +67,9 @@ pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>, Error> {
 
 /// The configuration in the text of a secret alone.
 #[doc(hidden)]
-pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
+pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config> {
     let secret = Secret::new("night/db".to_owned(), DatabasePlace::default(), None);
-    secret.login(text).map(|login| login.config().clone())
+    secret.login(text).map(|login| login.config)
 }
 
 /// Why a request cannot be signed.

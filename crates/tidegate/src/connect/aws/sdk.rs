@@ -26,7 +26,7 @@ use tokio::sync::OnceCell;
 use super::Failed;
 use crate::config::{environment, read_file};
 use crate::connect::tls::Trust;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// The longest time for a call to AWS, including its repetitions.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Aws(OnceCell<SdkConfig>);
 
 impl Aws {
-    pub(super) async fn config(&self) -> Result<&SdkConfig, Error> {
+    pub(super) async fn config(&self) -> Result<&SdkConfig> {
         self.0.get_or_try_init(load).await
     }
 
@@ -51,7 +51,7 @@ impl Aws {
     }
 }
 
-async fn load() -> Result<SdkConfig, Error> {
+async fn load() -> Result<SdkConfig> {
     let timeouts = TimeoutConfig::builder()
         .operation_timeout(CALL_TIMEOUT)
         .operation_attempt_timeout(ATTEMPT_TIMEOUT)
@@ -66,7 +66,7 @@ async fn load() -> Result<SdkConfig, Error> {
     Ok(loader.load().await)
 }
 
-pub(super) async fn http_client() -> Result<reqwest::Client, Error> {
+pub(super) async fn http_client() -> Result<reqwest::Client> {
     let trust = match environment("AWS_CA_BUNDLE") {
         None => Trust::system(),
         Some(path) => Trust::only(&read_file("AWS_CA_BUNDLE", &path)?, &"AWS_CA_BUNDLE")?,

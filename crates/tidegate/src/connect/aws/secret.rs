@@ -28,9 +28,9 @@ use tokio_postgres::Config;
 use super::super::settings::DatabasePlace;
 use super::sdk::{Aws, CALL_TIMEOUT};
 use crate::connect::login::{Login, TlsMode};
-use crate::connect::source::{Kept, Version};
+use crate::connect::source::{Source, Version};
 use crate::connect::tls::Trust;
-use crate::error::Error;
+use crate::error::{Error, Result, with_causes};
 
 /// Longer than the SDK's own limit, whose error explains more. Loading the SDK's settings has no limit of its
 /// own.
@@ -66,7 +66,6 @@ impl std::fmt::Debug for SecretText {
 
 impl SecretText {
     /// Creates the secret of this name or ARN. Nothing is requested before it is read.
-    #[must_use]
     pub fn new(id: String) -> Self {
         Self {
             id,
@@ -78,14 +77,14 @@ impl SecretText {
     ///
     /// # Errors
     /// [`Error::Secret`] names the secret and what is wrong with it, and quotes none of its content.
-    pub async fn read(&self) -> Result<String, Error> {
+    pub async fn read(&self) -> Result<String> {
         // The SDK's futures are large.
         let current = Box::pin(self.version(Version::Current)).await?;
         current.ok_or_else(|| self.failed("there is no such secret"))
     }
 
     /// Reads a version; `None` when there is no such version.
-    async fn version(&self, version: Version) -> Result<Option<String>, Error> {
+    async fn version(&self, version: Version) -> Result<Option<String>> {
         let reading = tokio::time::timeout(READ_TIMEOUT, self.fetch(version));
         let answer = reading
             .await
@@ -99,7 +98,7 @@ impl SecretText {
         Ok(Some(text))
     }
 
-    async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>, Error> {
+    async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>> {
         let request = Client::new(self.aws.config().await?)
             .get_secret_value()
             .secret_id(&self.id)
@@ -126,10 +125,10 @@ impl Secret {
         }
     }
 
-    pub(super) fn kept(self) -> Kept {
+    pub(super) fn source(self) -> Source {
         let name = format!("secret {}", self.text.id);
         let secret = Arc::new(self);
-        Kept {
+        Source {
             versions: &[Version::Current, Version::Pending],
             reused: None,
             trust: secret.trust.clone(),
@@ -143,12 +142,12 @@ impl Secret {
     }
 
     /// Returns the login of a version; `None` when there is no such version.
-    async fn version(&self, version: Version) -> Result<Option<Login>, Error> {
+    async fn version(&self, version: Version) -> Result<Option<Login>> {
         let text = self.text.version(version).await?;
         text.map(|text| self.login(&text)).transpose()
     }
 
-    pub(in crate::connect) fn login(&self, text: &str) -> Result<Login, Error> {
+    pub(in crate::connect) fn login(&self, text: &str) -> Result<Login> {
         let fields: Map<String, Value> = serde_json::from_str(text)
             // The parser's message might quote the secret.
             .map_err(|_| self.failed("must be a JSON object"))?;
@@ -191,7 +190,7 @@ impl Secret {
         fields: &'a Map<String, Value>,
         name: &str,
         given: Option<&'a str>,
-    ) -> Result<&'a str, Error> {
+    ) -> Result<&'a str> {
         if let Some(given) = given {
             return Ok(given);
         }
@@ -257,22 +256,12 @@ fn reason(error: &SdkError<GetSecretValueError>) -> String {
         SdkError::DispatchFailure(failure) => failure
             .as_connector_error()
             .and_then(StdError::source)
-            .map_or_else(|| "the service cannot be asked".to_owned(), with_causes),
+            .map_or_else(|| "the service cannot be called".to_owned(), with_causes),
         SdkError::ConstructionFailure(_) => {
-            "the service cannot be asked: are AWS_REGION and credentials set?".to_owned()
+            "the service cannot be called: are AWS_REGION and credentials set?".to_owned()
         }
         _ => NONSENSE.to_owned(),
     }
-}
-
-fn with_causes(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }
 
 #[cfg(test)]
@@ -294,7 +283,7 @@ mod tests {
     fn f7_an_rds_secret_is_a_login_through_tls() {
         let login = secret(DatabasePlace::default()).login(&complete().to_string());
         let login = login.unwrap_or_else(|error| panic!("{error}"));
-        let config = login.config();
+        let config = &login.config;
         assert_eq!(
             (config.get_user(), config.get_dbname()),
             (Some("u"), Some("d"))
@@ -317,7 +306,7 @@ mod tests {
             let login = secret(place())
                 .login(&text.to_string())
                 .unwrap_or_else(|error| panic!("{error}"));
-            let config = login.config();
+            let config = &login.config;
             assert_eq!(
                 (config.get_dbname(), config.get_ports()),
                 (Some("other"), &[6432][..])

@@ -2,23 +2,23 @@
 //! run is a sequence of short steps, which `tidegate.cleanup_step` chooses. This module knows no SQL and no
 //! handlers.
 
-mod report;
-
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
-pub use self::report::{CleanupReport, CleanupStop};
 use crate::budget::millis;
 use crate::config::in_range;
 use crate::connect::Database;
 use crate::drain::lines::EventLines;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::forget::Records;
 use crate::queue::retention::Done;
 pub use crate::queue::retention::DroppedPartition;
@@ -64,7 +64,7 @@ impl CleanupOptions {
     ///
     /// # Errors
     /// [`Error::Invalid`] names the option and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<()> {
         in_range("batch", self.batch, &Self::BATCH).map_err(Error::Invalid)
     }
 
@@ -93,6 +93,82 @@ pub struct CleanupHooks {
     pub records: Option<Arc<dyn Records>>,
 }
 
+/// Why a cleanup ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CleanupStop {
+    /// Nothing is left to do, except what was skipped because of locks.
+    #[default]
+    Done,
+    /// The time ran out, or a stop signal came.
+    BudgetSpent,
+}
+
+/// What a cleanup did or, in a dry run, would have done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[non_exhaustive]
+pub struct CleanupReport {
+    /// Whether this was a dry run, which changes nothing.
+    pub dry_run: bool,
+    /// How many partitions were created ahead.
+    pub partitions_made: u64,
+    /// How many rows moved into them from the default partition.
+    pub rows_moved: u64,
+    /// How many days have too many rows in the default partition. These rows are deleted in batches.
+    pub left_to_default: u64,
+    /// How many live events ended as FAILED because their start-before deadline had passed.
+    pub expired: u64,
+    /// How many live events ended as FAILED because a worker had abandoned their last attempt.
+    pub abandoned: u64,
+    /// How many live events ended as FAILED because they had waited for a service for too long.
+    #[serde(default)]
+    pub given_up: u64,
+    /// How many partitions were dropped.
+    pub partitions_dropped: u64,
+    /// How many rows were dropped with them.
+    pub rows_dropped: u64,
+    /// The dropped partitions, with their numbers of rows.
+    pub dropped: Vec<DroppedPartition>,
+    /// How many expired rows were deleted in batches.
+    pub rows_deleted: u64,
+    /// How many messages from outside were forgotten, because they were taken in long ago.
+    #[serde(default)]
+    pub messages_forgotten: u64,
+    /// How many rows of the program's own tables were removed because their retention is over, by table.
+    #[serde(default)]
+    pub records: BTreeMap<String, u64>,
+    /// How often a step did not get a lock in time.
+    pub lock_timeouts: u64,
+    /// How many steps were left to the next run because of that.
+    pub skipped: u64,
+    /// How many milliseconds it took.
+    pub elapsed_ms: u64,
+    /// How many milliseconds it was allowed to take.
+    pub budget_ms: u64,
+    /// Why it ended.
+    pub stop_reason: CleanupStop,
+}
+
+impl CleanupReport {
+    /// Adds what a step did.
+    fn add(&mut self, step: Done) {
+        let count = |ids: Vec<i64>| u64::try_from(ids.len()).unwrap_or(u64::MAX);
+        self.partitions_made += step.partitions_made;
+        self.rows_moved += step.rows_moved;
+        self.left_to_default += step.left_to_default;
+        self.expired += count(step.expired);
+        self.abandoned += count(step.abandoned);
+        self.given_up += count(step.given_up);
+        if let Some(dropped) = step.dropped {
+            self.partitions_dropped += 1;
+            self.rows_dropped += dropped.rows;
+            self.dropped.push(dropped);
+        }
+        self.rows_deleted += step.rows_deleted;
+        self.messages_forgotten += step.messages_forgotten;
+    }
+}
+
 /// Creates partitions ahead, ends live events that no program will handle, and removes finished events whose
 /// retention is over (B14, B15, F4). For the whole run, "now" is the time at which the run began.
 ///
@@ -102,7 +178,7 @@ pub async fn cleanup(
     database: &Database,
     options: &CleanupOptions,
     hooks: CleanupHooks,
-) -> Result<CleanupReport, Error> {
+) -> Result<CleanupReport> {
     options.check()?;
     let client = database.connect().await?;
     let mut steps = Steps::new(options.budget, hooks.stop);
@@ -167,7 +243,7 @@ async fn expire(
     }
 }
 
-pub(crate) fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop, Error> {
+pub(crate) fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop> {
     match ended {
         Ok(()) => Ok(CleanupStop::Done),
         Err(Halt::Spent) => Ok(CleanupStop::BudgetSpent),
