@@ -130,15 +130,20 @@ COMMENT ON FUNCTION tidegate.give_up_after IS
     'How long an event waits for an outside service that does not answer, before it ends FAILED with the code service_down. '
     'Set by `tidegate migrate` from TIDEGATE_GIVE_UP_AFTER; a kind may have its own time in its policy.';
 
+-- How long events of a kind wait for a service.
+CREATE FUNCTION tidegate.patience(policy jsonb) RETURNS interval
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN coalesce((policy->>'give_up_after_ms')::bigint * interval '1 ms', tidegate.give_up_after());
+COMMENT ON FUNCTION tidegate.patience IS 'How long events wait for a service that does not answer. policy: that of their kind.';
+
 -- Kinds whose events have waited for a service for longer than they may, and how long that is. A service that
 -- an operator has paused does not count, and neither does a paused kind: the operator decides when they go on.
 CREATE FUNCTION tidegate.outages(now timestamptz) RETURNS TABLE (kind text, service text, patience interval)
     LANGUAGE sql STABLE AS $$
-    SELECT DISTINCT ON (k.kind) k.kind, s.service, p.patience
+    SELECT DISTINCT ON (k.kind) k.kind, s.service, tidegate.patience(k.policy)
       FROM tidegate.service AS s
       JOIN tidegate.event_kind AS k ON k.kind = ANY (s.kinds) AND NOT k.paused
-     CROSS JOIN LATERAL (SELECT coalesce((k.policy->>'give_up_after_ms')::bigint * interval '1 ms', tidegate.give_up_after()) AS patience) AS p
-     WHERE s.state IN ('open', 'probing') AND s.since <= outages.now - p.patience
+     WHERE s.state IN ('open', 'probing') AND s.since <= outages.now - tidegate.patience(k.policy)
      ORDER BY k.kind, s.since
 $$;
 
@@ -316,4 +321,5 @@ COMMENT ON FUNCTION tidegate.limit_service IS
 GRANT EXECUTE ON FUNCTION tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
     tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service, tidegate.give_up
    TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.patience, tidegate.give_up_after TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.pause_service, tidegate.resume_service, tidegate.limit_service TO tidegate_operate;

@@ -102,10 +102,14 @@ SELECT format('%s (%s)', k.kind, count(*)), 'tidegate resume ' || k.kind
  WHERE k.paused
  GROUP BY k.kind ORDER BY k.kind";
 
-    /// Services that are not called: for how many seconds, how many events wait, and the code of the last
-    /// failure.
+    /// Services that are not called: for how many seconds, how many events wait, the code of the last failure,
+    /// and in how many seconds the first event gives up.
     SERVICES_DOWN: "services_down" [] = "\
-SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::float8, s.waiting, s.last_error
+SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::float8, s.waiting, s.last_error,
+       CASE WHEN s.state <> 'paused' THEN (
+           SELECT extract(epoch FROM min(greatest(s.since, coalesce(q.waits_since, q.available_at)) + tidegate.patience(k.policy))
+                                     - clock_timestamp())::float8
+             FROM tidegate.event_queue AS q JOIN tidegate.event_kind AS k USING (kind) WHERE q.kind = ANY (s.kinds)) END
   FROM tidegate.services AS s
  WHERE s.state <> 'closed'
  ORDER BY s.since, s.service";
@@ -238,7 +242,10 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding> {
         let text = if is_paused(row) {
             format!("{name} has been paused for {time} ({waiting} events wait)")
         } else {
-            format!("{name} has not answered for {time} ({error}; {waiting} events wait)")
+            let gives_up = row.get::<_, Option<f64>>(5).map(seconds);
+            let first = gives_up.map(|time| format!(", the first ends FAILED in {}", rounded(time)));
+            let first = first.unwrap_or_default();
+            format!("{name} has not answered for {time} ({error}; {waiting} events wait{first})")
         };
         let remedy = format!("tidegate service {name} --resume --reason recovered");
         (text, remedy)
