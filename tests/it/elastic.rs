@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::cli::Cli;
 use crate::function::{AMPLE, Function};
+use crate::intake::fixture;
 use crate::probe::number;
 use crate::services::{Mode, Services};
 use crate::support::{self, TRACE, TestDb, aws_variables, ended, publish_letters};
@@ -370,6 +371,30 @@ async fn who_publishes_into_an_empty_queue_has_the_function_woken_and_no_tick_is
     println!(
         "from publish to lease: p50 {p50:.0} ms, p95 {p95:.0} ms, the start of the process among it"
     );
+}
+
+#[tokio::test]
+async fn messages_wake_the_function_once_and_those_that_came_before_do_not() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    let lambda = Lambda::before(&db, &services, Delivery::Once).await;
+    let own = [
+        ("TIDEGATE_ACTIONS", "receive"),
+        ("TIDEGATE_WAKE", support::FUNCTION_ARN),
+    ];
+    let settings = lambda
+        .settings
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let function = Function::start(&settings.chain(own).collect::<Vec<_>>()).await;
+    for _ in 0..2 {
+        let answer = function.invoke(&fixture("sqs.json")).await;
+        assert!(!answer.is_error, "{answer:?}");
+        ended("the invocation", lambda.all_ended()).await;
+        assert_eq!(lambda.starts.lock().unwrap().len(), 1);
+    }
+    assert_eq!(number(&client, LIVE).await, 0);
 }
 
 #[tokio::test]

@@ -518,7 +518,10 @@ async fn e15_what_has_waited_for_a_service_for_a_week_ends_and_nothing_else_does
     has_waited(&client, "6 days 23 hours").await;
     assert_eq!(drain(&db, &post).await.given_up, 0);
     let told = Cli::on(&db).run(&["doctor"]).await.stdout;
-    assert!(told.contains("events wait, the first ends FAILED in 59m"), "{told}");
+    assert!(
+        told.contains("events wait, the first ends FAILED in 59m"),
+        "{told}"
+    );
     let fresh = publish(&client, vec![letter("fresh"), letter("fresh").group("g")]).await;
     has_waited(&client, "1 hour").await;
     let sql =

@@ -72,6 +72,11 @@ pub(crate) async fn take_in(
             }
         }
     }
+    if tally.received > 0 {
+        let left = ends.map(|ends| ends.saturating_duration_since(Instant::now()));
+        // What was received is committed. A wake-up that takes too long costs the time until the next tick.
+        let _ = tokio::time::timeout(left.unwrap_or(Duration::MAX), service.wake()).await;
+    }
     tally.answer(bearer)
 }
 

@@ -243,7 +243,8 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding> {
             format!("{name} has been paused for {time} ({waiting} events wait)")
         } else {
             let gives_up = row.get::<_, Option<f64>>(5).map(seconds);
-            let first = gives_up.map(|time| format!(", the first ends FAILED in {}", rounded(time)));
+            let first =
+                gives_up.map(|time| format!(", the first ends FAILED in {}", rounded(time)));
             let first = first.unwrap_or_default();
             format!("{name} has not answered for {time} ({error}; {waiting} events wait{first})")
         };
