@@ -59,7 +59,6 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
 
 /// Builds the program for the command line and the functions. `ISSUING_KIND` and `ISSUING_STAGE` define which
 /// messages request an AI check.
-#[must_use]
 pub fn program() -> Program {
     let asked = Filter::from_settings(environment);
     let received = asked.clone();
