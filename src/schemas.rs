@@ -23,19 +23,20 @@ pub fn of_own_verbs() -> [(&'static str, Value); 6] {
     ]
 }
 
-/// A document with these fields, all of which are there, and `action`.
+/// A document with these fields and `action`.
 fn document(title: &str, action: &str, mut fields: Value) -> Value {
     fields["action"] = json!({"const": action});
-    let names = fields.as_object().into_iter().flatten();
-    let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
-    let mut schema = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        "type": "object",
-        "required": required,
-    });
-    schema["properties"] = fields;
+    let mut schema = object(&fields);
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!(title);
     schema
+}
+
+/// An object with these fields, all of which are there.
+fn object(fields: &Value) -> Value {
+    let names = fields.as_object().into_iter().flatten();
+    let names: Vec<&String> = names.map(|(name, _)| name).collect();
+    json!({"type": "object", "required": names, "properties": fields})
 }
 
 /// The document of a report, whose comments are its descriptions.
@@ -68,28 +69,22 @@ fn link_key() -> Value {
 }
 
 fn api_key() -> Value {
-    let time = json!({"type": "string", "format": "date-time"});
     let time_or_null = json!({"type": ["string", "null"], "format": "date-time"});
-    let made = json!({
+    let mut key = json!({
         "id": {"type": "integer", "format": "int64"},
-        "key": {"type": "string", "description": "The key itself. It is not shown again."},
         "label": {"type": "string"},
         "client_id": {"type": "string", "format": "uuid"},
         "user_id": {"type": ["string", "null"], "format": "uuid"},
         "scopes": {"type": "array", "items": {"type": "string"}},
-        "created_at": time,
+        "created_at": {"type": "string", "format": "date-time"},
         "expires_at": time_or_null,
     });
-    let mut kept = made.clone();
-    if let Some(fields) = kept.as_object_mut() {
-        fields.remove("key");
-    }
-    kept["revoked_at"] = time_or_null;
-    kept["valid"] = json!({"type": "boolean", "description": "Whether the key is neither revoked nor expired."});
-    let names = kept.as_object().into_iter().flatten();
-    let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
-    let key = json!({"type": "object", "properties": kept, "required": required});
-    let list = json!({"keys": {"type": "array", "items": key}});
+    let mut made = key.clone();
+    made["key"] =
+        json!({"type": "string", "description": "The key itself. It is not shown again."});
+    key["revoked_at"] = time_or_null;
+    key["valid"] = json!({"type": "boolean", "description": "Whether the key is neither revoked nor expired."});
+    let list = json!({"keys": {"type": "array", "items": object(&key)}});
     let revoked = json!({
         "id": {"type": "integer", "format": "int64"},
         "changed": {"type": "boolean", "description": "False if the key was already revoked."},

@@ -21,7 +21,6 @@ use tidegate::{Database, Error};
 pub(super) struct Posted {
     /// Whom the gate has let in.
     pub caller: Caller,
-    pub body: Bytes,
     /// The content of the body.
     pub json: Value,
     database: Database,
@@ -47,7 +46,6 @@ impl FromRequest<Shared> for Posted {
         Ok(Self {
             caller,
             json: json(&body)?,
-            body,
             database: shared.database.clone(),
             trace,
         })

@@ -12,8 +12,8 @@ use uuid::Uuid;
 use super::content::{Content, PackageItem};
 use super::entity::{EntityKind, EntityStatus};
 use super::payload;
-use super::schema::FieldError;
 use super::verdict::{fault, refuse};
+use crate::app::schema::FieldError;
 use tidegate::HandlerError;
 
 /// One entity of a signed content.

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::entity::EntityKind;
-use crate::app::field::is_day;
+use crate::app::schema::is_day;
 
 /// A calendar day, `YYYY-MM-DD`. Days sort in the same order as their texts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::entity::EntityKind;
-use super::schema::FieldError;
+use crate::app::schema::FieldError;
 use tidegate::{Fault, HandlerError};
 
 /// Maximum size of a stored result, in bytes.
