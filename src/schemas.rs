@@ -10,16 +10,24 @@ use crate::app::forms::SubmitReport;
 /// Each verb of the program's own, with the schema of its document.
 #[must_use]
 pub fn of_own_verbs() -> [(&'static str, Value); 6] {
+    let served = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the HTTP interface."}});
+    let rotated = json!({
+        "id": {"type": "integer", "format": "int64", "description": "The id of the new key."},
+        "forgotten": {"type": "integer", "minimum": 0, "description": "The number of earlier keys that were forgotten."},
+    });
     [
         (
             "receive-issuing",
             report::<ReceiveIssuingReport>("ReceiveIssuing", "receive_issuing"),
         ),
         ("submit", report::<SubmitReport>("Submit", "submit")),
-        ("serve", serve()),
+        ("serve", document("Serve", "serve", served)),
         ("console", console()),
         ("api-key", api_key()),
-        ("link-key", link_key()),
+        (
+            "link-key",
+            document("RotateLinkKey", "rotate_link_key", rotated),
+        ),
     ]
 }
 
@@ -45,11 +53,6 @@ fn report<T: PartialSchema>(title: &str, action: &str) -> Value {
     document(title, action, schema["properties"].take())
 }
 
-fn serve() -> Value {
-    let fields = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the HTTP interface."}});
-    document("Serve", "serve", fields)
-}
-
 fn console() -> Value {
     let served = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the console."}});
     let hashed = json!({"hash": {"type": "string", "description": "The hash of the password, for the file of users."}});
@@ -58,14 +61,6 @@ fn console() -> Value {
         "title": "Console",
         "oneOf": [document("Served", "console", served), document("HashPassword", "hash_password", hashed)],
     })
-}
-
-fn link_key() -> Value {
-    let fields = json!({
-        "id": {"type": "integer", "format": "int64", "description": "The id of the new key."},
-        "forgotten": {"type": "integer", "minimum": 0, "description": "The number of earlier keys that were forgotten."},
-    });
-    document("RotateLinkKey", "rotate_link_key", fields)
 }
 
 fn api_key() -> Value {

@@ -78,7 +78,7 @@ pub struct HttpService {
     credentials: Credentials,
     http: HttpClient,
     /// Whether 409 comes with the object that already exists, and counts as success.
-    finds: bool,
+    pub(super) finds: bool,
 }
 
 impl HttpService {
@@ -120,14 +120,6 @@ impl HttpService {
             http: shared.unwrap_or_default(),
             finds: false,
         })
-    }
-
-    /// A service that answers 409 with the object that already exists. This counts as success.
-    pub(super) fn finding(self) -> Self {
-        Self {
-            finds: true,
-            ..self
-        }
     }
 
     /// Reports whether a base URL is set.

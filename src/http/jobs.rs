@@ -123,13 +123,13 @@ async fn accept(
     )
 )]
 async fn read(
-    State(database): State<Database>,
+    State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let Path(id) = id.map_err(|_| no_such_job())?;
     let link = Link::parse(&id).ok_or_else(no_such_job)?;
-    let job = find(&database, &link, caller).await?;
+    let job = find(&shared.database, &link, caller).await?;
     Ok(answer::read(job.ok_or_else(no_such_job)?, &id))
 }
 

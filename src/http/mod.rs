@@ -41,7 +41,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{FromRef, Request, State};
+use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -104,12 +104,6 @@ struct Document;
 struct Shared {
     database: Database,
     document: Arc<Described>,
-}
-
-impl FromRef<Shared> for Database {
-    fn from_ref(shared: &Shared) -> Self {
-        shared.database.clone()
-    }
 }
 
 /// The OpenAPI 3.1 document, generated from the routes and their types at the first request for it.

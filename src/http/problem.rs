@@ -169,9 +169,8 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         if is_passing(&error) {
             tracing::warn!(error = %error, "request failed for now");
-            return Self::unavailable(
-                "the service is busy or its database cannot be reached; try again",
-            );
+            let why = "the service is busy or its database cannot be reached; try again";
+            return Self::unavailable(why);
         }
         tracing::error!(error = %error, "request failed");
         Self::of(StatusCode::INTERNAL_SERVER_ERROR)

@@ -17,7 +17,7 @@ use tidegate::config::environment;
 use tidegate::program::stop_signal;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
-use tidegate_console::{Bounds, serve_within};
+use tidegate_console::{Bounds, listen_address, serve_within};
 use tokio::net::TcpListener;
 
 use super::{Access, REQUEST_TIMEOUT, Scrapes, measured, recording, waking};
@@ -48,12 +48,6 @@ pub struct Serve {
     /// scope metrics [env: TIDEGATE_HTTP_METRICS=on].
     #[arg(long)]
     metrics: bool,
-}
-
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "must be host:port such as 127.0.0.1:8080, the host as an IP address".to_owned()
-    })
 }
 
 /// Serves until the process is stopped.
@@ -89,10 +83,8 @@ pub async fn run(ask: Ask, request: Serve) -> Result<Answer, Error> {
     let router = recording(router, tidegate_otel::installed().cloned());
     let served = serve(listener, router, stop).await;
     served.map_err(failed)?;
-    Ok(Answer::new(
-        json!({"action": "serve", "url": url}),
-        "stopped",
-    ))
+    let document = json!({"action": "serve", "url": url});
+    Ok(Answer::new(document, "stopped"))
 }
 
 /// Serves until `stop` is ready. Then it finishes the requests in progress, but waits no longer than the time

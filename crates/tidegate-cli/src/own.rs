@@ -61,16 +61,10 @@ type AnswerOwn = dyn Fn(Ask, &ArgMatches) -> BoxFuture<'static, Result<Answer, E
 /// A verb that not every program has.
 struct Own {
     command: Command,
-    answer: Answers,
+    /// Runs with the program and its settings. `None` for [`verbs::new`], which needs neither.
+    answer: Option<Box<AnswerOwn>>,
     /// The schema of the document that it prints with `--json`.
     schema: Option<Value>,
-}
-
-enum Answers {
-    /// Runs with the program and its settings.
-    Program(Box<AnswerOwn>),
-    /// [`verbs::new`], which needs neither.
-    New,
 }
 
 /// The context of a program's own verb.
@@ -123,7 +117,7 @@ impl CommandLine {
             Ok(arguments) => answer(ask, arguments).boxed(),
             Err(error) => std::future::ready(Err(error)).boxed(),
         };
-        self.with(A::command(), Answers::Program(Box::new(answer)))
+        self.with(A::command(), Some(Box::new(answer)))
     }
 
     /// Adds the verb `new`, which writes a starter project and needs neither settings nor a database.
@@ -132,10 +126,10 @@ impl CommandLine {
     /// If the program already has a verb of this name.
     #[must_use]
     pub fn starter(self) -> Self {
-        self.with(New::command(), Answers::New)
+        self.with(New::command(), None)
     }
 
-    fn with(mut self, command: Command, answer: Answers) -> Self {
+    fn with(mut self, command: Command, answer: Option<Box<AnswerOwn>>) -> Self {
         let name = command.get_name();
         let mut own = self.verbs.iter().map(|own| own.command.get_name());
         let taken = args::command().find_subcommand(name).is_some() || own.any(|own| own == name);
@@ -263,11 +257,11 @@ impl CommandLine {
                 verbs::answer(&service, *verb, json).await
             }
             Asked::OfOwn(number, matches) => match &self.verbs[number].answer {
-                Answers::Program(answer) => {
+                Some(answer) => {
                     let service = Arc::new(start(self.program)?);
                     Ok(answer(Ask { service, json }, &matches).await?)
                 }
-                Answers::New => Ok(verbs::new::new(&arguments(&matches)?)?),
+                None => Ok(verbs::new::new(&arguments(&matches)?)?),
             },
         }
     }

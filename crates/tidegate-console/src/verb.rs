@@ -41,10 +41,13 @@ enum What {
     HashPassword,
 }
 
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "must be host:port such as 127.0.0.1:8081, the host as an IP address".to_owned()
-    })
+/// Reads the address that a server listens on, for the flags of verbs.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let must = "must be host:port such as 127.0.0.1:8080, the host as an IP address";
+    text.parse().map_err(|_| must.to_owned())
 }
 
 /// The verb `console`, for [`tidegate_cli::CommandLine::verb`]. It serves until the process is stopped.

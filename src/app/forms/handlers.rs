@@ -41,10 +41,8 @@ pub fn handlers<'a>(
             Handlers::one("archive_letter", archive.letter(event, ctx)).calls(ARCHIVE)
         }
         FormEvent::GrantLetterArchived(event) => {
-            Handlers::one("save_grant", save_grant(event, ctx)).and(
-                "approve_form",
-                advance(&event.form_id, FormStatus::Approved, ctx),
-            )
+            let approved = advance(&event.form_id, FormStatus::Approved, ctx);
+            Handlers::one("save_grant", save_grant(event, ctx)).and("approve_form", approved)
         }
         FormEvent::GrantSaved(event) => {
             Handlers::one("notify_approved", notifications.approved(event, ctx))
@@ -59,12 +57,10 @@ pub fn handlers<'a>(
                 .calls(NOTIFICATIONS)
         }
         FormEvent::FormCancelled(event) => {
+            let cancelled = advance(&event.form_id, FormStatus::Cancelled, ctx);
             Handlers::one("notify_cancelled", notifications.cancelled(event, ctx))
                 .calls(NOTIFICATIONS)
-                .and(
-                    "cancel_form",
-                    advance(&event.form_id, FormStatus::Cancelled, ctx),
-                )
+                .and("cancel_form", cancelled)
         }
         // The queue's statistics count the view once its event is in the log.
         FormEvent::GrantLetterViewed(_) => Handlers::one("count_view", async { Ok(Done::ok()) }),

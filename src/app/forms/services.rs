@@ -37,8 +37,10 @@ impl Services {
     /// it wait and report it.
     pub fn from_settings(lookup: Lookup<'_>, http: &HttpClient) -> Result<Self, Error> {
         let service = |name, variable| HttpService::from_setting(name, variable, lookup, http);
+        let mut archive = service(ARCHIVE, "ARCHIVE_URL")?;
+        archive.finds = true;
         Ok(Self {
-            archive: Archive(service(ARCHIVE, "ARCHIVE_URL")?.finding()),
+            archive: Archive(archive),
             cases: Cases(service(CASES, "CASES_URL")?),
             notifications: Notifications(service(NOTIFICATIONS, "NOTIFICATIONS_URL")?),
         })

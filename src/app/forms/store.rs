@@ -10,13 +10,6 @@ use super::model::{Form, FormStatus, Grant, Measure};
 use crate::app::sql::{Param, document, first};
 use tidegate::{Context, Error, HandlerError};
 
-/// A case, if there is one.
-macro_rules! case {
-    () => {
-        "jsonb_build_object('case_number', case_number, 'measure_id', measure_id)"
-    };
-}
-
 /// Stores a form as submitted, unless its id is known.
 const SUBMIT: &str = "\
 INSERT INTO forms.form
@@ -47,20 +40,16 @@ SELECT jsonb_build_object(
   FROM forms.form WHERE id = $1";
 
 /// Stores the case and returns the stored one. The first case is kept.
-const KEEP_CASE: &str = concat!(
-    "UPDATE forms.form
-        SET case_number = coalesce(case_number, $2), measure_id = coalesce(measure_id, $3),
-            updated_at = clock_timestamp()
-      WHERE id = $1
-     RETURNING ",
-    case!()
-);
+const KEEP_CASE: &str = "\
+UPDATE forms.form
+   SET case_number = coalesce(case_number, $2), measure_id = coalesce(measure_id, $3),
+       updated_at = clock_timestamp()
+ WHERE id = $1
+RETURNING jsonb_build_object('case_number', case_number, 'measure_id', measure_id)";
 
-const CASE_OF: &str = concat!(
-    "SELECT ",
-    case!(),
-    " FROM forms.form WHERE id = $1 AND case_number IS NOT NULL AND measure_id IS NOT NULL"
-);
+const CASE_OF: &str = "\
+SELECT jsonb_build_object('case_number', case_number, 'measure_id', measure_id)
+  FROM forms.form WHERE id = $1 AND case_number IS NOT NULL AND measure_id IS NOT NULL";
 
 const FORM_OF: &str = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
@@ -178,13 +167,8 @@ pub(super) async fn form_of_grant(
     client: &Client,
     grant_number: &str,
 ) -> Result<Option<String>, Error> {
-    let form_id = first(
-        client,
-        "forms.form_of_grant",
-        FORM_OF_GRANT,
-        &[&grant_number],
-    )
-    .await?;
+    let params: [&dyn Param; 1] = [&grant_number];
+    let form_id = first(client, "forms.form_of_grant", FORM_OF_GRANT, &params).await?;
     Ok(form_id.flatten())
 }
 

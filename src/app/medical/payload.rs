@@ -16,8 +16,8 @@ use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder};
 use uuid::Uuid;
 
 use super::value::{
-    AccessLevel, CompletedWith, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus,
-    Period, Resource, Visit,
+    AccessLevel, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus, Period,
+    Resource, Visit,
 };
 use super::{content, services};
 use crate::app::schema::{Described, FieldError, Schemas, describe};
@@ -274,7 +274,7 @@ jobs! {
         /// The service request.
         service_request_id: Uuid,
         /// The result of the service request.
-        completed_with: CompletedWith,
+        completed_with: Resource,
         /// Reason for the completion.
         #[schema(min_length = 1, max_length = 1000)]
         status_reason: String,
@@ -338,12 +338,7 @@ impl Confirmation {
     }
 }
 
-static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::of(schemas()));
-
-/// Returns all faults of `value` as a `T`.
-pub(super) fn check<T: ToSchema>(value: &Value) -> Vec<FieldError> {
-    SCHEMAS.check::<T>(value)
-}
+pub(super) static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::of(schemas()));
 
 fn validate_as<T: Job>(payload: &Value) -> Result<NewEvent, Refusal> {
     let job: T = SCHEMAS.decode(payload).map_err(Refusal::Fields)?;

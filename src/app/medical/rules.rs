@@ -105,7 +105,7 @@ impl Transition for payload::DiagnosticReportPackageCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
         must_be_signed_by(patient, &signed.root, "recorded_by")?;
-        create_package(patient, &signed, None).await
+        create_package(patient, &signed, None, json!({})).await
     }
 }
 
@@ -203,8 +203,8 @@ impl Transition for payload::PackageCreateJob {
             let description = "an active episode of the patient is needed";
             return Err(fault("$.encounter.episode", "existence", description));
         }
-        let plan = create_package(patient, &signed, Some(episode_id)).await?;
-        Ok(plan.remember(json!({ "visit": self.visit })))
+        let facts = json!({ "visit": self.visit });
+        create_package(patient, &signed, Some(episode_id), facts).await
     }
 }
 
@@ -227,7 +227,7 @@ impl Transition for payload::PackageCancelJob {
 impl Transition for payload::ProcedureCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<Procedure>(&self.signed_data)?;
-        create_package(patient, &signed, None).await
+        create_package(patient, &signed, None, json!({})).await
     }
 }
 
@@ -248,7 +248,7 @@ impl Transition for payload::ServiceRequestCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<ServiceRequest>(&self.signed_data)?;
         must_be_signed_by(patient, &signed.root, "requester_employee")?;
-        create_package(patient, &signed, None).await
+        create_package(patient, &signed, None, json!({})).await
     }
 }
 
@@ -408,11 +408,13 @@ fn must_be_signed_by(
     demand(root.uuid(employee)? == signer, conflict(other))
 }
 
-/// Creates all entities of a signed content: the root below `parent_id`, the others below the root.
+/// Creates all entities of a signed content: the root below `parent_id` with these facts, the others below the
+/// root.
 async fn create_package(
     patient: &Patient<'_>,
     signed: &Signed,
     parent_id: Option<Uuid>,
+    facts: Value,
 ) -> Planned {
     refuse(&signed.faults_of_new())?;
     let wanted = signed.parts();
@@ -423,7 +425,11 @@ async fn create_package(
         parent_id,
         ..new_entity(patient, part.kind, part.id, part.content.clone())
     };
-    let plan = Plan::answer(patient.links(&links)).create(new(&signed.root, parent_id));
+    let root = EntityRow {
+        facts,
+        ..new(&signed.root, parent_id)
+    };
+    let plan = Plan::answer(patient.links(&links)).create(root);
     let parent_id = Some(signed.root.id);
     let below = signed.below.iter();
     Ok(below.fold(plan, |plan, part| plan.create(new(part, parent_id))))

@@ -115,14 +115,6 @@ impl Plan {
         self
     }
 
-    /// Stores facts with the first entity that is created.
-    pub(super) fn remember(mut self, facts: Value) -> Self {
-        if let Some(root) = self.created.first_mut() {
-            root.facts = facts;
-        }
-        self
-    }
-
     /// Changes the state of an entity and stores facts. A fact of null removes the stored fact.
     pub(super) fn change(self, entity: &Entity, status: EntityStatus, facts: Value) -> Self {
         self.rewrite(entity, status, json!({}), facts)

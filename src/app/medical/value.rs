@@ -54,20 +54,11 @@ pub struct Visit {
     pub period: Period,
 }
 
-/// A resource that an approval grants access to.
+/// An entity of the patient that a job names: what an approval grants access to, or the result of a service
+/// request.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
-    /// Its kind.
-    pub entity: EntityKind,
-    /// Its id.
-    pub id: Uuid,
-}
-
-/// The result of a service request.
-#[derive(Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CompletedWith {
     /// Its kind.
     pub entity: EntityKind,
     /// Its id.

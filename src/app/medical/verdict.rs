@@ -18,9 +18,8 @@ const DETAILS_LIMIT: usize = RESULT_LIMIT - 200;
 /// Returns an expected error: the request is invalid in these places.
 pub(super) fn invalid(errors: &[FieldError]) -> HandlerError {
     let details = fit(json!({ "invalid": errors }), DETAILS_LIMIT);
-    HandlerError::reject_all(vec![
-        Fault::new("422", "the request is not valid").with_details(details),
-    ])
+    let fault = Fault::new("422", "the request is not valid");
+    HandlerError::reject_all(vec![fault.with_details(details)])
 }
 
 /// Refuses a request that has these faults, if it has any.

@@ -155,20 +155,20 @@ async fn answer(
 
 /// Converts the messages of the SQL functions, which begin with the field, and violations of a constraint.
 fn refused(error: Error) -> Error {
-    let Error::Database { source, .. } = &error else {
-        return error;
+    let told = match &error {
+        Error::Database { source, .. } => source.as_db_error(),
+        _ => None,
     };
-    let Some(told) = source.as_db_error() else {
-        return error;
-    };
-    match *told.code() {
-        SqlState::INVALID_PARAMETER_VALUE => Error::Invalid(told.message().to_owned()),
-        SqlState::CHECK_VIOLATION => {
-            let must = told
+    match told.map(|told| (told.code(), told)) {
+        Some((&SqlState::INVALID_PARAMETER_VALUE, told)) => {
+            Error::Invalid(told.message().to_owned())
+        }
+        Some((&SqlState::CHECK_VIOLATION, told)) => {
+            let rule = told
                 .constraint()
                 .unwrap_or("a constraint")
                 .replace('_', " ");
-            Error::Invalid(format!("api-key: must satisfy the rule: {must}"))
+            Error::Invalid(format!("api-key: must satisfy the rule: {rule}"))
         }
         _ => error,
     }

@@ -204,9 +204,8 @@ impl Access {
             let found = keys::find(&mut client, token).await?;
             return found.ok_or_else(|| not_valid("it is unknown, expired or revoked"));
         }
-        Err(not_valid(
-            "this service does not accept this kind of credential",
-        ))
+        let why = "this service does not accept this kind of credential";
+        Err(not_valid(why))
     }
 }
 
@@ -301,12 +300,11 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
         let message = "a credential is required, as the header `authorization: Bearer …`";
         return Err(unknown(message).challenge(""));
     };
+    let must = "it must be exactly one header `authorization: Bearer …`";
     let words = first.to_str().ok().and_then(|text| text.split_once(' '));
     match (words, sent.next()) {
         (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case(BEARER) => Ok(token.trim()),
-        _ => Err(not_valid(
-            "it must be exactly one header `authorization: Bearer …`",
-        )),
+        _ => Err(not_valid(must)),
     }
 }
 
