@@ -7,10 +7,12 @@
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidegate::{Database, Published};
+use tidegate::Database;
+use tidegate_job::app::forms::model::{
+    Company, Contact, Employee, Expert, FormStatus, Need, Private,
+};
 use tidegate_job::app::forms::{
-    self, Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, MessageKey, Need,
-    Private, SubmitReport,
+    self, Cancellation, Form, Grant, Letter, Measure, SubmitReport, Viewed,
 };
 use tokio_postgres::Client;
 
@@ -57,9 +59,9 @@ async fn publish_all() -> Outcome<()> {
 
 async fn submit(client: &mut Client, form: &Form) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let Published { id, .. } = forms::submit(&tx, form).await?;
+    let submitted = forms::submit(&tx, form).await?;
     tx.commit().await?;
-    println!("form {} handed in: event {id}", form.id);
+    println!("form {} handed in {}", form.id, told(&submitted));
     Ok(())
 }
 
@@ -71,29 +73,28 @@ async fn with_case(client: &mut Client, run: u128, number: u32) -> Outcome<Measu
         measure_id: "M1".to_owned(),
     };
     let tx = client.transaction().await?;
-    let Published { id, .. } = forms::submit(&tx, &form).await?;
+    let submitted = forms::submit(&tx, &form).await?;
     let open = "UPDATE forms.form SET case_number = $2, measure_id = $3 WHERE id = $1";
     tx.execute(open, &[&form.id, &case.case_number, &case.measure_id])
         .await?;
     tx.commit().await?;
     println!(
-        "form {} with the open case {} handed in: event {id}",
-        form.id, case.case_number
+        "form {} with the open case {} handed in {}",
+        form.id,
+        case.case_number,
+        told(&submitted)
     );
     Ok(case)
 }
 
-fn key(external_id: &str) -> MessageKey<'_> {
-    MessageKey {
-        client: None,
-        source: SOURCE,
-        external_id,
-    }
-}
-
 async fn receive_letter(client: &mut Client, external_id: &str, grant: &Grant) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let received = forms::receive_letter(&tx, key(external_id), grant).await?;
+    let letter = Letter {
+        source: SOURCE.to_owned(),
+        external_id: external_id.to_owned(),
+        grant: grant.clone(),
+    };
+    let received = forms::receive_letter(&tx, None, &letter).await?;
     tx.commit().await?;
     println!("grant letter {external_id}: {}", told(&received));
     Ok(())
@@ -101,7 +102,12 @@ async fn receive_letter(client: &mut Client, external_id: &str, grant: &Grant) -
 
 async fn cancel(client: &mut Client, external_id: &str, measure: &Measure) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let received = forms::cancel(&tx, key(external_id), measure).await?;
+    let notice = Cancellation {
+        source: SOURCE.to_owned(),
+        external_id: external_id.to_owned(),
+        measure: measure.clone(),
+    };
+    let received = forms::cancel(&tx, None, &notice).await?;
     tx.commit().await?;
     println!("cancellation {external_id}: {}", told(&received));
     Ok(())
@@ -109,9 +115,12 @@ async fn cancel(client: &mut Client, external_id: &str, measure: &Measure) -> Ou
 
 async fn view(client: &mut Client, grant_number: &str) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let Published { id, .. } = forms::letter_viewed(&tx, grant_number).await?;
+    let viewed = Viewed {
+        grant_number: grant_number.to_owned(),
+    };
+    let viewed = forms::letter_viewed(&tx, None, &viewed).await?;
     tx.commit().await?;
-    println!("letter of grant {grant_number} viewed: event {id}");
+    println!("letter of grant {grant_number} viewed {}", told(&viewed));
     Ok(())
 }
 

@@ -10,43 +10,47 @@ use crate::app::forms::SubmitReport;
 /// Each verb of the program's own, with the schema of its document.
 #[must_use]
 pub fn of_own_verbs() -> [(&'static str, Value); 6] {
+    let served = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the HTTP interface."}});
+    let rotated = json!({
+        "id": {"type": "integer", "format": "int64", "description": "The id of the new key."},
+        "forgotten": {"type": "integer", "minimum": 0, "description": "The number of earlier keys that were forgotten."},
+    });
     [
         (
             "receive-issuing",
             report::<ReceiveIssuingReport>("ReceiveIssuing", "receive_issuing"),
         ),
         ("submit", report::<SubmitReport>("Submit", "submit")),
-        ("serve", serve()),
+        ("serve", document("Serve", "serve", served)),
         ("console", console()),
         ("api-key", api_key()),
-        ("link-key", link_key()),
+        (
+            "link-key",
+            document("RotateLinkKey", "rotate_link_key", rotated),
+        ),
     ]
 }
 
-/// A document with these fields, all of which are there, and `action`.
+/// A document with these fields and `action`.
 fn document(title: &str, action: &str, mut fields: Value) -> Value {
     fields["action"] = json!({"const": action});
-    let names = fields.as_object().into_iter().flatten();
-    let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
-    let mut schema = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        "type": "object",
-        "required": required,
-    });
-    schema["properties"] = fields;
+    let mut schema = object(&fields);
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!(title);
     schema
+}
+
+/// An object with these fields, all of which are there.
+fn object(fields: &Value) -> Value {
+    let names = fields.as_object().into_iter().flatten();
+    let names: Vec<&String> = names.map(|(name, _)| name).collect();
+    json!({"type": "object", "required": names, "properties": fields})
 }
 
 /// The document of a report, whose comments are its descriptions.
 fn report<T: PartialSchema>(title: &str, action: &str) -> Value {
     let mut schema = json!(T::schema());
     document(title, action, schema["properties"].take())
-}
-
-fn serve() -> Value {
-    let fields = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the HTTP interface."}});
-    document("Serve", "serve", fields)
 }
 
 fn console() -> Value {
@@ -59,37 +63,23 @@ fn console() -> Value {
     })
 }
 
-fn link_key() -> Value {
-    let fields = json!({
-        "id": {"type": "integer", "format": "int64", "description": "The id of the new key."},
-        "forgotten": {"type": "integer", "minimum": 0, "description": "The number of earlier keys that were forgotten."},
-    });
-    document("RotateLinkKey", "rotate_link_key", fields)
-}
-
 fn api_key() -> Value {
-    let time = json!({"type": "string", "format": "date-time"});
     let time_or_null = json!({"type": ["string", "null"], "format": "date-time"});
-    let made = json!({
+    let mut key = json!({
         "id": {"type": "integer", "format": "int64"},
-        "key": {"type": "string", "description": "The key itself. It is not shown again."},
         "label": {"type": "string"},
         "client_id": {"type": "string", "format": "uuid"},
         "user_id": {"type": ["string", "null"], "format": "uuid"},
         "scopes": {"type": "array", "items": {"type": "string"}},
-        "created_at": time,
+        "created_at": {"type": "string", "format": "date-time"},
         "expires_at": time_or_null,
     });
-    let mut kept = made.clone();
-    if let Some(fields) = kept.as_object_mut() {
-        fields.remove("key");
-    }
-    kept["revoked_at"] = time_or_null;
-    kept["valid"] = json!({"type": "boolean", "description": "Whether the key is neither revoked nor expired."});
-    let names = kept.as_object().into_iter().flatten();
-    let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
-    let key = json!({"type": "object", "properties": kept, "required": required});
-    let list = json!({"keys": {"type": "array", "items": key}});
+    let mut made = key.clone();
+    made["key"] =
+        json!({"type": "string", "description": "The key itself. It is not shown again."});
+    key["revoked_at"] = time_or_null;
+    key["valid"] = json!({"type": "boolean", "description": "Whether the key is neither revoked nor expired."});
+    let list = json!({"keys": {"type": "array", "items": object(&key)}});
     let revoked = json!({
         "id": {"type": "integer", "format": "int64"},
         "changed": {"type": "boolean", "description": "False if the key was already revoked."},

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use tokio::sync::OnceCell;
 
 use super::credentials::Credentials;
 use tidegate::connect::Trust;
-use tidegate::{Error, HandlerError, trace};
+use tidegate::{Error, HandlerError, Lookup, trace};
 
 /// Time limit of a call, including its answer, unless the caller sets another one.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,12 +78,11 @@ pub struct HttpService {
     credentials: Credentials,
     http: HttpClient,
     /// Whether 409 comes with the object that already exists, and counts as success.
-    finds: bool,
+    pub(super) finds: bool,
 }
 
 impl HttpService {
-    /// Creates a service with this name. `variable`, such as `ARCHIVE_URL`, holds its base URL and is read
-    /// with `setting`. An empty value counts as unset. Variables with the same prefix hold its credentials:
+    /// Creates a service with this name. `variable`, such as `ARCHIVE_URL`, holds its base URL. Variables with the same prefix hold its credentials:
     /// `ARCHIVE_AUTH_SECRET_ID` or `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`.
     /// Anyone on the network path can read an `http://` connection to another machine. It is allowed only for
     /// the services listed in `SERVICES_OVER_HTTP`, separated by commas.
@@ -93,15 +92,13 @@ impl HttpService {
     pub fn from_setting(
         name: &'static str,
         variable: &'static str,
-        setting: impl Fn(&str) -> Option<String>,
-        http: HttpClient,
+        lookup: Lookup<'_>,
+        http: &HttpClient,
     ) -> Result<Self, Error> {
         let prefix = variable.trim_end_matches("_URL");
-        let refused = |why: String| Error::Config(format!("{variable}: {why}"));
-        let over_http = setting(OVER_HTTP).unwrap_or_default();
+        let over_http = lookup(OVER_HTTP).unwrap_or_default();
         let over_http = over_http.split(',').any(|listed| listed.trim() == name);
-        let base = setting(variable).filter(|text| !text.is_empty());
-        let base = base.map(|text| {
+        let base = lookup(variable).map(|text| {
             let url = base_url(prefix, &text)?;
             if url.scheme() == "https" || over_http || is_loopback(&url) {
                 return Ok(url);
@@ -111,29 +108,18 @@ impl HttpService {
                  which anyone on the network path can read"
             ))
         });
-        let base = base.map(|url| url.map_err(refused));
-        let credentials = Credentials::from_settings(prefix, setting)?;
-        let http = match credentials.certificate() {
-            // The certificate is for this service only, so the service gets a client of its own.
-            Some(_) => HttpClient::default(),
-            None => http,
-        };
+        let base = base.transpose();
+        let credentials = Credentials::from_settings(prefix, lookup)?;
+        // A certificate is for this service only, which then gets a client of its own.
+        let shared = credentials.certificate().is_none().then(|| http.clone());
         Ok(Self {
             name,
             variable,
-            base: base.transpose()?,
+            base: base.map_err(|why| Error::Config(format!("{variable}: {why}")))?,
             credentials,
-            http,
+            http: shared.unwrap_or_default(),
             finds: false,
         })
-    }
-
-    /// A service that answers 409 with the object that already exists. This counts as success.
-    pub(super) fn finding(self) -> Self {
-        Self {
-            finds: true,
-            ..self
-        }
     }
 
     /// Reports whether a base URL is set.
@@ -182,11 +168,10 @@ impl HttpService {
         key: &str,
         body: &impl Serialize,
     ) -> Result<T, HandlerError> {
-        let request = self.request(path).await?.header("Idempotency-Key", key);
-        let request = match trace::current() {
-            Some(position) => request.header("traceparent", position.to_string()),
-            None => request,
-        };
+        let mut request = self.request(path).await?.header("Idempotency-Key", key);
+        if let Some(position) = trace::current() {
+            request = request.header("traceparent", position.to_string());
+        }
         let response = self.send(request.json(body)).await?;
         let status = response.status();
         if status.is_success() || self.finds && status == StatusCode::CONFLICT {
@@ -197,18 +182,17 @@ impl HttpService {
 
     /// Converts an unsuccessful answer to what it means for the event.
     fn failure(&self, status: StatusCode, headers: &HeaderMap) -> HandlerError {
-        let said = format!("{} answered {}", self.name, status.as_u16());
+        let said = format!("answered {}", status.as_u16());
         let error = match verdict(status) {
             Verdict::Refused => {
-                return HandlerError::reject(format!("{}_refused", self.name), said);
+                let Self { name, .. } = self;
+                return HandlerError::reject(format!("{name}_refused"), format!("{name} {said}"));
             }
             Verdict::Credentials => {
-                let why = format!("{said}: it does not accept our credentials");
+                let why = format!("{} {said}: it does not accept our credentials", self.name);
                 HandlerError::unavailable(CREDENTIALS, why)
             }
-            Verdict::Unavailable => {
-                HandlerError::unavailable(format!("{}_unavailable", self.name), said)
-            }
+            Verdict::Unavailable => self.unavailable(said),
         };
         match retry_after(headers) {
             Some(time) => error.after(time),
@@ -219,20 +203,26 @@ impl HttpService {
     /// Sends a request with our credentials. If they are refused and have changed since, it sends the request
     /// once more.
     async fn send(&self, request: RequestBuilder) -> Result<Response, HandlerError> {
-        let unread = |error: Error| self.unavailable(format_args!("cannot be called: {error}"));
-        let Some((name, shown)) = self.credentials.header().await.map_err(unread)? else {
+        let Some((name, sent)) = self.header(None).await? else {
             return self.answer(request).await;
         };
         let again = request.try_clone();
-        let response = self.answer(request.header(&name, &shown)).await?;
+        let response = self.answer(request.header(name, &sent)).await?;
         if verdict(response.status()) != Verdict::Credentials {
             return Ok(response);
         }
-        let changed = self.credentials.changed(&shown).await.map_err(unread)?;
-        match again.zip(changed) {
+        match again.zip(self.header(Some(&sent)).await?) {
             None => Ok(response),
             Some((again, (name, value))) => self.answer(again.header(name, value)).await,
         }
+    }
+
+    async fn header(
+        &self,
+        refused: Option<&HeaderValue>,
+    ) -> Result<Option<(HeaderName, HeaderValue)>, HandlerError> {
+        let header = self.credentials.header(refused).await;
+        header.map_err(|error| self.uncallable(&error))
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<Response, HandlerError> {
@@ -241,30 +231,19 @@ impl HttpService {
     }
 
     async fn request(&self, path: &str) -> Result<RequestBuilder, HandlerError> {
-        let base = self.base.as_ref().ok_or_else(|| {
-            self.unavailable(format_args!(
-                "is not configured: set {} to its base URL",
-                self.variable
-            ))
-        })?;
-        let url = base
-            .join(path)
-            .map_err(|_| self.unavailable("has no such path"))?;
-        let client = self
-            .http
-            .get(self.credentials.certificate())
-            .await
-            .map_err(|error| self.unavailable(format_args!("cannot be called: {error}")))?;
-        Ok(client.post(url))
+        let Self { variable, base, .. } = self;
+        let unset = format!("is not configured: set {variable} to its base URL");
+        let base = base.as_ref().ok_or_else(|| self.unavailable(unset))?;
+        let url = base.join(path);
+        let url = url.map_err(|_| self.unavailable("has no such path"))?;
+        let client = self.http.get(self.credentials.certificate()).await;
+        Ok(client.map_err(|error| self.uncallable(&error))?.post(url))
     }
 
     async fn decode<T: DeserializeOwned>(&self, mut response: Response) -> Result<T, HandlerError> {
+        let broken = |error: reqwest::Error| self.unavailable(reason(&error));
         let mut body = Vec::new();
-        while let Some(part) = response
-            .chunk()
-            .await
-            .map_err(|error| self.unavailable(reason(&error)))?
-        {
+        while let Some(part) = response.chunk().await.map_err(broken)? {
             if body.len() + part.len() > MOST_ANSWER {
                 let why = format_args!("gave an answer of more than {MOST_ANSWER} bytes");
                 return Err(self.unavailable(why));
@@ -272,8 +251,12 @@ impl HttpService {
             body.extend_from_slice(&part);
         }
         // The decoder's own message may quote the answer.
-        serde_json::from_slice(&body)
-            .map_err(|_| self.unavailable("gave an answer that does not decode"))
+        let decoded = serde_json::from_slice(&body);
+        decoded.map_err(|_| self.unavailable("gave an answer that does not decode"))
+    }
+
+    fn uncallable(&self, error: &Error) -> HandlerError {
+        self.unavailable(format_args!("cannot be called: {error}"))
     }
 
     fn unavailable(&self, reason: impl Display) -> HandlerError {
@@ -286,12 +269,9 @@ impl HttpService {
 /// segment. An error does not show the URL, because it may contain a password.
 fn base_url(prefix: &str, text: &str) -> Result<Url, String> {
     let url = Url::parse(text).ok().filter(Url::has_host);
-    let plain = |url: &Url| {
-        url.query().is_none()
-            && url.fragment().is_none()
-            && matches!(url.scheme(), "http" | "https")
-    };
-    let Some(mut url) = url.filter(plain) else {
+    let is_plain = |url: &Url| url.query().is_none() && url.fragment().is_none();
+    let url = url.filter(|url| is_plain(url) && matches!(url.scheme(), "http" | "https"));
+    let Some(mut url) = url else {
         return Err("must be an http:// or https:// URL without query or fragment".to_owned());
     };
     if !url.username().is_empty() || url.password().is_some() {
@@ -349,12 +329,12 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 /// Describes why a call failed, with its causes but without the URL.
 fn reason(error: &reqwest::Error) -> String {
-    let mut text = if error.is_connect() {
+    let text = if error.is_connect() {
         "cannot be reached"
     } else {
-        "broke the call off"
-    }
-    .to_owned();
+        "closed the connection"
+    };
+    let mut text = text.to_owned();
     let mut cause = std::error::Error::source(error);
     while let Some(source) = cause {
         text = format!("{text}: {source}");
@@ -374,8 +354,8 @@ mod tests {
         HttpService::from_setting(
             "archive",
             "ARCHIVE_URL",
-            |name| url.clone().filter(|_| name == "ARCHIVE_URL"),
-            HttpClient::default(),
+            &|name| url.clone().filter(|_| name == "ARCHIVE_URL"),
+            &HttpClient::default(),
         )
     }
 
@@ -429,7 +409,7 @@ mod tests {
             OVER_HTTP => Some(listed.to_owned()),
             _ => None,
         };
-        HttpService::from_setting("archive", "ARCHIVE_URL", set, HttpClient::default())
+        HttpService::from_setting("archive", "ARCHIVE_URL", &set, &HttpClient::default())
     }
 
     #[test]
@@ -492,7 +472,7 @@ mod tests {
                 _ => None,
             };
             let service =
-                HttpService::from_setting("archive", "ARCHIVE_URL", set, HttpClient::default())
+                HttpService::from_setting("archive", "ARCHIVE_URL", &set, &HttpClient::default())
                     .unwrap();
             let asked = service.post::<()>("documents", "key", &()).await;
             let error = asked.unwrap_err().to_string();
@@ -506,19 +486,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_without_a_url_asks_for_a_retry_and_names_the_variable() {
-        for unset in [None, Some("")] {
-            let service = service(unset).unwrap();
-            let error = service
-                .post::<()>("documents", "key", &())
-                .await
-                .expect_err("there is no URL")
-                .to_string();
-            assert!(
-                error.starts_with("retry: archive_unavailable: ")
-                    && error.contains("set ARCHIVE_URL"),
-                "{error}"
-            );
-        }
+        let service = service(None).unwrap();
+        let asked = service.post::<()>("documents", "key", &()).await;
+        let error = asked.expect_err("there is no URL").to_string();
+        assert!(
+            error.starts_with("retry: archive_unavailable: ") && error.contains("set ARCHIVE_URL"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

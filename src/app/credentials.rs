@@ -15,8 +15,8 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use tidegate::Error;
 use tidegate::connect::SecretText;
+use tidegate::{Error, Lookup};
 
 /// After reading a token again without finding a change, wait this long before the next read.
 const REREAD: Duration = Duration::from_secs(10);
@@ -37,9 +37,8 @@ pub(super) struct Credentials {
 /// A token: where it is stored, and how it is sent.
 struct Token {
     keeper: Keeper,
-    header: HeaderName,
-    /// Whether to send it as `Bearer`. A header of its own gets the stored text unchanged.
-    bearer: bool,
+    /// The header of its own that gets the stored text unchanged. Without it, the token is sent as `Bearer`.
+    header: Option<HeaderName>,
     kept: Mutex<Option<Kept>>,
 }
 
@@ -50,7 +49,7 @@ enum Keeper {
 
 struct Kept {
     value: HeaderValue,
-    /// When the last repeated read found no change.
+    /// When a repeated read found no change.
     unchanged: Option<Instant>,
 }
 
@@ -68,20 +67,16 @@ impl Credentials {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub(super) fn from_settings(
-        prefix: &str,
-        setting: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, Error> {
+    pub(super) fn from_settings(prefix: &str, lookup: Lookup<'_>) -> Result<Self, Error> {
         let read = |suffix: &str| {
             let variable = format!("{prefix}{suffix}");
-            let value = setting(&variable).filter(|text| !text.is_empty())?;
+            let value = lookup(&variable)?;
             Some((variable, value))
         };
+        let certificate = read(CERTIFICATE).map(|(variable, path)| identity(&variable, &path));
         Ok(Self {
             token: token(prefix, read)?.map(Arc::new),
-            certificate: read(CERTIFICATE)
-                .map(|(variable, path)| identity(&variable, &path))
-                .transpose()?,
+            certificate: certificate.transpose()?,
         })
     }
 
@@ -90,59 +85,33 @@ impl Credentials {
         self.certificate.as_ref()
     }
 
-    /// Returns the header to send, if there is a token.
+    /// Returns the header to send, if there is a token. After a refused one, the token is read again, and
+    /// returned if it has changed since.
     ///
     /// # Errors
     /// If the token cannot be read. The error names the secret or file.
-    pub(super) async fn header(&self) -> Result<Option<(HeaderName, HeaderValue)>, Error> {
-        let Some(token) = &self.token else {
-            return Ok(None);
-        };
-        let mut kept = token.kept.lock().await;
-        let value = match &*kept {
-            Some(kept) => kept.value.clone(),
-            None => kept.insert(Kept::new(token.read().await?)).value.clone(),
-        };
-        Ok(Some((token.header.clone(), value)))
-    }
-
-    /// Returns the header to send instead of a refused one, if the token has changed since.
-    ///
-    /// # Errors
-    /// As [`Credentials::header`].
-    pub(super) async fn changed(
+    pub(super) async fn header(
         &self,
-        refused: &HeaderValue,
+        refused: Option<&HeaderValue>,
     ) -> Result<Option<(HeaderName, HeaderValue)>, Error> {
         let Some(token) = &self.token else {
             return Ok(None);
         };
         let mut kept = token.kept.lock().await;
-        let known = kept.as_ref().filter(|kept| kept.value == *refused);
-        let in_vain = known.and_then(|kept| kept.unchanged);
-        if in_vain.is_some_and(|read| read.elapsed() < REREAD) {
-            return Ok(None);
-        }
-        // Another call may have been refused earlier and already have read the new token.
-        if kept.is_none() || known.is_some() {
-            *kept = Some(Kept::new(token.read().await?));
-        }
-        let now = kept.as_mut().filter(|kept| kept.value == *refused);
-        if let Some(unchanged) = now {
-            unchanged.unchanged = Some(Instant::now());
-            return Ok(None);
-        }
-        let value = kept.as_ref().map(|kept| kept.value.clone());
-        Ok(value.map(|value| (token.header.clone(), value)))
-    }
-}
-
-impl Kept {
-    fn new(value: HeaderValue) -> Self {
-        Self {
-            value,
-            unchanged: None,
-        }
+        let value = match &*kept {
+            // Another call may have been refused earlier and already have read the new token.
+            Some(kept) if refused != Some(&kept.value) => kept.value.clone(),
+            Some(kept) if kept.unchanged.is_some_and(|at| at.elapsed() < REREAD) => {
+                return Ok(None);
+            }
+            _ => {
+                let value = token.read().await?;
+                let unchanged = (refused == Some(&value)).then(Instant::now);
+                kept.insert(Kept { value, unchanged }).value.clone()
+            }
+        };
+        let header = token.header.clone().unwrap_or(AUTHORIZATION);
+        Ok((refused != Some(&value)).then_some((header, value)))
     }
 }
 
@@ -151,18 +120,18 @@ impl Token {
         let (text, place) = match &self.keeper {
             Keeper::Secret(secret) => (secret.read().await?, format!("{secret:?}")),
             Keeper::File { variable, path } => {
+                let place = format!("{variable}: {path}");
                 let read = tokio::fs::read_to_string(path).await;
-                let why = |error| Error::Config(format!("{variable}: {path}: {error}"));
-                (read.map_err(why)?, format!("{variable}: {path}"))
+                let why = |error| Error::Config(format!("{place}: {error}"));
+                (read.map_err(why)?, place)
             }
         };
-        let token = token_of(&text);
-        let sent = match (&token, self.bearer) {
-            (Some(token), true) => HeaderValue::try_from(format!("Bearer {token}")).ok(),
-            (Some(token), false) => HeaderValue::try_from(token).ok(),
-            (None, _) => None,
-        };
-        let mut value = sent.ok_or_else(|| {
+        let sent = token_of(&text).map(|token| match self.header {
+            Some(_) => token,
+            None => format!("Bearer {token}"),
+        });
+        let value = sent.and_then(|sent| HeaderValue::try_from(sent).ok());
+        let mut value = value.ok_or_else(|| {
             let must = "must be a token, or a JSON object with the field \"token\"";
             Error::Secret(format!("{place}: {must}"))
         })?;
@@ -186,56 +155,46 @@ fn token(
     prefix: &str,
     read: impl Fn(&str) -> Option<(String, String)>,
 ) -> Result<Option<Token>, Error> {
-    let keeper = match (read(SECRET_ID), read(FILE)) {
-        (Some(_), Some(_)) => {
-            return Err(Error::Config(format!(
-                "{prefix}{SECRET_ID} and {prefix}{FILE} are both set; set only one of them"
-            )));
+    let refused = |why: String| Err(Error::Config(why));
+    let (id, file) = (format!("{prefix}{SECRET_ID}"), format!("{prefix}{FILE}"));
+    let header = read(HEADER);
+    let keeper = match (read(SECRET_ID), read(FILE), &header) {
+        (Some(_), Some(_), _) => {
+            return refused(format!(
+                "{id} and {file} are both set; set only one of them"
+            ));
         }
-        (Some((_, id)), None) => Some(Keeper::Secret(Box::new(SecretText::new(id)))),
-        (None, Some((variable, path))) => Some(Keeper::File { variable, path }),
-        (None, None) => None,
+        (Some((_, id)), None, _) => Keeper::Secret(Box::new(SecretText::new(id))),
+        (None, Some((variable, path)), _) => Keeper::File { variable, path },
+        (None, None, Some((variable, _))) => {
+            return refused(format!(
+                "{variable}: must be set with {id} or {file}, got neither"
+            ));
+        }
+        (None, None, None) => return Ok(None),
     };
-    let named = read(HEADER);
-    let Some(keeper) = keeper else {
-        return match named {
-            Some((variable, _)) => Err(Error::Config(format!(
-                "{variable}: must be set with {prefix}{SECRET_ID} or {prefix}{FILE}, got neither"
-            ))),
-            None => Ok(None),
-        };
-    };
-    let bearer = named.is_none();
-    let header = match named {
-        None => AUTHORIZATION,
-        Some((variable, name)) => HeaderName::try_from(&name).map_err(|_| {
-            Error::Config(format!(
-                "{variable}: must be the name of an HTTP header, got {name:?}"
-            ))
-        })?,
-    };
+    let header = header.map(|(variable, name)| {
+        let must = "must be the name of an HTTP header";
+        let header = HeaderName::try_from(&name);
+        header.map_err(|_| Error::Config(format!("{variable}: {must}, got {name:?}")))
+    });
     Ok(Some(Token {
         keeper,
-        header,
-        bearer,
+        header: header.transpose()?,
         kept: Mutex::default(),
     }))
 }
 
 fn identity(variable: &str, path: &str) -> Result<Identity, Error> {
     const KEY: &str = "-----BEGIN PRIVATE KEY-----";
-    let pem = std::fs::read_to_string(path).map_err(|error| {
-        Error::Config(format!(
-            "{variable}: must be a file that can be read: {path}: {error}"
-        ))
-    })?;
+    let refused = |why: String| Error::Config(format!("{variable}: must be a file {why}"));
+    let pem = std::fs::read_to_string(path);
+    let pem = pem.map_err(|error| refused(format!("that can be read: {path}: {error}")))?;
     let key = pem.find(KEY).map(|start| &pem[start..]);
-    key.and_then(|key| Identity::from_pkcs8_pem(pem.as_bytes(), key.as_bytes()).ok())
-        .ok_or_else(|| {
-            Error::Config(format!(
-                "{variable}: must be a file with certificates and their private key in PEM ({KEY}); {path} is not one"
-            ))
-        })
+    let identity =
+        key.and_then(|key| Identity::from_pkcs8_pem(pem.as_bytes(), key.as_bytes()).ok());
+    let must = format!("with certificates and their private key in PEM ({KEY}); {path} is not one");
+    identity.ok_or_else(|| refused(must))
 }
 
 #[cfg(test)]
@@ -243,8 +202,9 @@ mod tests {
     use super::*;
 
     fn credentials(settings: &[(&str, &str)]) -> Result<Credentials, Error> {
-        Credentials::from_settings("ARCHIVE", |name| {
-            let found = settings.iter().find(|(known, _)| *known == name);
+        Credentials::from_settings("ARCHIVE", &|name| {
+            let mut set = settings.iter().filter(|(_, value)| !value.is_empty());
+            let found = set.find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
     }
@@ -277,28 +237,35 @@ mod tests {
             let (_file, path) = file(text);
             let settings = [("ARCHIVE_AUTH_FILE", &*path), ("ARCHIVE_AUTH_HEADER", name)];
             let credentials = credentials(&settings).unwrap();
-            let (sent, token) = credentials.header().await.unwrap().unwrap();
+            let (sent, token) = credentials.header(None).await.unwrap().unwrap();
             assert_eq!((sent.as_str(), token.to_str().unwrap()), (header, value));
             assert!(!format!("{credentials:?} {token:?}").contains("canary"));
         }
-        assert!(credentials(&[]).unwrap().header().await.unwrap().is_none());
+        assert!(
+            credentials(&[])
+                .unwrap()
+                .header(None)
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[tokio::test]
     async fn a_token_is_read_again_when_it_was_refused_and_not_all_the_time() {
         let (_file, path) = file("one");
         let credentials = credentials(&[("ARCHIVE_AUTH_FILE", &path)]).unwrap();
-        let (_, one) = credentials.header().await.unwrap().unwrap();
+        let (_, one) = credentials.header(None).await.unwrap().unwrap();
         std::fs::write(&path, "two").unwrap();
-        let (_, two) = credentials.changed(&one).await.unwrap().unwrap();
+        let (_, two) = credentials.header(Some(&one)).await.unwrap().unwrap();
         assert_eq!(two, "Bearer two");
         // Another call was sent with the old token.
-        let (_, again) = credentials.changed(&one).await.unwrap().unwrap();
+        let (_, again) = credentials.header(Some(&one)).await.unwrap().unwrap();
         assert_eq!(again, "Bearer two");
-        assert!(credentials.changed(&two).await.unwrap().is_none());
+        assert!(credentials.header(Some(&two)).await.unwrap().is_none());
         std::fs::write(&path, "three").unwrap();
         assert!(
-            credentials.changed(&two).await.unwrap().is_none(),
+            credentials.header(Some(&two)).await.unwrap().is_none(),
             "too soon"
         );
     }
@@ -313,7 +280,7 @@ mod tests {
         ] {
             let (_file, path) = file(text);
             let credentials = credentials(&[("ARCHIVE_AUTH_FILE", &path)]).unwrap();
-            let error = credentials.header().await.unwrap_err().to_string();
+            let error = credentials.header(None).await.unwrap_err().to_string();
             assert!(error.contains("ARCHIVE_AUTH_FILE"), "{error}");
             assert!(
                 !error.contains("canary") && !error.contains("can\nary"),
@@ -321,7 +288,7 @@ mod tests {
             );
         }
         let credentials = credentials(&[("ARCHIVE_AUTH_FILE", "/nowhere")]).unwrap();
-        let error = credentials.header().await.unwrap_err().to_string();
+        let error = credentials.header(None).await.unwrap_err().to_string();
         assert!(error.contains("ARCHIVE_AUTH_FILE: /nowhere"), "{error}");
     }
 

@@ -4,17 +4,17 @@
 pub mod checks;
 pub mod client;
 mod credentials;
-mod field;
 pub mod forms;
 pub mod medical;
 pub mod records;
+pub(crate) mod schema;
 pub(crate) mod sql;
 pub mod submission;
 pub mod verb;
 
 use tidegate::config::environment;
 use tidegate::migrate::Migrations;
-use tidegate::{Context, Dispatch, Error, Handlers, Program};
+use tidegate::{Context, Dispatch, Error, Handlers, Lookup, Program};
 
 use checks::handler::{AI_CHECK, Checks};
 use checks::{CheckEvent, Filter};
@@ -60,13 +60,13 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
 /// Builds the program for the command line and the functions. `ISSUING_KIND` and `ISSUING_STAGE` define which
 /// messages request an AI check.
 pub fn program() -> Program {
-    let asked = Filter::from_settings(environment);
-    let received = asked.clone();
-    Program::new(|lookup| App::from_settings(lookup))
+    let filter = Filter::from_settings(&environment);
+    let received = filter.clone();
+    Program::new(App::from_settings)
         .tables(TABLES)
         .records(People::new(environment))
         .action("receive_issuing", move |database, fields| {
-            checks::answer(asked.clone(), database, fields)
+            checks::answer(filter.clone(), database, fields)
         })
         .receive(move |transaction, message| {
             let filter = received.clone();
@@ -82,12 +82,12 @@ impl App {
     ///
     /// # Errors
     /// [`Error::Config`] if a setting is malformed. It names the setting and what is allowed.
-    pub fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
         let http = HttpClient::default();
         Ok(Self {
-            forms: Services::from_settings(&setting, &http)?,
-            checks: Checks::from_settings(&setting, &http)?,
-            medical: medical::services::Services::from_settings(&setting, &http)?,
+            forms: Services::from_settings(lookup, &http)?,
+            checks: Checks::from_settings(lookup, &http)?,
+            medical: medical::services::Services::from_settings(lookup, &http)?,
         })
     }
 }
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a12_f3_every_kind_has_handlers_and_a18_each_names_its_one_service() {
-        let app = App::from_settings(|_| None).unwrap();
+        let app = App::from_settings(&|_| None).unwrap();
         let jobs = JOBS.iter().map(|job| (job.0, vec![*job]));
         let all = HANDLERS
             .iter()

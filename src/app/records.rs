@@ -27,21 +27,12 @@ const FORM: &str = "form";
 /// Maximum number of rows removed in one transaction.
 const BATCH: i32 = 10_000;
 
-/// Each retention setting with the function that removes older rows. Without a setting, rows are kept
+/// Each retention setting with the schema whose older rows it removes. Without a setting, rows are kept
 /// forever.
 const RETENTIONS: [(&str, &str); 3] = [
-    (
-        "FORMS_RETENTION",
-        "SELECT forms.expire(make_interval(secs => $1), $2, $3)",
-    ),
-    (
-        "CHECKS_RETENTION",
-        "SELECT checks.expire(make_interval(secs => $1), $2, $3)",
-    ),
-    (
-        "MEDICAL_RETENTION",
-        "SELECT medical.expire(make_interval(secs => $1), $2, $3)",
-    ),
+    ("FORMS_RETENTION", "forms"),
+    ("CHECKS_RETENTION", "checks"),
+    ("MEDICAL_RETENTION", "medical"),
 ];
 
 /// The personal data, with the settings for its retention.
@@ -57,19 +48,15 @@ impl People {
     }
 
     fn retention(&self, name: &str) -> Result<Option<Duration>, Error> {
-        let Some(text) = (self.setting)(name).filter(|text| !text.is_empty()) else {
+        let Some(text) = (self.setting)(name) else {
             return Ok(None);
         };
-        let wanted = |got: String| {
-            Error::Config(format!(
-                "{name}: must be a duration of a day or more, such as 730d, got {got}"
-            ))
-        };
-        let kept = parse_duration(&text).map_err(|_| wanted(format!("{text:?}")))?;
-        if kept < Duration::from_hours(24) {
-            return Err(wanted(format!("{text:?}")));
-        }
-        Ok(Some(kept))
+        let kept = parse_duration(&text).ok();
+        let kept = kept.filter(|kept| *kept >= Duration::from_hours(24));
+        kept.map(Some).ok_or_else(|| {
+            let needed = "must be a duration of a day or more, such as 730d";
+            Error::Config(format!("{name}: {needed}, got {text:?}"))
+        })
     }
 }
 
@@ -100,13 +87,13 @@ impl Records for People {
     ) -> BoxFuture<'a, Result<BTreeMap<String, u64>, Error>> {
         async move {
             let mut removed = BTreeMap::new();
-            for (name, statement) in RETENTIONS {
-                let Some(kept) = self.retention(name)? else {
-                    continue;
-                };
-                let params: [&dyn Param; 3] = [&kept.as_secs_f64(), &BATCH, &dry_run];
-                let rows: Rows = answer(client, "expire", statement, &params).await?;
-                removed.extend(rows);
+            for (name, schema) in RETENTIONS {
+                if let Some(kept) = self.retention(name)? {
+                    let sql = format!("SELECT {schema}.expire(make_interval(secs => $1), $2, $3)");
+                    let params: [&dyn Param; 3] = [&kept.as_secs_f64(), &BATCH, &dry_run];
+                    let rows: Rows = answer(client, "expire", &sql, &params).await?;
+                    removed.extend(rows);
+                }
             }
             Ok(removed)
         }

@@ -73,20 +73,26 @@ pub(crate) async fn first<T: FromSqlOwned>(
     Ok(rows.first().map(|row| row.get(0)))
 }
 
-/// As [`first`], for a column of JSON.
+/// As [`documents`], for the only row, if there is one.
 pub(crate) async fn document<T: DeserializeOwned>(
     client: &Client,
     stage: &'static str,
     sql: &str,
     params: &[&dyn Param],
 ) -> Result<Option<T>, Error> {
-    let json = first(client, stage, sql, params).await?;
-    json.map(|json| decode(stage, json)).transpose()
+    Ok(documents(client, stage, sql, params).await?.pop())
 }
 
-/// Decodes a column of JSON. The decoder's own message may quote the row, so the error names only
-/// `what` it is.
-pub(crate) fn decode<T: DeserializeOwned>(what: &str, json: Value) -> Result<T, Error> {
-    let unreadable = |_| Error::Unreadable(format!("{what}: a row does not decode"));
-    serde_json::from_value(json).map_err(unreadable)
+/// As [`query`], for the first column of all rows, which is JSON.
+pub(crate) async fn documents<T: DeserializeOwned>(
+    client: &Client,
+    stage: &'static str,
+    sql: &str,
+    params: &[&dyn Param],
+) -> Result<Vec<T>, Error> {
+    let rows = query(client, stage, sql, params).await?;
+    // The decoder's own message may quote the row.
+    let unreadable = |_| Error::Unreadable(format!("{stage}: a row does not decode"));
+    let decode = |row: &Row| serde_json::from_value(row.get(0)).map_err(unreadable);
+    rows.iter().map(decode).collect()
 }

@@ -13,7 +13,8 @@
 //! `kind`, is a bus message. It may request an AI check ([`checks::receive`]) or be irrelevant. Other fields
 //! are allowed and ignored.
 
-use serde::Deserialize;
+use std::sync::LazyLock;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_postgres::Transaction;
@@ -21,7 +22,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::checks::{self, Filter};
-use super::forms::{self, Form, Grant, Measure, MessageKey, SubmitReport};
+use super::forms::{self, Cancellation, Form, Letter, SubmitReport, Viewed};
+use super::schema::{self, Described, Schemas, describe};
 use tidegate::Error;
 use tidegate::intake::Message;
 use tidegate_cli::clap::{self, ValueEnum};
@@ -39,42 +41,6 @@ pub enum Subject {
     Viewed,
 }
 
-/// A grant letter from the case system.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-pub struct Letter {
-    /// The system that sent it, 1 to 100 characters.
-    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
-    pub source: String,
-    /// The sender's own id of the letter, 1 to 200 characters. A letter of the same client and source with a
-    /// known id is a repetition.
-    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
-    pub external_id: String,
-    /// The grant that the letter announces.
-    pub grant: Grant,
-}
-
-/// A notice from the case system that a measure was cancelled.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-pub struct Cancellation {
-    /// The system that sent it, 1 to 100 characters.
-    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
-    pub source: String,
-    /// The sender's own id of the notice, 1 to 200 characters. A notice of the same client and source with a
-    /// known id is a repetition.
-    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
-    pub external_id: String,
-    /// The cancelled measure.
-    pub measure: Measure,
-}
-
-/// A notice that a grant letter was viewed.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-pub struct Viewed {
-    /// The grant number of the letter, 1 to 100 characters.
-    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
-    pub grant_number: String,
-}
-
 impl Subject {
     /// Stores JSON of this subject, in the caller's transaction. `client` is the identified client that sent
     /// it, if any.
@@ -85,37 +51,13 @@ impl Subject {
         self,
         tx: &Transaction<'_>,
         client: Option<Uuid>,
-        json: &[u8],
+        json: &Value,
     ) -> Result<SubmitReport, Error> {
         match self {
-            Self::Form => {
-                let form: Form = read("form", json)?;
-                let event = forms::submit(tx, &form).await?;
-                Ok(SubmitReport::published(&event, Some(form.id)))
-            }
-            Self::Letter => {
-                let letter: Letter = read("letter", json)?;
-                let key = MessageKey {
-                    client,
-                    source: &letter.source,
-                    external_id: &letter.external_id,
-                };
-                forms::receive_letter(tx, key, &letter.grant).await
-            }
-            Self::Cancellation => {
-                let told: Cancellation = read("cancellation", json)?;
-                let key = MessageKey {
-                    client,
-                    source: &told.source,
-                    external_id: &told.external_id,
-                };
-                forms::cancel(tx, key, &told.measure).await
-            }
-            Self::Viewed => {
-                let viewed: Viewed = read("viewed", json)?;
-                let event = forms::letter_viewed(tx, &viewed.grant_number).await?;
-                Ok(SubmitReport::published(&event, None))
-            }
+            Self::Form => forms::submit(tx, &read("form", json)?).await,
+            Self::Letter => forms::receive_letter(tx, client, &read("letter", json)?).await,
+            Self::Cancellation => forms::cancel(tx, client, &read("cancellation", json)?).await,
+            Self::Viewed => forms::letter_viewed(tx, None, &read("viewed", json)?).await,
         }
     }
 }
@@ -132,56 +74,51 @@ pub async fn receive(
     let said: Value = message.json()?;
     let name = said.get("type").filter(|_| said.get("kind").is_none());
     let Some(name) = name else {
-        checks::receive(tx, filter, &said).await?;
-        return Ok(());
+        return checks::receive(tx, filter, &said).await.map(drop);
     };
     let subject = name.as_str().map(|name| Subject::from_str(name, false));
     let Some(Ok(subject)) = subject else {
         let wanted = "must be form, letter, cancellation or viewed, or be left out";
         return Err(Error::Invalid(format!("type: {wanted}")));
     };
-    subject.take_in(tx, None, &message.body).await?;
-    Ok(())
+    subject.take_in(tx, None, &said).await.map(drop)
 }
 
-/// The decoder's own text may quote its input, so the error contains only the position where decoding
-/// stopped.
-pub(crate) fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(json).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        let field = named(&error.to_string());
-        let wanted = "must be JSON with all required fields, each of the right type";
-        let place = format!("got something else at line {line}, column {column}{field}");
-        Error::Invalid(format!("{what}: {wanted}, {place}"))
-    })
+/// Returns the schemas of everything that clients can submit.
+pub(super) fn schemas() -> Described {
+    let mut schemas = Described::new();
+    describe::<Form>(&mut schemas);
+    describe::<Letter>(&mut schemas);
+    describe::<Cancellation>(&mut schemas);
+    describe::<Viewed>(&mut schemas);
+    schemas
 }
 
-/// Extracts the name of a missing field from the decoder's text. Field names are ours, not part of the input.
-fn named(decoder: &str) -> String {
-    let field = decoder.strip_prefix("missing field `");
-    let field = field.and_then(|rest| rest.split('`').next());
-    field.map_or_else(String::new, |field| {
-        format!(" (the field {field:?} is missing)")
-    })
+/// Checks and decodes what a client submits. An error names the first invalid field.
+pub(crate) fn read<T: ToSchema + DeserializeOwned>(what: &str, json: &Value) -> Result<T, Error> {
+    static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::of(schemas()));
+    let read = SCHEMAS.decode(json);
+    read.map_err(|faults| schema::refused(what, &faults))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn i9_what_does_not_decode_is_told_by_its_place_and_not_quoted() {
+        let grant = json!({"source": ["canary"], "external_id": "1", "grant": {}});
         for (json, says) in [
-            (&b"{\"source\": \"canary\""[..], "line 1, column 19"),
-            (b"{\"source\": [\"canary\"]}", "line 1, column 11"),
             (
-                b"{\"source\": \"canary\"}",
-                "the field \"external_id\" is missing",
+                json!({"source": ["canary"]}),
+                "letter.external_id: is needed",
             ),
-            (b"\"canary\"", "line 1"),
+            (grant, "letter.grant.grant_number: is needed"),
+            (json!("canary"), "letter: must be object, got string"),
         ] {
-            let error = read::<Letter>("letter", json).unwrap_err().to_string();
-            assert!(error.starts_with("letter: must be JSON"), "{error}");
+            let error = read::<Letter>("letter", &json).unwrap_err().to_string();
             assert!(error.contains(says), "{says}: {error}");
             assert!(!error.contains("canary"), "{error}");
         }

@@ -1,12 +1,11 @@
-//! The verb `submit`: submits data of producers in other languages, from the command line.
+//! The verbs `submit` and `receive-issuing`: data of producers in other languages, from the command line.
 
 use serde_json::json;
-use serde_json::value::RawValue;
 use tidegate::Error;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask, json_argument};
 
-use super::forms::SubmitReport;
+use super::checks::ReceiveIssuingReport;
 use super::submission::Subject;
 
 /// Submit a form, a grant letter or a notice, and publish its event in the same transaction.
@@ -29,24 +28,48 @@ pub struct Submit {
 /// # Errors
 /// As [`Subject::take_in`].
 pub async fn submit(ask: Ask, request: Submit) -> Result<Answer, Error> {
-    let json: Box<RawValue> = json_argument("JSON", &request.document)?;
+    let json = json!(json_argument("JSON", &request.document)?);
     let failed = |stage| move |source| Error::Database { stage, source };
     let mut client = ask.service.database.connect().await?;
     let tx = client.transaction().await.map_err(failed("begin"))?;
-    let report = request
-        .what
-        .take_in(&tx, None, json.get().as_bytes())
-        .await?;
+    let report = request.what.take_in(&tx, None, &json).await?;
     tx.commit().await.map_err(failed("commit"))?;
-    let mut document = json!(report);
-    document["action"] = json!("submit");
-    Ok(Answer::new(document, told(&report)))
-}
-
-fn told(report: &SubmitReport) -> String {
-    match report.id {
+    let text = match report.id {
         Some(id) => format!("published event {id}"),
         None if report.repeated => "it was submitted before; nothing was stored".to_owned(),
         None => "stored; it is not about one of our cases, so there is nothing to do".to_owned(),
-    }
+    };
+    let mut document = json!(report);
+    document["action"] = json!("submit");
+    Ok(Answer::new(document, text))
+}
+
+/// Receive a message from the bus, and publish an event if the message requests an AI check.
+#[derive(Parser)]
+#[command(
+    name = "receive-issuing",
+    after_help = "Example:\n  tidegate receive-issuing --message '{\"kind\": \"issuing\", \"stage\": \"ai-check\", \"triggerId\": \"T1\", \"applicationId\": \"A1\"}'"
+)]
+pub struct ReceiveIssuing {
+    /// The message: JSON text, @FILE to read a file, or - to read stdin.
+    #[arg(long)]
+    message: String,
+}
+
+/// Stores the check that the message requests.
+///
+/// # Errors
+/// As [`super::checks::answer`].
+pub async fn receive_issuing(ask: Ask, request: ReceiveIssuing) -> Result<Answer, Error> {
+    let message = json!({"message": json_argument("--message", &request.message)?});
+    let answer = ask.service.further("receive_issuing", message).await?;
+    let unreadable = |error| Error::Invalid(format!("--message: {error}"));
+    let report: ReceiveIssuingReport =
+        serde_json::from_value(answer.clone()).map_err(unreadable)?;
+    let text = match report.id {
+        None => "the message requests no check; nothing was stored".to_owned(),
+        Some(id) if report.created => format!("published event {id}"),
+        Some(id) => format!("event {id} already makes this check; nothing was stored"),
+    };
+    Ok(Answer::new(answer, text))
 }

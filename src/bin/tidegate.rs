@@ -9,7 +9,7 @@ use tidegate_job::{app, http, schemas};
 fn main() -> ExitCode {
     let command_line = CommandLine::new(app::program())
         .starter()
-        .verb(app::checks::verb::receive_issuing)
+        .verb(app::verb::receive_issuing)
         .verb(app::verb::submit)
         .verb(http::verb::run)
         .verb(tidegate_console::console)

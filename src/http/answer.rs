@@ -9,7 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::medical::FieldError;
-use tidegate::{Fault, Job, JobStatus};
+use tidegate::{Job, JobStatus};
 
 /// The body of every answer except refusals.
 #[derive(Debug, Serialize, ToSchema)]
@@ -136,19 +136,14 @@ pub(super) fn accepted(job: Job, id: &str) -> Response {
 
 /// Answers a request that reads a job. `id` is the id in its link.
 pub(super) fn read(job: Job, id: &str) -> Response {
-    let eta = job.eta.clone();
     let data = match job.status {
         JobStatus::Pending => JobAnswer::Pending(pending(job, id)),
         JobStatus::Processed => return processed(job),
         JobStatus::Failed => JobAnswer::Failed(failed(job)),
         JobStatus::FailedWithError => JobAnswer::FailedWithError(Failed {
             status_code: 500,
-            eta,
-            error: Expected::Typed {
-                kind: "internal_error",
-                message: GIVEN_UP.to_owned(),
-                invalid: None,
-            },
+            eta: job.eta,
+            error: typed("internal_error", GIVEN_UP.to_owned(), None),
         }),
     };
     Json(Data { data }).into_response()
@@ -200,28 +195,20 @@ fn processed(job: Job) -> Response {
 /// Converts the result of the job's only handler. Without a result, there are no links. A result that
 /// is neither links nor data was truncated because it was too long, and is returned unchanged.
 fn outcome(result: Option<Value>) -> Outcome {
-    let of_handler = match result {
-        Some(Value::Object(handlers)) => handlers.into_iter().next().map(|(_, value)| value),
-        _ => None,
+    let Some(Value::Object(handlers)) = result else {
+        return Outcome::Links(Vec::new());
     };
-    of_handler.map_or(Outcome::Links(Vec::new()), |value| {
+    let of_handler = handlers.into_iter().next();
+    of_handler.map_or(Outcome::Links(Vec::new()), |(_, value)| {
         Outcome::deserialize(&value).unwrap_or(Outcome::ResponseData(value))
     })
 }
 
 fn failed(job: Job) -> Failed {
     let status_code = job.status_code.unwrap_or(409);
-    let (message, details) = match job.errors.into_iter().next_back() {
-        Some(Fault {
-            message, details, ..
-        }) => (message, details),
-        None => (String::new(), None),
-    };
-    let typed = |kind, message, invalid| Expected::Typed {
-        kind,
-        message,
-        invalid,
-    };
+    let fault = job.errors.into_iter().next_back();
+    let fault = fault.map(|fault| (fault.message, fault.details));
+    let (message, details) = fault.unwrap_or_default();
     let error = match status_code {
         409 => typed("request_conflict", message, None),
         422 => typed("validation_failed", message, Some(invalid(details))),
@@ -231,6 +218,14 @@ fn failed(job: Job) -> Failed {
         status_code,
         eta: job.eta,
         error,
+    }
+}
+
+fn typed(kind: &'static str, message: String, invalid: Option<Vec<FieldError>>) -> Expected {
+    Expected::Typed {
+        kind,
+        message,
+        invalid,
     }
 }
 

@@ -13,8 +13,8 @@ use super::answer::Data;
 use super::jobs::refused as by_the_queue;
 use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use crate::app::forms::{self, Form, SubmitReport};
-use crate::app::submission::{Cancellation, Letter, Subject, Viewed, read};
+use crate::app::forms::{self, Cancellation, Form, Letter, SubmitReport, Viewed};
+use crate::app::submission::{Subject, read};
 use tidegate::Error;
 
 /// The routes for clients that submit forms and show letters to people.
@@ -94,13 +94,12 @@ async fn cancellation(posted: Posted) -> Answered {
         Common
     )
 )]
-async fn viewed(Path(id): Path<String>, posted: Posted) -> Answered {
-    let body = posted.body.clone();
+async fn viewed(Path(id): Path<String>, mut posted: Posted) -> Answered {
+    let json = posted.json.take();
     let done = posted.committed(|tx| {
         Box::pin(async move {
-            let viewed: Viewed = read("viewed", &body)?;
-            let event = forms::letter_of_form_viewed(tx, &id, &viewed.grant_number).await?;
-            Ok(SubmitReport::published(&event, Some(id)))
+            let viewed = read("viewed", &json)?;
+            forms::letter_viewed(tx, Some(&id), &viewed).await
         })
     });
     accepted(done.await)
@@ -108,10 +107,10 @@ async fn viewed(Path(id): Path<String>, posted: Posted) -> Answered {
 
 type Answered = Result<Response, Problem>;
 
-async fn take_in(subject: Subject, posted: Posted) -> Answered {
-    let (client, body) = (posted.caller.client, posted.body.clone());
+async fn take_in(subject: Subject, mut posted: Posted) -> Answered {
+    let (client, json) = (posted.caller.client, posted.json.take());
     let done = posted
-        .committed(move |tx| Box::pin(async move { subject.take_in(tx, client, &body).await }));
+        .committed(move |tx| Box::pin(async move { subject.take_in(tx, client, &json).await }));
     accepted(done.await)
 }
 
@@ -122,16 +121,13 @@ fn accepted(done: Result<SubmitReport, Error>) -> Answered {
 
 /// Returns the fault of the request in the words of the intake, which quote nothing from it.
 fn refused(error: Error) -> Problem {
-    match (&error, error.field()) {
-        (Error::Invalid(text), _) if text == forms::HANDED_IN_BEFORE => {
-            Problem::because(StatusCode::CONFLICT, text)
+    let status = match (&error, error.field()) {
+        (Error::Invalid(text), _) if text == forms::HANDED_IN_BEFORE => StatusCode::CONFLICT,
+        (Error::Invalid(text), _) if text == forms::NO_GRANT_OF_FORM => StatusCode::NOT_FOUND,
+        (Error::Invalid(_), field) if !matches!(field, Some("payload" | "kind")) => {
+            StatusCode::UNPROCESSABLE_ENTITY
         }
-        (Error::Invalid(text), _) if text == forms::NO_GRANT_OF_FORM => {
-            Problem::because(StatusCode::NOT_FOUND, text)
-        }
-        (Error::Invalid(text), field) if !matches!(field, Some("payload" | "kind")) => {
-            Problem::because(StatusCode::UNPROCESSABLE_ENTITY, text)
-        }
-        _ => by_the_queue(error),
-    }
+        _ => return by_the_queue(error),
+    };
+    Problem::because(status, error.to_string())
 }

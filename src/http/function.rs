@@ -12,7 +12,7 @@ use tidegate_console::function::serve;
 
 #[cfg(doc)]
 use super::REQUEST_TIMEOUT;
-use super::{Access, Wakes, recording, router, unconfigured, waking};
+use super::{Access, recording, router, unconfigured, waking};
 
 /// A function handles one request at a time.
 const CONNECTIONS: usize = 1;
@@ -37,9 +37,9 @@ fn configured() -> Result<Router, Error> {
     }
     tidegate::seal::from_settings(&environment)?;
     let database = Database::from_settings(&environment, CONNECTIONS)?;
-    let wakes = Wakes::new(&database, wake::from_settings(&environment)?, true);
     // Opens a connection while the first request is fetched.
     database.prepare();
-    let router = waking(router(database, access), wakes);
+    let router = router(database.clone(), access);
+    let router = waking(router, &database, wake::from_settings(&environment)?, true);
     Ok(recording(router, tidegate_otel::installed().cloned()))
 }

@@ -7,9 +7,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::problem::{Common, Problem};
-use super::{begin, connection};
+use super::{Shared, begin, connection};
 use crate::app::{Event as AppEvent, TABLES};
-use tidegate::{Database, Error, Event, migrate};
+use tidegate::{Error, Event, migrate};
 
 /// The answer if everything is fine.
 #[derive(Serialize, ToSchema)]
@@ -34,23 +34,17 @@ pub(super) async fn healthz() -> Json<Health> {
     get, path = "/readyz", tag = "operation",
     responses((status = 200, description = "The database can be reached and has the required schema", body = Health), Common)
 )]
-pub(super) async fn readyz(State(database): State<Database>) -> Result<Json<Health>, Problem> {
-    match check(&database).await {
+pub(super) async fn readyz(State(shared): State<Shared>) -> Result<Json<Health>, Problem> {
+    let mut client = connection(&shared.database).await?;
+    let transaction = begin(&mut client).await?;
+    match migrate::check(&transaction, AppEvent::KINDS, &[TABLES]).await {
         Ok(()) => Ok(OK),
         Err(error @ Error::Migrate(_)) => {
-            tracing::warn!(error = %error, "not ready");
-            Err(Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "schema_mismatch",
-                "the database does not have the schema that this program needs",
-            ))
+            tracing::warn!(%error, "not ready");
+            let message = "the database does not have the schema that this program needs";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Err(Problem::new(status, "schema_mismatch", message))
         }
         Err(error) => Err(error.into()),
     }
-}
-
-async fn check(database: &Database) -> Result<(), Error> {
-    let mut client = connection(database).await?;
-    let transaction = begin(&mut client).await?;
-    migrate::check(&transaction, AppEvent::KINDS, &[TABLES]).await
 }

@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use tokio_postgres::Transaction;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::request_body::RequestBodyBuilder;
-use utoipa::openapi::schema::Schema;
-use utoipa::openapi::{ContentBuilder, HttpMethod, Ref, RefOr, Required};
+use utoipa::openapi::{ContentBuilder, HttpMethod, Ref, Required};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 use uuid::Uuid;
@@ -45,29 +44,20 @@ fn each_kind(
     (mut schemas, template, method): UtoipaMethodRouter<Shared>,
 ) -> UtoipaMethodRouter<Shared> {
     let payloads = medical::schemas();
-    let operations = template.paths.into_values().filter_map(|item| item.post);
+    let mut operations = template.paths.into_values();
+    let operation = operations.find_map(|item| item.post).unwrap_or_default();
     let mut paths = Paths::new();
-    for operation in operations {
-        for kind in medical::KINDS {
-            let name = medical::schema_name(kind).unwrap_or_default();
-            let payload = payloads.get(name).map(|schema| (name, schema));
-            let operation = for_kind(operation.clone(), kind, payload);
-            let item = PathItem::new(HttpMethod::Post, operation);
-            paths.paths.insert(format!("{JOBS}{kind}"), item);
-        }
+    for kind in medical::KINDS {
+        let name = medical::schema_name(kind).unwrap_or_default();
+        let operation = for_kind(operation.clone(), kind, name, &json!(payloads.get(name)));
+        let item = PathItem::new(HttpMethod::Post, operation);
+        paths.paths.insert(format!("{JOBS}{kind}"), item);
     }
     schemas.extend(payloads);
     (schemas, paths, method)
 }
 
-fn for_kind(
-    mut operation: Operation,
-    kind: &str,
-    payload: Option<(&str, &RefOr<Schema>)>,
-) -> Operation {
-    let Some((name, schema)) = payload else {
-        return operation;
-    };
+fn for_kind(mut operation: Operation, kind: &str, name: &str, payload: &Value) -> Operation {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(name)));
     let body = RequestBodyBuilder::new()
         .content("application/json", content.build())
@@ -75,9 +65,8 @@ fn for_kind(
     operation.request_body = Some(body.build().into());
     operation.operation_id = Some(kind.to_owned());
     // The description in a schema, however the schema is composed.
-    let description = json!(schema)["description"].take();
-    if let Value::String(description) = description {
-        operation.summary = Some(description);
+    if let Some(description) = payload["description"].as_str() {
+        operation.summary = Some(description.to_owned());
     }
     operation
 }
@@ -134,13 +123,13 @@ async fn accept(
     )
 )]
 async fn read(
-    State(database): State<Database>,
+    State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let Path(id) = id.map_err(|_| no_such_job())?;
     let link = Link::parse(&id).ok_or_else(no_such_job)?;
-    let job = find(&database, &link, caller).await?;
+    let job = find(&shared.database, &link, caller).await?;
     Ok(answer::read(job.ok_or_else(no_such_job)?, &id))
 }
 

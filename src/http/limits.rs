@@ -106,7 +106,7 @@ pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
 ///
 /// # Errors
 /// 408 if it takes too long, 413 if it is too large.
-pub(super) async fn received(request: Request) -> Result<Request, Response<Body>> {
+pub(super) async fn received(request: Request) -> Result<Request, Problem> {
     let (parts, body) = request.into_parts();
     let whole = Request::from_parts(parts.clone(), body);
     let read = Bytes::from_request(whole, &());
@@ -114,9 +114,9 @@ pub(super) async fn received(request: Request) -> Result<Request, Response<Body>
         let seconds = BODY_TIMEOUT.as_secs();
         let message = format!("the body must arrive within {seconds} seconds");
         let status = StatusCode::REQUEST_TIMEOUT;
-        return Err(Problem::new(status, "request_timeout", message).into_response());
+        return Err(Problem::new(status, "request_timeout", message));
     };
-    let body = body.map_err(IntoResponse::into_response)?;
+    let body = body.map_err(|refused| Problem::of(refused.status()))?;
     Ok(Request::from_parts(parts, body.into()))
 }
 
@@ -180,12 +180,8 @@ async fn within_header_limits(request: Request, next: Next) -> Response<Body> {
         return next.run(request).await;
     }
     let needed = format!("must have at most {HEADER_COUNT} header fields and {HEADER_BYTES} bytes");
-    Problem::new(
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        "headers_too_large",
-        needed,
-    )
-    .into_response()
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    Problem::new(status, "headers_too_large", needed).into_response()
 }
 
 #[cfg(test)]

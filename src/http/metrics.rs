@@ -8,7 +8,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing;
 use tidegate::prometheus::{Exporter, Format};
-use tidegate::{Database, Error, Lookup};
+use tidegate::{Database, Error, Lookup, config};
 use utoipa_axum::router::OpenApiRouter;
 
 /// Whether there are metrics.
@@ -35,15 +35,8 @@ impl Scrapes {
         always: bool,
         is_loopback: bool,
     ) -> Result<Self, Error> {
-        let is_on = match lookup(METRICS).as_deref() {
-            None | Some("off") => always,
-            Some("on") => true,
-            Some(other) => {
-                let text = format!("{METRICS}: must be on or off, got {other:?}");
-                return Err(Error::Config(text));
-            }
-        };
-        Ok(match (is_on, is_loopback) {
+        let is_on = config::read(lookup, METRICS, false, &[])?;
+        Ok(match (is_on || always, is_loopback) {
             (false, _) => Self::Off,
             (true, true) => Self::Open,
             (true, false) => Self::Known,
@@ -86,7 +79,7 @@ mod tests {
         assert_eq!(scrapes(Some("on"), false, false).unwrap(), Scrapes::Known);
         let refused = scrapes(Some("yes"), true, true).unwrap_err().to_string();
         assert!(
-            refused.contains("TIDEGATE_HTTP_METRICS: must be on or off"),
+            refused.contains("TIDEGATE_HTTP_METRICS: must be off or on"),
             "{refused}"
         );
     }

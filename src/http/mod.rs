@@ -17,8 +17,7 @@
 //! - `health`: `GET /healthz`, `GET /readyz`
 //! - `metrics`: `GET /metrics` for Prometheus, if it is turned on
 //! - `limits`: what applies to every request: its id, log line, time limit and size limits
-//! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda
-//!   function
+//! - [`verb`]: the router on a socket, as a verb of the command line; [`function`]: as a Lambda function
 //!
 //! Each kind has its own route and OpenAPI path, such as `/jobs/episode_create_job`. OpenAPI cannot
 //! distinguish `POST /jobs/{kind}` from `GET /jobs/{id}`, because two templates with the same structure are
@@ -36,14 +35,13 @@ mod metrics;
 mod patients;
 mod posted;
 mod problem;
-mod serve;
 pub mod verb;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{FromRef, Request, State};
+use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -64,7 +62,7 @@ pub use callers::verb::{api_key, link_key};
 pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
 pub use metrics::Scrapes;
 pub use problem::Problem;
-pub use serve::serve;
+pub use verb::serve;
 
 use callers::{Gate, Scope};
 use problem::Common;
@@ -108,12 +106,6 @@ struct Shared {
     document: Arc<Described>,
 }
 
-impl FromRef<Shared> for Database {
-    fn from_ref(shared: &Shared) -> Self {
-        shared.database.clone()
-    }
-}
-
 /// The OpenAPI 3.1 document, generated from the routes and their types at the first request for it.
 type Described = LazyLock<String, Box<dyn FnOnce() -> String + Send>>;
 
@@ -131,7 +123,7 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
     match scrapes {
         Scrapes::Off => {}
         Scrapes::Open => routes = routes.merge(limits::bounded(metrics())),
-        Scrapes::Known => routes = routes.merge(gate.before(Scope::Metrics, metrics())),
+        Scrapes::Known => routes = routes.merge(gate.before(Scope::METRICS, metrics())),
     }
     // Strings and maps always serialize.
     let text = Box::new(move || document.to_json().unwrap_or_default());
@@ -160,31 +152,25 @@ pub fn recording(router: Router, telemetry: Option<Telemetry>) -> Router {
 
 /// How a request that published an event starts a drain.
 #[derive(Clone)]
-pub struct Wakes {
+struct Wakes {
     waker: Arc<Waker>,
     /// Whether the answer waits until a drain is started, because the process may be frozen after it.
     waits: bool,
 }
 
-impl Wakes {
-    /// Starts drains with this, either in the background or before the answer.
-    #[must_use]
-    pub fn new(
-        database: &Database,
-        starter: Option<Arc<dyn StartDrain>>,
-        waits: bool,
-    ) -> Option<Self> {
-        let waker = Arc::new(Waker::new(database.clone(), starter?));
-        Some(Self { waker, waits })
-    }
-}
-
-/// Adds starting drains to the router, if it is enabled.
-pub fn waking(router: Router, wakes: Option<Wakes>) -> Router {
-    match wakes {
-        Some(wakes) => router.layer(from_fn_with_state(wakes, wake_behind)),
-        None => router,
-    }
+/// Adds starting drains with this to the router, if there is something to start them with. `waits` says
+/// whether the answer waits until a drain is started.
+pub fn waking(
+    router: Router,
+    database: &Database,
+    starter: Option<Arc<dyn StartDrain>>,
+    waits: bool,
+) -> Router {
+    let Some(starter) = starter else {
+        return router;
+    };
+    let waker = Arc::new(Waker::new(database.clone(), starter));
+    router.layer(from_fn_with_state(Wakes { waker, waits }, wake_behind))
 }
 
 async fn wake_behind(State(wakes): State<Wakes>, request: Request, next: Next) -> Response {
@@ -213,10 +199,10 @@ fn documented(gate: &Gate) -> OpenApiRouter<Shared> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi))
-        .merge(gate.before(Scope::Jobs, jobs::routes()))
-        .merge(gate.before(Scope::Jobs, patients::routes()))
-        .merge(gate.before(Scope::Forms, forms::routes()))
-        .merge(gate.before(Scope::Letters, forms::letters()));
+        .merge(gate.before(Scope::JOBS, jobs::routes()))
+        .merge(gate.before(Scope::JOBS, patients::routes()))
+        .merge(gate.before(Scope::FORMS, forms::routes()))
+        .merge(gate.before(Scope::LETTERS, forms::letters()));
     callers::describe(&gate.access, routes.get_openapi_mut());
     routes
 }

@@ -17,7 +17,6 @@ use super::{Shared, begin, connection};
 use crate::app::medical::entity::{EntityKind, Record};
 use crate::app::medical::payload::Confirmation;
 use crate::app::medical::record::{self, Confirmed};
-use tidegate::Database;
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -43,7 +42,7 @@ type Place<T> = Result<Path<T>, PathRejection>;
     )
 )]
 async fn entity(
-    State(database): State<Database>,
+    State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     place: Place<(String, String, String)>,
 ) -> Result<Response, Problem> {
@@ -53,7 +52,7 @@ async fn entity(
     });
     let (patient_id, kind, id) = place.ok_or_else(nothing)?;
     caller.reach(patient_id)?;
-    let mut client = connection(&database).await?;
+    let mut client = connection(&shared.database).await?;
     let transaction = begin(&mut client).await?;
     let data = record::read(transaction.client(), patient_id, kind, id).await?;
     let data = data.ok_or_else(nothing)?;

@@ -21,7 +21,6 @@ use tidegate::{Database, Error};
 pub(super) struct Posted {
     /// Whom the gate has let in.
     pub caller: Caller,
-    pub body: Bytes,
     /// The content of the body.
     pub json: Value,
     database: Database,
@@ -34,20 +33,20 @@ impl FromRequest<Shared> for Posted {
     async fn from_request(request: Request, shared: &Shared) -> Result<Self, Problem> {
         let failed = || Problem::of(StatusCode::INTERNAL_SERVER_ERROR);
         let caller = request.extensions().get().copied().ok_or_else(failed)?;
-        let trace = trace_of(request.headers());
-        let is_json = is_json(request.headers());
+        let headers = request.headers();
+        // A request without a trace context, or with a malformed one, has no trace.
+        let trace = headers.get("traceparent");
+        let trace = trace.and_then(|header| TraceContext::parse(header.to_str().ok()?));
+        let is_json = is_json(headers);
         let body: Bytes = request.extract().await.map_err(|_| failed())?;
         if !is_json {
-            return Err(Problem::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported_media_type",
-                "the content type must be application/json",
-            ));
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            let must = "the content type must be application/json";
+            return Err(Problem::new(status, "unsupported_media_type", must));
         }
         Ok(Self {
             caller,
             json: json(&body)?,
-            body,
             database: shared.database.clone(),
             trace,
         })
@@ -76,12 +75,6 @@ impl Posted {
         }
         committed
     }
-}
-
-/// Reads the trace context. A request without one, or with a malformed one, has no trace.
-fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
-    let header = headers.get("traceparent")?.to_str().ok()?;
-    TraceContext::parse(header)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

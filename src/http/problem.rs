@@ -1,6 +1,5 @@
 //! Owns every refusal. All have the body `{"error": {"type", "message", "invalid"?}}`, including the
-//! router's own 404 and
-//! 405. A refusal never repeats what the client sent.
+//! router's own 404 and 405. A refusal never repeats what the client sent.
 
 use axum::Json;
 use axum::body::Body;
@@ -57,13 +56,8 @@ impl Problem {
             message,
             invalid,
         };
-        let is_passing = [
-            StatusCode::SERVICE_UNAVAILABLE,
-            StatusCode::TOO_MANY_REQUESTS,
-        ];
-        let header = is_passing
-            .contains(&status)
-            .then(|| Box::new((RETRY_AFTER, HeaderValue::from_static("1"))));
+        let is_passing = [429, 503].contains(&status.as_u16());
+        let header = is_passing.then(|| Box::new((RETRY_AFTER, HeaderValue::from_static("1"))));
         Self {
             status,
             reason,
@@ -79,9 +73,8 @@ impl Problem {
             "" => realm.to_owned(),
             error => format!("{realm}, {error}"),
         };
-        self.header = HeaderValue::try_from(text)
-            .ok()
-            .map(|text| Box::new((WWW_AUTHENTICATE, text)));
+        let text = HeaderValue::try_from(text).ok();
+        self.header = text.map(|text| Box::new((WWW_AUTHENTICATE, text)));
         self
     }
 
@@ -176,9 +169,8 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         if is_passing(&error) {
             tracing::warn!(error = %error, "request failed for now");
-            return Self::unavailable(
-                "the service is busy or its database cannot be reached; try again",
-            );
+            let why = "the service is busy or its database cannot be reached; try again";
+            return Self::unavailable(why);
         }
         tracing::error!(error = %error, "request failed");
         Self::of(StatusCode::INTERNAL_SERVER_ERROR)

@@ -1,21 +1,34 @@
-//! The verb `serve`: the HTTP interface, until it is stopped.
+//! The verb `serve`: the router on a socket until it is stopped, for local use. In the cloud, the same router
+//! runs as a function.
 
 #![expect(
     clippy::doc_markdown,
     reason = "the arguments' comments are the help's text, which is read as it is"
 )]
 
+use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use axum::Router;
 use serde_json::json;
 use tidegate::Error;
 use tidegate::config::environment;
 use tidegate::program::stop_signal;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
+use tidegate_console::{Bounds, listen_address, serve_within};
 use tokio::net::TcpListener;
 
-use super::{Access, Scrapes, Wakes, measured, recording, serve, waking};
+use super::{Access, REQUEST_TIMEOUT, Scrapes, measured, recording, waking};
+
+/// The limits of the server: an idle connection cannot block others for long. Further connections wait until
+/// the system refuses them.
+const BOUNDS: Bounds = Bounds {
+    connections: 256,
+    head: Duration::from_secs(5),
+    request: REQUEST_TIMEOUT,
+};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
@@ -37,19 +50,13 @@ pub struct Serve {
     metrics: bool,
 }
 
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "must be host:port such as 127.0.0.1:8080, the host as an IP address".to_owned()
-    })
-}
-
 /// Serves until the process is stopped.
 ///
 /// # Errors
 /// [`Error::Config`] if the address cannot be used, or must not be used because callers would not be
 /// authenticated.
 pub async fn run(ask: Ask, request: Serve) -> Result<Answer, Error> {
-    // Before anybody is told that it listens: a signal must not end the process without its answer.
+    // Bound before it says that it listens: a signal must not end the process without its answer.
     let stop = stop_signal();
     let listen = request.listen;
     let access = Access::from_settings(&environment)?;
@@ -71,13 +78,24 @@ pub async fn run(ask: Ask, request: Serve) -> Result<Answer, Error> {
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     ask.say(&format!("listening on {url}"));
     let database = &ask.service.database;
-    let wakes = Wakes::new(database, ask.service.wakes.clone(), false);
-    let router = waking(measured(database.clone(), access, scrapes), wakes);
+    let router = measured(database.clone(), access, scrapes);
+    let router = waking(router, database, ask.service.wakes.clone(), false);
     let router = recording(router, tidegate_otel::installed().cloned());
     let served = serve(listener, router, stop).await;
     served.map_err(failed)?;
-    Ok(Answer::new(
-        json!({"action": "serve", "url": url}),
-        "stopped",
-    ))
+    let document = json!({"action": "serve", "url": url});
+    Ok(Answer::new(document, "stopped"))
+}
+
+/// Serves until `stop` is ready. Then it finishes the requests in progress, but waits no longer than the time
+/// limit of a request.
+///
+/// # Errors
+/// If no more connections can be accepted.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    serve_within(listener, router, BOUNDS, stop).await
 }

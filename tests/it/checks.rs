@@ -23,7 +23,7 @@ impl World {
     /// With this delay for a check that finds the gate full.
     async fn putting_off(delay: &str) -> Self {
         let services = Services::start().await;
-        let app = App::from_settings(|name| match name {
+        let app = App::from_settings(&|name| match name {
             "AI_CHECK_RETRY_DELAY" => Some(delay.to_owned()),
             name => services.setting(name),
         });
@@ -346,7 +346,7 @@ async fn b34_a_check_that_is_put_off_does_not_run_again_in_the_same_drain() {
             "TIDEGATE_BUDGET" => Some("3m".to_owned()),
             name => services.setting(name),
         };
-        let app = Arc::new(App::from_settings(lookup).unwrap());
+        let app = Arc::new(App::from_settings(&lookup).unwrap());
         let mut world = World::putting_off("1h").await;
         world.others(2).await;
         world.ask(1).await;

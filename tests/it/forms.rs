@@ -8,9 +8,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::admin::{Audit, ForgetRequest, Whom, parse_subject};
 use tidegate::testing::handlers_of;
-use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent, Published};
+use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent};
 use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
-use tidegate_job::app::forms::{self, Form, Grant, Measure, MessageKey, SubmitReport};
+use tidegate_job::app::forms::{
+    self, Cancellation, Form, Grant, Letter, Measure, SubmitReport, Viewed,
+};
+use tidegate_job::app::submission::Subject;
 use tidegate_job::app::{App, Event};
 
 use crate::services::{self, Mode, Services};
@@ -28,11 +31,19 @@ const PRIVATE: [&str; 8] = [
     "Canary Requirement",
 ];
 
-fn from_case_system(external_id: &str) -> MessageKey<'_> {
-    MessageKey {
-        client: None,
-        source: "case-system",
-        external_id,
+fn letter(external_id: &str, grant: &Grant) -> Letter {
+    Letter {
+        source: "case-system".to_owned(),
+        external_id: external_id.to_owned(),
+        grant: grant.clone(),
+    }
+}
+
+fn cancellation(external_id: &str, measure: Measure) -> Cancellation {
+    Cancellation {
+        source: "case-system".to_owned(),
+        external_id: external_id.to_owned(),
+        measure,
     }
 }
 
@@ -63,7 +74,7 @@ impl World {
         self.value(sql).await
     }
 
-    async fn submit_form(&mut self, form: &Form) -> Published {
+    async fn submit_form(&mut self, form: &Form) -> SubmitReport {
         let tx = self
             .client
             .transaction()
@@ -91,7 +102,7 @@ impl World {
             .transaction()
             .await
             .expect("a transaction starts");
-        let received = forms::receive_letter(&tx, from_case_system(external_id), grant)
+        let received = forms::receive_letter(&tx, None, &letter(external_id, grant))
             .await
             .expect("the letter is good");
         tx.commit().await.expect("it commits");
@@ -234,7 +245,7 @@ async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
     assert_eq!(world.value("SELECT count(*) FROM forms.form").await, 0);
     assert_eq!(world.drain().await.leased, 0);
 
-    assert!(world.submit_form(&form("f1")).await.created);
+    assert!(world.submit_form(&form("f1")).await.id.is_some());
     assert_eq!(
         world.value("SELECT status FROM forms.form").await,
         "submitted"
@@ -353,16 +364,14 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
     let mut world = World::new().await;
     world.store_with_case(&form("f1"), &case()).await;
     let tx = world.client.transaction().await.unwrap();
-    let ours = forms::cancel(&tx, from_case_system("1"), &case())
-        .await
-        .unwrap();
+    let ours = forms::cancel(&tx, None, &cancellation("1", case())).await;
+    let ours = ours.unwrap();
     let other = Measure {
         case_number: "C2".to_owned(),
         ..case()
     };
-    let unrelated = forms::cancel(&tx, from_case_system("2"), &other)
-        .await
-        .unwrap();
+    let unrelated = forms::cancel(&tx, None, &cancellation("2", other)).await;
+    let unrelated = unrelated.unwrap();
     tx.commit().await.unwrap();
     assert!(ours.id.is_some() && ours.form_id.is_some(), "{ours:?}");
     assert_eq!((unrelated.id, unrelated.repeated), (None, false));
@@ -394,7 +403,10 @@ async fn b23_views_of_a_letter_are_counted_by_the_statistics() {
     let mut world = World::new().await;
     for _ in 0..3 {
         let tx = world.client.transaction().await.unwrap();
-        forms::letter_viewed(&tx, "G1").await.unwrap();
+        let viewed = Viewed {
+            grant_number: "G1".to_owned(),
+        };
+        forms::letter_viewed(&tx, None, &viewed).await.unwrap();
         tx.commit().await.unwrap();
     }
     world.drain().await;
@@ -570,7 +582,7 @@ async fn what_a_service_refuses_is_final_and_all_else_waits_and_costs_no_attempt
     ] {
         let mut world = World::new().await;
         world.services.set("archive", Mode::Refuse { status });
-        let id = world.submit_form(&form("f1")).await.id;
+        let id = world.submit_form(&form("f1")).await.id.unwrap();
         world.drain().await;
         let found = format!(
             "SELECT jsonb_build_array(status, split_part(last_error, ':', 1), attempts) FROM tidegate.events WHERE id = {id}
@@ -632,7 +644,7 @@ async fn a_token_that_was_changed_is_read_again_and_costs_no_event_a_failure() {
     let kept = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(kept.path(), "canary-one").unwrap();
     let services = Services::start().await;
-    let app = App::from_settings(|name| match name {
+    let app = App::from_settings(&|name| match name {
         "ARCHIVE_AUTH_FILE" => kept.path().to_str().map(ToOwned::to_owned),
         name => services.setting(name),
     });
@@ -684,7 +696,7 @@ async fn a_conflict_is_a_success_for_the_archive_only() {
 #[tokio::test]
 async fn an_unset_url_stops_its_own_handlers_only_and_names_the_variable() {
     let services = Services::start().await;
-    let app = App::from_settings(|_| None).unwrap();
+    let app = App::from_settings(&|_| None).unwrap();
     let mut world = World::with(services, app).await;
     world.submit_form(&form("f1")).await;
     world
@@ -738,12 +750,12 @@ async fn two_receive_at_once(first_commits: bool) -> (World, SubmitReport) {
         .transaction()
         .await
         .expect("a transaction starts");
-    forms::receive_letter(&first, from_case_system("1"), &grant())
+    forms::receive_letter(&first, None, &letter("1", &grant()))
         .await
         .expect("the letter is good");
     let second = tokio::spawn(async move {
         let tx = other.transaction().await.expect("a transaction starts");
-        let received = forms::receive_letter(&tx, from_case_system("1"), &grant())
+        let received = forms::receive_letter(&tx, None, &letter("1", &grant()))
             .await
             .expect("the letter is good");
         tx.commit().await.expect("it commits");
@@ -985,14 +997,11 @@ async fn i9_nothing_about_a_person_reaches_a_log_line_an_error_or_debug_output()
 #[tokio::test]
 async fn i9_a_refused_form_or_row_is_not_quoted() {
     let mut world = World::new().await;
-    let bad: Form = serde_json::from_value({
-        let mut form = json!(form("f1"));
-        form["employee"]["national_id"] = json!("98765432109 and more");
-        form
-    })
-    .unwrap();
+    let mut bad = json!(form("f1"));
+    bad["employee"]["national_id"] = json!("98765432109 and more");
     let tx = world.client.transaction().await.unwrap();
-    let error = forms::submit(&tx, &bad)
+    let error = Subject::Form
+        .take_in(&tx, None, &bad)
         .await
         .expect_err("the id is too long");
     assert_nothing_private("the refusal", &format!("{error} {error:?}"));

@@ -345,7 +345,7 @@ async fn drain(api: &Api) {
     let services = crate::services::Services::start().await;
     services.set("otp", crate::services::Mode::Refuse { status: 422 });
     let setting = |name: &str| services.setting(name).filter(|_| name == "OTP_URL");
-    let app = App::from_settings(setting).unwrap();
+    let app = App::from_settings(&setting).unwrap();
     let options = DrainOptions::default();
     let report = tidegate::drain(&api.db.database(), Arc::new(app), &options).await;
     assert!(report.unwrap().is_balanced());
@@ -480,7 +480,7 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
 
 pub async fn drain_with_all_services(api: &Api) {
     let services = crate::services::Services::start().await;
-    let app = App::from_settings(|name| services.setting(name)).unwrap();
+    let app = App::from_settings(&|name| services.setting(name)).unwrap();
     let options = DrainOptions::default();
     let report = tidegate::drain(&api.db.database(), Arc::new(app), &options).await;
     assert!(report.unwrap().is_balanced());

@@ -317,7 +317,7 @@ async fn a_hostile_message_of_who_brings_all_of_it_again_fails_the_invocation() 
         "timestamp": 1, "timestampType": "CREATE_TIME", "value": "*", "headers": []}, good]);
     for (payload, says) in [
         (sns, "message: must be JSON"),
-        (bus, "the field \"grant_number\" is missing"),
+        (bus, "viewed.grant_number: is needed"),
         (kafka, "base64"),
     ] {
         let answer = function.invoke(&payload).await;

@@ -77,6 +77,13 @@ pub(crate) fn document(report: &impl serde::Serialize) -> Result<Value, Error> {
     serde_json::to_value(report).map_err(|error| Error::Invalid(format!("report: {error}")))
 }
 
+/// Returns a report of the command line's own as a document, with the `action` of its verb.
+pub(crate) fn own_document(action: &str, report: &impl serde::Serialize) -> Result<Value, Error> {
+    let mut document = document(report)?;
+    document["action"] = action.into();
+    Ok(document)
+}
+
 /// Writes a text to stdout, without commands to a terminal. A closed pipe (`tidegate list | head`) is not a
 /// failure.
 pub(crate) fn print(text: &str) -> ExitCode {

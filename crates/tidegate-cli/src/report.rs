@@ -8,8 +8,6 @@ use tidegate::admin::schema;
 /// The document of `publish`.
 #[derive(Serialize, JsonSchema)]
 pub struct Published {
-    /// Always `publish`.
-    pub action: &'static str,
     /// The event: a new one, or the live one that it duplicates.
     pub id: i64,
     /// Whether it is new.
@@ -25,8 +23,6 @@ pub struct Published {
 /// The document of `new`.
 #[derive(Serialize, JsonSchema)]
 pub struct Written {
-    /// Always `new`.
-    pub action: &'static str,
     /// The new folder.
     pub folder: String,
     /// Its files.
@@ -36,8 +32,6 @@ pub struct Written {
 /// The document of `completions`.
 #[derive(Serialize, JsonSchema)]
 pub struct Completions {
-    /// Always `completions`.
-    pub action: &'static str,
     /// The shell.
     pub shell: String,
     /// The script.
@@ -47,8 +41,6 @@ pub struct Completions {
 /// The document of `man`: the page, or the names of the written files.
 #[derive(Serialize, JsonSchema)]
 pub struct Man {
-    /// Always `man`.
-    pub action: &'static str,
     /// The page in roff, without --dir.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<String>,
@@ -60,8 +52,6 @@ pub struct Man {
 /// The document of `schema`.
 #[derive(Serialize, JsonSchema)]
 pub struct Schemas {
-    /// Always `schema`.
-    pub action: &'static str,
     /// Schemas by verb.
     pub schemas: serde_json::Map<String, Value>,
 }

@@ -8,41 +8,30 @@ use std::path::{Path, PathBuf};
 
 use tidegate::Error;
 
+/// A file under its own path.
+macro_rules! file {
+    ($path:literal) => {
+        ($path, include_str!(concat!("../starter/", $path)))
+    };
+}
+
 /// The path and content of each file. Cargo packages no folder that contains a `Cargo.toml`, and git applies
 /// every `.gitignore`. So these two files have other names here.
 const FILES: [(&str, &str); 14] = [
     (".gitignore", include_str!("../starter/gitignore.in")),
     ("Cargo.toml", include_str!("../starter/Cargo.toml.in")),
-    ("Makefile", include_str!("../starter/Makefile")),
-    ("README.md", include_str!("../starter/README.md")),
-    (
-        "events/drain.json",
-        include_str!("../starter/events/drain.json"),
-    ),
-    (
-        "events/migrate.json",
-        include_str!("../starter/events/migrate.json"),
-    ),
-    (
-        "events/stats.json",
-        include_str!("../starter/events/stats.json"),
-    ),
-    (
-        "migrations/V0001__create_shop.sql",
-        include_str!("../starter/migrations/V0001__create_shop.sql"),
-    ),
-    ("samconfig.toml", include_str!("../starter/samconfig.toml")),
-    (
-        "src/function.rs",
-        include_str!("../starter/src/function.rs"),
-    ),
-    ("src/lib.rs", include_str!("../starter/src/lib.rs")),
-    ("src/main.rs", include_str!("../starter/src/main.rs")),
-    ("template.yaml", include_str!("../starter/template.yaml")),
-    (
-        "tests/handlers.rs",
-        include_str!("../starter/tests/handlers.rs"),
-    ),
+    file!("Makefile"),
+    file!("README.md"),
+    file!("events/drain.json"),
+    file!("events/migrate.json"),
+    file!("events/stats.json"),
+    file!("migrations/V0001__create_shop.sql"),
+    file!("samconfig.toml"),
+    file!("src/function.rs"),
+    file!("src/lib.rs"),
+    file!("src/main.rs"),
+    file!("template.yaml"),
+    file!("tests/handlers.rs"),
 ];
 
 /// Our crates that a project depends on.
@@ -87,9 +76,8 @@ impl<'a> Name<'a> {
         let name = folder.file_name().unwrap_or(folder.as_os_str());
         let name = name.to_str().unwrap_or_default();
         let refused = |why: &str| {
-            Err(invalid(&format!(
-                "NAME: {name:?} {why}, such as shop-queue"
-            )))
+            let why = format!("NAME: {name:?} {why}, such as shop-queue");
+            Err(Error::Invalid(why))
         };
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
         if !name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -134,10 +122,8 @@ pub fn write(folder: &Path, checkout: Option<&Path>) -> Result<Vec<&'static str>
     };
     refuse_what_is_there(folder)?;
     put(folder, &name, &crates).map_err(|error| {
-        let folder = folder.display();
-        invalid(&format!(
-            "NAME: {folder} must lie in a folder that can be written to: {error}"
-        ))
+        let must = "must lie in a folder that can be written to";
+        Error::Invalid(format!("NAME: {} {must}: {error}", folder.display()))
     })?;
     Ok(FILES.iter().map(|(path, _)| *path).collect())
 }
@@ -145,25 +131,20 @@ pub fn write(folder: &Path, checkout: Option<&Path>) -> Result<Vec<&'static str>
 /// Returns how the project finds each of our crates in a checkout.
 fn of_checkout(checkout: &Path) -> Result<[String; 3], Error> {
     let refused = |why: &str| {
-        let checkout = checkout.display();
-        invalid(&format!(
-            "--tidegate: {checkout} must be a checkout of Tidegate: {why}"
-        ))
+        let must = "must be a checkout of Tidegate";
+        Error::Invalid(format!("--tidegate: {} {must}: {why}", checkout.display()))
     };
-    let root = checkout
-        .canonicalize()
-        .map_err(|error| refused(&error.to_string()))?;
+    let root = checkout.canonicalize();
+    let root = root.map_err(|error| refused(&error.to_string()))?;
     let mut found = CRATES.map(String::from);
     for dependency in &mut found {
         let folder = root.join("crates").join(&*dependency);
         if !folder.join("Cargo.toml").is_file() {
-            return Err(refused(&format!(
-                "it has no crates/{dependency}/Cargo.toml"
-            )));
+            let why = format!("it has no crates/{dependency}/Cargo.toml");
+            return Err(refused(&why));
         }
-        let folder = folder
-            .to_str()
-            .ok_or_else(|| refused("its path is not UTF-8"))?;
+        let folder = folder.to_str();
+        let folder = folder.ok_or_else(|| refused("its path is not UTF-8"))?;
         // A JSON string is also a TOML string.
         *dependency = format!("path = {}", serde_json::Value::from(folder));
     }
@@ -172,10 +153,9 @@ fn of_checkout(checkout: &Path) -> Result<[String; 3], Error> {
 
 fn refuse_what_is_there(folder: &Path) -> Result<(), Error> {
     let refused = |why: &str| {
-        let folder = folder.display();
-        Err(invalid(&format!(
-            "NAME: {folder} must be a new folder or an empty one: {why}"
-        )))
+        let must = "must be a new folder or an empty one";
+        let why = format!("NAME: {} {must}: {why}", folder.display());
+        Err(Error::Invalid(why))
     };
     match folder.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -222,10 +202,6 @@ fn filled_in(text: &str, name: &Name<'_>, crates: &[String; 3]) -> String {
         text = text.replace(&format!("{{{{{dependency}}}}}"), found);
     }
     text
-}
-
-fn invalid(text: &str) -> Error {
-    Error::Invalid(text.to_owned())
 }
 
 #[cfg(test)]

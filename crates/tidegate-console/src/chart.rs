@@ -13,10 +13,8 @@ const HEIGHT: u64 = 1000;
 
 /// Returns all steps of the span up to now, including those without figures.
 pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step> {
-    let now = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
+    let now = now.duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_secs();
     let (length, step) = (span.length().as_secs(), span.step().as_secs());
     let last = now / step * step;
     let first = last.saturating_sub(length) + step;
@@ -26,9 +24,8 @@ pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step>
         empty.at = at;
         there.next().unwrap_or(empty)
     };
-    (0..length / step)
-        .map(|place| of(first + place * step))
-        .collect()
+    let places = 0..length / step;
+    places.map(|place| of(first + place * step)).collect()
 }
 
 /// The name of a span.
@@ -53,12 +50,8 @@ fn label(span: Span, at: u64) -> String {
 
 /// Draws the finished events as stacked bars, one bar per step.
 pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
-    let most = steps
-        .iter()
-        .map(Step::ended)
-        .max()
-        .unwrap_or_default()
-        .max(1);
+    let most = steps.iter().map(Step::ended).max();
+    let most = most.unwrap_or(1).max(1);
     let total: u64 = steps.iter().map(Step::ended).sum();
     let failed: u64 = steps.iter().map(|step| step.failed).sum();
     let rejected: u64 = steps.iter().map(|step| step.rejected).sum();
@@ -147,17 +140,12 @@ pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
         name(span),
         most * 100.0
     );
-    let points: Vec<(usize, f64)> = steps
-        .iter()
-        .enumerate()
-        .filter_map(|(place, step)| Some((place, of(step)?)))
-        .collect();
+    let points = steps.iter().enumerate();
+    let points = points.filter_map(|(place, step)| Some((place, of(step)?)));
+    let points: Vec<(usize, f64)> = points.collect();
     let at = |(place, part): &(usize, f64)| {
-        format!(
-            "{},{:.0}",
-            place * 100 + 50,
-            1000.0 - part / scale * 980.0 - 10.0
-        )
+        let height = 1000.0 - part / scale * 980.0 - 10.0;
+        format!("{},{height:.0}", place * 100 + 50)
     };
     let line: Vec<String> = points.iter().map(at).collect();
     let drawn = html! {
@@ -205,12 +193,7 @@ fn figure(
     legend: &Markup,
     numbers: &Numbers,
 ) -> Markup {
-    let labels = |place: usize| {
-        steps
-            .get(place)
-            .map(|step| label(span, step.at))
-            .unwrap_or_default()
-    };
+    let labels = |place: usize| steps.get(place).map(|step| label(span, step.at));
     let (title_id, desc_id) = (format!("{id}-title"), format!("{id}-desc"));
     html! {
         figure.chart {
@@ -222,7 +205,7 @@ fn figure(
                     title id=(title_id) { (title) } desc id=(desc_id) { (desc) }
                     (drawn)
                 }
-                div.axis aria-hidden="true" { span { (labels(0)) } span { (labels(steps.len() / 2)) } span { (labels(steps.len().saturating_sub(1))) } }
+                div.axis aria-hidden="true" { @for place in [0, steps.len() / 2, steps.len().saturating_sub(1)] { span { (labels(place).unwrap_or_default()) } } }
             }
             details id=(format!("{id}-numbers")) {
                 summary { "Numbers" }
@@ -235,55 +218,32 @@ fn figure(
     }
 }
 
+/// The bounds of the latencies that are counted, in milliseconds.
+const BOUNDS: [u64; 8] = [50, 250, 1000, 5000, 30_000, 120_000, 600_000, 3_600_000];
+
 /// Draws the latency distribution of a kind as a small histogram.
 pub(crate) fn spread(figures: &KindFigures) -> Markup {
-    let total = figures
-        .within
-        .iter()
-        .map(|(_, events)| events)
-        .sum::<u64>()
-        .max(1);
-    let most = figures
-        .within
-        .iter()
-        .map(|(_, events)| *events)
-        .max()
-        .unwrap_or_default()
-        .max(1);
-    let text: Vec<String> = figures
-        .within
-        .iter()
-        .map(|(bound, events)| {
-            let bound = bound.map_or_else(
-                || "longer".to_owned(),
-                |bound| format!("within {}", millis(bound)),
-            );
-            format!("{bound}: {}", share(*events, total))
-        })
-        .collect();
-    let text = text.join(", ");
-    let bounds = [
-        Some(50),
-        Some(250),
-        Some(1000),
-        Some(5000),
-        Some(30_000),
-        Some(120_000),
-        Some(600_000),
-        Some(3_600_000),
-        None,
-    ];
-    let events = |bound: &Option<u64>| {
-        figures
-            .within
-            .iter()
-            .find(|(known, _)| known == bound)
-            .map_or(0, |(_, events)| *events)
+    let all = figures.within.iter().map(|(_, events)| *events);
+    let (total, most) = (
+        all.clone().sum::<u64>().max(1),
+        all.max().unwrap_or(1).max(1),
+    );
+    let text = figures.within.iter().map(|(bound, events)| {
+        let within = bound.map(|bound| format!("within {}", millis(bound)));
+        let within = within.unwrap_or_else(|| "longer".to_owned());
+        format!("{within}: {}", share(*events, total))
+    });
+    let text = text.collect::<Vec<_>>().join(", ");
+    let bounds = BOUNDS.map(Some).into_iter().chain([None]);
+    let events = |bound: Option<u64>| {
+        let mut within = figures.within.iter();
+        let found = within.find(|(known, _)| *known == bound);
+        found.map_or(0, |(_, events)| *events)
     };
     html! {
         svg.spread role="img" aria-label=(text) viewBox="0 0 90 24" width="90" height="24" {
             title { (text) }
-            @for (place, bound) in bounds.iter().enumerate() {
+            @for (place, bound) in bounds.enumerate() {
                 @let height = if events(bound) == 0 { 1 } else { (events(bound) * 23 / most).max(2) };
                 rect class=(if events(bound) == 0 { "none" } else { "good" }) x=(place * 10) y=(24 - height) width="8" height=(height) {}
             }

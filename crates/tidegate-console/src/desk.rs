@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, OriginalUri};
 use axum::http::header::SET_COOKIE;
 use axum::http::request::Parts;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::{IntoResponse, Redirect};
 use tidegate::admin::views::Rights;
 use tidegate::program::Service;
 
 use crate::flash;
 use crate::link::Base;
-use crate::problem::Problem;
+use crate::problem::{Answered, Problem};
 use crate::shared::Shared;
 use crate::who::Identity;
 
@@ -51,10 +51,11 @@ impl Desk {
     }
 
     /// Leads to another page, which shows the message.
-    pub(crate) fn lead(&self, to: &str, text: &str) -> Response {
+    #[expect(clippy::unnecessary_wraps, reason = "handlers return it as it is")]
+    pub(crate) fn lead(&self, to: &str, text: &str) -> Answered {
         let cookie = flash::carried(text, &self.shared.settings);
         let cookie = cookie.map(|cookie| [(SET_COOKIE, cookie)]);
-        (cookie, Redirect::to(to)).into_response()
+        Ok((cookie, Redirect::to(to)).into_response())
     }
 
     /// Whether payloads are shown.
@@ -90,7 +91,7 @@ impl FromRequestParts<Arc<Shared>> for Desk {
             who,
             address,
             is_part,
-            done: flash::brought(&parts.headers).filter(|_| !is_part),
+            done: flash::read(&parts.headers).filter(|_| !is_part),
         })
     }
 }

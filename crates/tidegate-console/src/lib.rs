@@ -81,7 +81,7 @@ pub use guard::is_for_this_machine;
 pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 pub use shares::{Share, Shares};
-pub use verb::{Console, console};
+pub use verb::{Console, console, listen_address};
 pub use who::{Acting, Auth, Identity, hash_password};
 
 use problem::Problem;

@@ -9,6 +9,9 @@ use crate::form::Fields;
 use crate::html::reason;
 use crate::link::Link;
 
+/// What cannot be undone: verbs, and things that a verb does.
+const GRAVE: [&str; 4] = ["cancel", "cleanup", "remove", "retire"];
+
 /// An action that a page offers, if this person may act: its verb, what the button says, hidden fields that
 /// name the target and, as `do`, what to do with it, and the fields to fill in.
 pub(crate) fn offer(
@@ -18,18 +21,7 @@ pub(crate) fn offer(
     of: &[(&str, &str)],
     inputs: &[&str],
 ) -> Markup {
-    form(desk, verb, label, of, &fields(verb, inputs), false)
-}
-
-/// As [`offer`], for what cannot be undone.
-pub(crate) fn grave(
-    desk: &Desk,
-    verb: &str,
-    label: &str,
-    of: &[(&str, &str)],
-    inputs: &[&str],
-) -> Markup {
-    form(desk, verb, label, of, &fields(verb, inputs), true)
+    form(desk, verb, label, of, &fields(verb, inputs))
 }
 
 /// These fields of a verb.
@@ -46,17 +38,18 @@ pub(crate) fn form(
     label: &str,
     of: &[(&str, &str)],
     fields: &Markup,
-    is_grave: bool,
 ) -> Markup {
     let Some(action) = Action::named(verb).filter(|_| desk.may_act()) else {
         return html! {};
     };
     let flag = of.iter().find(|(name, _)| *name == "do");
+    let flag = flag.map(|(_, flag)| *flag);
+    let is_grave = GRAVE.contains(&flag.unwrap_or(verb));
     html! {
         details.act {
             summary class=[is_grave.then_some("grave")] { (label) }
             form method="post" action=(desk.base().of("/act", verb)) {
-                p { (action.explains(flag.map(|(_, flag)| *flag))) }
+                p { (action.explains(flag)) }
                 @for (name, value) in of { input type="hidden" name=(name) value=(value); }
                 input type="hidden" name="back" value=(desk.address);
                 (fields)

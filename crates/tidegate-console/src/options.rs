@@ -79,68 +79,55 @@ impl Options {
         operator: Option<&str>,
     ) -> Result<Settings, Error> {
         self.check_reach(listen)?;
-        let mut settings = Settings::new(self.auth(operator)?).acting(self.acting()?);
+        let mut settings = Settings {
+            behind_tls: self.behind_tls,
+            shows_content: !self.without_payloads,
+            ..Settings::new(self.auth(operator)?)
+        };
+        settings.acting = self.acting()?;
         for host in listed(&self.hosts) {
             settings = settings.host(host);
         }
         if let Some(path) = &self.base_path {
-            settings = settings
-                .base_path(path)
-                .map_err(|why| config("base-path", why))?;
+            let placed = settings.base_path(path);
+            settings = placed.map_err(|why| config("base-path", why))?;
         }
         match (&self.instance, &self.colour) {
             (Some(name), colour) => {
-                let colour = colour.as_deref().unwrap_or("grey");
-                settings = settings
-                    .instance(name, colour)
-                    .map_err(|why| config("instance", why))?;
+                let named = settings.instance(name, colour.as_deref().unwrap_or("grey"));
+                named.map_err(|why| config("instance", why))
             }
-            (None, Some(_)) => return Err(config("colour", "must be given with --instance")),
-            (None, None) => {}
+            (None, Some(_)) => Err(config("colour", "must be given with --instance")),
+            (None, None) => Ok(settings),
         }
-        if self.behind_tls {
-            settings = settings.behind_tls();
-        }
-        if self.without_payloads {
-            settings = settings.without_content();
-        }
-        Ok(settings)
     }
 
     /// Refuses to send passwords in plaintext, and to serve other machines without authentication.
     fn check_reach(&self, listen: Option<SocketAddr>) -> Result<(), Error> {
         let is_local = listen.is_some_and(|listen| listen.ip().is_loopback());
-        match &*self.auth {
-            "token" | "basic" if is_local => Ok(()),
-            "token" => Err(config(
-                "auth",
-                "must be basic or proxy-header beyond this machine, got token, whose link is printed here",
-            )),
-            "basic" if self.behind_tls => Ok(()),
-            "basic" => Err(config(
-                "auth",
-                "must not be basic beyond this machine without --behind-tls: passwords would go over the network as they are",
-            )),
-            "iam" if listen.is_some() => Err(config(
-                "auth",
-                "must not be iam here: AWS verifies callers of a function alone",
-            )),
-            _ => Ok(()),
-        }
+        let why = match &*self.auth {
+            "token" if !is_local => {
+                "must be basic or proxy-header beyond this machine, got token, whose link is printed here"
+            }
+            "basic" if !is_local && !self.behind_tls => {
+                "must not be basic beyond this machine without --behind-tls: passwords would go over the network as they are"
+            }
+            "iam" if listen.is_some() => {
+                "must not be iam here: AWS verifies callers of a function alone"
+            }
+            _ => return Ok(()),
+        };
+        Err(config("auth", why))
     }
 
     fn auth(&self, operator: Option<&str>) -> Result<Auth, Error> {
         match &*self.auth {
             "token" => {
-                let unnamed = || {
-                    config(
-                        "allow",
-                        "act needs your name for the audit: set TIDEGATE_ACTOR or USER",
-                    )
-                };
+                let unnamed = "act needs your name for the audit: set TIDEGATE_ACTOR or USER";
                 // The audit does not name people who only look.
                 let operator = operator.or((self.allow == "read").then_some("reader"));
-                Ok(Auth::token(operator.ok_or_else(unnamed)?))
+                let operator = operator.ok_or_else(|| config("allow", unnamed))?;
+                Ok(Auth::token(operator))
             }
             "basic" => {
                 let file = given("users-file", self.users_file.as_ref(), "basic")?;
@@ -149,18 +136,15 @@ impl Options {
             "proxy-header" => {
                 let header = given("proxy-header", self.proxy_header.as_ref(), "proxy-header")?;
                 let without = "proxy-header: without a secret anybody could write the header";
-                let file = given(
-                    "proxy-secret-file",
-                    self.proxy_secret_file.as_ref(),
-                    without,
-                )?;
+                let secret = self.proxy_secret_file.as_ref();
+                let file = given("proxy-secret-file", secret, without)?;
                 Auth::proxy_header(header, &read("proxy-secret-file", file)?)
             }
             "iam" => Ok(Auth::iam()),
-            other => Err(config(
-                "auth",
-                format!("must be token, basic, proxy-header or iam, got {other:?}"),
-            )),
+            other => {
+                let must = "must be token, basic, proxy-header or iam";
+                Err(config("auth", format!("{must}, got {other:?}")))
+            }
         }
     }
 
@@ -173,10 +157,10 @@ impl Options {
                 let these = listed(&self.actors).map(str::to_owned);
                 Ok(Acting::These(these.collect()))
             }
-            (other, _) => Err(config(
-                "allow",
-                format!("must be read or act, got {other:?}"),
-            )),
+            (other, _) => {
+                let why = format!("must be read or act, got {other:?}");
+                Err(config("allow", why))
+            }
         }
     }
 }

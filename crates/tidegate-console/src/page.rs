@@ -1,46 +1,29 @@
 //! Renders the frame of every page: head, banner, menu, footer, and the part that renews itself.
 
 use axum::http::header::SET_COOKIE;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use maud::{DOCTYPE, Markup, html};
 
 use crate::asset::{CODE, HTMX, ICON, STYLE};
 use crate::desk::Desk;
 use crate::flash;
-use crate::problem::Problem;
+use crate::problem::{Answered, Problem};
 use crate::settings::Settings;
 
-/// A place in the menu.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    Overview,
-    Events,
-    Dead,
-    Groups,
-    Kinds,
-    Services,
-    Schedules,
-    Leases,
-    Drains,
-    Retention,
-    Doctor,
-    Audit,
-}
-
-/// The menu: places, their paths, their names.
-const MENU: [(Place, &str, &str); 12] = [
-    (Place::Overview, "/", "Overview"),
-    (Place::Events, "/events", "Events"),
-    (Place::Dead, "/dead", "Dead letters"),
-    (Place::Groups, "/groups", "Groups"),
-    (Place::Kinds, "/kinds", "Kinds"),
-    (Place::Services, "/services", "Services"),
-    (Place::Schedules, "/schedules", "Schedules"),
-    (Place::Leases, "/leases", "Leases"),
-    (Place::Drains, "/drains", "Drains"),
-    (Place::Retention, "/retention", "Retention"),
-    (Place::Doctor, "/doctor", "Doctor"),
-    (Place::Audit, "/audit", "Audit"),
+/// The menu: the paths of its pages, and their names.
+const MENU: [(&str, &str); 12] = [
+    ("/", "Overview"),
+    ("/events", "Events"),
+    ("/dead", "Dead letters"),
+    ("/groups", "Groups"),
+    ("/kinds", "Kinds"),
+    ("/services", "Services"),
+    ("/schedules", "Schedules"),
+    ("/leases", "Leases"),
+    ("/drains", "Drains"),
+    ("/retention", "Retention"),
+    ("/doctor", "Doctor"),
+    ("/audit", "Audit"),
 ];
 
 /// Settings of htmx: no eval, no requests to other servers, no cache of pages.
@@ -48,7 +31,8 @@ const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"include
 
 /// A page that a handler returns.
 pub(crate) struct Page {
-    pub place: Place,
+    /// Its place in the menu, a path.
+    pub place: &'static str,
     pub title: String,
     /// The command that prints the same.
     pub command: String,
@@ -63,7 +47,7 @@ pub(crate) struct Page {
 
 impl Page {
     pub(crate) fn new(
-        place: Place,
+        place: &'static str,
         title: impl Into<String>,
         command: impl Into<String>,
         body: Markup,
@@ -92,10 +76,11 @@ impl Page {
     }
 
     /// The answer to a request.
-    pub(crate) fn answer(self, desk: &Desk) -> Response {
+    #[expect(clippy::unnecessary_wraps, reason = "handlers return it as it is")]
+    pub(crate) fn answer(self, desk: &Desk) -> Answered {
         if desk.is_part && self.renews {
             let said = html! { p #said hx-swap-oob="true" { (self.said) } };
-            return html! { (self.part(desk)) (said) }.into_response();
+            return Ok(html! { (self.part(desk)) (said) }.into_response());
         }
         let mut response = self.whole(desk).into_response();
         if desk.done.is_some()
@@ -103,7 +88,7 @@ impl Page {
         {
             response.headers_mut().append(SET_COOKIE, cookie);
         }
-        response
+        Ok(response)
     }
 
     /// The part that is renewed.
@@ -165,15 +150,13 @@ fn command(command: &str) -> Markup {
 fn frame(
     settings: &Settings,
     title: &str,
-    place: Option<Place>,
+    place: Option<&str>,
     inside: &Markup,
     person: &Markup,
 ) -> Markup {
     let base = &settings.base;
-    let name = settings
-        .instance
-        .as_ref()
-        .map(|instance| instance.name.as_str());
+    let instance = settings.instance.as_ref();
+    let name = instance.map(|instance| instance.name.as_str());
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -198,8 +181,8 @@ fn frame(
                         a.brand href=(base.to("/")) { img src=(base.to(&ICON.path)) alt="" width="28" height="28"; "Tidegate" }
                         nav aria-label="Main" {
                             ul {
-                                @for (to, path, name) in MENU {
-                                    li { a href=(base.to(path)) aria-current=[(place == Some(to)).then_some("page")] { (name) } }
+                                @for (path, name) in MENU {
+                                    li { a href=(base.to(path)) aria-current=[(place == Some(path)).then_some("page")] { (name) } }
                                 }
                             }
                         }

@@ -8,6 +8,9 @@ use tidegate::tokio_postgres::error::SqlState;
 
 use crate::who::Refusal;
 
+/// What a handler returns.
+pub(crate) type Answered = Result<Response, Problem>;
+
 /// An error instead of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {

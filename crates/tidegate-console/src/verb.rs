@@ -41,10 +41,13 @@ enum What {
     HashPassword,
 }
 
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        "must be host:port such as 127.0.0.1:8081, the host as an IP address".to_owned()
-    })
+/// Reads the address that a server listens on, for the flags of verbs.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let must = "must be host:port such as 127.0.0.1:8080, the host as an IP address";
+    text.parse().map_err(|_| must.to_owned())
 }
 
 /// The verb `console`, for [`tidegate_cli::CommandLine::verb`]. It serves until the process is stopped.
@@ -55,7 +58,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     if let Some(What::HashPassword) = request.what {
         return hashed();
     }
-    // Before anybody is told that it listens: a signal must not end the process without its answer.
+    // Bound before it says that it listens: a signal must not end the process without its answer.
     let stop = stop_signal();
     let listen = request.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
@@ -72,7 +75,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     if !link.is_empty() {
         ask.say(&format!("open {url}{link} (the link works once)"));
     }
-    let shared = "the program is in use elsewhere";
+    let shared = "bug: the program is still shared";
     let service = Arc::into_inner(ask.service).ok_or_else(|| Error::Config(shared.to_owned()))?;
     let routes = mounted(&base, router(service, settings));
     serve(listener, routes, stop).await.map_err(failed)?;

@@ -418,6 +418,15 @@ impl NewEvent {
         self
     }
 
+    /// Sets what may be given or not: `event.set_if(key, NewEvent::group)`.
+    #[must_use]
+    pub fn set_if<T>(self, given: Option<T>, set: impl FnOnce(Self, T) -> Self) -> Self {
+        match given {
+            Some(value) => set(self, value),
+            None => self,
+        }
+    }
+
     /// Returns the kind under which the event will be stored.
     pub fn kind(&self) -> &str {
         &self.kind

@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::error::Error;
+
 /// The longest result or step that is stored for a handler, in bytes of JSON. It is the limit of a payload,
 /// too.
 const MOST_KEPT: usize = 1 << 20;
@@ -373,6 +375,14 @@ impl std::error::Error for HandlerError {}
 impl From<tokio_postgres::Error> for HandlerError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::retry("database", crate::error::describe(&error))
+    }
+}
+
+/// Lets `?` turn a failed call of the library into a retry with the code `error`, as [`Verdicts::retryable`]
+/// does.
+impl From<Error> for HandlerError {
+    fn from(error: Error) -> Self {
+        Self::retry("error", error)
     }
 }
 

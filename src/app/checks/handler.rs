@@ -8,6 +8,7 @@
 //! statement that moves the old event to the log also publishes the new one (A17), fenced by the lease:
 //! both happen or neither. No own transaction is needed, because nothing else is written with it.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -15,10 +16,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::IssuingCheck;
-use super::store::{self, Gate, Left, Standing};
+use super::store::{self, Standing};
 use crate::app::client::{HttpClient, HttpService};
-use tidegate::config::parse_duration;
-use tidegate::{Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Verdicts};
+use tidegate::{
+    Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Lookup, NewEvent, Verdicts,
+    config,
+};
 
 /// The service that checks applications.
 pub(crate) const AI_CHECK: &str = "ai_check";
@@ -34,7 +37,7 @@ const RESERVE: Duration = Duration::from_secs(2);
 const PLACE_MARGIN: Duration = Duration::from_secs(5);
 
 /// Minimum and maximum of `AI_CHECK_RETRY_DELAY`.
-const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(24));
+const DELAYS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
 
 /// How checks are performed and postponed.
 #[derive(Debug, Clone)]
@@ -69,28 +72,12 @@ impl Checks {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
-    pub(crate) fn from_settings(
-        setting: impl Fn(&str) -> Option<String>,
-        http: &HttpClient,
-    ) -> Result<Self, Error> {
-        let service = HttpService::from_setting(AI_CHECK, "AI_CHECK_URL", &setting, http.clone())?;
-        let read = |name: &str| {
-            let text = setting(name).filter(|text| !text.is_empty());
-            let parsed = text.map(|text| parse_duration(&text)).transpose();
-            parsed.map_err(|refused| Error::Config(format!("{name}: {refused}")))
-        };
-        let (least, most) = DELAYS;
-        let delay = match read("AI_CHECK_RETRY_DELAY")? {
-            Some(delay) if delay < least || delay > most => {
-                return Err(Error::Config(
-                    "AI_CHECK_RETRY_DELAY: must be 1s to 24h".to_owned(),
-                ));
-            }
-            Some(delay) => delay,
-            None => read("TIDEGATE_BUDGET")?
-                .unwrap_or(DrainOptions::default().budget)
-                .clamp(least, most),
-        };
+    pub(crate) fn from_settings(lookup: Lookup<'_>, http: &HttpClient) -> Result<Self, Error> {
+        let service = HttpService::from_setting(AI_CHECK, "AI_CHECK_URL", lookup, http)?;
+        let budget = DrainOptions::default().budget;
+        let budget = config::read(lookup, "TIDEGATE_BUDGET", budget, &[])?;
+        let default = budget.clamp(*DELAYS.start(), *DELAYS.end());
+        let delay = config::read(lookup, "AI_CHECK_RETRY_DELAY", default, &[DELAYS])?;
         Ok(Self { service, delay })
     }
 
@@ -103,9 +90,8 @@ impl Checks {
             Standing::Open => {}
         }
         let held_for = time_left(ctx) + PLACE_MARGIN;
-        let gate = store::take_place(ctx, check, PLACES, held_for).await?;
-        if let Gate::Full { at } = gate {
-            return self.put_off(check, ctx, at);
+        if let Some(full_at) = store::take_place(ctx, check, PLACES, held_for).await? {
+            return self.put_off(check, ctx, full_at);
         }
         let checked = self.ask(check, ctx).await;
         if let Err(error) = &checked {
@@ -121,19 +107,13 @@ impl Checks {
         let left = ctx
             .start_before()
             .map(|deadline| deadline.duration_since(at).unwrap_or_default());
-        let mut event = check
-            .event()
-            .reject("emit")?
-            .delay(delay_within(self.delay, left));
-        if let Some(group) = ctx.group_key() {
-            event = event.group(group);
-        }
-        if let Some(deadline) = ctx.start_before() {
-            event = event.start_before(deadline);
-        }
-        if let Ok(attempts) = u16::try_from(ctx.max_attempts()) {
-            event = event.max_attempts(attempts);
-        }
+        let attempts = u16::try_from(ctx.max_attempts()).ok();
+        let event = check.event().reject("emit")?;
+        let event = event
+            .delay(delay_within(self.delay, left))
+            .set_if(ctx.group_key(), NewEvent::group)
+            .set_if(ctx.start_before(), NewEvent::start_before)
+            .set_if(attempts, NewEvent::max_attempts);
         ctx.emit_new(event)?;
         End::PutOff.done()
     }
@@ -148,14 +128,11 @@ impl Checks {
         });
         let time = time_left(ctx);
         let limit = time.saturating_sub(RESERVE.min(time / 10));
-        let answer: Value = self
-            .service
-            .post_within("checks", &key, &body, limit)
-            .await?;
+        let answer = self.service.post_within("checks", &key, &body, limit);
+        let answer: Value = answer.await?;
         let tx = ctx.transaction().await?;
-        store::answer(&tx, check, &answer.to_string())
-            .await
-            .map_err(unstored)?;
+        let stored = store::answer(&tx, check, &answer.to_string()).await;
+        stored.map_err(unstored)?;
         tx.complete(End::Checked.done()?).await
     }
 }
@@ -166,7 +143,7 @@ impl Checks {
 /// second it is scheduled for its deadline. It never starts then: it ends as expired (B13).
 fn delay_within(delay: Duration, left: Option<Duration>) -> Duration {
     match left {
-        Some(left) if left <= delay => (left / 2).max(DELAYS.0).min(left),
+        Some(left) if left <= delay => (left / 2).max(*DELAYS.start()).min(left),
         _ => delay,
     }
 }
@@ -177,20 +154,24 @@ fn time_left(ctx: &Context) -> Duration {
 
 async fn end_overdue(check: &IssuingCheck, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
-    store::end_overdue(&tx, check).await.retryable()?;
+    store::leave(&tx, check, "OVERDUE").await?;
     tx.complete(End::Overdue.done()?).await
 }
 
 /// Releases the place of a failed check, so that other checks need not wait while this one waits. If
 /// the place cannot be released now, it expires by itself.
 async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) {
-    let left = if error.is_rejection() {
-        Left::Refused
+    let state = if error.is_rejection() {
+        "REFUSED"
     } else {
-        Left::Planned
+        "PLANNED"
     };
-    if let Err(error) = store::leave_place(ctx, check, left).await {
-        tracing::warn!(error = %error, "a check keeps its place until it runs out");
+    let left = async {
+        let client = ctx.connection().await?;
+        Ok::<_, HandlerError>(store::leave(&client, check, state).await?)
+    };
+    if let Err(error) = left.await {
+        tracing::warn!(%error, "a check keeps its place until it runs out");
     }
 }
 
@@ -211,7 +192,7 @@ mod tests {
 
     fn checks(variable: &str, value: &str) -> Result<Checks, Error> {
         let setting = |name: &str| (name == variable).then(|| value.to_owned());
-        Checks::from_settings(setting, &HttpClient::default())
+        Checks::from_settings(&setting, &HttpClient::default())
     }
 
     #[test]

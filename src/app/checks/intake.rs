@@ -3,13 +3,15 @@
 
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use tokio_postgres::Transaction;
 use utoipa::ToSchema;
 
-use super::{IssuingCheck, store};
-use tidegate::{Database, Error, Published, publish};
+use super::{IssuingCheck, SCHEMAS, store};
+use crate::app::schema;
+use tidegate::{Database, Error, Lookup, NewEvent, Published, publish};
 
 /// Defines which bus messages are relevant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,27 +22,23 @@ pub struct Filter {
 
 impl Default for Filter {
     fn default() -> Self {
-        Self::from_settings(|_| None)
+        Self::from_settings(&|_| None)
     }
 }
 
 impl Filter {
     /// Reads `ISSUING_KIND` and `ISSUING_STAGE`: the `kind` and the `stage` of a relevant message. The
     /// defaults are `issuing` and `ai-check`.
-    pub fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Self {
-        let read = |name: &str, default: &str| {
-            let text = setting(name).filter(|text| !text.is_empty());
-            text.unwrap_or_else(|| default.to_owned())
-        };
+    pub fn from_settings(lookup: Lookup<'_>) -> Self {
         Self {
-            kind: read("ISSUING_KIND", "issuing"),
-            stage: read("ISSUING_STAGE", "ai-check"),
+            kind: lookup("ISSUING_KIND").unwrap_or_else(|| "issuing".to_owned()),
+            stage: lookup("ISSUING_STAGE").unwrap_or_else(|| "ai-check".to_owned()),
         }
     }
 }
 
 /// The result of receiving a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "action", rename = "receive_issuing")]
 pub struct ReceiveIssuingReport {
     /// Whether it requests a check. If not, nothing was stored.
@@ -74,21 +72,15 @@ pub async fn receive(
     message: &Value,
 ) -> Result<ReceiveIssuingReport, Error> {
     let Some(wanted) = Wanted::in_message(filter, message)? else {
-        return Ok(ReceiveIssuingReport {
-            relevant: false,
-            id: None,
-            created: false,
-        });
+        return Ok(ReceiveIssuingReport::default());
     };
     let application_id = &wanted.check.application_id;
     let event = wanted.check.event();
-    let mut event = event
+    let event = event
         .map_err(|error| Error::Invalid(format!("payload: {error}")))?
         .group(format!("application:{application_id}"))
-        .correlation(application_id);
-    if let Some(deadline) = wanted.start_before {
-        event = event.start_before(deadline);
-    }
+        .correlation(application_id)
+        .set_if(wanted.start_before, NewEvent::start_before);
     let Published { id, created, .. } = publish(tx, &event).await?;
     if created {
         store::plan(tx.client(), &wanted.check, wanted.due_at).await?;
@@ -124,10 +116,16 @@ pub async fn answer(filter: Filter, database: Database, fields: Value) -> Result
 }
 
 /// The check that a relevant message requests.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Wanted {
+    #[serde(flatten)]
     check: IssuingCheck,
+    #[serde(default, deserialize_with = "instant")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     due_at: Option<SystemTime>,
+    #[serde(default, deserialize_with = "instant")]
+    #[schema(value_type = Option<String>, format = DateTime)]
     start_before: Option<SystemTime>,
 }
 
@@ -140,36 +138,16 @@ impl Wanted {
         if message["kind"] != *filter.kind || message["stage"] != *filter.stage {
             return Ok(None);
         }
-        let check = IssuingCheck {
-            trigger_id: text(message, "triggerId")?,
-            application_id: text(message, "applicationId")?,
-        };
-        check.check()?;
-        Ok(Some(Self {
-            check,
-            due_at: instant(message, "dueAt")?,
-            start_before: instant(message, "startBefore")?,
-        }))
+        let wanted = SCHEMAS.decode(message).map(Some);
+        wanted.map_err(|faults| schema::refused("", &faults))
     }
 }
 
-fn text(message: &Value, field: &str) -> Result<String, Error> {
-    let text = message[field].as_str().map(ToOwned::to_owned);
-    text.ok_or_else(|| Error::Invalid(format!("{field}: must be a JSON string")))
-}
-
 /// Reads a time in RFC 3339 and UTC, the only format that cannot be misread.
-fn instant(message: &Value, field: &str) -> Result<Option<SystemTime>, Error> {
-    let instant = match &message[field] {
-        Value::Null => return Ok(None),
-        Value::String(text) => humantime::parse_rfc3339(text).ok(),
-        _ => None,
-    };
-    instant.map(Some).ok_or_else(|| {
-        Error::Invalid(format!(
-            "{field}: must be a time in UTC such as 2027-01-11T09:00:00Z"
-        ))
-    })
+fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    let instant = text.map(|text| humantime::parse_rfc3339(&text));
+    instant.transpose().map_err(D::Error::custom)
 }
 
 #[cfg(test)]
@@ -192,11 +170,8 @@ mod tests {
 
     #[test]
     fn which_messages_are_relevant_is_a_setting() {
-        let filter = Filter::from_settings(|name| match name {
-            "ISSUING_KIND" => Some("permit".to_owned()),
-            "ISSUING_STAGE" => Some(String::new()),
-            _ => None,
-        });
+        let set = |name: &str| (name == "ISSUING_KIND").then(|| "permit".to_owned());
+        let filter = Filter::from_settings(&set);
         let permit = message_with("kind", json!("permit"));
         assert!(Wanted::in_message(&filter, &permit).unwrap().is_some());
         assert_eq!(in_message(&permit).unwrap(), None);

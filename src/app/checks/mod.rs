@@ -16,16 +16,19 @@
 //! # Layout
 //!
 //! This file contains the payload of the event. [`intake`] receives messages, and `handler` contains
-//! the four steps. `store` contains the SQL, and [`verb`] the verb of the command line.
+//! the four steps. `store` contains the SQL.
 
 pub(crate) mod handler;
 pub mod intake;
 mod store;
-pub mod verb;
+
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
 
-use super::field::text;
+use super::schema::{self, Described, Schemas, describe};
 use tidegate::{Error, NewEvent, dedup_key};
 
 pub use intake::{Filter, ReceiveIssuingReport, answer, receive};
@@ -40,17 +43,25 @@ tidegate::events! {
 }
 
 /// The payload of `issuings-ai-checks`: `{"triggerId", "applicationId"}` and nothing else (B32).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IssuingCheck {
     /// The trigger that made the check necessary. One trigger causes one check of an application.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub trigger_id: String,
     /// The application to check.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub application_id: String,
 }
 
-/// Maximum length of an id, in characters.
-const ID_LIMIT: usize = 100;
+static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::of(schemas()));
+
+/// Returns the schemas of messages and payloads.
+pub(super) fn schemas() -> Described {
+    let mut schemas = Described::new();
+    describe::<intake::Wanted>(&mut schemas);
+    schemas
+}
 
 impl IssuingCheck {
     /// Checks both ids, regardless of the publisher.
@@ -58,8 +69,11 @@ impl IssuingCheck {
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed. It does not quote the value.
     pub fn check(&self) -> Result<(), Error> {
-        text("triggerId", &self.trigger_id, ID_LIMIT)?;
-        text("applicationId", &self.application_id, ID_LIMIT)
+        let faults = SCHEMAS.check::<Self>(&json!(self));
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(schema::refused("payload", &faults))
     }
 
     /// Returns a key that is the same for every event of this check, in every database. The key

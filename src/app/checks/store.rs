@@ -3,10 +3,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_postgres::{Client, Row};
+use serde::Deserialize;
+use tokio_postgres::Client;
 
 use super::IssuingCheck;
-use crate::app::sql::{self, Param};
+use crate::app::sql::{Param, document, first, query};
 use tidegate::{Context, Error, HandlerError, Verdicts};
 
 /// Stores a planned check. A message may change the due time, and may reopen a check that ended
@@ -20,12 +21,13 @@ VALUES ($1, $2, 'PLANNED', $3)
                             ELSE i.work_statusom END";
 
 const STANDING: &str = "\
-SELECT CASE WHEN work_statusom = 'DONE' THEN 'answered'
-            WHEN due_at <= clock_timestamp() THEN 'overdue'
-            ELSE 'open' END
+SELECT to_jsonb(CASE WHEN work_statusom = 'DONE' THEN 'answered'
+                     WHEN due_at <= clock_timestamp() THEN 'overdue'
+                     ELSE 'open' END)
   FROM checks.issuing_check WHERE trigger_id = $1 AND application_id = $2";
 
-const TAKE_PLACE: &str = "SELECT taken, at FROM checks.take_place($1, $2, $3, $4)";
+const TAKE_PLACE: &str =
+    "SELECT CASE WHEN NOT taken THEN at END FROM checks.take_place($1, $2, $3, $4)";
 
 /// Stores an answer. The first answer is kept.
 const ANSWER: &str = "\
@@ -35,18 +37,16 @@ VALUES ($1, $2, 'DONE', $3::text::jsonb, clock_timestamp())
    SET work_statusom = 'DONE', place_ends_at = NULL, updated_at = clock_timestamp(),
        answer = coalesce(i.answer, excluded.answer), answered_at = coalesce(i.answered_at, excluded.answered_at)";
 
-const END_OVERDUE: &str = "\
-UPDATE checks.issuing_check
-   SET work_statusom = 'OVERDUE', place_ends_at = NULL, updated_at = clock_timestamp()
- WHERE trigger_id = $1 AND application_id = $2 AND work_statusom <> 'DONE'";
-
-const LEAVE_PLACE: &str = "\
+/// Ends a check as overdue, or ends its place without an answer.
+const LEAVE: &str = "\
 UPDATE checks.issuing_check
    SET work_statusom = $3, place_ends_at = NULL, updated_at = clock_timestamp()
- WHERE trigger_id = $1 AND application_id = $2 AND work_statusom = 'NEW'";
+ WHERE trigger_id = $1 AND application_id = $2
+   AND CASE $3 WHEN 'OVERDUE' THEN work_statusom <> 'DONE' ELSE work_statusom = 'NEW' END";
 
 /// The state of a check before the service is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Standing {
     /// It has an answer.
     Answered,
@@ -57,32 +57,15 @@ pub(super) enum Standing {
     Open,
 }
 
-/// The decision of the gate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gate {
-    /// The check is now NEW.
-    Taken,
-    /// The maximum number of checks were already NEW at this time of the database's clock.
-    Full { at: SystemTime },
-}
-
-/// The state of a check that leaves its place without an answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Left {
-    /// To be performed again.
-    Planned,
-    /// The AI service refuses it.
-    Refused,
-}
-
 /// Stores a check to be performed, with its due time.
 pub(super) async fn plan(
     client: &Client,
     check: &IssuingCheck,
     due_at: Option<SystemTime>,
 ) -> Result<(), Error> {
-    query(client, "checks.plan", PLAN, check, &[&due_at]).await?;
-    Ok(())
+    let params: [&dyn Param; 3] = [&check.trigger_id, &check.application_id, &due_at];
+    let planned = query(client, "checks.plan", PLAN, &params).await;
+    planned.map(drop)
 }
 
 pub(super) async fn standing(
@@ -90,38 +73,25 @@ pub(super) async fn standing(
     check: &IssuingCheck,
 ) -> Result<Standing, HandlerError> {
     let client = ctx.connection().await?;
-    let rows = query(&client, "checks.standing", STANDING, check, &[])
-        .await
-        .retryable()?;
-    Ok(match rows.first().map(|row| row.get(0)) {
-        Some("answered") => Standing::Answered,
-        Some("overdue") => Standing::Overdue,
-        _ => Standing::Open,
-    })
+    let params: [&dyn Param; 2] = [&check.trigger_id, &check.application_id];
+    let standing = document(&client, "checks.standing", STANDING, &params).await?;
+    Ok(standing.unwrap_or(Standing::Open))
 }
 
-/// Makes the check NEW, unless `places` other checks already are. Runs outside the event's transaction: other
-/// checks must see at once that this check is NEW.
+/// Makes the check NEW, unless `places` other checks already are: then returns when that was, by the
+/// database's clock. Runs outside the event's transaction: other checks must see at once that this check is
+/// NEW.
 pub(super) async fn take_place(
     ctx: &Context,
     check: &IssuingCheck,
     places: i32,
     held_for: Duration,
-) -> Result<Gate, HandlerError> {
+) -> Result<Option<SystemTime>, HandlerError> {
     let client = ctx.connection().await?;
-    let more: [&dyn Param; 2] = [&places, &held_for.as_secs_f64()];
-    let rows = query(&client, "checks.take_place", TAKE_PLACE, check, &more)
-        .await
-        .retryable()?;
-    let row = rows
-        .first()
-        .ok_or_else(|| Error::Unreadable("checks.take_place: no row".to_owned()))
-        .retryable()?;
-    Ok(if row.get(0) {
-        Gate::Taken
-    } else {
-        Gate::Full { at: row.get(1) }
-    })
+    let held_for = held_for.as_secs_f64();
+    let params: [&dyn Param; 4] = [&check.trigger_id, &check.application_id, &places, &held_for];
+    let full_at = first(&client, "checks.take_place", TAKE_PLACE, &params).await?;
+    full_at.retryable()
 }
 
 /// Stores the AI service's answer and makes the check DONE.
@@ -130,46 +100,15 @@ pub(super) async fn answer(
     check: &IssuingCheck,
     answer: &str,
 ) -> Result<(), Error> {
-    query(client, "checks.answer", ANSWER, check, &[&answer]).await?;
-    Ok(())
+    let params: [&dyn Param; 3] = [&check.trigger_id, &check.application_id, &answer];
+    let stored = query(client, "checks.answer", ANSWER, &params).await;
+    stored.map(drop)
 }
 
-/// Ends an overdue check.
-pub(super) async fn end_overdue(client: &Client, check: &IssuingCheck) -> Result<(), Error> {
-    query(client, "checks.end_overdue", END_OVERDUE, check, &[]).await?;
-    Ok(())
-}
-
-/// Releases a place without an answer.
-pub(super) async fn leave_place(
-    ctx: &Context,
-    check: &IssuingCheck,
-    left: Left,
-) -> Result<(), HandlerError> {
-    let client = ctx.connection().await?;
-    let status = match left {
-        Left::Planned => "PLANNED",
-        Left::Refused => "REFUSED",
-    };
-    let left = query(
-        &client,
-        "checks.leave_place",
-        LEAVE_PLACE,
-        check,
-        &[&status],
-    )
-    .await;
-    left.map(drop).retryable()
-}
-
-/// Sends a statement about one check, whose ids are `$1` and `$2`.
-async fn query(
-    client: &Client,
-    stage: &'static str,
-    sql: &str,
-    check: &IssuingCheck,
-    more: &[&dyn Param],
-) -> Result<Vec<Row>, Error> {
-    let ids: [&dyn Param; 2] = [&check.trigger_id, &check.application_id];
-    sql::query(client, stage, sql, &[&ids, more].concat()).await
+/// Ends a check as OVERDUE. Or releases its place without an answer: it is PLANNED, to be performed again, or
+/// REFUSED by the AI service.
+pub(super) async fn leave(client: &Client, check: &IssuingCheck, state: &str) -> Result<(), Error> {
+    let params: [&dyn Param; 3] = [&check.trigger_id, &check.application_id, &state];
+    let left = query(client, "checks.leave", LEAVE, &params).await;
+    left.map(drop)
 }

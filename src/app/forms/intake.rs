@@ -9,18 +9,15 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Transaction;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
-use super::events::{
-    ExternalLetterReceived, FormCancelled, FormEvent, FormSubmitted, GrantLetterReceived,
-    GrantLetterViewed,
-};
-use super::model::{Form, FormStatus, Grant, Measure};
-use super::store::{self, MessageKey};
-use crate::app::field::text;
+use super::events::{self, FormEvent};
+use super::model::{Cancellation, Form, FormStatus, Letter, Viewed};
+use super::store;
 use tidegate::{Error, NewEvent, Published, publish};
 
 /// The result of a submission.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SubmitReport {
     /// The event that processes it. Null if there is nothing to do.
     pub id: Option<i64>,
@@ -28,23 +25,6 @@ pub struct SubmitReport {
     pub form_id: Option<String>,
     /// Whether it was submitted before. If so, nothing was stored.
     pub repeated: bool,
-}
-
-impl SubmitReport {
-    pub(crate) fn published(event: &Published, form_id: Option<String>) -> Self {
-        Self {
-            id: Some(event.id),
-            form_id,
-            ..Self::default()
-        }
-    }
-
-    fn unpublished(repeated: bool) -> Self {
-        Self {
-            repeated,
-            ..Self::default()
-        }
-    }
 }
 
 /// The error for a form whose id is already used.
@@ -58,43 +38,49 @@ pub(in crate::app) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 
-/// Submits a form: stores it with status submitted and publishes `form_submitted`.
+/// Submits a form: stores it with status submitted and publishes `form_submitted`. The fields are checked where
+/// the form is read ([`crate::app::submission`]), as those of letters and notices are.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
-pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<Published, Error> {
+/// [`Error::Invalid`] if its id is used. Otherwise database errors.
+pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<SubmitReport, Error> {
     let form = Form {
         status: FormStatus::Submitted,
         ..form.clone()
     };
-    form.check()?;
     if !store::submit(tx.client(), &form).await? {
         return Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()));
     }
     let id = form.id.clone();
-    let event = FormEvent::FormSubmitted(FormSubmitted { form });
-    publish(tx, &of_form(&id, &event)?).await
+    let event = FormEvent::FormSubmitted(events::FormSubmitted { form });
+    published(tx, of_form(&id, &event)?, Some(id)).await
 }
 
-/// Receives a grant letter, once for each key. Publishes
+/// Receives a grant letter, once for each source and external id of a client. Publishes
 /// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
 pub async fn receive_letter(
     tx: &Transaction<'_>,
-    key: MessageKey<'_>,
-    grant: &Grant,
+    client: Option<Uuid>,
+    letter: &Letter,
 ) -> Result<SubmitReport, Error> {
-    grant.check()?;
+    let grant = letter.grant.clone();
+    // Dates in one fixed format sort correctly as text.
+    if grant.valid_to < grant.valid_from {
+        let needed = "letter.grant.valid_to: must be a day not before valid_from";
+        return Err(Error::Invalid(needed.to_owned()));
+    }
     let form_id = store::form_of(tx.client(), &grant.measure).await?;
-    let stored = keep(tx, &key, "grant_letter", form_id.as_deref(), grant).await?;
+    let key = (client, &*letter.source, &*letter.external_id);
+    let content = ("grant_letter", &json!(grant));
+    let stored = store::keep_message(tx.client(), &key, form_id.as_deref(), content).await?;
     let Some(letter_id) = stored else {
-        return Ok(SubmitReport::unpublished(true));
+        return Ok(unpublished(true));
     };
-    let grant = grant.clone();
     let event = if let Some(form_id) = form_id.clone() {
-        let event = GrantLetterReceived {
+        let event = events::GrantLetterReceived {
             form_id: form_id.clone(),
             letter_id,
             grant,
@@ -102,94 +88,86 @@ pub async fn receive_letter(
         of_form(&form_id, &FormEvent::GrantLetterReceived(event))?
     } else {
         let correlation = letter_id.clone();
-        let event = ExternalLetterReceived { letter_id, grant };
+        let event = events::ExternalLetterReceived { letter_id, grant };
         new_event(&FormEvent::ExternalLetterReceived(event))?.correlation(correlation)
     };
-    let event = publish(tx, &event).await?;
-    Ok(SubmitReport::published(&event, form_id))
+    published(tx, event, form_id).await
 }
 
-/// Receives a notice that the case system cancelled a measure, once for each key. Publishes
-/// `form_cancelled` if the case is one of ours.
+/// Receives a notice that the case system cancelled a measure, once for each source and external id of a
+/// client. Publishes `form_cancelled` if the case is one of ours.
 ///
 /// # Errors
-/// As [`receive_letter`].
+/// Database errors.
 pub async fn cancel(
     tx: &Transaction<'_>,
-    key: MessageKey<'_>,
-    measure: &Measure,
+    client: Option<Uuid>,
+    notice: &Cancellation,
 ) -> Result<SubmitReport, Error> {
-    measure.check()?;
-    let form_id = store::form_of(tx.client(), measure).await?;
-    let stored = keep(tx, &key, "cancellation", form_id.as_deref(), measure).await?;
+    let measure = notice.measure.clone();
+    let form_id = store::form_of(tx.client(), &measure).await?;
+    let key = (client, &*notice.source, &*notice.external_id);
+    let content = ("cancellation", &json!(measure));
+    let stored = store::keep_message(tx.client(), &key, form_id.as_deref(), content).await?;
     let (Some(_), Some(form_id)) = (&stored, form_id) else {
-        return Ok(SubmitReport::unpublished(stored.is_none()));
+        return Ok(unpublished(stored.is_none()));
     };
-    let event = FormEvent::FormCancelled(FormCancelled {
+    let event = FormEvent::FormCancelled(events::FormCancelled {
         form_id: form_id.clone(),
-        measure: measure.clone(),
+        measure,
     });
-    let event = publish(tx, &of_form(&form_id, &event)?).await?;
-    Ok(SubmitReport::published(&event, Some(form_id)))
+    published(tx, of_form(&form_id, &event)?, Some(form_id)).await
 }
 
-/// Records that a grant letter was viewed. Publishes `grant_letter_viewed` outside the form's group,
-/// because a count need not wait for other events.
+/// Records that a grant letter was viewed, that of a grant of the form if one is named. Publishes
+/// `grant_letter_viewed` outside the form's group, because a count need not wait for other events.
 ///
 /// # Errors
-/// As [`receive_letter`].
-pub async fn letter_viewed(tx: &Transaction<'_>, grant_number: &str) -> Result<Published, Error> {
-    text("grant_number", grant_number, 100)?;
-    let form_id = store::form_of_grant(tx.client(), grant_number).await?;
-    let event = GrantLetterViewed {
-        grant_number: grant_number.to_owned(),
-        form_id: form_id.clone(),
-    };
-    let event = new_event(&FormEvent::GrantLetterViewed(event))?;
-    let event = match form_id {
-        Some(form_id) => event.correlation(form_id),
-        None => event,
-    };
-    publish(tx, &event).await
-}
-
-/// Like [`letter_viewed`], for the letter about a grant of this form.
-///
-/// # Errors
-/// As [`receive_letter`].
-pub async fn letter_of_form_viewed(
+/// [`Error::Invalid`] if the form has no such grant. Otherwise database errors.
+pub async fn letter_viewed(
     tx: &Transaction<'_>,
-    form_id: &str,
-    grant_number: &str,
-) -> Result<Published, Error> {
-    text("grant_number", grant_number, 100)?;
-    if store::form_of_grant(tx.client(), grant_number)
-        .await?
-        .as_deref()
-        != Some(form_id)
-    {
+    of_form: Option<&str>,
+    viewed: &Viewed,
+) -> Result<SubmitReport, Error> {
+    let grant_number = viewed.grant_number.clone();
+    let form_id = store::form_of_grant(tx.client(), &grant_number).await?;
+    if of_form.is_some_and(|of_form| form_id.as_deref() != Some(of_form)) {
         return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
     }
-    letter_viewed(tx, grant_number).await
+    let mut event = new_event(&FormEvent::GrantLetterViewed(events::GrantLetterViewed {
+        grant_number,
+        form_id: form_id.clone(),
+    }))?;
+    if let Some(form_id) = &form_id {
+        event = event.correlation(form_id);
+    }
+    published(tx, event, form_id).await
 }
 
-/// Stores a message. Returns `None` if it is already stored.
-async fn keep(
+async fn published(
     tx: &Transaction<'_>,
-    key: &MessageKey<'_>,
-    subject: &str,
-    form_id: Option<&str>,
-    content: &impl Serialize,
-) -> Result<Option<String>, Error> {
-    text("source", key.source, 100)?;
-    text("external_id", key.external_id, 200)?;
-    store::keep_message(tx.client(), key, subject, form_id, &json!(content)).await
+    event: NewEvent,
+    form_id: Option<String>,
+) -> Result<SubmitReport, Error> {
+    let Published { id, .. } = publish(tx, &event).await?;
+    Ok(SubmitReport {
+        id: Some(id),
+        form_id,
+        repeated: false,
+    })
+}
+
+fn unpublished(repeated: bool) -> SubmitReport {
+    SubmitReport {
+        id: None,
+        form_id: None,
+        repeated,
+    }
 }
 
 fn of_form(form_id: &str, event: &FormEvent) -> Result<NewEvent, Error> {
-    Ok(new_event(event)?
-        .correlation(form_id)
-        .group(group_of(form_id)))
+    let event = new_event(event)?.correlation(form_id);
+    Ok(event.group(group_of(form_id)))
 }
 
 fn new_event(event: &FormEvent) -> Result<NewEvent, Error> {

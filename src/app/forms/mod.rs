@@ -25,10 +25,6 @@ pub mod services;
 mod store;
 
 pub use intake::{
-    HANDED_IN_BEFORE, NO_GRANT_OF_FORM, SubmitReport, cancel, letter_of_form_viewed, letter_viewed,
-    receive_letter, submit,
+    HANDED_IN_BEFORE, NO_GRANT_OF_FORM, SubmitReport, cancel, letter_viewed, receive_letter, submit,
 };
-pub use model::{
-    Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
-};
-pub use store::MessageKey;
+pub use model::{Cancellation, Form, Grant, Letter, Measure, Viewed};

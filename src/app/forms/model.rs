@@ -1,5 +1,5 @@
-//! Owns the definition of a grant application: the form, the grant it may lead to, and the allowed
-//! values. It knows neither the queue nor the services.
+//! Owns the definition of a grant application: the form, the grant it may lead to, the notices about both, and
+//! the allowed values. It knows neither the queue nor the services.
 //!
 //! Names, national ids, addresses and free text are [`Private`], a type that cannot be displayed.
 //! Every type here may therefore derive `Debug`, and an error can only name a field but not quote it.
@@ -11,8 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Number;
 use utoipa::ToSchema;
 
-use crate::app::field::{demand, is_day, text};
-use tidegate::Error;
+use crate::app::schema;
 
 /// Text about a person. It serializes as plain text, because payloads and services need it. Its
 /// `Debug` output hides the text, and it has no `Display`.
@@ -124,7 +123,7 @@ pub struct Need {
     #[serde(deserialize_with = "whole")]
     pub estimated_cost: i64,
     /// Hours of help.
-    #[schema(minimum = 0)]
+    #[schema(minimum = 0, maximum = 2_147_483_647)]
     #[serde(deserialize_with = "whole")]
     pub hours: i32,
     /// First day, `YYYY-MM-DD`.
@@ -188,126 +187,47 @@ pub struct Measure {
     pub measure_id: String,
 }
 
-impl Form {
-    /// Checks every field.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names the first invalid field and what is allowed. It never quotes the
-    /// value.
-    pub fn check(&self) -> Result<(), Error> {
-        let Self {
-            company,
-            employee,
-            expert,
-            need,
-            ..
-        } = self;
-        let contact = &company.contact;
-        text("form.id", &self.id, 100)?;
-        digits("form.company.number", &company.number, 9)?;
-        text("form.company.name", &company.name, 200)?;
-        text("form.company.contact.name", contact.name.expose(), 200)?;
-        email("form.company.contact.email", contact.email.expose())?;
-        phone("form.company.contact.phone", contact.phone.expose())?;
-        digits(
-            "form.employee.national_id",
-            employee.national_id.expose(),
-            11,
-        )?;
-        text("form.employee.name", employee.name.expose(), 200)?;
-        text("form.expert.name", expert.name.expose(), 200)?;
-        text("form.expert.company", &expert.company, 200)?;
-        text("form.expert.competence", &expert.competence, 1000)?;
-        text("form.need.reason", need.reason.expose(), 10_000)?;
-        text("form.need.requirement", need.requirement.expose(), 10_000)?;
-        not_negative("form.need.estimated_cost", need.estimated_cost)?;
-        not_negative("form.need.hours", need.hours.into())?;
-        date("form.need.start_date", &need.start_date)
-    }
+/// A grant letter from the case system.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct Letter {
+    /// The system that sent it, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
+    pub source: String,
+    /// The sender's own id of the letter, 1 to 200 characters. A letter of the same client and source with a
+    /// known id is a repetition.
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
+    pub external_id: String,
+    /// The grant that the letter announces.
+    pub grant: Grant,
 }
 
-impl Grant {
-    /// Checks every field.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names the first invalid field and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
-        text("grant.grant_number", &self.grant_number, 100)?;
-        self.measure.check()?;
-        digits("grant.company_number", &self.company_number, 9)?;
-        not_negative("grant.amount", self.amount)?;
-        date("grant.valid_from", &self.valid_from)?;
-        date("grant.valid_to", &self.valid_to)?;
-        // Dates in one fixed format sort correctly as text.
-        demand(
-            self.valid_to >= self.valid_from,
-            "grant.valid_to",
-            "a day not before grant.valid_from",
-        )
-    }
+/// A notice from the case system that a measure was cancelled.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct Cancellation {
+    /// The system that sent it, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
+    pub source: String,
+    /// The sender's own id of the notice, 1 to 200 characters. A notice of the same client and source with a
+    /// known id is a repetition.
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
+    pub external_id: String,
+    /// The cancelled measure.
+    pub measure: Measure,
 }
 
-impl Measure {
-    /// Checks both ids.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names the first invalid field and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
-        text("measure.case_number", &self.case_number, 100)?;
-        text("measure.measure_id", &self.measure_id, 100)
-    }
+/// A notice that a grant letter was viewed.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct Viewed {
+    /// The grant number of the letter, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
+    pub grant_number: String,
 }
 
 /// Reads a whole number. In JSON Schema, `97.0` is also a whole number.
 fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<T, D::Error> {
-    let number = Number::deserialize(deserializer)?;
-    let whole = number.as_i64().or_else(|| {
-        let plain = format!("{:.0}", number.as_f64()?);
-        let read: i64 = plain.parse().ok()?;
-        (number.as_f64() == plain.parse().ok()).then_some(read)
-    });
-    let fitting = whole.and_then(|whole| T::try_from(whole).ok());
+    let number = schema::whole(&Number::deserialize(deserializer)?);
+    let fitting = number.and_then(|whole| T::try_from(whole).ok());
     fitting.ok_or_else(|| D::Error::custom("must be a whole number"))
-}
-
-fn digits(field: &str, value: &str, count: usize) -> Result<(), Error> {
-    let holds = value.len() == count && value.bytes().all(|byte| byte.is_ascii_digit());
-    demand(holds, field, &format!("a number of exactly {count} digits"))
-}
-
-/// Checks only what every address must have. The notification service finds out whether the address
-/// exists.
-fn email(field: &str, value: &str) -> Result<(), Error> {
-    let parts = value
-        .split_once('@')
-        .is_some_and(|(name, host)| !name.is_empty() && !host.is_empty());
-    let plain = !value.chars().any(|c| c.is_whitespace() || c.is_control());
-    demand(
-        parts && plain && value.chars().count() <= 254,
-        field,
-        "an address like name@example.org, at most 254 characters",
-    )
-}
-
-fn phone(field: &str, value: &str) -> Result<(), Error> {
-    let number = value.strip_prefix('+').unwrap_or(value);
-    let plain = number.chars().all(|c| c.is_ascii_digit() || c == ' ');
-    let count = number.chars().filter(char::is_ascii_digit).count();
-    demand(
-        plain && (4..=15).contains(&count),
-        field,
-        "4 to 15 digits, with blanks between and a + in front or not",
-    )
-}
-
-fn not_negative(field: &str, value: i64) -> Result<(), Error> {
-    demand(value >= 0, field, "a whole number, 0 or more")
-}
-
-/// Requires an existing day as `YYYY-MM-DD`, so that the database's own check never fails and quotes
-/// the value.
-fn date(field: &str, value: &str) -> Result<(), Error> {
-    demand(is_day(value), field, "a day of the calendar as YYYY-MM-DD")
 }
 
 #[cfg(test)]
@@ -329,19 +249,13 @@ mod tests {
         })
     }
 
-    /// Returns the form with the value at `path` replaced.
-    fn form_with(path: &str, value: Value) -> Form {
-        let mut form = form();
-        *form
-            .pointer_mut(path)
-            .expect("the path is one of the form's") = value;
-        serde_json::from_value(form).expect("the form still decodes")
+    fn read(form: &Value) -> Result<Form, tidegate::Error> {
+        crate::app::submission::read("form", form)
     }
 
     #[test]
     fn a_form_is_stored_as_the_requirements_write_it() {
-        let decoded: Form = serde_json::from_value(form()).unwrap();
-        decoded.check().unwrap();
+        let decoded = read(&form()).unwrap();
         assert_eq!(serde_json::to_value(&decoded).unwrap(), form());
     }
 
@@ -349,33 +263,34 @@ mod tests {
     fn a_bad_field_is_named_with_what_is_allowed_and_its_value_is_not_quoted() {
         let bad = [
             ("/id", json!("")),
+            ("/id", json!("x".repeat(101))),
             ("/company/number", json!("12345")),
             ("/company/name", json!("   ")),
             ("/company/contact/email", json!("secret at example")),
             ("/company/contact/phone", json!("secret")),
+            ("/company/contact/phone", json!("+")),
             ("/employee/national_id", json!("0000000000x")),
             ("/employee/name", json!("a\0b")),
             ("/need/estimated_cost", json!(-1)),
+            ("/need/estimated_cost", json!(1.5)),
             ("/need/hours", json!(-1)),
+            ("/need/hours", json!(3e9)),
             ("/need/start_date", json!("2027-02-29")),
             ("/need/start_date", json!("+027-02-09")),
             ("/need/start_date", json!("2027-13-01")),
         ];
         for (path, value) in bad {
-            let error = form_with(path, value.clone())
-                .check()
-                .expect_err(path)
-                .to_string();
-            assert!(
-                error.starts_with(&format!("form{}: ", path.replace('/', "."))),
-                "{error}"
-            );
-            assert!(error.contains(": must be "), "{error}");
-            assert!(
-                !error.contains("secret") && !error.contains("0000000000x"),
-                "{error}"
-            );
+            let mut form = form();
+            *form.pointer_mut(path).expect("a path of the form") = value;
+            let error = read(&form).expect_err(path).to_string();
+            let field = format!("form{}: must ", path.replace('/', "."));
+            assert!(error.starts_with(&field), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+            assert!(!error.contains("0000000000x"), "{error}");
         }
+        let mut whole = form();
+        whole["need"]["hours"] = json!(97.0);
+        assert_eq!(read(&whole).unwrap().need.hours, 97);
     }
 
     #[test]

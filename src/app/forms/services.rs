@@ -12,7 +12,7 @@ use serde_json::json;
 use super::events::Archived;
 use super::model::{Contact, Form, Measure};
 use crate::app::client::{HttpClient, HttpService};
-use tidegate::{Context, Error, HandlerError};
+use tidegate::{Context, Error, HandlerError, Lookup};
 
 /// The document archive.
 pub const ARCHIVE: &str = "archive";
@@ -35,14 +35,12 @@ impl Services {
     /// # Errors
     /// [`Error::Config`] if a URL is malformed. A missing URL is no error here: the events that need
     /// it wait and report it.
-    pub fn from_settings(
-        setting: impl Fn(&str) -> Option<String>,
-        http: &HttpClient,
-    ) -> Result<Self, Error> {
-        let service =
-            |name, variable| HttpService::from_setting(name, variable, &setting, http.clone());
+    pub fn from_settings(lookup: Lookup<'_>, http: &HttpClient) -> Result<Self, Error> {
+        let service = |name, variable| HttpService::from_setting(name, variable, lookup, http);
+        let mut archive = service(ARCHIVE, "ARCHIVE_URL")?;
+        archive.finds = true;
         Ok(Self {
-            archive: Archive(service(ARCHIVE, "ARCHIVE_URL")?.finding()),
+            archive: Archive(archive),
             cases: Cases(service(CASES, "CASES_URL")?),
             notifications: Notifications(service(NOTIFICATIONS, "NOTIFICATIONS_URL")?),
         })
@@ -106,26 +104,17 @@ enum Notified {
     Duplicate,
 }
 
-/// What a notification does.
+/// What a notification does: the name of the sub-step, and the path of the service.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Part {
-    /// Adds an entry to the company's page.
-    Case,
-    /// Adds a message to an entry.
-    Message,
-    /// Changes the status of an entry.
-    Status,
-}
+pub(super) struct Part(pub &'static str, &'static str);
 
 impl Part {
-    /// Returns the name of the sub-step, and the path of the service.
-    pub(super) fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Case => ("case", "cases"),
-            Self::Message => ("message", "messages"),
-            Self::Status => ("status", "statuses"),
-        }
-    }
+    /// Adds an entry to the company's page.
+    pub const CASE: Self = Self("case", "cases");
+    /// Adds a message to an entry.
+    pub const MESSAGE: Self = Self("message", "messages");
+    /// Changes the status of an entry.
+    pub const STATUS: Self = Self("status", "statuses");
 }
 
 /// A notification for a company about one application or grant.
@@ -145,22 +134,11 @@ impl Notifications {
     pub(super) async fn send(
         &self,
         ctx: &Context,
-        part: Part,
+        Part(name, path): Part,
         notice: &Notice<'_>,
     ) -> Result<(), HandlerError> {
-        let (name, path) = part.names();
         let key = ctx.idempotency_key(name);
         let (Notified::Created | Notified::Duplicate) = self.0.post(path, &key, notice).await?;
         Ok(())
-    }
-
-    /// Sends one of several notifications of a handler. It is sent once, even if another one fails.
-    pub(super) async fn send_once(
-        &self,
-        ctx: &Context,
-        part: Part,
-        notice: &Notice<'_>,
-    ) -> Result<(), HandlerError> {
-        ctx.once(part.names().0, self.send(ctx, part, notice)).await
     }
 }

@@ -1,14 +1,14 @@
-//! Owns the SQL of the forms system's tables, one function for each statement. Each writing
-//! function reports whether it found its row. The caller decides what a missing row means.
+//! Owns the SQL of the forms system's tables, one function for each statement. Those that handlers call
+//! reject a form that is missing.
 
 use serde_json::{Value, json};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::events::Archived;
 use super::model::{Form, FormStatus, Grant, Measure};
-use crate::app::sql::{Param, document, first, query};
-use tidegate::{Context, Error, HandlerError, Verdicts};
+use crate::app::sql::{Param, document, first};
+use tidegate::{Context, Error, HandlerError};
 
 /// Stores a form as submitted, unless its id is known.
 const SUBMIT: &str = "\
@@ -45,9 +45,11 @@ UPDATE forms.form
    SET case_number = coalesce(case_number, $2), measure_id = coalesce(measure_id, $3),
        updated_at = clock_timestamp()
  WHERE id = $1
-RETURNING case_number, measure_id";
+RETURNING jsonb_build_object('case_number', case_number, 'measure_id', measure_id)";
 
-const CASE_OF: &str = "SELECT case_number, measure_id FROM forms.form WHERE id = $1";
+const CASE_OF: &str = "\
+SELECT jsonb_build_object('case_number', case_number, 'measure_id', measure_id)
+  FROM forms.form WHERE id = $1 AND case_number IS NOT NULL AND measure_id IS NOT NULL";
 
 const FORM_OF: &str = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
@@ -93,28 +95,27 @@ pub(super) async fn submit(client: &Client, form: &Form) -> Result<bool, Error> 
 }
 
 /// Loads a stored form, and returns its connection at once, because a call to a service may follow.
-pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Option<Form>, HandlerError> {
+pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
     let client = ctx.connection().await?;
-    let form = document(&client, "forms.load", LOAD, &[&form_id]).await;
-    form.retryable()
+    let form = document(&client, "forms.load", LOAD, &[&form_id]).await?;
+    form.ok_or_else(|| missing(form_id))
 }
 
-/// Stores the case and returns the form's case. Returns `None` if the form is missing.
+/// Stores the case and returns the form's case.
 pub(super) async fn keep_case(
     client: &Client,
     form_id: &str,
     case: &Measure,
-) -> Result<Option<Measure>, Error> {
+) -> Result<Measure, HandlerError> {
     let params: [&dyn Param; 3] = [&form_id, &case.case_number, &case.measure_id];
-    let rows = query(client, "forms.keep_case", KEEP_CASE, &params).await?;
-    Ok(rows.first().and_then(measure))
+    let kept = document(client, "forms.keep_case", KEEP_CASE, &params).await?;
+    kept.ok_or_else(|| missing(form_id))
 }
 
 /// Returns the case that an earlier run stored, if any.
 pub(super) async fn case_of(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
     let client = ctx.connection().await?;
-    let rows = query(&client, "forms.case_of", CASE_OF, &[&form_id]).await;
-    Ok(rows.retryable()?.first().and_then(measure))
+    Ok(document(&client, "forms.case_of", CASE_OF, &[&form_id]).await?)
 }
 
 pub(super) async fn form_of(client: &Client, case: &Measure) -> Result<Option<String>, Error> {
@@ -122,32 +123,42 @@ pub(super) async fn form_of(client: &Client, case: &Measure) -> Result<Option<St
     first(client, "forms.form_of", FORM_OF, &params).await
 }
 
-/// Returns whether the form has this status only now.
+/// Changes the status of a form. That it already has this status is fine.
 pub(super) async fn advance(
     client: &Client,
     form_id: &str,
-    status: FormStatus,
-) -> Result<bool, Error> {
-    let params: [&dyn Param; 2] = [&form_id, &status.to_string()];
-    let id = first::<String>(client, "forms.advance", ADVANCE, &params).await?;
-    Ok(id.is_some())
+    wanted: FormStatus,
+) -> Result<(), HandlerError> {
+    let params: [&dyn Param; 2] = [&form_id, &wanted.to_string()];
+    let advanced = first::<String>(client, "forms.advance", ADVANCE, &params).await?;
+    if advanced.is_some() {
+        return Ok(());
+    }
+    let status = status_of(client, form_id).await?;
+    if status == wanted {
+        return Ok(());
+    }
+    let message = format!("form {form_id} is {status:?} and cannot become {wanted:?}");
+    Err(HandlerError::reject("form_status", message))
 }
 
-pub(super) async fn status_of(client: &Client, form_id: &str) -> Result<Option<FormStatus>, Error> {
-    document(client, "forms.status_of", STATUS_OF, &[&form_id]).await
+pub(super) async fn status_of(client: &Client, form_id: &str) -> Result<FormStatus, HandlerError> {
+    let status = document(client, "forms.status_of", STATUS_OF, &[&form_id]).await?;
+    status.ok_or_else(|| missing(form_id))
 }
 
-/// Returns whether the grant is stored for this form, or without a form. False if it belongs to
-/// another form.
+/// Stores a grant for this form, or without a form.
 pub(super) async fn save_grant(
     client: &Client,
     form_id: Option<&str>,
     grant: &Grant,
     archived: &Archived,
-) -> Result<bool, Error> {
+) -> Result<(), HandlerError> {
     let params: [&dyn Param; 3] = [&form_id, &json!(grant), &json!(archived)];
     let number = first::<String>(client, "forms.save_grant", SAVE_GRANT, &params).await?;
-    Ok(number.is_some())
+    let foreign = format!("grant {} belongs to another form", grant.grant_number);
+    let foreign = || HandlerError::reject("grant_of_another_form", foreign);
+    number.map(drop).ok_or_else(foreign)
 }
 
 /// Returns the form of a grant, or `None` if the grant is unknown or its case belongs to another
@@ -161,33 +172,22 @@ pub(super) async fn form_of_grant(
     Ok(form_id.flatten())
 }
 
-/// What identifies a message from outside. A message with a known key is a repetition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MessageKey<'a> {
-    /// The identified client that sent it, if it came over HTTP.
-    pub client: Option<Uuid>,
-    /// The system that sent it, 1 to 100 characters.
-    pub source: &'a str,
-    /// The sender's own id of it, 1 to 200 characters.
-    pub external_id: &'a str,
-}
+/// What identifies a message from outside: the identified client that sent it, if it came over HTTP, the
+/// system that sent it, and the sender's own id of it. A message with a known key is a repetition.
+pub(super) type MessageKey<'a> = (Option<Uuid>, &'a str, &'a str);
 
 /// Returns the id of the stored message, or `None` if it was already stored.
 pub(super) async fn keep_message(
     client: &Client,
-    key: &MessageKey<'_>,
-    subject: &str,
+    (sender, source, external_id): &MessageKey<'_>,
     form_id: Option<&str>,
-    content: &Value,
+    (subject, content): (&str, &Value),
 ) -> Result<Option<String>, Error> {
-    let (sender, source, external_id) = (&key.client, &key.source, &key.external_id);
     let params: [&dyn Param; 6] = [sender, source, external_id, &subject, &form_id, content];
     first(client, "forms.keep_message", KEEP_MESSAGE, &params).await
 }
 
-fn measure(row: &Row) -> Option<Measure> {
-    Some(Measure {
-        case_number: row.get::<_, Option<_>>(0)?,
-        measure_id: row.get::<_, Option<_>>(1)?,
-    })
+fn missing(form_id: &str) -> HandlerError {
+    let message = format!("forms.form has no submitted form {form_id}");
+    HandlerError::reject("form_not_found", message)
 }

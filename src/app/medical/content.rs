@@ -2,9 +2,7 @@
 //! other fields are stored as they were signed.
 
 use serde::Deserialize;
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::entity::{EntityKind, EntityStatus};
@@ -125,16 +123,4 @@ pub struct ServiceRequest {
 
 impl Content for ServiceRequest {
     const ROOT: EntityKind = EntityKind::ServiceRequest;
-}
-
-/// Adds the schemas of the signed contents.
-pub(super) fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-    fn add<T: ToSchema + PartialSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push((T::name().into_owned(), T::schema()));
-        T::schemas(schemas);
-    }
-    add::<EncounterPackage>(schemas);
-    add::<DiagnosticReportPackage>(schemas);
-    add::<Procedure>(schemas);
-    add::<ServiceRequest>(schemas);
 }

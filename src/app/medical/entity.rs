@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as Unknown, StrDeserializer};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -165,10 +165,8 @@ impl Entity {
     /// 403 if another legal entity requested it.
     pub(super) fn must_be_asked_for_by(&self, client_id: Uuid) -> Result<(), HandlerError> {
         let foreign = format!("another legal entity has asked for the {}", self.kind);
-        demand(
-            self.organization_id == client_id,
-            HandlerError::reject("403", foreign),
-        )
+        let forbidden = HandlerError::reject("403", foreign);
+        demand(self.organization_id == client_id, forbidden)
     }
 
     /// Requires that the entity has not expired.
@@ -176,10 +174,8 @@ impl Entity {
     /// # Errors
     /// 409 if it has expired.
     pub(super) fn must_not_be_expired(&self) -> Result<(), HandlerError> {
-        demand(
-            !self.expired,
-            conflict(format!("the {} has expired", self.kind)),
-        )
+        let expired = format!("the {} has expired", self.kind);
+        demand(!self.expired, conflict(expired))
     }
 
     /// Requires that the content equals the stored one, except for the status and its reasons.
@@ -189,11 +185,6 @@ impl Entity {
     pub(super) fn must_equal(&self, content: &Value) -> Result<(), HandlerError> {
         let differs = format!("the content of the {} is not the stored one", self.kind);
         demand(same_but_status(&self.content, content), conflict(differs))
-    }
-
-    /// Reports whether a later job recorded this legal entity as the one that uses it.
-    pub(super) fn is_used_by(&self, client_id: Uuid) -> bool {
-        self.facts["used_by_legal_entity"] == json!(client_id)
     }
 }
 
@@ -216,20 +207,15 @@ fn same_but_status(stored: &Value, given: &Value) -> bool {
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {
-            one == other
-                || one
-                    .as_f64()
-                    .zip(other.as_f64())
-                    .is_some_and(|(a, b)| a.total_cmp(&b).is_eq())
+            let both = one.as_f64().zip(other.as_f64());
+            one == other || both.is_some_and(|(one, other)| one.total_cmp(&other).is_eq())
         }
         (Value::Array(one), Value::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
         }
         (Value::Object(one), Value::Object(other)) => {
-            one.len() == other.len()
-                && one
-                    .iter()
-                    .all(|(name, one)| other.get(name).is_some_and(|other| same(one, other)))
+            let has = |(name, one)| other.get(name).is_some_and(|other| same(one, other));
+            one.len() == other.len() && one.iter().all(has)
         }
         _ => one == other,
     }
@@ -290,6 +276,8 @@ pub struct Record {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //!
-//! - [`payload`] defines what clients may request, and [`schema`] checks a request.
+//! - [`payload`] defines what clients may request, and checks a request.
 //! - [`value`] and [`entity`] define the parts of both, and [`content`] the shapes of signed contents, which
 //!   `signed` opens.
 //! - [`transition`] turns a job into a change. `rules` contains the rules of each kind.
@@ -22,7 +22,6 @@ pub mod entity;
 pub mod payload;
 pub mod record;
 mod rules;
-pub mod schema;
 pub mod services;
 pub(crate) mod signed;
 mod store;
@@ -32,8 +31,8 @@ pub mod verdict;
 
 use tidegate::{Context, Handlers};
 
+pub use super::schema::FieldError;
 pub use payload::{Job, KINDS, Refusal, group, schema_name, schemas, validate};
-pub use schema::FieldError;
 
 macro_rules! dispatched {
     ($($(#[$attr:meta])* $name:ident = $kind:literal;)+) => {

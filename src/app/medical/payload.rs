@@ -4,7 +4,6 @@
 //! A payload is checked against the published schema itself, so the interface accepts exactly what
 //! it promises. Serde decodes it afterwards, to get typed values.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -12,17 +11,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::to_raw_value;
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder, Schema};
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder};
 use uuid::Uuid;
 
-use super::schema::{self, FieldError};
-use super::services;
 use super::value::{
-    AccessLevel, CompletedWith, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus,
-    Period, Resource, Visit,
+    AccessLevel, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus, Period,
+    Resource, Visit,
 };
+use super::{content, services};
+use crate::app::schema::{Described, FieldError, Schemas, describe};
 use tidegate::{NewEvent, dedup_key};
 
 /// The fields that every job has, whatever its kind.
@@ -153,15 +151,15 @@ macro_rules! jobs {
 
         /// Returns every schema by name: the 21 payloads, the signed contents, and all their parts.
         #[must_use]
-        pub fn schemas() -> BTreeMap<String, RefOr<Schema>> {
-            let mut schemas = Vec::new();
-            $(
-            schemas.push((<$name>::name().into_owned(), <$name>::schema()));
-            <$name>::schemas(&mut schemas);
-            )+
-            super::content::schemas(&mut schemas);
-            schemas.push((Confirmation::name().into_owned(), Confirmation::schema()));
-            with_exclusion(schemas.into_iter().collect())
+        pub fn schemas() -> Described {
+            let mut schemas = Described::new();
+            $(describe::<$name>(&mut schemas);)+
+            describe::<content::EncounterPackage>(&mut schemas);
+            describe::<content::DiagnosticReportPackage>(&mut schemas);
+            describe::<content::Procedure>(&mut schemas);
+            describe::<content::ServiceRequest>(&mut schemas);
+            describe::<Confirmation>(&mut schemas);
+            with_exclusion(schemas)
         }
     };
 }
@@ -276,7 +274,7 @@ jobs! {
         /// The service request.
         service_request_id: Uuid,
         /// The result of the service request.
-        completed_with: CompletedWith,
+        completed_with: Resource,
         /// Reason for the completion.
         #[schema(min_length = 1, max_length = 1000)]
         status_reason: String,
@@ -336,33 +334,16 @@ impl Confirmation {
     /// # Errors
     /// [`Refusal::Fields`], which quotes nothing from the request.
     pub fn of(json: &Value) -> Result<Self, Refusal> {
-        decode(json)
+        SCHEMAS.decode(json).map_err(Refusal::Fields)
     }
 }
 
-static SCHEMAS: LazyLock<schema::Schemas> = LazyLock::new(|| schema::Schemas::of(schemas()));
-
-/// Returns all faults of `value` as a `T`.
-pub(super) fn check<T: ToSchema>(value: &Value) -> Vec<FieldError> {
-    SCHEMAS.check(&T::name(), value)
-}
-
-/// Checks a value against its schema, then decodes it.
-fn decode<T: ToSchema + DeserializeOwned>(json: &Value) -> Result<T, Refusal> {
-    let errors = check::<T>(json);
-    if !errors.is_empty() {
-        return Err(Refusal::Fields(errors));
-    }
-    // Serde accepts everything that the schema accepts. A test checks this.
-    T::deserialize(json).map_err(|_| undecodable())
-}
-
-fn undecodable() -> Refusal {
-    Refusal::Fields(vec![FieldError::new("$", "schema", "does not decode")])
-}
+pub(super) static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| Schemas::of(schemas()));
 
 fn validate_as<T: Job>(payload: &Value) -> Result<NewEvent, Refusal> {
-    event_of(&decode::<T>(payload)?).map_err(|_| undecodable())
+    let job: T = SCHEMAS.decode(payload).map_err(Refusal::Fields)?;
+    let event = event_of(&job);
+    event.map_err(|_| Refusal::Fields(vec![FieldError::new("$", "schema", "does not encode")]))
 }
 
 /// Builds the event of a job. All jobs of a patient are in one group (E5). The request's id is the
@@ -396,7 +377,7 @@ pub fn group(patient_id: Uuid) -> String {
 
 /// Adds the rule that an approval has either resources or a service request. No derive can express
 /// this rule.
-fn with_exclusion(mut schemas: BTreeMap<String, RefOr<Schema>>) -> BTreeMap<String, RefOr<Schema>> {
+fn with_exclusion(mut schemas: Described) -> Described {
     let needs = |field: &str| ObjectBuilder::new().required(field);
     let either = OneOfBuilder::new()
         .item(needs("resources"))

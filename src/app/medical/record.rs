@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::entity::{EntityKind, EntityStatus, Record};
 use super::payload::{Common, Confirmation};
 pub use super::store::read;
-use super::store::{self, Author, CHANGE, EntityRow};
+use super::store::{CHANGE, EntityRow, Patient};
 use tidegate::Error;
 
 /// The outcome of a confirmation.
@@ -39,34 +39,9 @@ pub async fn confirm(
     id: Uuid,
     request: &Confirmation,
 ) -> Result<Confirmed, Error> {
-    let (client, kind) = (tx.client(), EntityKind::Approval);
-    let found = store::find(client, patient_id, &[(kind, id)]).await?;
-    let Some(approval) = found.first() else {
-        return Ok(Confirmed::Unknown);
-    };
-    if approval.organization_id != request.client_id {
-        return Ok(Confirmed::Foreign);
-    }
-    match approval.status {
-        EntityStatus::New => activate(tx, patient_id, id, request).await?,
-        EntityStatus::Active => {}
-        _ => return Ok(Confirmed::Over),
-    }
-    let record = store::read(client, patient_id, kind, id).await?;
-    Ok(record.map_or(Confirmed::Unknown, |record| {
-        Confirmed::Active(Box::new(record))
-    }))
-}
-
-async fn activate(
-    tx: &Transaction<'_>,
-    patient_id: Uuid,
-    id: Uuid,
-    request: &Confirmation,
-) -> Result<(), Error> {
-    let author = Author {
-        event_id: None,
-        event_kind: CONFIRMATION,
+    let kind = EntityKind::Approval;
+    let patient = Patient {
+        client: tx.client(),
         common: Common {
             request_id: &request.request_id,
             patient_id,
@@ -74,6 +49,23 @@ async fn activate(
             client_id: request.client_id,
         },
     };
-    let change = EntityRow::change(EntityKind::Approval, id, EntityStatus::Active);
-    store::write(tx.client(), CHANGE, &author, &[change]).await
+    let Some(approval) = patient.find(kind, id).await? else {
+        return Ok(Confirmed::Unknown);
+    };
+    if approval.organization_id != request.client_id {
+        return Ok(Confirmed::Foreign);
+    }
+    match approval.status {
+        EntityStatus::New => {
+            let change = EntityRow::change(kind, id, EntityStatus::Active);
+            let by = (None, CONFIRMATION);
+            patient.write(CHANGE, by, &[change]).await?;
+        }
+        EntityStatus::Active => {}
+        _ => return Ok(Confirmed::Over),
+    }
+    let record = read(patient.client, patient_id, kind, id).await?;
+    Ok(record.map_or(Confirmed::Unknown, |record| {
+        Confirmed::Active(Box::new(record))
+    }))
 }

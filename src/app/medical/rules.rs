@@ -37,34 +37,33 @@ use super::content::{
 use super::entity::EntityStatus::{
     Active, Closed, Completed, EnteredInError, InProgress, New, Recalled,
 };
-use super::entity::{Entity, EntityKind, conflict, demand, not_found};
-use super::payload::{
-    ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
-    DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,
-    EpisodeUpdateJob, PackageCancelJob, PackageCreateJob, ProcedureCancelJob, ProcedureCreateJob,
-    ServiceRequestCancelJob, ServiceRequestCloseJob, ServiceRequestCompleteJob,
-    ServiceRequestCreateJob, ServiceRequestProcessJob, ServiceRequestRecallJob,
-    ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
-};
-use super::schema::FieldError;
+use super::entity::{Entity, EntityKind, EntityStatus, conflict, demand, not_found};
+use super::payload;
 use super::services::Call;
 use super::signed::{Part, Signed, open};
-use super::store::EntityRow;
-use super::transition::{Patient, Plan, Transition};
-use super::value::Resource;
+use super::store::{EntityRow, Patient};
+use super::transition::{Plan, Transition};
 use super::verdict::{fault, invalid, refuse};
+use crate::app::schema::FieldError;
 use tidegate::HandlerError;
 
 type Planned = Result<Plan, HandlerError>;
 
 // --- Approvals ---
 
-impl Transition for ApprovalCreateJob {
+impl Transition for payload::ApprovalCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         match (&self.resources, self.service_request) {
-            (Some(resources), None) => resources_must_exist(patient, resources).await?,
+            (Some(resources), None) => {
+                let resources = resources.iter().map(|one| (one.entity, one.id));
+                must_exist(patient, &listed("resources", resources)).await?;
+            }
             (None, Some(id)) => service_request_must_be_open(patient, id).await?,
-            _ => return Err(either_resources_or_request()),
+            // The schema reports this for payloads from the interface. Others are checked here.
+            _ => {
+                let needed = "must have exactly one of resources and service_request";
+                return Err(fault("$", "exclusive", needed));
+            }
         }
         let wanted = (EntityKind::Approval, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
@@ -84,25 +83,6 @@ impl Transition for ApprovalCreateJob {
     }
 }
 
-async fn resources_must_exist(
-    patient: &Patient<'_>,
-    resources: &[Resource],
-) -> Result<(), HandlerError> {
-    let resources = resources.iter().enumerate();
-    let wanted = resources.map(|(index, resource)| {
-        let entry = format!("$.resources[{index}]");
-        (resource.entity, resource.id, entry)
-    });
-    must_exist(patient, &wanted.collect::<Vec<_>>()).await
-}
-
-/// Returns the fault that the schema reports for payloads from the interface. Payloads from elsewhere are
-/// checked here.
-fn either_resources_or_request() -> HandlerError {
-    let description = "must have exactly one of resources and service_request";
-    fault("$", "exclusive", description)
-}
-
 async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result<(), HandlerError> {
     let request = patient.find(EntityKind::ServiceRequest, id).await?;
     let request = request.ok_or_else(|| invalid(&[does_not_exist("$.service_request")]))?;
@@ -110,7 +90,7 @@ async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result
     request.must_not_be_expired()
 }
 
-impl Transition for ApprovalResendJob {
+impl Transition for payload::ApprovalResendJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let approval = patient.get(EntityKind::Approval, self.id).await?;
         approval.must_be_asked_for_by(patient.common.client_id)?;
@@ -121,15 +101,15 @@ impl Transition for ApprovalResendJob {
 
 // --- Diagnostic reports ---
 
-impl Transition for DiagnosticReportPackageCreateJob {
+impl Transition for payload::DiagnosticReportPackageCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
         must_be_signed_by(patient, &signed.root, "recorded_by")?;
-        create_package(patient, &signed, None).await
+        create_package(patient, &signed, None, json!({})).await
     }
 }
 
-impl Transition for DiagnosticReportPackageCancelJob {
+impl Transition for payload::DiagnosticReportPackageCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
         cancel_package(patient, &signed).await
@@ -138,11 +118,13 @@ impl Transition for DiagnosticReportPackageCancelJob {
 
 // --- Episodes ---
 
-impl Transition for EpisodeCreateJob {
+impl Transition for payload::EpisodeCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let wanted = (EntityKind::Episode, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
-        self.referrals_must_exist(patient).await?;
+        let referrals = self.referral_requests.iter();
+        let referrals = referrals.map(|id| (EntityKind::ServiceRequest, *id));
+        must_exist(patient, &listed("referral_requests", referrals)).await?;
         let content = json!({"id": self.id, "name": self.name, "type": self.r#type,
             "managing_organization": self.managing_organization, "period": self.period,
             "care_manager": self.care_manager, "referral_requests": self.referral_requests});
@@ -154,18 +136,7 @@ impl Transition for EpisodeCreateJob {
     }
 }
 
-impl EpisodeCreateJob {
-    async fn referrals_must_exist(&self, patient: &Patient<'_>) -> Result<(), HandlerError> {
-        let referrals = self.referral_requests.iter().enumerate();
-        let wanted = referrals.map(|(index, id)| {
-            let entry = format!("$.referral_requests[{index}]");
-            (EntityKind::ServiceRequest, *id, entry)
-        });
-        must_exist(patient, &wanted.collect::<Vec<_>>()).await
-    }
-}
-
-impl Transition for EpisodeUpdateJob {
+impl Transition for payload::EpisodeUpdateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let episode = patient.get(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active])?;
@@ -174,7 +145,7 @@ impl Transition for EpisodeUpdateJob {
     }
 }
 
-impl Transition for EpisodeCloseJob {
+impl Transition for payload::EpisodeCloseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let episode = patient.get(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active])?;
@@ -189,43 +160,33 @@ impl Transition for EpisodeCloseJob {
         period["end"] = end;
         let facts = json!({"closing_summary": self.request_params.closing_summary,
             "status_reason": self.request_params.status_reason});
-        let plan =
-            linked(patient, &episode).rewrite(&episode, Closed, json!({"period": period}), facts);
-        self.close_referrals(plan, &episode)
-    }
-}
-
-impl EpisodeCloseJob {
-    /// Publishes one job for each referral. Each referral has its own state, and a referral that cannot
-    /// be closed must not keep the episode open.
-    fn close_referrals(&self, plan: Plan, episode: &Entity) -> Planned {
+        let content = json!({ "period": period });
+        let plan = linked(patient, &episode).rewrite(&episode, Closed, content, facts);
+        // One job for each referral. Each referral has its own state, and a referral that cannot be closed
+        // must not keep the episode open.
         let referrals = Vec::<Uuid>::deserialize(&episode.content["referral_requests"]);
-        referrals
-            .unwrap_or_default()
-            .into_iter()
-            .try_fold(plan, |plan, id| {
-                plan.follow_up(&ServiceRequestCloseJob {
-                    request_id: self.request_id.clone(),
-                    patient_id: self.patient_id,
-                    user_id: self.user_id,
-                    client_id: self.client_id,
-                    id,
-                })
+        let mut referrals = referrals.unwrap_or_default().into_iter();
+        referrals.try_fold(plan, |plan, id| {
+            plan.follow_up(&payload::ServiceRequestCloseJob {
+                request_id: self.request_id.clone(),
+                patient_id: self.patient_id,
+                user_id: self.user_id,
+                client_id: self.client_id,
+                id,
             })
+        })
     }
 }
 
-impl Transition for EpisodeCancelJob {
+impl Transition for payload::EpisodeCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let episode = patient.get(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active, Closed])?;
         episode.must_belong_to(patient.common.client_id)?;
         let children = patient.children_of(self.id).await?;
         let are_cancelled = children.iter().all(|child| child.is(EnteredInError));
-        demand(
-            are_cancelled,
-            conflict("an encounter of the episode is not cancelled"),
-        )?;
+        let uncancelled = conflict("an encounter of the episode is not cancelled");
+        demand(are_cancelled, uncancelled)?;
         let facts = json!(self.request_params);
         Ok(linked(patient, &episode).change(&episode, EnteredInError, facts))
     }
@@ -233,7 +194,7 @@ impl Transition for EpisodeCancelJob {
 
 // --- Encounter packages ---
 
-impl Transition for PackageCreateJob {
+impl Transition for payload::PackageCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<EncounterPackage>(&self.signed_data)?;
         let episode_id = signed.root.uuid("episode")?;
@@ -242,12 +203,12 @@ impl Transition for PackageCreateJob {
             let description = "an active episode of the patient is needed";
             return Err(fault("$.encounter.episode", "existence", description));
         }
-        let plan = create_package(patient, &signed, Some(episode_id)).await?;
-        Ok(plan.remember(json!({ "visit": self.visit })))
+        let facts = json!({ "visit": self.visit });
+        create_package(patient, &signed, Some(episode_id), facts).await
     }
 }
 
-impl Transition for PackageCancelJob {
+impl Transition for payload::PackageCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<EncounterPackage>(&self.signed_data)?;
         if !patient.is_known().await? {
@@ -255,23 +216,22 @@ impl Transition for PackageCancelJob {
         }
         let root = &signed.root;
         patient.get(EntityKind::Encounter, root.id).await?;
-        patient
-            .get(EntityKind::Episode, root.uuid("episode")?)
-            .await?;
+        let episode_id = root.uuid("episode")?;
+        patient.get(EntityKind::Episode, episode_id).await?;
         cancel_package(patient, &signed).await
     }
 }
 
 // --- Procedures ---
 
-impl Transition for ProcedureCreateJob {
+impl Transition for payload::ProcedureCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<Procedure>(&self.signed_data)?;
-        create_package(patient, &signed, None).await
+        create_package(patient, &signed, None, json!({})).await
     }
 }
 
-impl Transition for ProcedureCancelJob {
+impl Transition for payload::ProcedureCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let (procedure, root) =
             signed_entity::<Procedure>(patient, self.id, &self.signed_data).await?;
@@ -284,18 +244,17 @@ impl Transition for ProcedureCancelJob {
 
 // --- Service requests ---
 
-impl Transition for ServiceRequestCreateJob {
+impl Transition for payload::ServiceRequestCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<ServiceRequest>(&self.signed_data)?;
         must_be_signed_by(patient, &signed.root, "requester_employee")?;
-        create_package(patient, &signed, None).await
+        create_package(patient, &signed, None, json!({})).await
     }
 }
 
-impl Transition for ServiceRequestUseJob {
+impl Transition for payload::ServiceRequestUseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id).await?;
-        request.must_be(&[Active])?;
+        let request = service_request(patient, self.service_request_id, Active).await?;
         request.must_not_be_expired()?;
         let is_free = request.facts["used_by_legal_entity"].is_null();
         demand(is_free, conflict("the service_request is used already"))?;
@@ -305,29 +264,26 @@ impl Transition for ServiceRequestUseJob {
     }
 }
 
-impl Transition for ServiceRequestReleaseJob {
+impl Transition for payload::ServiceRequestReleaseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id).await?;
-        request.must_be(&[Active])?;
+        let request = service_request(patient, self.service_request_id, Active).await?;
         request.must_not_be_expired()?;
         let facts = json!({"used_by_employee": null, "used_by_legal_entity": null});
         Ok(linked(patient, &request).change(&request, Active, facts))
     }
 }
 
-impl Transition for ServiceRequestProcessJob {
+impl Transition for payload::ServiceRequestProcessJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id).await?;
-        request.must_be(&[Active])?;
+        let request = service_request(patient, self.service_request_id, Active).await?;
         must_be_used_by_client(patient, &request)?;
         Ok(linked(patient, &request).change(&request, InProgress, json!({})))
     }
 }
 
-impl Transition for ServiceRequestCompleteJob {
+impl Transition for payload::ServiceRequestCompleteJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id).await?;
-        request.must_be(&[InProgress])?;
+        let request = service_request(patient, self.service_request_id, InProgress).await?;
         must_be_used_by_client(patient, &request)?;
         let with = &self.completed_with;
         let wanted = (with.entity, with.id, "$.completed_with".to_owned());
@@ -338,44 +294,46 @@ impl Transition for ServiceRequestCompleteJob {
     }
 }
 
-impl Transition for ServiceRequestRecallJob {
+impl Transition for payload::ServiceRequestRecallJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let id = self.service_request_id;
-        let (request, root) =
-            signed_entity::<ServiceRequest>(patient, id, &self.signed_data).await?;
-        request.must_be(&[Active])?;
-        request.must_equal(&root.content)?;
-        Ok(linked(patient, &request)
-            .tell(Call::Sms(id, "recalled"))
-            .change(&request, Recalled, reasons(&root)))
+        let (id, signed) = (self.service_request_id, &self.signed_data);
+        take_back(patient, id, signed, &[Active], (Recalled, "recalled")).await
     }
 }
 
-impl Transition for ServiceRequestCancelJob {
+impl Transition for payload::ServiceRequestCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let id = self.service_request_id;
-        let (request, root) =
-            signed_entity::<ServiceRequest>(patient, id, &self.signed_data).await?;
-        request.must_be(&[Active, Completed])?;
-        request.must_equal(&root.content)?;
-        Ok(linked(patient, &request)
-            .tell(Call::Sms(id, "cancelled"))
-            .change(&request, EnteredInError, reasons(&root)))
+        let (id, signed) = (self.service_request_id, &self.signed_data);
+        let from = &[Active, Completed];
+        take_back(patient, id, signed, from, (EnteredInError, "cancelled")).await
     }
 }
 
-impl Transition for ServiceRequestCloseJob {
+/// Ends a service request as its signed content says, and notifies the patient.
+async fn take_back(
+    patient: &Patient<'_>,
+    id: Uuid,
+    signed_data: &str,
+    from: &[EntityStatus],
+    (to, about): (EntityStatus, &'static str),
+) -> Planned {
+    let (request, root) = signed_entity::<ServiceRequest>(patient, id, signed_data).await?;
+    request.must_be(from)?;
+    request.must_equal(&root.content)?;
+    let plan = linked(patient, &request).tell(Call::Sms(id, about));
+    Ok(plan.change(&request, to, reasons(&root)))
+}
+
+impl Transition for payload::ServiceRequestCloseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.id).await?;
-        request.must_be(&[Active])?;
+        let request = service_request(patient, self.id, Active).await?;
         Ok(linked(patient, &request).change(&request, Completed, json!({})))
     }
 }
 
-impl Transition for ServiceRequestResendJob {
+impl Transition for payload::ServiceRequestResendJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id).await?;
-        request.must_be(&[Active])?;
+        let request = service_request(patient, self.service_request_id, Active).await?;
         Ok(linked(patient, &request).tell(Call::Sms(request.id, "resent")))
     }
 }
@@ -390,19 +348,34 @@ async fn must_exist(
 ) -> Result<(), HandlerError> {
     let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
     let found = patient.find_all(&ids).await?;
-    let found: Vec<_> = found
-        .iter()
-        .map(|entity| (entity.kind, entity.id))
-        .collect();
-    let missing = wanted
-        .iter()
-        .filter(|(kind, id, _)| !found.contains(&(*kind, *id)));
+    let is_missing = |(kind, id, _): &&(_, _, _)| {
+        let mut found = found.iter();
+        !found.any(|entity| (entity.kind, entity.id) == (*kind, *id))
+    };
+    let missing = wanted.iter().filter(is_missing);
     let faults: Vec<_> = missing.map(|(_, _, entry)| does_not_exist(entry)).collect();
     refuse(&faults)
 }
 
-async fn service_request(patient: &Patient<'_>, id: Uuid) -> Result<Entity, HandlerError> {
-    patient.get(EntityKind::ServiceRequest, id).await
+/// Names the places of entities in a list of the payload.
+fn listed(
+    field: &str,
+    entities: impl Iterator<Item = (EntityKind, Uuid)>,
+) -> Vec<(EntityKind, Uuid, String)> {
+    let entities = entities.enumerate();
+    let place = |(index, (kind, id))| (kind, id, format!("$.{field}[{index}]"));
+    entities.map(place).collect()
+}
+
+/// Returns a service request, which must have this state.
+async fn service_request(
+    patient: &Patient<'_>,
+    id: Uuid,
+    status: EntityStatus,
+) -> Result<Entity, HandlerError> {
+    let request = patient.get(EntityKind::ServiceRequest, id).await?;
+    request.must_be(&[status])?;
+    Ok(request)
 }
 
 /// Returns the stored entity that a signed content is about, and the content itself.
@@ -420,11 +393,9 @@ async fn signed_entity<T: Content>(
 }
 
 fn must_be_used_by_client(patient: &Patient<'_>, request: &Entity) -> Result<(), HandlerError> {
-    let is_theirs = request.is_used_by(patient.common.client_id);
-    demand(
-        is_theirs,
-        conflict("the service_request is not used by this legal entity"),
-    )
+    let is_theirs = request.facts["used_by_legal_entity"] == json!(patient.common.client_id);
+    let foreign = "the service_request is not used by this legal entity";
+    demand(is_theirs, conflict(foreign))
 }
 
 fn must_be_signed_by(
@@ -433,17 +404,17 @@ fn must_be_signed_by(
     employee: &str,
 ) -> Result<(), HandlerError> {
     let other = format!("the signer is not the {employee} of the {}", root.kind);
-    demand(
-        root.uuid(employee)? == patient.common.user_id,
-        conflict(other),
-    )
+    let signer = patient.common.user_id;
+    demand(root.uuid(employee)? == signer, conflict(other))
 }
 
-/// Creates all entities of a signed content: the root below `parent_id`, the others below the root.
+/// Creates all entities of a signed content: the root below `parent_id` with these facts, the others below the
+/// root.
 async fn create_package(
     patient: &Patient<'_>,
     signed: &Signed,
     parent_id: Option<Uuid>,
+    facts: Value,
 ) -> Planned {
     refuse(&signed.faults_of_new())?;
     let wanted = signed.parts();
@@ -454,11 +425,14 @@ async fn create_package(
         parent_id,
         ..new_entity(patient, part.kind, part.id, part.content.clone())
     };
-    let plan = Plan::answer(patient.links(&links)).create(new(&signed.root, parent_id));
+    let root = EntityRow {
+        facts,
+        ..new(&signed.root, parent_id)
+    };
+    let plan = Plan::answer(patient.links(&links)).create(root);
+    let parent_id = Some(signed.root.id);
     let below = signed.below.iter();
-    Ok(below.fold(plan, |plan, part| {
-        plan.create(new(part, Some(signed.root.id)))
-    }))
+    Ok(below.fold(plan, |plan, part| plan.create(new(part, parent_id))))
 }
 
 /// Marks the entities of a package that the content marks as `entered_in_error`.
@@ -470,12 +444,12 @@ async fn cancel_package(patient: &Patient<'_>, signed: &Signed) -> Planned {
     let mut plan = Plan::answer(patient.links(&[]));
     let mut cancelled = 0;
     for part in signed.parts() {
+        let is_part = |entity: &Entity| (entity.kind, entity.id) == (part.kind, part.id);
         let at = stored
             .iter()
-            .position(|entity| (entity.kind, entity.id) == (part.kind, part.id));
-        let entity = at
-            .map(|at| stored.swap_remove(at))
+            .position(is_part)
             .ok_or_else(not_the_package)?;
+        let entity = stored.swap_remove(at);
         entity.must_equal(&part.content)?;
         match part.status {
             Some(EnteredInError) if !entity.is(EnteredInError) => {
@@ -521,9 +495,6 @@ fn new_entity(patient: &Patient<'_>, kind: EntityKind, id: Uuid, content: Value)
 }
 
 fn does_not_exist(entry: impl Into<String>) -> FieldError {
-    FieldError::new(
-        entry,
-        "existence",
-        "something of the patient's that exists is needed",
-    )
+    let needed = "something of the patient's that exists is needed";
+    FieldError::new(entry, "existence", needed)
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::verdict::fault;
 use crate::app::client::{HttpClient, HttpService};
-use tidegate::{Error, HandlerError};
+use tidegate::{Error, HandlerError, Lookup};
 
 /// The service that sends and resends one-time passwords.
 pub const OTP: &str = "otp";
@@ -38,12 +38,8 @@ impl Services {
     /// # Errors
     /// [`Error::Config`] if a URL is malformed. Without the first two, the jobs that need them wait and
     /// report the missing setting. Without the third, no signature is verified.
-    pub fn from_settings(
-        setting: impl Fn(&str) -> Option<String>,
-        http: &HttpClient,
-    ) -> Result<Self, Error> {
-        let service =
-            |name, variable| HttpService::from_setting(name, variable, &setting, http.clone());
+    pub fn from_settings(lookup: Lookup<'_>, http: &HttpClient) -> Result<Self, Error> {
+        let service = |name, variable| HttpService::from_setting(name, variable, lookup, http);
         Ok(Self {
             otp: service(OTP, "OTP_URL")?,
             sms: service(SMS, "SMS_URL")?,
@@ -59,19 +55,15 @@ impl Services {
         patient_id: Uuid,
         key: &str,
     ) -> Result<(), HandlerError> {
-        let (service, path, reference) = match call {
-            Call::Otp(approval) => (&self.otp, "verifications", format!("approval/{approval}")),
-            Call::Sms(request, about) => (
-                &self.sms,
-                "messages",
-                format!("service_request/{request}/{about}"),
-            ),
-        };
         // The key makes the reference unique to this job, so a resend that a user requests is sent.
-        let body = json!({
-            "reference": format!("{reference}/{key}"),
-            "patient_id": patient_id,
-        });
+        let (service, path, reference) = match call {
+            Call::Otp(id) => (&self.otp, "verifications", format!("approval/{id}/{key}")),
+            Call::Sms(id, about) => {
+                let reference = format!("service_request/{id}/{about}/{key}");
+                (&self.sms, "messages", reference)
+            }
+        };
+        let body = json!({"reference": reference, "patient_id": patient_id});
         let answer: Result<Value, _> = service.post(path, key, &body).await;
         answer.map(drop).map_err(HandlerError::into_retry)
     }

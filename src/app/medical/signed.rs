@@ -11,9 +11,9 @@ use uuid::Uuid;
 
 use super::content::{Content, PackageItem};
 use super::entity::{EntityKind, EntityStatus};
-use super::payload;
-use super::schema::FieldError;
+use super::payload::SCHEMAS;
 use super::verdict::{fault, refuse};
+use crate::app::schema::FieldError;
 use tidegate::HandlerError;
 
 /// One entity of a signed content.
@@ -45,7 +45,7 @@ pub(crate) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError
         let needed = "must be base64 of JSON without NUL characters";
         fault("$.signed_data", "format", needed)
     })?;
-    refuse(&payload::check::<T>(&json))?;
+    refuse(&SCHEMAS.check::<T>(&json))?;
     let signed = split::<T>(&json).ok_or_else(|| fault("$", "required", "is empty"))?;
     if signed.parts().count() > MAX_PARTS {
         let needed = format!("must have at most {MAX_PARTS} entities");

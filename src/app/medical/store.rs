@@ -1,15 +1,17 @@
-//! Owns the SQL of the medical tables, which finds, locks, creates and changes entities. Every
+//! Owns the SQL of the medical tables, which finds, locks, creates and changes the entities of a patient. Every
 //! write adds its audit row in the same statement.
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::entity::{Entity, EntityKind, EntityStatus, Record};
+use super::entity::{Entity, EntityKind, EntityStatus, Record, not_found};
 use super::payload::Common;
-use crate::app::sql::{Param, decode, document, first, query};
-use tidegate::Error;
+use super::verdict::{self, refuse};
+use crate::app::schema::FieldError;
+use crate::app::sql::{Param, document, documents, first, query};
+use tidegate::{Error, HandlerError};
 
 /// An entity as the jobs need it, as one JSON value.
 macro_rules! entity {
@@ -43,7 +45,7 @@ const FIND_CHILDREN: &str = concat!(
 
 /// Returns which of these ids are already taken, by any patient.
 const TAKEN: &str = "\
-SELECT to_jsonb(e.kind), e.id
+SELECT jsonb_build_array(e.kind, e.id)
   FROM medical.entity AS e
   JOIN jsonb_to_recordset($1::jsonb) AS g(kind text, id uuid) USING (kind, id)";
 
@@ -138,33 +140,6 @@ impl EntityRow {
     }
 }
 
-/// On whose behalf a change is made.
-pub(super) struct Author<'a> {
-    /// The job's event. `None` if the change is made at once, without a job.
-    pub event_id: Option<i64>,
-    /// The kind of the job, or the name of the operation without a job.
-    pub event_kind: &'static str,
-    pub common: Common<'a>,
-}
-
-pub(super) async fn find(
-    client: &Client,
-    patient_id: Uuid,
-    wanted: &[(EntityKind, Uuid)],
-) -> Result<Vec<Entity>, Error> {
-    let params: [&dyn Param; 2] = [&patient_id, &names(wanted)];
-    entities(&query(client, "medical.find", FIND, &params).await?)
-}
-
-pub(super) async fn find_children(
-    client: &Client,
-    patient_id: Uuid,
-    parent_id: Uuid,
-) -> Result<Vec<Entity>, Error> {
-    let params: [&dyn Param; 2] = [&patient_id, &parent_id];
-    entities(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
-}
-
 /// Reads a stored entity of this patient, without a lock.
 ///
 /// # Errors
@@ -179,62 +154,98 @@ pub async fn read(
     document(client, "medical.read", READ, &params).await
 }
 
-/// Returns those of the wanted entities that already exist.
-pub(super) async fn taken(
-    client: &Client,
-    wanted: &[(EntityKind, Uuid)],
-) -> Result<Vec<(EntityKind, Uuid)>, Error> {
-    let rows = query(client, "medical.taken", TAKEN, &[&names(wanted)]).await?;
-    let entity = |row: &Row| Ok((decode("medical.entity", row.get(0))?, row.get(1)));
-    rows.iter().map(entity).collect()
+/// The patient of a job, inside the job's transaction. It gives access to no other patient.
+pub struct Patient<'a> {
+    pub(super) client: &'a Client,
+    pub(super) common: Common<'a>,
 }
 
-pub(super) async fn knows_patient(client: &Client, patient_id: Uuid) -> Result<bool, Error> {
-    let params: [&dyn Param; 1] = [&patient_id];
-    let known = first(client, "medical.knows_patient", KNOWS_PATIENT, &params).await?;
-    Ok(known.unwrap_or_default())
-}
+impl Patient<'_> {
+    /// Finds and locks those of the wanted entities that exist.
+    pub(super) async fn find_all(
+        &self,
+        wanted: &[(EntityKind, Uuid)],
+    ) -> Result<Vec<Entity>, Error> {
+        let params: [&dyn Param; 2] = [&self.common.patient_id, &names(wanted)];
+        documents(self.client, "medical.find", FIND, &params).await
+    }
 
-/// Creates or changes entities. Requires that every row is written. A missing row would mean a change that
-/// was not made.
-pub(super) async fn write(
-    client: &Client,
-    Write(stage, sql): Write,
-    author: &Author<'_>,
-    rows: &[EntityRow],
-) -> Result<(), Error> {
-    let count = rows.len();
-    if count == 0 {
-        return Ok(());
+    /// Finds and locks an entity, if it exists.
+    pub(super) async fn find(&self, kind: EntityKind, id: Uuid) -> Result<Option<Entity>, Error> {
+        Ok(self.find_all(&[(kind, id)]).await?.pop())
     }
-    let common = &author.common;
-    let params: [&dyn Param; 7] = [
-        &common.patient_id,
-        &json!(rows),
-        &author.event_id,
-        &author.event_kind,
-        &common.request_id,
-        &common.user_id,
-        &common.client_id,
-    ];
-    let written = query(client, stage, sql, &params).await?;
-    if written.len() == count {
-        return Ok(());
+
+    /// Finds and locks an entity, or returns 404 if it does not exist.
+    pub(super) async fn get(&self, kind: EntityKind, id: Uuid) -> Result<Entity, HandlerError> {
+        let found = self.find(kind, id).await?;
+        found.ok_or_else(|| not_found(kind))
     }
-    let written = written.len();
-    Err(Error::Invalid(format!(
-        "{stage}: wrote {written} of {count} rows"
-    )))
+
+    /// Finds and locks the entities below an entity.
+    pub(super) async fn children_of(&self, parent_id: Uuid) -> Result<Vec<Entity>, Error> {
+        let params: [&dyn Param; 2] = [&self.common.patient_id, &parent_id];
+        documents(self.client, "medical.find_children", FIND_CHILDREN, &params).await
+    }
+
+    /// Reports whether any entity is stored for this patient.
+    pub(super) async fn is_known(&self) -> Result<bool, Error> {
+        let params: [&dyn Param; 1] = [&self.common.patient_id];
+        let known = first(self.client, "medical.knows_patient", KNOWS_PATIENT, &params).await?;
+        Ok(known.unwrap_or_default())
+    }
+
+    /// Refuses ids that are already taken by any patient, with 422 and the places where they appear.
+    pub(super) async fn must_be_new(
+        &self,
+        wanted: &[(EntityKind, Uuid, String)],
+    ) -> Result<(), HandlerError> {
+        let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
+        let taken = documents(self.client, "medical.taken", TAKEN, &[&names(&ids)]).await?;
+        let is_taken = |(kind, id, _): &&(_, _, _)| taken.contains(&(*kind, *id));
+        let faults = wanted.iter().filter(is_taken).map(|(kind, _, entry)| {
+            FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
+        });
+        refuse(&faults.collect::<Vec<_>>())
+    }
+
+    /// Returns links to entities of this patient, as a result.
+    pub(super) fn links(&self, entities: &[(EntityKind, Uuid)]) -> Value {
+        verdict::links(self.common.patient_id, entities)
+    }
+
+    /// Creates or changes entities. Requires that every row is written. A missing row would mean a change that
+    /// was not made. `by` is the event and its kind, or only a name if the change is made at once, without a
+    /// job.
+    pub(super) async fn write(
+        &self,
+        Write(stage, sql): Write,
+        (event_id, event_kind): (Option<i64>, &'static str),
+        rows: &[EntityRow],
+    ) -> Result<(), Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let common = &self.common;
+        let params: [&dyn Param; 7] = [
+            &common.patient_id,
+            &json!(rows),
+            &event_id,
+            &event_kind,
+            &common.request_id,
+            &common.user_id,
+            &common.client_id,
+        ];
+        let written = query(self.client, stage, sql, &params).await?.len();
+        if written == rows.len() {
+            return Ok(());
+        }
+        let wanted = rows.len();
+        let message = format!("{stage}: wrote {written} of {wanted} rows");
+        Err(Error::Invalid(message))
+    }
 }
 
 fn names(wanted: &[(EntityKind, Uuid)]) -> Value {
-    wanted
-        .iter()
-        .map(|(kind, id)| json!({"kind": kind, "id": id}))
-        .collect()
-}
-
-fn entities(rows: &[Row]) -> Result<Vec<Entity>, Error> {
-    let entity = |row: &Row| decode("medical.entity", row.get(0));
-    rows.iter().map(entity).collect()
+    let name = |(kind, id): &(_, _)| json!({"kind": kind, "id": id});
+    wanted.iter().map(name).collect()
 }

@@ -6,15 +6,13 @@
 //! determines the notification. Its transaction is then rolled back, because no lock may be held during a
 //! call to another system. After the call, the second plan decides again, based on the data at that time.
 
-use serde_json::Value;
-use uuid::Uuid;
+use serde_json::{Value, json};
 
-use super::entity::{Entity, EntityKind, EntityStatus, not_found};
-use super::payload::{Common, Job, event_of};
-use super::schema::FieldError;
+use super::entity::{Entity, EntityStatus};
+use super::payload::{Job, event_of};
 use super::services::{Call, SIGNATURE, Services};
-use super::store::{self, Author, CHANGE, CREATE, EntityRow};
-use super::verdict::{self, fit, refuse};
+use super::store::{CHANGE, CREATE, EntityRow, Patient};
+use super::verdict::{RESULT_LIMIT, fit};
 use crate::app::client::CREDENTIALS;
 use tidegate::{
     Context, Done, Fault, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
@@ -50,24 +48,22 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     if let Some(call) = plan.call {
         drop(tx);
         let key = ctx.idempotency_key("call");
-        ctx.once("call", services.tell(call, common.patient_id, &key))
-            .await?;
+        let sent = services.tell(call, common.patient_id, &key);
+        ctx.once("call", sent).await?;
         (tx, plan) = prepare(job, ctx).await?;
     }
-    let author = Author {
-        event_id: Some(ctx.event_id()),
-        event_kind: J::KIND,
+    let patient = Patient {
+        client: &tx,
         common,
     };
-    let created = store::write(&tx, CREATE, &author, &plan.created).await;
-    created.retryable()?;
-    let changed = store::write(&tx, CHANGE, &author, &plan.changed).await;
-    changed.retryable()?;
+    let by = (Some(ctx.event_id()), J::KIND);
+    patient.write(CREATE, by, &plan.created).await?;
+    patient.write(CHANGE, by, &plan.changed).await?;
     for event in plan.follow_ups {
         ctx.emit_new(event)?;
     }
-    tx.complete(Done::with(&fit(plan.result, verdict::RESULT_LIMIT))?)
-        .await
+    let result = fit(plan.result, RESULT_LIMIT);
+    tx.complete(Done::with(&result)?).await
 }
 
 /// Adjusts an error of the signature service. A job that names another service waits for that service's
@@ -119,17 +115,9 @@ impl Plan {
         self
     }
 
-    /// Stores facts with the first entity that is created.
-    pub(super) fn remember(mut self, facts: Value) -> Self {
-        if let Some(root) = self.created.first_mut() {
-            root.facts = facts;
-        }
-        self
-    }
-
     /// Changes the state of an entity and stores facts. A fact of null removes the stored fact.
     pub(super) fn change(self, entity: &Entity, status: EntityStatus, facts: Value) -> Self {
-        self.rewrite(entity, status, Value::Object(serde_json::Map::new()), facts)
+        self.rewrite(entity, status, json!({}), facts)
     }
 
     /// Like [`Plan::change`], and also replaces fields of the content.
@@ -158,76 +146,5 @@ impl Plan {
     pub(super) fn follow_up(mut self, job: &impl Job) -> Result<Self, HandlerError> {
         self.follow_ups.push(event_of(job).reject("follow_up")?);
         Ok(self)
-    }
-}
-
-/// The patient of a job, inside the job's transaction. It gives access to no other patient.
-pub struct Patient<'a> {
-    client: &'a Transaction<'a>,
-    pub(super) common: Common<'a>,
-}
-
-impl Patient<'_> {
-    fn id(&self) -> Uuid {
-        self.common.patient_id
-    }
-
-    /// Finds and locks those of the wanted entities that exist.
-    pub(super) async fn find_all(
-        &self,
-        wanted: &[(EntityKind, Uuid)],
-    ) -> Result<Vec<Entity>, HandlerError> {
-        store::find(self.client, self.id(), wanted)
-            .await
-            .retryable()
-    }
-
-    /// Finds and locks an entity, if it exists.
-    pub(super) async fn find(
-        &self,
-        kind: EntityKind,
-        id: Uuid,
-    ) -> Result<Option<Entity>, HandlerError> {
-        Ok(self.find_all(&[(kind, id)]).await?.pop())
-    }
-
-    /// Finds and locks an entity, or returns 404 if it does not exist.
-    pub(super) async fn get(&self, kind: EntityKind, id: Uuid) -> Result<Entity, HandlerError> {
-        let found = self.find(kind, id).await?;
-        found.ok_or_else(|| not_found(kind))
-    }
-
-    /// Finds and locks the entities below an entity.
-    pub(super) async fn children_of(&self, parent_id: Uuid) -> Result<Vec<Entity>, HandlerError> {
-        store::find_children(self.client, self.id(), parent_id)
-            .await
-            .retryable()
-    }
-
-    /// Reports whether any entity is stored for this patient.
-    pub(super) async fn is_known(&self) -> Result<bool, HandlerError> {
-        store::knows_patient(self.client, self.id())
-            .await
-            .retryable()
-    }
-
-    /// Refuses ids that are already taken, with 422 and the places where they appear.
-    pub(super) async fn must_be_new(
-        &self,
-        wanted: &[(EntityKind, Uuid, String)],
-    ) -> Result<(), HandlerError> {
-        let ids: Vec<(EntityKind, Uuid)> =
-            wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
-        let taken = store::taken(self.client, &ids).await.retryable()?;
-        let is_taken = |(kind, id, _): &&(EntityKind, Uuid, _)| taken.contains(&(*kind, *id));
-        let faults = wanted.iter().filter(is_taken).map(|(kind, _, entry)| {
-            FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
-        });
-        refuse(&faults.collect::<Vec<_>>())
-    }
-
-    /// Returns links to entities of this patient, as a result.
-    pub(super) fn links(&self, entities: &[(EntityKind, Uuid)]) -> Value {
-        verdict::links(self.id(), entities)
     }
 }

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::entity::EntityKind;
-use crate::app::field::is_day;
+use crate::app::schema::is_day;
 
 /// A calendar day, `YYYY-MM-DD`. Days sort in the same order as their texts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -54,20 +54,11 @@ pub struct Visit {
     pub period: Period,
 }
 
-/// A resource that an approval grants access to.
+/// An entity of the patient that a job names: what an approval grants access to, or the result of a service
+/// request.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
-    /// Its kind.
-    pub entity: EntityKind,
-    /// Its id.
-    pub id: Uuid,
-}
-
-/// The result of a service request.
-#[derive(Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CompletedWith {
     /// Its kind.
     pub entity: EntityKind,
     /// Its id.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::entity::EntityKind;
-use super::schema::FieldError;
+use crate::app::schema::FieldError;
 use tidegate::{Fault, HandlerError};
 
 /// Maximum size of a stored result, in bytes.
@@ -18,9 +18,8 @@ const DETAILS_LIMIT: usize = RESULT_LIMIT - 200;
 /// Returns an expected error: the request is invalid in these places.
 pub(super) fn invalid(errors: &[FieldError]) -> HandlerError {
     let details = fit(json!({ "invalid": errors }), DETAILS_LIMIT);
-    HandlerError::reject_all(vec![
-        Fault::new("422", "the request is not valid").with_details(details),
-    ])
+    let fault = Fault::new("422", "the request is not valid");
+    HandlerError::reject_all(vec![fault.with_details(details)])
 }
 
 /// Refuses a request that has these faults, if it has any.

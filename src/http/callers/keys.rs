@@ -13,8 +13,8 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::{Caller, Known, Scope};
-use crate::app::sql::{Param, first, query};
+use super::{Known, Scope};
+use crate::app::sql::{Param, document, documents, first};
 use crate::http::begin;
 use tidegate::Error;
 use tidegate::admin::Audit;
@@ -29,7 +29,7 @@ const PREFIX: &str = "tidegate_";
 const RANDOM: usize = 32;
 const CHARACTERS: usize = 43;
 
-const FIND: &str = "SELECT client_id, user_id, scopes FROM callers.api_key_of($1)";
+const FIND: &str = "SELECT to_jsonb(k) FROM callers.api_key_of($1) AS k";
 
 const CREATE: &str =
     "SELECT callers.create_api_key($1, $2, $3, $4, $5, make_interval(secs => $6), $7, $8)";
@@ -56,16 +56,7 @@ pub(super) fn is_key(token: &str) -> bool {
 /// Database errors.
 pub(super) async fn find(client: &mut Pooled, key: &str) -> Result<Option<Known>, Error> {
     let transaction = begin(client).await?;
-    let rows = query(transaction.client(), "api key", FIND, &[&digest(key)]).await?;
-    Ok(rows.first().map(|row| {
-        let caller = Caller {
-            client: Some(row.get(0)),
-            user: row.get(1),
-            patient: None,
-        };
-        let scopes: Vec<&str> = row.get(2);
-        Known::new(caller, scopes)
-    }))
+    document(transaction.client(), "api key", FIND, &[&digest(key)]).await
 }
 
 fn digest(key: &str) -> Vec<u8> {
@@ -85,7 +76,7 @@ pub(super) struct NewKey {
     #[arg(long, value_parser = uuid)]
     user: Option<Uuid>,
     /// What the key permits; may be given several times.
-    #[arg(long = "scope", required = true, value_parser = Scope::names())]
+    #[arg(long = "scope", required = true, value_parser = Scope::NAMES)]
     scopes: Vec<String>,
     /// How long the key is valid, such as 90d.
     #[arg(long, default_value = "365d", value_parser = parse_duration)]
@@ -149,8 +140,7 @@ pub(super) async fn rotate(client: &Client, forget: bool, by: &Audit) -> Result<
 /// # Errors
 /// Database errors.
 pub(super) async fn list(client: &Client) -> Result<Vec<Value>, Error> {
-    let rows = query(client, "api keys", LIST, &[]).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    documents(client, "api keys", LIST, &[]).await
 }
 
 async fn answer(
@@ -165,20 +155,20 @@ async fn answer(
 
 /// Converts the messages of the SQL functions, which begin with the field, and violations of a constraint.
 fn refused(error: Error) -> Error {
-    let Error::Database { source, .. } = &error else {
-        return error;
+    let raised = match &error {
+        Error::Database { source, .. } => source.as_db_error(),
+        _ => None,
     };
-    let Some(told) = source.as_db_error() else {
-        return error;
-    };
-    match *told.code() {
-        SqlState::INVALID_PARAMETER_VALUE => Error::Invalid(told.message().to_owned()),
-        SqlState::CHECK_VIOLATION => {
-            let must = told
+    match raised.map(|raised| (raised.code(), raised)) {
+        Some((&SqlState::INVALID_PARAMETER_VALUE, raised)) => {
+            Error::Invalid(raised.message().to_owned())
+        }
+        Some((&SqlState::CHECK_VIOLATION, raised)) => {
+            let rule = raised
                 .constraint()
                 .unwrap_or("a constraint")
                 .replace('_', " ");
-            Error::Invalid(format!("api-key: must satisfy the rule: {must}"))
+            Error::Invalid(format!("api-key: must satisfy the rule: {rule}"))
         }
         _ => error,
     }

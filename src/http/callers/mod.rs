@@ -16,7 +16,8 @@ use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{Extensions, HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use serde::Deserialize;
 use serde_json::Value;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
@@ -38,41 +39,30 @@ const AUTH: &str = "TIDEGATE_HTTP_AUTH";
 const BEARER: &str = "bearer";
 
 /// A permission of a credential.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Medical jobs, the stored data of patients, and approvals.
-    Jobs,
-    /// Submitting forms, and reporting that a letter was viewed.
-    Forms,
-    /// Notices of the case system: letters and cancellations.
-    Letters,
-    /// Reading metrics.
-    Metrics,
-}
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scope(&'static str);
 
 impl Scope {
-    const ALL: [Self; 4] = [Self::Jobs, Self::Forms, Self::Letters, Self::Metrics];
+    /// Medical jobs, the stored data of patients, and approvals.
+    pub const JOBS: Self = Self("jobs");
+    /// Submitting forms, and reporting that a letter was viewed.
+    pub const FORMS: Self = Self("forms");
+    /// Notices of the case system: letters and cancellations.
+    pub const LETTERS: Self = Self("letters");
+    /// Reading metrics.
+    pub const METRICS: Self = Self("metrics");
 
-    fn names() -> [&'static str; 4] {
-        Self::ALL.map(Self::name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Jobs => "jobs",
-            Self::Forms => "forms",
-            Self::Letters => "letters",
-            Self::Metrics => "metrics",
-        }
-    }
+    const NAMES: [&str; 4] = ["jobs", "forms", "letters", "metrics"];
 }
 
 /// On whose behalf a request is made, as far as its credential says so.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Caller {
     /// The legal entity. Every known caller has one.
+    #[serde(rename = "client_id")]
     pub client: Option<Uuid>,
     /// The user.
+    #[serde(rename = "user_id")]
     pub user: Option<Uuid>,
     /// The only patient that the caller may access.
     pub patient: Option<Uuid>,
@@ -93,22 +83,13 @@ impl Caller {
             ("user_id", self.user),
             ("patient_id", self.patient),
         ];
-        for (name, id) in own {
-            let Some(id) = id.filter(|_| names.contains(&name)) else {
-                continue;
-            };
-            match fields.get(name) {
-                None => {
-                    fields.insert(name.to_owned(), id.to_string().into());
-                }
-                Some(said) => {
-                    let said = said.as_str().and_then(|text| Uuid::try_parse(text).ok());
-                    if said.is_some_and(|said| said != id) {
-                        return Err(forbidden(format!(
-                            "{name}: must equal the value in the credential, or be left out"
-                        )));
-                    }
-                }
+        for (name, id) in own.into_iter().filter(|(name, _)| names.contains(name)) {
+            let Some(id) = id else { continue };
+            let said = fields.entry(name).or_insert_with(|| id.to_string().into());
+            let said = said.as_str().and_then(|text| Uuid::try_parse(text).ok());
+            if said.is_some_and(|said| said != id) {
+                let needed = "must equal the value in the credential, or be left out";
+                return Err(forbidden(format!("{name}: {needed}")));
             }
         }
         Ok(())
@@ -126,20 +107,12 @@ impl Caller {
     }
 }
 
-/// A caller and the permissions of its credential.
-#[derive(Debug, Clone)]
+/// A caller and the permissions of its credential. Unknown ones permit nothing here.
+#[derive(Debug, Clone, Default, Deserialize)]
 struct Known {
+    #[serde(flatten)]
     caller: Caller,
-    scopes: Vec<Scope>,
-}
-
-impl Known {
-    /// Creates a known caller. Unknown scopes permit nothing here.
-    fn new<'a>(caller: Caller, scopes: impl IntoIterator<Item = &'a str>) -> Self {
-        let scope = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
-        let scopes = scopes.into_iter().filter_map(scope).collect();
-        Self { caller, scopes }
-    }
+    scopes: Vec<String>,
 }
 
 /// Which callers are permitted. Clones share the counts of requests at work.
@@ -213,7 +186,10 @@ impl Access {
         extensions: &Extensions,
     ) -> Result<Known, Problem> {
         if !self.asks() {
-            return Ok(Known::new(Caller::default(), Scope::names()));
+            return Ok(Known {
+                scopes: Scope::NAMES.map(ToOwned::to_owned).to_vec(),
+                ..Known::default()
+            });
         }
         if let Some(names) = &self.claims
             && let Some(claims) = claims::verified(extensions)
@@ -228,9 +204,8 @@ impl Access {
             let found = keys::find(&mut client, token).await?;
             return found.ok_or_else(|| not_valid("it is unknown, expired or revoked"));
         }
-        Err(not_valid(
-            "this service does not accept this kind of credential",
-        ))
+        let why = "this service does not accept this kind of credential";
+        Err(not_valid(why))
     }
 }
 
@@ -286,7 +261,7 @@ impl Gate {
             for item in document.paths.paths.values_mut() {
                 let operations = [&mut item.get, &mut item.post];
                 for operation in operations.into_iter().flatten() {
-                    let needed = SecurityRequirement::new(BEARER, [scope.name()]);
+                    let needed = SecurityRequirement::new(BEARER, [scope.0]);
                     operation.security = Some(vec![needed]);
                 }
             }
@@ -294,36 +269,24 @@ impl Gate {
         let state = (self.clone(), scope);
         limits::bounded(routes.layer(from_fn_with_state(state, let_in)))
     }
-
-    async fn admit(
-        &self,
-        scope: Scope,
-        headers: &HeaderMap,
-        extensions: &Extensions,
-    ) -> Result<Caller, Problem> {
-        let known = self.access.known(&self.database, headers, extensions);
-        let Known { caller, scopes } = known.await?;
-        if scopes.contains(&scope) {
-            return Ok(caller);
-        }
-        let name = scope.name();
-        let problem = forbidden(format!("the credential does not have the scope {name}"));
-        Err(problem.challenge(&format!("error=\"insufficient_scope\", scope=\"{name}\"")))
-    }
 }
 
 async fn let_in(
-    State((gate, scope)): State<(Gate, Scope)>,
+    State((Gate { database, access }, Scope(scope))): State<(Gate, Scope)>,
     request: Request,
     next: Next,
-) -> Result<Response, Response> {
-    let (headers, extensions) = (request.headers(), request.extensions());
-    let admitted = gate.admit(scope, headers, extensions).await;
-    let caller = admitted.map_err(IntoResponse::into_response)?;
+) -> Result<Response, Problem> {
+    let known = access.known(&database, request.headers(), request.extensions());
+    let Known { caller, scopes } = known.await?;
+    if !scopes.iter().any(|one| one == scope) {
+        let problem = forbidden(format!("the credential does not have the scope {scope}"));
+        let challenge = format!("error=\"insufficient_scope\", scope=\"{scope}\"");
+        return Err(problem.challenge(&challenge));
+    }
     // Until the answer: a client with many slow requests has only its own share of the places.
-    let share = caller.client.map(|client| gate.access.at_work.take(client));
+    let share = caller.client.map(|client| access.at_work.take(client));
     if matches!(share, Some(None)) {
-        return Err(Problem::of(StatusCode::TOO_MANY_REQUESTS).into_response());
+        return Err(Problem::of(StatusCode::TOO_MANY_REQUESTS));
     }
     let mut request = limits::received(request).await?;
     request.extensions_mut().insert(caller);
@@ -337,12 +300,11 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
         let message = "a credential is required, as the header `authorization: Bearer …`";
         return Err(unknown(message).challenge(""));
     };
+    let must = "it must be exactly one header `authorization: Bearer …`";
     let words = first.to_str().ok().and_then(|text| text.split_once(' '));
     match (words, sent.next()) {
         (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case(BEARER) => Ok(token.trim()),
-        _ => Err(not_valid(
-            "it must be exactly one header `authorization: Bearer …`",
-        )),
+        _ => Err(not_valid(must)),
     }
 }
 

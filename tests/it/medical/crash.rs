@@ -30,7 +30,7 @@ struct Batch {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the worker process of the test in this file"]
 async fn worker() {
-    let app = App::from_settings(|name| std::env::var(name).ok()).unwrap();
+    let app = App::from_settings(&|name| std::env::var(name).ok()).unwrap();
     let url = std::env::var("DATABASE_URL").expect("only the other test starts this one");
     drain(&Database::new(&url, 2).unwrap(), &Arc::new(app), 1).await;
 }

@@ -22,7 +22,7 @@ pub struct World {
 impl World {
     pub async fn new() -> Self {
         let services = Services::start().await;
-        let app = App::from_settings(|name| services.setting(name));
+        let app = App::from_settings(&|name| services.setting(name));
         Self::with(services, app.expect("the URLs are well formed")).await
     }
 

@@ -2,7 +2,7 @@
 
 use tidegate::admin::{BlockedGroupsRequest, UnblockRequest, Verb};
 
-use super::{Text, cell, instant, plain_table, short};
+use super::{Text, cell, instant, short, table};
 
 /// One line for each group, and the possible actions.
 impl Text for BlockedGroupsRequest {
@@ -10,26 +10,20 @@ impl Text for BlockedGroupsRequest {
         if report.groups.is_empty() {
             return "no group is blocked".to_owned();
         }
-        let mut table = plain_table(&[
-            "group",
-            "waiting",
-            "first event",
-            "kind",
-            "attempts",
-            "runs next",
-            "last error",
-        ]);
-        for group in &report.groups {
-            table.add_row(vec![
-                cell(&group["group_key"]),
-                cell(&group["waiting"]),
-                cell(&group["head_id"]),
-                cell(&group["head_kind"]),
-                format!("{} of {}", group["attempts"], group["max_attempts"]),
-                instant(&group["available_at"]),
-                short(&group["last_error"]),
-            ]);
-        }
+        let table = table(
+            &report.groups,
+            &[
+                ("group", |group| cell(&group["group_key"])),
+                ("waiting", |group| cell(&group["waiting"])),
+                ("first event", |group| cell(&group["head_id"])),
+                ("kind", |group| cell(&group["head_kind"])),
+                ("attempts", |group| {
+                    format!("{} of {}", group["attempts"], group["max_attempts"])
+                }),
+                ("runs next", |group| instant(&group["available_at"])),
+                ("last error", |group| short(&group["last_error"])),
+            ],
+        );
         format!(
             "{table}\nlook at the first event: tidegate show ID\n\
              release the group: tidegate {} GROUP --retry|--skip|--cancel",

@@ -3,12 +3,11 @@
 use tidegate::admin::CleanupRequest;
 use tidegate::retention::CleanupStop;
 
-use super::{Text, coarse, plain_table};
+use super::{Text, coarse, counts};
 
 impl Text for CleanupRequest {
     fn text(&self, report: &Self::Report) -> String {
-        let mut table = plain_table(&["what", "count"]);
-        for (what, count) in [
+        let steps = [
             ("partitions created in advance", report.partitions_made),
             ("rows moved into these partitions", report.rows_moved),
             ("days left in the default partition", report.left_to_default),
@@ -20,18 +19,14 @@ impl Text for CleanupRequest {
             ("rows deleted in batches", report.rows_deleted),
             ("old message ids deleted", report.messages_forgotten),
             ("steps left to the next run", report.skipped),
-        ] {
-            table.add_row(vec![what.to_owned(), count.to_string()]);
-        }
-        for dropped in &report.dropped {
-            table.add_row(vec![
-                format!("rows of {}", dropped.partition),
-                dropped.rows.to_string(),
-            ]);
-        }
-        for (name, rows) in &report.records {
-            table.add_row(vec![format!("old rows of {name}"), rows.to_string()]);
-        }
+        ];
+        let steps = steps.map(|(what, count)| (what.to_owned(), count));
+        let dropped = report.dropped.iter();
+        let dropped = dropped.map(|one| (format!("rows of {}", one.partition), one.rows));
+        let records = report.records.iter();
+        let records = records.map(|(name, rows)| (format!("old rows of {name}"), *rows));
+        let all: Vec<_> = steps.into_iter().chain(dropped).chain(records).collect();
+        let table = counts("count", &all);
         let done = if report.dry_run {
             "dry run: a cleanup would do this"
         } else {

@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
-use comfy_table::Table;
 use tidegate::admin::DrainRequest;
 use tidegate::{DrainReport, StopReason};
 
-use super::{Text, coarse, down, plain_table, shown};
+use super::{Text, coarse, counts, down, shown};
 
 impl Text for DrainRequest {
     fn text(&self, report: &Self::Report) -> String {
@@ -20,11 +19,9 @@ impl Text for DrainRequest {
             StopReason::NoSlot => "the maximum number of drains is already running",
             _ => "it ended early",
         };
-        let mut table = counts(report);
-        table.add_row(vec![
-            "left in the queue".to_owned(),
-            report.backlog.to_string(),
-        ]);
+        let mut ended = ended(report);
+        ended.push(("left in the queue".to_owned(), report.backlog));
+        let table = counts("events", &ended);
         let mut text = format!(
             "drained for {}: {reason}\n{table}",
             coarse(report.elapsed_ms)
@@ -52,13 +49,13 @@ impl Text for DrainRequest {
 
 /// Describes what a drain did until it failed.
 pub fn broken_off(report: &DrainReport) -> String {
-    let table = counts(report);
+    let table = counts("events", &ended(report));
     format!("failed after {}\n{table}", coarse(report.elapsed_ms))
 }
 
-fn counts(report: &DrainReport) -> Table {
-    let mut table = plain_table(&["what", "events"]);
-    for (what, events) in [
+/// What a drain has counted; the last two only if there are any.
+fn ended(report: &DrainReport) -> Vec<(String, u64)> {
+    let counts = [
         ("leased", report.leased),
         ("completed", report.completed),
         ("rejected by a handler", report.completed_with_errors),
@@ -72,16 +69,12 @@ fn counts(report: &DrainReport) -> Table {
         ("abandoned", report.abandoned),
         ("ended, a service being down", report.given_up),
         ("follow-ups published", report.published),
-    ] {
-        table.add_row(vec![what.to_owned(), events.to_string()]);
-    }
-    if report.scheduled > 0 {
-        let message = report.scheduled.to_string();
-        table.add_row(vec!["periodic events published".to_owned(), message]);
-    }
-    if report.still_running > 0 {
-        let message = report.still_running.to_string();
-        table.add_row(vec!["given up, but still running".to_owned(), message]);
-    }
-    table
+    ];
+    let rare = [
+        ("periodic events published", report.scheduled),
+        ("given up, but still running", report.still_running),
+    ];
+    let rare = rare.into_iter().filter(|(_, count)| *count > 0);
+    let all = counts.into_iter().chain(rare);
+    all.map(|(what, count)| (what.to_owned(), count)).collect()
 }

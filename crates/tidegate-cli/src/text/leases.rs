@@ -1,8 +1,9 @@
 //! What people read of the leases.
 
+use serde_json::Value;
 use tidegate::admin::{LeasesRequest, RequeueRequest, Verb};
 
-use super::{Text, cell, instant, plain_table};
+use super::{Text, cell, instant, table};
 
 /// One line for each lease.
 impl Text for LeasesRequest {
@@ -10,27 +11,28 @@ impl Text for LeasesRequest {
         if report.leases.is_empty() {
             return "nothing is leased".to_owned();
         }
-        let mut table = plain_table(&[
-            "worker", "events", "started", "first", "last", "since", "renewed", "expires", "",
-        ]);
-        for lease in &report.leases {
-            let expired = if lease["expired"] == true {
+        let expired = |lease: &Value| {
+            let word = if lease["expired"] == true {
                 "expired"
             } else {
                 ""
             };
-            table.add_row(vec![
-                cell(&lease["worker"]),
-                cell(&lease["events"]),
-                cell(&lease["started"]),
-                cell(&lease["first_id"]),
-                cell(&lease["last_id"]),
-                instant(&lease["taken_at"]),
-                instant(&lease["renewed_at"]),
-                instant(&lease["expires_at"]),
-                expired.to_owned(),
-            ]);
-        }
+            word.to_owned()
+        };
+        let table = table(
+            &report.leases,
+            &[
+                ("worker", |lease| cell(&lease["worker"])),
+                ("events", |lease| cell(&lease["events"])),
+                ("started", |lease| cell(&lease["started"])),
+                ("first", |lease| cell(&lease["first_id"])),
+                ("last", |lease| cell(&lease["last_id"])),
+                ("since", |lease| instant(&lease["taken_at"])),
+                ("renewed", |lease| instant(&lease["renewed_at"])),
+                ("expires", |lease| instant(&lease["expires_at"])),
+                ("", expired),
+            ],
+        );
         let take = RequeueRequest::NAME;
         format!("{table}\ntake an event from its worker: tidegate {take} --id ID --reason TEXT")
     }

@@ -5,31 +5,23 @@ use std::fmt::Write;
 use serde_json::Value;
 use tidegate::admin::ListRequest;
 
-use super::{Text, cell, instant, plain_table, short};
+use super::{Text, cell, instant, short, table};
 
 /// One line for each event, and the command for the next page if there may be one.
 impl Text for ListRequest {
     fn text(&self, report: &Self::Report) -> String {
-        let mut table = plain_table(&[
-            "id",
-            "kind",
-            "status",
-            "attempts",
-            "group",
-            "created",
-            "last error",
-        ]);
-        for event in &report.events {
-            table.add_row(vec![
-                cell(&event["id"]),
-                kind_of(event),
-                cell(&event["status"]),
-                cell(&event["attempts"]),
-                cell(&event["group_key"]),
-                instant(&event["created_at"]),
-                short(&event["last_error"]),
-            ]);
-        }
+        let table = table(
+            &report.events,
+            &[
+                ("id", |event| cell(&event["id"])),
+                ("kind", kind_of),
+                ("status", |event| cell(&event["status"])),
+                ("attempts", |event| cell(&event["attempts"])),
+                ("group", |event| cell(&event["group_key"])),
+                ("created", |event| instant(&event["created_at"])),
+                ("last error", |event| short(&event["last_error"])),
+            ],
+        );
         let mut text = table.to_string();
         if report.events.iter().any(is_foreign) {
             text.push_str("\n* this program does not have this kind");

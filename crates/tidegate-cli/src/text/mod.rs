@@ -116,12 +116,33 @@ fn events(count: u64) -> String {
     }
 }
 
-fn plain_table(header: &[&str]) -> Table {
+/// A column of a table of rows: its head and its cells.
+type Column<T> = (&'static str, fn(&T) -> String);
+
+fn table<T>(rows: &[T], columns: &[Column<T>]) -> Table {
     let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(columns.iter().map(|(head, _)| *head));
+    for row in rows {
+        table.add_row(columns.iter().map(|(_, cell)| cell(row)));
+    }
     table
-        .load_style(presets::NOTHING)
-        .set_header(header.to_vec());
-    table
+}
+
+/// A table of what was counted.
+fn counts(head: &'static str, counts: &[(String, u64)]) -> Table {
+    table(
+        counts,
+        &[
+            ("what", |row| row.0.clone()),
+            (head, |row| row.1.to_string()),
+        ],
+    )
+}
+
+/// Formats a time that may be missing.
+fn time_of(time: Option<&String>) -> String {
+    time.map(|time| without_fraction(time)).unwrap_or_default()
 }
 
 fn cell(value: &Value) -> String {

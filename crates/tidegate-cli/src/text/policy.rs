@@ -4,32 +4,36 @@ use std::time::Duration;
 
 use tidegate::admin::PolicyRequest;
 
-use super::{Text, plain_table};
+use super::{Text, table};
 
 impl Text for PolicyRequest {
     fn text(&self, report: &Self::Report) -> String {
         if report.policy.is_empty() {
             return format!("{} is handled with the default policy", report.kind);
         }
-        let mut table = plain_table(&["what", "value", "set by"]);
-        for (field, value) in &report.policy {
-            let (field, value) = match (field.strip_suffix("_ms"), value.as_u64()) {
-                (Some(field), Some(millis)) => {
+        let rows = report.policy.iter().map(|(field, value)| {
+            let (name, value) = match (field.strip_suffix("_ms"), value.as_u64()) {
+                (Some(name), Some(millis)) => {
                     let time = humantime::format_duration(Duration::from_millis(millis));
-                    (field, time.to_string())
+                    (name, time.to_string())
                 }
                 _ => (field.as_str(), value.to_string()),
             };
-            let stored = |fields: &serde_json::Map<String, serde_json::Value>| {
-                fields.contains_key(field) || fields.contains_key(&format!("{field}_ms"))
-            };
-            let by = if stored(&report.overridden) {
+            let by = if report.overridden.contains_key(field) {
                 "an operator"
             } else {
                 "the program"
             };
-            table.add_row(vec![field.to_owned(), value, by.to_owned()]);
-        }
+            [name.to_owned(), value, by.to_owned()]
+        });
+        let table = table(
+            &rows.collect::<Vec<_>>(),
+            &[
+                ("what", |row| row[0].clone()),
+                ("value", |row| row[1].clone()),
+                ("set by", |row| row[2].clone()),
+            ],
+        );
         format!("{}\n{table}", report.kind)
     }
 }

@@ -3,7 +3,7 @@
 use tidegate::admin::{KindRetention, Retention, RetentionReport, RetentionRequest};
 use tidegate::retention::CleanupStop;
 
-use super::{Text, plain_table, shown};
+use super::{Column, Text, shown, table};
 
 impl Text for RetentionRequest {
     fn text(&self, report: &Self::Report) -> String {
@@ -16,15 +16,12 @@ impl Text for RetentionRequest {
 
 /// Describes how long finished events of each kind are kept.
 fn kinds(kinds: &[KindRetention]) -> String {
-    let mut table = plain_table(&["kind", "completed", "failed"]);
-    for kind in kinds {
-        table.add_row(vec![
-            shown(&kind.kind),
-            shown(&kind.retention_completed),
-            shown(&kind.retention_failed),
-        ]);
-    }
-    table.to_string()
+    let columns: &[Column<KindRetention>] = &[
+        ("kind", |kind| shown(&kind.kind)),
+        ("completed", |kind| shown(&kind.retention_completed)),
+        ("failed", |kind| shown(&kind.retention_failed)),
+    ];
+    table(kinds, columns).to_string()
 }
 
 /// Describes the result of a change of retention.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::admin::{ScheduleStatus, SchedulesRequest};
 
-use super::{Text, plain_table, shown, without_fraction};
+use super::{Text, shown, table, time_of};
 
 /// Those that have stopped come first, then the others by their next slot.
 impl Text for SchedulesRequest {
@@ -12,36 +12,33 @@ impl Text for SchedulesRequest {
         if report.schedules.is_empty() {
             return "there are no schedules".to_owned();
         }
-        let mut table = plain_table(&[
-            "schedule",
-            "kind",
-            "when",
-            "state",
-            "next",
-            "last",
-            "last event",
-            "catch up",
-            "kept by",
-        ]);
-        let time =
-            |time: &Option<String>| time.as_deref().map(without_fraction).unwrap_or_default();
-        for one in &report.schedules {
-            let state = one.problem.as_deref().unwrap_or(&one.state);
-            table.add_row(vec![
-                shown(&one.name),
-                shown(&one.kind),
-                when(one),
-                shown(&state.replace('_', " ")),
-                time(&one.next_at),
-                time(&one.last_at),
-                one.last_event_id
-                    .map_or_else(String::new, |id| id.to_string()),
-                one.catch_up.as_str().to_owned(),
-                shown(one.keeper.as_deref().unwrap_or("operators")),
-            ]);
-        }
+        let table = table(
+            &report.schedules,
+            &[
+                ("schedule", |one| shown(&one.name)),
+                ("kind", |one| shown(&one.kind)),
+                ("when", when),
+                ("state", state),
+                ("next", |one| time_of(one.next_at.as_ref())),
+                ("last", |one| time_of(one.last_at.as_ref())),
+                ("last event", |one| {
+                    one.last_event_id
+                        .map(|id| id.to_string())
+                        .unwrap_or_default()
+                }),
+                ("catch up", |one| one.catch_up.as_str().to_owned()),
+                ("kept by", |one| {
+                    shown(one.keeper.as_deref().unwrap_or("operators"))
+                }),
+            ],
+        );
         format!("{table}\ntimes are in UTC")
     }
+}
+
+fn state(schedule: &ScheduleStatus) -> String {
+    let state = schedule.problem.as_deref().unwrap_or(&schedule.state);
+    shown(&state.replace('_', " "))
 }
 
 fn when(schedule: &ScheduleStatus) -> String {

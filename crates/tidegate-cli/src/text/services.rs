@@ -2,7 +2,7 @@
 
 use tidegate::admin::{ServiceStatus, ServicesRequest};
 
-use super::{Text, plain_table, service, shown, state, without_fraction};
+use super::{Text, service, shown, state, table, time_of, without_fraction};
 
 /// Those that are not called come first.
 impl Text for ServicesRequest {
@@ -10,30 +10,21 @@ impl Text for ServicesRequest {
         if report.services.is_empty() {
             return "no service has failed, is paused or is limited".to_owned();
         }
-        let mut table = plain_table(&[
-            "service",
-            "state",
-            "since",
-            "waiting",
-            "next try",
-            "failures",
-            "last error",
-            "limits",
-        ]);
-        let time =
-            |time: &Option<String>| time.as_deref().map(without_fraction).unwrap_or_default();
-        for service in &report.services {
-            table.add_row(vec![
-                shown(&service.service),
-                state(service.state).to_owned(),
-                without_fraction(&service.since),
-                service.waiting.to_string(),
-                time(&service.retry_at),
-                service.failures.to_string(),
-                service.last_error.as_deref().map(shown).unwrap_or_default(),
-                limits(service),
-            ]);
-        }
+        let table = table(
+            &report.services,
+            &[
+                ("service", |service| shown(&service.service)),
+                ("state", |service| state(service.state).to_owned()),
+                ("since", |service| without_fraction(&service.since)),
+                ("waiting", |service| service.waiting.to_string()),
+                ("next try", |service| time_of(service.retry_at.as_ref())),
+                ("failures", |service| service.failures.to_string()),
+                ("last error", |service| {
+                    service.last_error.as_deref().map(shown).unwrap_or_default()
+                }),
+                ("limits", limits),
+            ],
+        );
         format!("{table}\nresume calls of a service: tidegate service NAME --resume --reason TEXT")
     }
 }

@@ -2,45 +2,33 @@
 
 use tidegate::admin::{ExpiringKind, StatsReport, StatsRequest};
 
-use super::{Text, coarse, down, percent, plain_table, shown, time, without_fraction};
+use super::{Text, coarse, down, percent, shown, table, time, without_fraction};
 
 /// One line for the whole, then one per kind.
 impl Text for StatsRequest {
     fn text(&self, report: &Self::Report) -> String {
-        let mut table = plain_table(&[
-            "kind",
-            "pending",
-            "running",
-            "delayed",
-            "attempts",
-            "oldest",
-            "completed",
-            "rejected",
-            "failed",
-            "failure rate",
-            "p50",
-            "p95",
-            "p99",
-            "",
-        ]);
-        for kind in &report.kinds {
-            table.add_row(vec![
-                shown(&kind.kind),
-                kind.pending.to_string(),
-                kind.processing.to_string(),
-                kind.delayed.to_string(),
-                kind.max_attempts_used.to_string(),
-                time(kind.oldest_age_ms),
-                kind.completed.to_string(),
-                kind.completed_with_errors.to_string(),
-                kind.failed.to_string(),
-                percent(kind.failure_rate.as_ref()),
-                time(kind.latency_p50_ms),
-                time(kind.latency_p95_ms),
-                time(kind.latency_p99_ms),
-                paused(kind.paused),
-            ]);
-        }
+        let table = table(
+            &report.kinds,
+            &[
+                ("kind", |kind| shown(&kind.kind)),
+                ("pending", |kind| kind.pending.to_string()),
+                ("running", |kind| kind.processing.to_string()),
+                ("delayed", |kind| kind.delayed.to_string()),
+                ("attempts", |kind| kind.max_attempts_used.to_string()),
+                ("oldest", |kind| time(kind.oldest_age_ms)),
+                ("completed", |kind| kind.completed.to_string()),
+                ("rejected", |kind| kind.completed_with_errors.to_string()),
+                ("failed", |kind| kind.failed.to_string()),
+                ("failure rate", |kind| percent(kind.failure_rate.as_ref())),
+                ("p50", |kind| time(kind.latency_p50_ms)),
+                ("p95", |kind| time(kind.latency_p95_ms)),
+                ("p99", |kind| time(kind.latency_p99_ms)),
+                ("", |kind| {
+                    let word = if kind.paused { "paused" } else { "" };
+                    word.to_owned()
+                }),
+            ],
+        );
         let depth = depth(report);
         let whole = overall(report);
         let expiring = expiring(&report.expiring);
@@ -89,10 +77,4 @@ fn overall(stats: &StatsReport) -> String {
         stats.finished_last_hour,
         stats.throughput_per_second,
     )
-}
-
-/// Returns the word for a paused kind, otherwise nothing.
-fn paused(is_paused: bool) -> String {
-    let word = if is_paused { "paused" } else { "" };
-    word.to_owned()
 }

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use serde_json::{Map, Value};
 use tidegate::Error;
 
-use crate::answer::{Answer, document};
+use crate::answer::{Answer, own_document};
 use crate::report::{Completions, Man, Schemas};
 
 /// Prints the script that completes this command line in a shell.
@@ -16,11 +16,11 @@ pub fn completions(mut command: Command, name: &str, shell: Shell) -> Result<Ans
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
     let report = Completions {
-        action: "completions",
         shell: shell.to_string(),
         script: String::from_utf8_lossy(&script).into_owned(),
     };
-    Ok(Answer::new(document(&report)?, report.script.clone()))
+    let document = own_document("completions", &report)?;
+    Ok(Answer::new(document, report.script))
 }
 
 /// Prints the manual page of the command line or, if a folder is given, writes it and a page for each verb.
@@ -29,11 +29,10 @@ pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer
     let Some(folder) = folder else {
         let page = page(&command)?;
         let report = Man {
-            action: "man",
             page: Some(page.clone()),
             files: None,
         };
-        return Ok(Answer::new(document(&report)?, page));
+        return Ok(Answer::new(own_document("man", &report)?, page));
     };
     let failed = |path: &Path, error: &std::io::Error| {
         Error::Config(format!("--dir: {}: {error}", path.display()))
@@ -50,11 +49,10 @@ pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer
     }
     let text = files.join("\n");
     let report = Man {
-        action: "man",
         page: None,
         files: Some(files),
     };
-    Ok(Answer::new(document(&report)?, text))
+    Ok(Answer::new(own_document("man", &report)?, text))
 }
 
 /// Returns the command line and its verbs, with their own verbs, each with the name of its page. `help` is
@@ -95,11 +93,8 @@ pub fn schema(schemas: Map<String, Value>, verb: Option<&str>) -> Result<Answer,
             (pretty(schema)?, one)
         }
     };
-    let report = Schemas {
-        action: "schema",
-        schemas,
-    };
-    Ok(Answer::new(document(&report)?, text))
+    let document = own_document("schema", &Schemas { schemas })?;
+    Ok(Answer::new(document, text))
 }
 
 fn pretty(schema: &Value) -> Result<String, Error> {

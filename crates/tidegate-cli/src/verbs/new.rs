@@ -3,7 +3,7 @@
 
 use tidegate::Error;
 
-use crate::answer::{Answer, document};
+use crate::answer::{Answer, own_document};
 use crate::args::New;
 use crate::report::Written;
 use crate::starter;
@@ -15,10 +15,6 @@ pub fn new(request: &New) -> Result<Answer, Error> {
         "{}\n\nwritten to {folder}; run the tests, then read README.md:\n  cd {folder}\n  make test",
         files.join("\n")
     );
-    let report = Written {
-        action: "new",
-        folder,
-        files,
-    };
-    Ok(Answer::new(document(&report)?, text))
+    let document = own_document("new", &Written { folder, files })?;
+    Ok(Answer::new(document, text))
 }

@@ -3,41 +3,23 @@
 use tidegate::program::Service;
 use tidegate::{NewEvent, queue};
 
-use crate::answer::{Answer, Failed, document, json_argument};
+use crate::answer::{Answer, Failed, json_argument, own_document};
 use crate::args::PublishArgs;
 use crate::report::Published;
 
 pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed> {
-    let mut event = NewEvent::raw(
-        args.kind,
-        args.payload
-            .map(|text| json_argument("--payload", &text))
-            .transpose()?,
-    );
-    if let Some(key) = args.group {
-        event = event.group(key);
-    }
-    if let Some(key) = args.dedup_key {
-        event = event.dedup(key);
-    }
-    if args.replace {
-        event = event.replace();
-    }
-    if let Some(id) = args.correlation_id {
-        event = event.correlation(id);
-    }
-    if let Some(delay) = args.delay {
-        event = event.delay(delay);
-    }
-    if let Some(time) = args.expires_in {
-        event = event.start_within(time);
-    }
-    if let Some(attempts) = args.max_attempts.or(service.stored.max_attempts) {
-        event = event.max_attempts(attempts);
-    }
-    if let Some(header) = args.traceparent {
-        event = event.traceparent(header);
-    }
+    let payload = args.payload.as_deref();
+    let payload = payload.map(|text| json_argument("--payload", text));
+    let attempts = args.max_attempts.or(service.stored.max_attempts);
+    let event = NewEvent::raw(args.kind, payload.transpose()?)
+        .set_if(args.group, NewEvent::group)
+        .set_if(args.dedup_key, NewEvent::dedup)
+        .set_if(args.replace.then_some(()), |event, ()| event.replace())
+        .set_if(args.correlation_id, NewEvent::correlation)
+        .set_if(args.delay, NewEvent::delay)
+        .set_if(args.expires_in, NewEvent::start_within)
+        .set_if(attempts, NewEvent::max_attempts)
+        .set_if(args.traceparent, NewEvent::traceparent);
     event.check()?;
     let client = service.database.connect().await?;
     let published = queue::publish(&client, &event).await?;
@@ -55,12 +37,11 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
         )
     };
     let report = Published {
-        action: "publish",
         id: published.id,
         created: published.created,
         status: published.status.to_string(),
         attempts: published.attempts,
         replaced: published.replaced,
     };
-    Ok(Answer::new(document(&report)?, text))
+    Ok(Answer::new(own_document("publish", &report)?, text))
 }

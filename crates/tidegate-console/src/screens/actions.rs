@@ -3,7 +3,6 @@
 //! they have changed.
 
 use axum::extract::Path;
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Map;
 use tidegate::admin::Moment;
@@ -12,27 +11,23 @@ use tidegate_cli::Answer;
 use super::forget;
 use crate::acts::{Action, Intent, done};
 use crate::desk::Desk;
-use crate::form::{Asked, Fields, Sent};
+use crate::form::{Fields, Params, Sent};
 use crate::offer;
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::{Answered, Problem};
 use crate::report;
 
-pub(super) async fn index(desk: Desk) -> Result<Response, Problem> {
+pub(super) async fn index(desk: Desk) -> Answered {
     desk.permitted()?;
     let body = html! {
         dl.facts { @for action in Action::all() {
             div { dt { a href=(desk.base().of("/actions", action.name())) { (action.title()) } } dd { (action.explains(None)) } }
         } }
     };
-    Ok(Page::new(Place::Events, "Actions", "tidegate help", body).answer(&desk))
+    Page::new("/events", "Actions", "tidegate help", body).answer(&desk)
 }
 
-pub(super) async fn show(
-    desk: Desk,
-    Path(verb): Path<String>,
-    Asked(query): Asked,
-) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Params(query): Params) -> Answered {
     desk.permitted()?;
     if verb == forget::VERB {
         return forget::show(&desk);
@@ -40,9 +35,9 @@ pub(super) async fn show(
     let action = Action::named(&verb).ok_or_else(Problem::not_found)?;
     if !action.is_tried_before() {
         let fields = html! { @for field in action.fields() { (field.input(&query)) } };
-        let body = offer::form(&desk, &verb, &action.title(), &[], &fields, false);
+        let body = offer::form(&desk, &verb, &action.title(), &[], &fields);
         let command = action.command(&query, "");
-        return Ok(Page::new(Place::Events, action.title(), command, body).answer(&desk));
+        return Page::new("/events", action.title(), command, body).answer(&desk);
     }
     let is_filled = action.fields().any(|field| query.is_set(&field.name()));
     let body = match dry_run(&desk, action, &query).await {
@@ -56,9 +51,9 @@ pub(super) async fn show(
         Err(problem) => return Err(problem),
     };
     let command = action.command(&query, " --dry-run --reason 'a look'");
-    Ok(Page::new(Place::Events, action.title(), command, body)
+    Page::new("/events", action.title(), command, body)
         .fixed(filters(&desk, action, &query))
-        .answer(&desk))
+        .answer(&desk)
 }
 
 fn filters(desk: &Desk, action: Action, query: &Fields) -> Markup {
@@ -121,11 +116,7 @@ fn confirmation(desk: &Desk, action: Action, fields: &Fields, tried: &Answer) ->
 }
 
 /// Does what the dry run has shown, or nothing.
-pub(super) async fn confirm(
-    desk: Desk,
-    Path(verb): Path<String>,
-    Sent(sent): Sent,
-) -> Result<Response, Problem> {
+pub(super) async fn confirm(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Answered {
     desk.permitted()?;
     if verb == forget::VERB {
         return forget::send(desk, sent).await;
@@ -136,19 +127,15 @@ pub(super) async fn confirm(
     let answer = done(&desk, &action.request(&desk, &sent, intent)?).await?;
     let kind = sent.text("kind").unwrap_or_default();
     let to = desk.base().to("/events").with("kind", kind);
-    Ok(desk.lead(to.as_str(), answer.text()))
+    desk.lead(to.as_str(), answer.text())
 }
 
 /// Does something with what the form names.
-pub(super) async fn act(
-    desk: Desk,
-    Path(verb): Path<String>,
-    Sent(sent): Sent,
-) -> Result<Response, Problem> {
+pub(super) async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Answered {
     desk.permitted()?;
     let action = Action::named(&verb).filter(|action| action.name() != forget::VERB);
     let action = action.ok_or_else(Problem::not_found)?;
     let answer = done(&desk, &action.request(&desk, &sent, Intent::Direct)?).await?;
     let to = sent.back(desk.base(), "/");
-    Ok(desk.lead(&to, answer.text()))
+    desk.lead(&to, answer.text())
 }

@@ -1,21 +1,20 @@
 //! The audit, latest entries first.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::views::AuditRequest;
 
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
+use crate::form::{Fields, Params};
 use crate::html::{empty, event, field, input, named, table, time};
 use crate::link::Base;
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::Answered;
 
 /// The entries on a page.
 const LISTED: u32 = 50;
 
-pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Params(wanted): Params) -> Answered {
     let request = AuditRequest {
         before: wanted.number("before")?,
         actor: wanted.owned("actor"),
@@ -34,9 +33,9 @@ pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Result<Response, P
     // The command line has no verb for the audit.
     let command =
         "psql \"$DATABASE_URL\" -c 'SELECT * FROM tidegate.audit ORDER BY id DESC LIMIT 50'";
-    Ok(Page::new(Place::Audit, "Audit", command, body)
+    Page::new("/audit", "Audit", command, body)
         .fixed(filters(desk.base(), &wanted))
-        .answer(&desk))
+        .answer(&desk)
 }
 
 fn page(base: &Base, wanted: &Fields) -> crate::link::Link {

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::admin::views::{DEAD_LOOKED_AT, DeadLetters};
 use tidegate_cli::quoted;
 
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{empty, event, input, named, number, select, short, status, table, time_of};
 use crate::link::Base;
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::Answered;
 
 /// A span of time: its name in the address, its name for people, how the command line writes it, and its
 /// hours.
@@ -23,7 +22,7 @@ const SPANS: [(&str, &str, &str, u64); 4] = [
     ("month", "the last 30 days", "30d", 30 * 24),
 ];
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = SPANS
         .iter()
         .find(|(name, ..)| request.text("span") == Some(name));
@@ -44,11 +43,10 @@ pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, 
         of_kind.unwrap_or_default()
     );
     let said = format!("{} events were not completed.", number(seen));
-    let page = Page::new(Place::Dead, "Dead letters", command, body);
-    Ok(page
-        .fixed(filters(desk.base(), kind, span))
+    let page = Page::new("/dead", "Dead letters", command, body);
+    page.fixed(filters(desk.base(), kind, span))
         .renewing(said)
-        .answer(&desk))
+        .answer(&desk)
 }
 
 fn filters(base: &Base, kind: Option<&str>, span: &str) -> Markup {

@@ -8,10 +8,10 @@ use tidegate::doctor::{DoctorReport, State as Judged};
 use crate::checkup::{PATIENCE, PATIENCE_IF_FROZEN, Seen};
 use crate::desk::Desk;
 use crate::html::{chip, instant, table};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk) -> Answered {
     let seen = look(&desk, false).await;
     let body = html! {
         (progress(&desk, &seen))
@@ -27,9 +27,9 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     } else {
         "The checks have ended."
     };
-    Ok(Page::new(Place::Doctor, "Doctor", "tidegate doctor", body)
+    Page::new("/doctor", "Doctor", "tidegate doctor", body)
         .renewing(said)
-        .answer(&desk))
+        .answer(&desk)
 }
 
 /// Starts another run. The checks only read, so everybody may start them.
@@ -38,7 +38,7 @@ pub(super) async fn run(desk: Desk) -> Response {
     Redirect::to(desk.base().to("/doctor").as_str()).into_response()
 }
 
-async fn look(desk: &Desk, is_asked: bool) -> Seen {
+async fn look(desk: &Desk, is_requested: bool) -> Seen {
     let shared = desk.shared.clone();
     let patience = if shared.settings.is_frozen_between {
         PATIENCE_IF_FROZEN
@@ -46,7 +46,10 @@ async fn look(desk: &Desk, is_asked: bool) -> Seen {
         PATIENCE
     };
     let examine = async move { shared.service.run(&DoctorRequest {}).await };
-    desk.shared.checkup.look(is_asked, patience, examine).await
+    desk.shared
+        .checkup
+        .look(is_requested, patience, examine)
+        .await
 }
 
 fn progress(desk: &Desk, seen: &Seen) -> Markup {

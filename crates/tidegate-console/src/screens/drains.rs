@@ -1,24 +1,23 @@
 //! Finished drains and their cost.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::admin::views::DrainRun;
 
 use crate::desk::Desk;
 use crate::html::{bytes, empty, millis, number, short, table, time_of};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::Answered;
 
 /// The most drains in the list.
 const LISTED: u32 = 200;
 
-pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk) -> Answered {
     let drains = desk.service().drains(LISTED).await?;
     let body = html! { p { "At most the latest " (LISTED) " drains. Reports are kept for a week." } (list(&drains)) };
     let command = "tidegate status --watch";
-    Ok(Page::new(Place::Drains, "Drains", command, body)
+    Page::new("/drains", "Drains", command, body)
         .renewing("")
-        .answer(&desk))
+        .answer(&desk)
 }
 
 pub(super) fn list(drains: &[DrainRun]) -> Markup {

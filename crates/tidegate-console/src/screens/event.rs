@@ -1,28 +1,23 @@
 //! One event: state, errors, results, payload and lineage.
 
 use axum::extract::Path;
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::views::{Content, Dossier, Lineage, RelatedEvent, Relation};
 
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
+use crate::form::{Fields, Params};
 use crate::html::{
     bytes, chip, empty, event, field, named, nothing, number, short, status, table, text, time,
     time_of,
 };
 use crate::json::{SHOWN, pretty};
 use crate::link::Base;
-use crate::offer::{grave, offer};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::offer::offer;
+use crate::page::Page;
+use crate::problem::{Answered, Problem};
 
-pub(super) async fn show(
-    desk: Desk,
-    Path(id): Path<String>,
-    Asked(request): Asked,
-) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Path(id): Path<String>, Params(request): Params) -> Answered {
     let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
     let dossier = desk.service().dossier(id, desk.shows_content()).await?;
     let one = &dossier.event;
@@ -39,14 +34,14 @@ pub(super) async fn show(
         @if let Some(lineage) = &dossier.lineage { (family(base, lineage, id)) }
     };
     let title = format!("Event {id}");
-    let page = Page::new(Place::Events, title, format!("tidegate show {id}"), body);
+    let page = Page::new("/events", title, format!("tidegate show {id}"), body);
     let is_live = one["in"] == "event_queue";
     let page = if is_live {
         page.renewing(format!("Event {id} is {}.", state.to_lowercase()))
     } else {
         page
     };
-    Ok(page.answer(&desk))
+    page.answer(&desk)
 }
 
 fn actions(desk: &Desk, one: &Value) -> Markup {
@@ -58,7 +53,7 @@ fn actions(desk: &Desk, one: &Value) -> Markup {
             @if one["in"] == "event_queue" {
                 (offer(desk, "requeue", "Run again now", of, &[]))
                 (offer(desk, "reschedule", "Reschedule", of, start))
-                (grave(desk, "cancel", "Cancel", of, &[]))
+                (offer(desk, "cancel", "Cancel", of, &[]))
             } @else { (offer(desk, "replay", "Replay", of, &["failed_handlers_only", "expires_in"])) }
         }
     }
@@ -131,7 +126,7 @@ fn errors(content: &Content) -> Markup {
         n "Attempt" { (field(&fault["attempt"])) }
         td "Handler" { (field(&fault["handler"])) }
         th "Code" { code { (field(&fault["code"])) } }
-        error "Message" { @match fault["message"].as_str() { Some(told) => (text(told)), None => (nothing()) } }
+        error "Message" { @match fault["message"].as_str() { Some(message) => (text(message)), None => (nothing()) } }
         td "When" { (time(&fault["at"])) }
         td "Details" { @if !fault["details"].is_null() { pre { code { bdi { (pretty(&fault["details"].to_string()).chars().take(SHOWN).collect::<String>()) } } } } }
     };

@@ -1,7 +1,6 @@
 //! The list of events, newest first. Filters and pages are part of the address, and selected events can be
 //! acted on.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::Request;
@@ -9,11 +8,11 @@ use tidegate::admin::{SearchReport, Searched};
 
 use crate::acts::{Action, Intent};
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
+use crate::form::{Fields, Params};
 use crate::html::{empty, event, field, named, number, reason, status, table, time, time_of};
 use crate::link::{Base, Link};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::{Answered, Problem};
 
 /// The names of the filters in the address.
 const FILTERS: [&str; 6] = ["kind", "status", "group", "correlation", "since", "until"];
@@ -24,7 +23,7 @@ const LISTED: u32 = 50;
 /// The most events on a page.
 const MOST_LISTED: u32 = 500;
 
-pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Params(wanted): Params) -> Answered {
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
     let limit = wanted.number("limit")?.unwrap_or(LISTED);
     let mut bounded = wanted.clone();
@@ -40,7 +39,7 @@ pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Result<Response, P
         (pages(desk.base(), &wanted, &report))
     };
     let said = format!("{} events are listed.", number(report.events.len() as u64));
-    let page = Page::new(Place::Events, "Events", verb.command(&wanted, ""), body)
+    let page = Page::new("/events", "Events", verb.command(&wanted, ""), body)
         .fixed(filters(&desk, verb, &wanted));
     // Later pages are for reading and do not renew themselves.
     let page = if wanted.is_set("before") {
@@ -48,7 +47,7 @@ pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Result<Response, P
     } else {
         page.renewing(said)
     };
-    Ok(page.answer(&desk))
+    page.answer(&desk)
 }
 
 fn filters(desk: &Desk, verb: Action, wanted: &Fields) -> Markup {

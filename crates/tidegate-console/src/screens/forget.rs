@@ -1,7 +1,6 @@
 //! Forgets a person or thing: dry run, then a confirmation for which its key must be typed. Both steps post a
 //! form, so that the key never appears in an address. The digest is computed from the numbers of the dry run.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -11,8 +10,8 @@ use crate::desk::Desk;
 use crate::form::Fields;
 use crate::link::Link;
 use crate::offer::Confirmation;
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::{Answered, Problem};
 use crate::report;
 
 pub(super) const VERB: &str = "forget";
@@ -26,7 +25,7 @@ fn whom(action: Action) -> impl Iterator<Item = Field> {
     action.fields().filter(|field| !field.is_id())
 }
 
-pub(super) fn show(desk: &Desk) -> Result<Response, Problem> {
+pub(super) fn show(desk: &Desk) -> Answered {
     page(desk, &Fields::default(), html! {})
 }
 
@@ -34,7 +33,7 @@ fn address(desk: &Desk) -> Link {
     desk.base().of("/actions", VERB)
 }
 
-fn page(desk: &Desk, sent: &Fields, body: Markup) -> Result<Response, Problem> {
+fn page(desk: &Desk, sent: &Fields, body: Markup) -> Answered {
     let action = action()?;
     let form = html! {
         p { (action.explains(None)) " Choose one of these." }
@@ -44,13 +43,13 @@ fn page(desk: &Desk, sent: &Fields, body: Markup) -> Result<Response, Problem> {
         }
     };
     let command = "tidegate forget --dry-run --reason 'a look' --group KEY";
-    Ok(Page::new(Place::Events, action.title(), command, body)
+    Page::new("/events", action.title(), command, body)
         .fixed(form)
-        .answer(desk))
+        .answer(desk)
 }
 
 /// Does the dry run or, with a digest, forgets.
-pub(super) async fn send(desk: Desk, sent: Fields) -> Result<Response, Problem> {
+pub(super) async fn send(desk: Desk, sent: Fields) -> Answered {
     let action = action()?;
     let names: Vec<String> = whom(action).map(Field::name).collect();
     let keys: Vec<&str> = names.iter().filter_map(|name| sent.text(name)).collect();
@@ -97,7 +96,7 @@ pub(super) async fn send(desk: Desk, sent: Fields) -> Result<Response, Problem> 
     // A part of it is an answer, too: it says what is left.
     let answer = tidegate_cli::answer(desk.service(), &request).await?;
     let to = address(&desk);
-    Ok(desk.lead(to.as_str(), answer.text()))
+    desk.lead(to.as_str(), answer.text())
 }
 
 /// The digest of what a dry run has found.

@@ -1,7 +1,6 @@
 //! Blocked groups, and the page of one group.
 
 use axum::extract::Path;
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::views::HEADS_LOOKED_AT;
@@ -9,16 +8,16 @@ use tidegate_cli::quoted;
 
 use super::events;
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{empty, event, field, named, number, table, time};
-use crate::offer::{grave, offer};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::offer::offer;
+use crate::page::Page;
+use crate::problem::Answered;
 
 /// The most live events on a group's page.
 const SHOWN: u32 = 100;
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     if let Some(key) = request.text("key") {
         return group(&desk, key).await;
     }
@@ -28,16 +27,10 @@ pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, 
         @if count == 0 { (empty("No group is blocked.")) } @else { (list(&desk, &overview.blocked)) }
         p.note { "A group is blocked while its first event waits for a retry or a planned time. The page checks the first " (number(u64::from(HEADS_LOOKED_AT))) " delayed events and lists at most 100 groups." }
     };
-    let page = Page::new(
-        Place::Groups,
-        "Blocked groups",
-        "tidegate blocked-groups",
-        body,
-    );
-    Ok(page
-        .fixed(search(&desk))
+    let page = Page::new("/groups", "Blocked groups", "tidegate blocked-groups", body);
+    page.fixed(search(&desk))
         .renewing(format!("{count} groups are blocked."))
-        .answer(&desk))
+        .answer(&desk)
 }
 
 fn search(desk: &Desk) -> Markup {
@@ -66,15 +59,15 @@ fn unblock(desk: &Desk, key: &str) -> Markup {
     html! {
         (offer(desk, "unblock", "Retry", &[("group", key), ("do", "retry")], &[]))
         (offer(desk, "unblock", "Skip", &[("group", key), ("do", "skip")], &[]))
-        (grave(desk, "unblock", "Cancel", &[("group", key), ("do", "cancel")], &[]))
+        (offer(desk, "unblock", "Cancel", &[("group", key), ("do", "cancel")], &[]))
     }
 }
 
-pub(super) async fn one(desk: Desk, Path(key): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn one(desk: Desk, Path(key): Path<String>) -> Answered {
     group(&desk, &key).await
 }
 
-async fn group(desk: &Desk, key: &str) -> Result<Response, Problem> {
+async fn group(desk: &Desk, key: &str) -> Answered {
     let live = desk.service().group(key, SHOWN).await?;
     let base = desk.base();
     let body = html! {
@@ -87,8 +80,8 @@ async fn group(desk: &Desk, key: &str) -> Result<Response, Problem> {
     };
     let command = format!("tidegate list --group {}", quoted(key));
     let title = format!("Group {key}");
-    Ok(Page::new(Place::Groups, title, command, body)
+    Page::new("/groups", title, command, body)
         .fixed(search(desk))
         .renewing("")
-        .answer(desk))
+        .answer(desk)
 }

@@ -1,7 +1,6 @@
 //! Kinds of events: figures, state, policy and retention.
 
 use axum::extract::Path;
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 use tidegate::admin::views::Kind;
@@ -12,11 +11,11 @@ use super::span;
 use crate::acts::title;
 use crate::chart;
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{empty, field, millis, number, short, table, time_of};
-use crate::offer::{fields, form, grave, offer};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::offer::{fields, form, offer};
+use crate::page::Page;
+use crate::problem::Answered;
 
 /// The fields of a policy, and their names in the database.
 const POLICY: [(&str, &str); 7] = [
@@ -29,7 +28,7 @@ const POLICY: [(&str, &str); 7] = [
     ("batch_within", "batch_within_ms"),
 ];
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = desk.service();
     let (kinds, overview, ended) =
@@ -43,16 +42,12 @@ pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, 
         @if overview.is_estimate { p.note { "Live events are counted among the first 100,000." } }
     };
     let paused = kinds.iter().filter(|kind| kind.paused).count();
-    Ok(Page::new(Place::Kinds, "Kinds", "tidegate status", body)
+    Page::new("/kinds", "Kinds", "tidegate status", body)
         .renewing(format!("{paused} kinds are paused."))
-        .answer(&desk))
+        .answer(&desk)
 }
 
-pub(super) async fn one(
-    desk: Desk,
-    Path(name): Path<String>,
-    Asked(request): Asked,
-) -> Result<Response, Problem> {
+pub(super) async fn one(desk: Desk, Path(name): Path<String>, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = desk.service();
     let (kinds, course, ended) = tokio::try_join!(
@@ -76,11 +71,9 @@ pub(super) async fn one(
         p { a href=(base.to("/events").with("kind", &name)) { "Its events" } " · " a href=(base.to("/dead").with("kind", &name)) { "Its dead letters" } }
     };
     let command = format!("tidegate policy {}", quoted(&name));
-    Ok(
-        Page::new(Place::Kinds, format!("Kind {name}"), command, body)
-            .renewing("")
-            .answer(&desk),
-    )
+    Page::new("/kinds", format!("Kind {name}"), command, body)
+        .renewing("")
+        .answer(&desk)
 }
 
 fn actions(desk: &Desk, kind: &Kind) -> Markup {
@@ -88,7 +81,7 @@ fn actions(desk: &Desk, kind: &Kind) -> Markup {
     html! {
         div.actions {
             @if kind.paused { (offer(desk, "resume", "Resume", of, &[])) } @else { (offer(desk, "pause", "Pause", of, &[])) }
-            (grave(desk, "retire", "Retire", of, &[]))
+            (offer(desk, "retire", "Retire", of, &[]))
         }
     }
 }
@@ -113,7 +106,7 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
         (fields("policy", &POLICY.map(|(name, _)| name)))
         @for (name, _) in POLICY { label.tick { input type="checkbox" name="reset" value=(name); span { "reset " (title(name)) } } }
     };
-    html! { section { h2 { "Policy" } (table) div.actions { (form(desk, "policy", "Change the policy", of, &fields, false)) } } }
+    html! { section { h2 { "Policy" } (table) div.actions { (form(desk, "policy", "Change the policy", of, &fields)) } } }
 }
 
 /// The retention of a kind, with a form to change it.

@@ -1,16 +1,15 @@
 //! Leases: which workers hold which events.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use tidegate::admin::LeasesRequest;
 
 use crate::desk::Desk;
 use crate::html::{chip, empty, event, field, short, table, time};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk) -> Answered {
     let report = desk
         .service()
         .run(&LeasesRequest { limit: Some(200) })
@@ -25,9 +24,9 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
         @if expired > 0 { p.note { "The next drain takes back the events of the " (expired) " workers that have stopped responding." } }
     };
     let said = format!("{expired} workers have stopped responding.");
-    Ok(Page::new(Place::Leases, "Leases", "tidegate leases", body)
+    Page::new("/leases", "Leases", "tidegate leases", body)
         .renewing(said)
-        .answer(&desk))
+        .answer(&desk)
 }
 
 fn list(desk: &Desk, leases: &[Value]) -> Markup {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::ServiceState;
 use tidegate::admin::views::{Depth, Kind, KindFigures, Overview, Span, Step};
@@ -10,16 +9,16 @@ use tidegate::admin::views::{Depth, Kind, KindFigures, Overview, Span, Step};
 use super::{drains, span, span_name};
 use crate::chart;
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{age, chip, millis, named, number, share, table};
 use crate::link::{Base, Link};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::Answered;
 
 /// The most kinds in the table. With thousands the page would be too large for an answer of Lambda.
 const MOST_KINDS: usize = 300;
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = desk.service();
     let (overview, course, ended) = tokio::try_join!(
@@ -41,11 +40,10 @@ pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, 
         (kinds(desk.base(), &overview, &ended, span))
         section { h2 { "Last drains" } (drains::list(&overview.drains)) }
     };
-    let page = Page::new(Place::Overview, "Overview", "tidegate status", body);
-    Ok(page
-        .fixed(spans(&desk.base().to("/"), span))
+    let page = Page::new("/", "Overview", "tidegate status", body);
+    page.fixed(spans(&desk.base().to("/"), span))
         .renewing(said)
-        .answer(&desk))
+        .answer(&desk)
 }
 
 fn sum(steps: &[Step]) -> Step {

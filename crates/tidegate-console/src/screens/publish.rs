@@ -1,23 +1,22 @@
 //! Publishes one event by hand, for example to test a handler.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::value::RawValue;
 use tidegate::NewEvent;
 
 use crate::desk::Desk;
-use crate::form::{Asked, Fields, Sent};
+use crate::form::{Fields, Params, Sent};
 use crate::html::{input, reason};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::{Answered, Problem};
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     desk.permitted()?;
     let kinds = desk.service().kinds().await?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();
     let body = form(&desk, &names, request.text("kind").unwrap_or_default());
     let command = "tidegate publish KIND --payload '{}'";
-    Ok(Page::new(Place::Events, "Publish an event", command, body).answer(&desk))
+    Page::new("/events", "Publish an event", command, body).answer(&desk)
 }
 
 fn form(desk: &Desk, kinds: &[&str], chosen: &str) -> Markup {
@@ -44,26 +43,16 @@ fn event(sent: &Fields) -> Result<NewEvent, Problem> {
     // The parser's message does not quote the text.
     let payload =
         payload.map_err(|error| Problem::invalid(format!("payload: must be JSON: {error}")))?;
-    let mut event = NewEvent::raw(sent.needed("kind")?, payload);
-    if let Some(group) = sent.text("group") {
-        event = event.group(group);
-    }
-    if let Some(id) = sent.text("correlation") {
-        event = event.correlation(id);
-    }
-    if let Some(key) = sent.text("dedup_key") {
-        event = event.dedup(key);
-    }
-    if let Some(delay) = sent.duration("delay")? {
-        event = event.delay(delay);
-    }
-    if let Some(time) = sent.duration("expires_in")? {
-        event = event.start_within(time);
-    }
+    let event = NewEvent::raw(sent.needed("kind")?, payload)
+        .set_if(sent.text("group"), NewEvent::group)
+        .set_if(sent.text("correlation"), NewEvent::correlation)
+        .set_if(sent.text("dedup_key"), NewEvent::dedup)
+        .set_if(sent.duration("delay")?, NewEvent::delay)
+        .set_if(sent.duration("expires_in")?, NewEvent::start_within);
     Ok(event)
 }
 
-pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
+pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Answered {
     desk.permitted()?;
     let (event, reason) = (event(&sent)?, sent.needed("reason")?);
     let actor = desk.actor();
@@ -76,5 +65,5 @@ pub(super) async fn publish(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
         )));
     }
     let to = desk.base().to(&format!("/events/{id}"));
-    Ok(desk.lead(to.as_str(), &format!("Published event {id}.")))
+    desk.lead(to.as_str(), &format!("Published event {id}."))
 }

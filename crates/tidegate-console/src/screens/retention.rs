@@ -1,17 +1,16 @@
 //! The retention of finished events, and the partitions of the log.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::kinds;
 use crate::desk::Desk;
 use crate::html::{bytes, field, named, nothing, number, short, table};
-use crate::offer::grave;
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::offer::offer;
+use crate::page::Page;
+use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk) -> Answered {
     let service = desk.service();
     let (kinds, partitions) = tokio::try_join!(service.kinds(), service.log_partitions())?;
     let base = desk.base();
@@ -26,12 +25,12 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
         section { h2 { "Partitions of the log" } (partitions_of(&partitions)) }
         (upkeep(&desk))
     };
-    Ok(Page::new(Place::Retention, "Retention", "tidegate retention", body).answer(&desk))
+    Page::new("/retention", "Retention", "tidegate retention", body).answer(&desk)
 }
 
 /// The cleanup, which a schedule usually starts. It stops in time for a request.
 fn upkeep(desk: &Desk) -> Markup {
-    let cleanup = grave(desk, "cleanup", "Clean up", &[], &["older_than", "dry_run"]);
+    let cleanup = offer(desk, "cleanup", "Clean up", &[], &["older_than", "dry_run"]);
     html! { @if desk.may_act() { section { h2 { "Upkeep" } (cleanup) } } }
 }
 

@@ -1,6 +1,5 @@
 //! Schedules of periodic events.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::admin::{ScheduleStatus, SchedulesRequest};
 
@@ -8,11 +7,11 @@ use crate::acts::Action;
 use crate::desk::Desk;
 use crate::form::Fields;
 use crate::html::{chip, empty, event, millis, named, short, table, time_of};
-use crate::offer::{form, grave, offer};
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::offer::{form, offer};
+use crate::page::Page;
+use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk) -> Answered {
     let report = desk
         .service()
         .run(&SchedulesRequest { limit: Some(500) })
@@ -26,11 +25,9 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
         @if report.schedules.is_empty() { (empty("There are no schedules.")) } @else { (list(&desk, &report.schedules)) }
         (another(&desk))
     };
-    Ok(
-        Page::new(Place::Schedules, "Schedules", "tidegate schedules", body)
-            .renewing(format!("{stopped} schedules have stopped."))
-            .answer(&desk),
-    )
+    Page::new("/schedules", "Schedules", "tidegate schedules", body)
+        .renewing(format!("{stopped} schedules have stopped."))
+        .answer(&desk)
 }
 
 fn list(desk: &Desk, schedules: &[ScheduleStatus]) -> Markup {
@@ -73,7 +70,7 @@ fn actions(desk: &Desk, one: &ScheduleStatus) -> Markup {
             (offer(desk, "schedule", "Run now", &of("run"), &[]))
             @if one.state == "paused" { (offer(desk, "schedule", "Resume", &of("resume"), &[])) }
             @else { (offer(desk, "schedule", "Pause", &of("pause"), &[])) }
-            @if one.keeper.is_none() { (grave(desk, "schedule", "Remove", &of("remove"), &[])) }
+            @if one.keeper.is_none() { (offer(desk, "schedule", "Remove", &of("remove"), &[])) }
         }
     }
 }
@@ -91,6 +88,5 @@ fn another(desk: &Desk) -> Markup {
         "Create or change a schedule",
         &[],
         &fields,
-        false,
     )
 }

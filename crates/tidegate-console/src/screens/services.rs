@@ -1,17 +1,15 @@
 //! The services that handlers call: their state and limits.
 
-use axum::response::Response;
 use maud::{Markup, html};
 use tidegate::{ServiceState, ServiceStatus};
 
 use crate::desk::Desk;
-use crate::form::Asked;
 use crate::html::{chip, empty, number, short, table, time_of};
 use crate::offer::offer;
-use crate::page::{Page, Place};
-use crate::problem::Problem;
+use crate::page::Page;
+use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk, Asked(_): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(desk: Desk) -> Answered {
     let overview = desk.service().overview().await?;
     let down = overview
         .services
@@ -23,11 +21,9 @@ pub(super) async fn show(desk: Desk, Asked(_): Asked) -> Result<Response, Proble
         @if overview.is_estimate { p.note { "Waiting events are counted among the first 100,000 live events." } }
         (another(&desk))
     };
-    Ok(
-        Page::new(Place::Services, "Services", "tidegate services", body)
-            .renewing(format!("{down} services are not available."))
-            .answer(&desk),
-    )
+    Page::new("/services", "Services", "tidegate services", body)
+        .renewing(format!("{down} services are not available."))
+        .answer(&desk)
 }
 
 fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
