@@ -3,19 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent, queue};
+use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Notify;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Probe, ProbeApp, act, drain, logged, number, options, probe_database, publish_acts,
+    Probe, ProbeApp, act, drain, logged, number, options, probe, probe_database, publish,
+    publish_acts,
 };
-use crate::support::{TestDb, wait_until};
-
-async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
-    let published = queue::publish_batch(client, &events).await.unwrap();
-    published.iter().map(|published| published.id).collect()
-}
+use crate::support::{TestDb, execute, wait_until};
 
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
 
@@ -99,9 +95,8 @@ async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_wai
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_log() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let events = (0..2).map(|n| act(&n.to_string()).group("g")).collect();
+    let (db, client) = probe().await;
+    let events = (0..2).map(|n| act(&n.to_string()).group("g"));
     publish(&client, events).await;
     let holder = holder_of_shared(&db).await;
     let begun = Arc::new(Notify::new());
@@ -167,7 +162,7 @@ fn slow_beyond_the_deadline(client: &Arc<Client>) -> Arc<ProbeApp> {
 }
 
 #[tokio::test]
-async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
+async fn b13_an_event_whose_deadline_passes_in_the_buffer_expires_there() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
     let late = act("late").start_within(Duration::from_secs(2));
@@ -207,9 +202,8 @@ async fn b13_an_event_that_waits_for_its_group_behind_quick_ones_expires_there_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn handlers_learn_of_a_lease_that_is_gone_at_its_renewal() {
+    let (db, client) = probe().await;
     publish_acts(&client, 1).await;
     let (begun, told) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begins, tells) = (begun.clone(), told.clone());
@@ -234,10 +228,7 @@ async fn whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers() {
     let (database, at_work) = (db.database(), app.clone());
     let drained = tokio::spawn(async move { tidegate::drain(&database, at_work, &one).await });
     begun.notified().await;
-    client
-        .execute("DELETE FROM tidegate.lease", &[])
-        .await
-        .unwrap();
+    execute(&client, "DELETE FROM tidegate.lease").await;
     let report = drained.await.unwrap().unwrap();
     assert_eq!((report.lease_lost, report.retried), (1, 0), "{report:?}");
     let told = tokio::time::timeout(Duration::ZERO, told.notified()).await;
@@ -248,8 +239,7 @@ async fn whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers() {
 
 #[tokio::test]
 async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 2).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move {
@@ -277,9 +267,8 @@ async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_
 
 #[tokio::test]
 async fn b10_nothing_of_a_group_ends_before_an_end_that_waits_for_another_publisher() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let events = (0..3).map(|n| act(&n.to_string()).group("g")).collect();
+    let (db, client) = probe().await;
+    let events = (0..3).map(|n| act(&n.to_string()).group("g"));
     let ids = publish(&client, events).await;
     let holder = holder_of_shared(&db).await;
     let app = ProbeApp::new(|call, ctx| {

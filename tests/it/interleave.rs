@@ -14,17 +14,17 @@ use tidegate::admin::{
 };
 use tidegate::lease::Lease;
 use tidegate::outcome::{Progress, Status};
-use tidegate::queue::{self, Completion, Finalization, LeaseRequest, Retried};
+use tidegate::queue::{self, Completion, Finalization, LeaseRequest};
 use tidegate::{Error, NewEvent};
 use tokio::sync::Barrier;
 use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use crate::probe::{
-    ProbeApp, act, disorder, drain, expire_leases, lease_request, live, logged, number, options,
-    probe_database, publish_acts, start_leases, sweep,
+    ProbeApp, act, completion_of, disorder, drain, expire_leases, lease_request, live, logged,
+    number, options, probe, probe_database, publish, publish_acts, retry_of, start_leases, sweep,
 };
-use crate::support::{self, wait_until};
+use crate::support::{self, execute, wait_for_a_lock};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -81,14 +81,6 @@ async fn sweep_events(client: &(impl GenericClient + Sync)) -> Vec<i64> {
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
-async fn wait_for_a_lock(client: &Client) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    wait_until("somebody waits for a lock", async || {
-        number(client, waiting).await == 1
-    })
-    .await;
-}
-
 /// Without a wait for a lock, which a lease and a sweep never have.
 async fn at_once<T>(work: impl Future<Output = T>) -> T {
     let answer = tokio::time::timeout(support::PATIENCE, work).await;
@@ -100,8 +92,7 @@ fn grouped(count: usize) -> Vec<NewEvent> {
 }
 
 async fn publish_group(client: &Client, count: usize) -> Vec<i64> {
-    let published = queue::publish_batch(client, &grouped(count)).await.unwrap();
-    published.iter().map(|published| published.id).collect()
+    publish(client, grouped(count)).await
 }
 
 // lease and lease
@@ -136,8 +127,7 @@ async fn i4_behind_what_an_uncommitted_lease_has_taken_nothing_of_the_group_is_l
 
 #[tokio::test]
 async fn i6_of_eight_sessions_that_lease_at_once_each_event_goes_to_one() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let published = publish_acts(&client, 400).await;
     let start = Arc::new(Barrier::new(8));
     let mut sessions = Vec::new();
@@ -224,10 +214,7 @@ async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_pass
         let stopped = tokio::spawn(async move { lease(&leaser, 10).await });
         wait_for_a_lock(&gatekeeper).await;
         other.execute(change, &[&published[0]]).await.unwrap();
-        gatekeeper
-            .batch_execute("SELECT pg_advisory_unlock(1)")
-            .await
-            .unwrap();
+        execute(&gatekeeper, "SELECT pg_advisory_unlock(1)").await;
         let taken = stopped.await.unwrap();
         let leasable = leasable.iter().map(|at| published[*at]);
         let expected: Vec<i64> = leasable.chain(free).collect();
@@ -278,26 +265,14 @@ impl Write {
 
     /// Whether it found what it is about.
     async fn send(self, client: &Client, worker: Uuid, lease: Lease) -> Result<bool, Error> {
-        let ids = [lease.id];
         Ok(match self {
             Self::Complete => {
-                let completion = Completion {
-                    token: lease.token,
-                    done: ids.to_vec(),
-                    ..Completion::default()
-                };
-                queue::complete(client, &[completion]).await?[0].ended == 1
+                let completed = queue::complete(client, &[completion_of(lease)]).await?;
+                completed[0].ended == 1
             }
             Self::Finalize => finalize(client, lease).await,
             Self::Retry => {
-                let retried = Retried {
-                    lease,
-                    charged: true,
-                    delay: Duration::ZERO,
-                    errors: Vec::new(),
-                    progress: None,
-                    deferred: Vec::new(),
-                };
+                let retried = retry_of(lease);
                 !queue::retry(client, worker, &[retried], &[])
                     .await?
                     .left
@@ -353,7 +328,7 @@ async fn behind_a_thief(write: Write, thief_commits: bool) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn i5_a_write_that_waited_for_the_lease_that_takes_its_event_away_changes_nothing() {
+async fn i5_a_write_that_waited_behind_a_new_lease_of_its_event_changes_nothing() {
     for write in Write::ALL {
         let seen = behind_a_thief(write, true).await;
         // The lapse was charged; the thief has not started what lapsed.
@@ -381,10 +356,8 @@ async fn the_two_sessions_of_a_worker_do_not_wait_for_each_other() {
     let token = held[0].token;
     let transaction = writing.transaction().await.unwrap();
     let completion = Completion {
-        token,
-        done: vec![held[0].id],
         start_to: Some(held[1].id),
-        over: false,
+        ..completion_of(held[0])
     };
     let completed = queue::complete(&transaction, &[completion]).await.unwrap();
     assert_eq!((completed[0].ended, completed[0].cuts), (1, Some(0)));
@@ -473,7 +446,7 @@ async fn d14_a_requeue_that_waited_for_a_lease_under_way_takes_the_event_from_it
 }
 
 #[tokio::test]
-async fn d14_i5_a_requeue_takes_what_stands_behind_along_and_the_worker_is_told() {
+async fn d14_i5_a_requeue_takes_the_events_behind_along_and_the_worker_learns_of_it() {
     let db = probe_database().await;
     let (operator, worker) = (db.client().await, db.client().await);
     let published = publish_group(&worker, 2).await;
@@ -648,8 +621,7 @@ async fn i7_of_a_sweep_and_a_finalize_or_a_requeue_behind_it_one_ends_the_event(
 
 #[tokio::test]
 async fn b10_i4_thirty_two_workers_on_one_group_take_it_in_order_and_each_event_once() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let published = publish_group(&client, 60).await;
     let start = Arc::new(Barrier::new(32));
     let taken = Arc::new(Mutex::new(Vec::new()));
@@ -677,8 +649,7 @@ async fn b10_i4_thirty_two_workers_on_one_group_take_it_in_order_and_each_event_
 
 #[tokio::test]
 async fn ten_thousand_blocked_events_do_not_hide_a_ready_one_from_a_single_run() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let head = act("head").group("g").delay(Duration::from_hours(1));
     queue::publish(&client, &head).await.unwrap();
     let blocked = "INSERT INTO tidegate.event_queue (kind, payload, group_key)
@@ -724,10 +695,7 @@ async fn b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_
     });
     wait_for_a_lock(&gatekeeper).await;
     assert!(finalize(&worker, held).await);
-    gatekeeper
-        .batch_execute("SELECT pg_advisory_unlock(1)")
-        .await
-        .unwrap();
+    execute(&gatekeeper, "SELECT pg_advisory_unlock(1)").await;
     let stored = stopped.await.unwrap();
     assert!(
         stored.iter().all(|(_, created)| *created) && stored.is_sorted_by_key(|(id, _)| *id),

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{ProbeApp, act, drain, number, probe_database};
+use crate::probe::{ProbeApp, act, drain, number, probe, probe_database};
 use crate::support::TestDb;
 
 /// Only a hang is longer.
@@ -79,8 +79,7 @@ async fn reporting(client: &Client) -> Vec<i64> {
 
 #[tokio::test]
 async fn how_far_a_handler_has_come_is_shown_while_it_works_and_written_once_a_second() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &act("a")).await.unwrap().id;
     let counts = "CREATE TABLE public.written (id bigint);
                   CREATE FUNCTION count_it() RETURNS trigger LANGUAGE plpgsql AS
@@ -115,9 +114,8 @@ async fn how_far_a_handler_has_come_is_shown_while_it_works_and_written_once_a_s
 }
 
 #[tokio::test]
-async fn a_handler_whose_event_was_taken_away_learns_it_when_it_tells_its_progress() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn a_handler_that_lost_its_event_learns_it_when_it_reports_progress() {
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &act("a")).await.unwrap().id;
     let steps = Steps::new();
     steps.may_tell.add_permits(1);
