@@ -11,7 +11,7 @@ import shutil
 import sys
 import tarfile
 from contextlib import ExitStack
-from urllib.parse import quote, urlparse
+from urllib.parse import urlparse
 
 import local
 import stages
@@ -25,14 +25,7 @@ SEED = PROJECT / "tests" / "console" / "seed.sql"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]
 PATIENCE_MS = 120_000
-HOSTILE_GROUP = '"><svg onload=window.hacked=1> / .. ?a=b&c#d'
-HOSTILE_KIND = "hostile <script>window.hacked=1</script>"
-PAGES = ["/", "/?span=day", "/events", "/events?status=FAILED", "/events/502", "/events/601", "/events/1062", "/groups",
-         "/groups/customer-904", f"/groups/{quote(HOSTILE_GROUP, safe='')}", "/kinds", "/kinds/invoice_sent", f"/kinds/{quote(HOSTILE_KIND, safe='')}",
-         "/dead", "/actions/replay?kind=invoice_sent&status=FAILED&since=1d",
-         "/events?kind=refund_requested", "/actions/cancel?kind=refund_requested", "/actions/reschedule?now=on&kind=refund_requested", "/actions/reschedule?kind=refund_requested",
-         "/actions/reschedule?kind=refund_requested&delay=1h", "/publish?kind=order_placed", "/actions", "/actions/note", "/actions/forget", "/doctor/run", "/services", "/schedules", "/leases", "/drains", "/retention", "/doctor",
-         "/audit", "/nowhere"]
+PAGES = sum(json.loads((PROJECT / "tests" / "console" / "pages.json").read_text()).values(), [])
 SHOTS = {"overview": "/", "event": "/events/502", "dead-letters": "/dead", "replay": "/actions/replay?kind=invoice_sent&status=FAILED&since=1d"}
 # Each says a page, the row of a table there (or none), what is unfolded, fields, what is said, and what is true afterwards. The
 # integration tests send the same forms.

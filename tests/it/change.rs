@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 
 use crate::probe::{
     Nothing, ProbeApp, act, disorder, drain, lease_request, live, logged, number, options, probe,
-    probe_database, publish_acts, service,
+    probe_sessions, publish_acts, service,
 };
 use crate::support::{TestDb, wait_for_a_lock};
 
@@ -169,8 +169,7 @@ async fn nothing_that_a_cancelled_handler_writes_in_the_queues_name_is_committed
 
 #[tokio::test]
 async fn a_lease_taken_during_a_cancel_learns_of_it() {
-    let db = probe_database().await;
-    let (mut worker, witness) = (db.client().await, db.client().await);
+    let (db, [mut worker, witness]) = probe_sessions().await;
     let id = publish_acts(&witness, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
     let leased = queue::lease(&transaction, &lease_request()).await.unwrap();
@@ -195,8 +194,7 @@ async fn a_lease_taken_during_a_cancel_learns_of_it() {
 
 #[tokio::test]
 async fn a_cancel_of_many_waits_for_no_lock_and_reports_what_it_missed() {
-    let db = probe_database().await;
-    let (mut holder, mut worker) = (db.client().await, db.client().await);
+    let (db, [mut holder, mut worker]) = probe_sessions().await;
     let client = db.client().await;
     let leased = publish_acts(&client, 1).await[0];
     queue::lease(&client, &lease_request()).await.unwrap();

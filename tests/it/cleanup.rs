@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{ProbeApp, act, drain, live, logged, number, options, probe, publish_acts};
-use crate::support::{self, TestDb, has, lease_away, wait_until};
+use crate::support::{self, TestDb, column, has, lease_away, wait_until};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const HOUR: Duration = Duration::from_hours(1);
@@ -78,8 +78,7 @@ async fn execute(client: &Client, sql: &str) {
 }
 
 async fn texts(client: &Client, sql: &str) -> Vec<String> {
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 // retention

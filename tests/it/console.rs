@@ -1,10 +1,12 @@
 //! The web console: the real router with a real Postgres, over a real socket.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, LOCATION, SET_COOKIE};
 use reqwest::{Method, Response, StatusCode, redirect};
 use serde::Deserialize;
+use serde_json::Value;
 use tidegate::migrate::Migrate;
 use tidegate::{Context, Dispatch, Done, Event, Handlers, Program};
 use tidegate_console::{Acting, Auth, Settings, hash_password, router, serve};
@@ -188,33 +190,16 @@ fn header<'a>(answer: &'a Response, name: &str) -> &'a str {
 
 const AUDITED: &str = "SELECT count(*) FROM tidegate.audit";
 
-const PAGES: [&str; 20] = [
-    "/",
-    "/?span=day",
-    "/?span=month",
-    "/events",
-    "/events?status=FAILED&kind=invoice_sent&since=2h",
-    "/events?before=1010",
-    "/events/502",
-    "/groups",
-    "/groups/customer-901",
-    "/kinds",
-    "/kinds/invoice_sent?span=day",
-    "/dead",
-    "/dead?span=week&kind=invoice_sent",
-    "/services",
-    "/schedules",
-    "/leases",
-    "/drains",
-    "/retention",
-    "/doctor",
-    "/audit?actor=ada",
-];
+/// The pages that the browser tests look at, too.
+static PAGES: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let pages: Value = serde_json::from_str(include_str!("../console/pages.json")).unwrap();
+    serde_json::from_value(pages["every"].clone()).unwrap()
+});
 
 #[tokio::test]
 async fn every_page_is_there_and_lets_nothing_in_from_elsewhere() {
     let site = Site::acting().await;
-    for path in PAGES {
+    for path in &*PAGES {
         let answer = site.request(Method::GET, path).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
         let policy = header(&answer, "content-security-policy");
@@ -409,7 +394,7 @@ async fn what_cannot_be_done_is_refused_and_nothing_is_done() {
 #[tokio::test]
 async fn who_may_only_look_is_offered_nothing_and_can_do_nothing() {
     let site = Site::of(Settings::new(Auth::token("bob")), "", None).await;
-    for path in PAGES {
+    for path in &*PAGES {
         let page = site.page(path).await;
         assert!(
             !page.contains("method=\"post\"") && !page.contains("type=\"checkbox\""),
@@ -504,12 +489,13 @@ async fn another_name_is_another_server() {
 async fn without_the_right_to_read_payloads_none_is_in_the_pages_source() {
     let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
     let site = Site::of(settings, "", Some("tidegate_read")).await;
-    for path in PAGES.iter().chain(&[
+    let more = [
         "/events/601",
         "/events/601?whole=payload",
         "/events/17",
         "/events/1062",
-    ]) {
+    ];
+    for path in PAGES.iter().map(String::as_str).chain(more) {
         let page = site.page(path).await;
         for secret in [
             "order_id",
@@ -547,7 +533,7 @@ async fn a_console_can_hide_payloads() {
 async fn an_operators_login_is_enough_to_see_and_to_act() {
     let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
     let site = Site::of(settings, "", Some("tidegate_operate")).await;
-    for path in PAGES {
+    for path in &*PAGES {
         site.page(path).await;
     }
     assert!(site.page("/events/17").await.contains("order_id"));
@@ -960,7 +946,7 @@ async fn a_link_lets_one_browser_in_and_nobody_else() {
     let again = site.without_cookie(&link).await;
     assert_eq!(again.status(), StatusCode::UNAUTHORIZED);
     site.cookie = None;
-    for path in PAGES {
+    for path in &*PAGES {
         let (status, text) = site.get(path).await;
         assert!(
             status == StatusCode::UNAUTHORIZED && !text.contains("invoice_sent"),

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 
 use crate::probe::{live, number, probe};
 use crate::support;
-use crate::support::{refused, rows};
+use crate::support::{column, refused, rows};
 
 /// Objects of the schema without a comment. Partitions inherit the log's. Apart from the queue's own history,
 /// the migrations' histories belong to their programs.
@@ -38,8 +38,7 @@ const SILENT: &str = "
      ORDER BY 1";
 
 async fn silent(client: &Client) -> Vec<String> {
-    let rows = client.query(SILENT, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, SILENT).await
 }
 
 #[tokio::test]

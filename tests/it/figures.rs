@@ -10,10 +10,10 @@ use tidegate::{Database, Done, DrainOptions, HandlerError};
 use tokio_postgres::Client;
 
 use crate::probe::{
-    ProbeApp, act, completion_of, drain, lease_request, number, options, probe, probe_database,
+    ProbeApp, act, completion_of, drain, lease_request, number, options, probe, probe_sessions,
     publish_acts,
 };
-use crate::support::{TestDb, execute, statement};
+use crate::support::{TestDb, column, execute, statement};
 
 /// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
 async fn miscounted(client: &Client) -> Vec<String> {
@@ -24,8 +24,7 @@ async fn miscounted(client: &Client) -> Vec<String> {
                  FULL JOIN (SELECT kind, status, format('%s %s', sum(events), sum(attempts)) AS sums
                               FROM tidegate.minute_stats GROUP BY 1, 2) AS m USING (kind, status)
                 WHERE l.sums IS DISTINCT FROM m.sums";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 /// An application that completes a third of the events, rejects a third and fails a third.
@@ -79,8 +78,7 @@ async fn what_ends_is_counted_however_it_ends() {
 
 #[tokio::test]
 async fn who_keeps_the_figures_locked_keeps_nobody_waiting() {
-    let db = probe_database().await;
-    let (client, mut other) = (db.client().await, db.client().await);
+    let (db, [client, mut other]) = probe_sessions().await;
     publish_acts(&client, 30).await;
     drain(&db, &mixed(), &options()).await;
     let held = other.transaction().await.unwrap();

@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 use crate::probe::{
     ProbeApp, act, drain, live, number, options, probe, probe_database, publish, service,
 };
-use crate::support::{TestDb, contains, has, wait_until};
+use crate::support::{TestDb, column, contains, has, wait_until};
 
 /// What is in every payload, error, result and step of somebody.
 const CANARY: &str = "canary-of-somebody";
@@ -315,8 +315,7 @@ async fn a_program_without_tables_of_its_own_refuses_to_forget_a_subject() {
 async fn named_in_the_audit(client: &Client) -> Vec<String> {
     let sql = "SELECT action || coalesce(' ' || (filter->>'group_key'), '') || coalesce(' ' || (filter->>'dedup_key'), '')
                       || coalesce(' ' || (filter->>'correlation_id'), '') FROM tidegate.audit WHERE action <> 'forget' ORDER BY id";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 #[tokio::test]

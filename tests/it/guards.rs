@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Probe, ProbeApp, act, drain, logged, number, options, probe, probe_database, publish,
-    publish_acts,
+    Probe, ProbeApp, act, drain, logged, number, options, probe, probe_database, probe_sessions,
+    publish, publish_acts,
 };
 use crate::support::{TestDb, execute, wait_until};
 
@@ -33,8 +33,7 @@ fn follow_up() -> NewEvent {
 // several times, and passes dead rows at the first look.
 #[tokio::test]
 async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
-    let db = probe_database().await;
-    let (client, other) = (db.client().await, db.client().await);
+    let (_db, [client, other]) = probe_sessions().await;
     let set_up = "ALTER TABLE tidegate.lease SET (autovacuum_enabled = off);
         CREATE FUNCTION take(first int, last int, ids int8range) RETURNS void LANGUAGE sql AS $$
             INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
@@ -69,8 +68,7 @@ async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
 
 #[tokio::test]
 async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_waits_for_nothing() {
-    let db = probe_database().await;
-    let (holder, witness) = (db.client().await, db.client().await);
+    let (db, [holder, witness]) = probe_sessions().await;
     let lock = "SELECT pg_advisory_lock(1)";
     holder.batch_execute(lock).await.unwrap();
     // As a run's handlers have it.

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::probe::{
     ProbeApp, act, completion_of, disorder, drain, expire_leases, lease_request, live, logged,
-    number, options, probe, probe_database, publish, publish_acts, retry_of, start_leases, sweep,
+    number, options, probe, probe_sessions, publish, publish_acts, retry_of, start_leases, sweep,
 };
 use crate::support::{self, execute, wait_for_a_lock};
 
@@ -99,8 +99,7 @@ async fn publish_group(client: &Client, count: usize) -> Vec<i64> {
 
 #[tokio::test]
 async fn i6_what_an_uncommitted_lease_has_taken_another_one_passes_over_at_once() {
-    let db = probe_database().await;
-    let (mut one, two) = (db.client().await, db.client().await);
+    let (_db, [mut one, two]) = probe_sessions().await;
     let published = publish_acts(&two, 5).await;
     let transaction = one.transaction().await.unwrap();
     let first = lease(&transaction, 3).await;
@@ -114,8 +113,7 @@ async fn i6_what_an_uncommitted_lease_has_taken_another_one_passes_over_at_once(
 
 #[tokio::test]
 async fn i4_behind_what_an_uncommitted_lease_has_taken_nothing_of_the_group_is_leased() {
-    let db = probe_database().await;
-    let (mut one, two) = (db.client().await, db.client().await);
+    let (_db, [mut one, two]) = probe_sessions().await;
     let published = publish_group(&two, 3).await;
     let transaction = one.transaction().await.unwrap();
     assert_eq!(lease(&transaction, 1).await.len(), 1);
@@ -206,8 +204,7 @@ const STOP: &str = "
 async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_passes_none_that_stays()
 {
     for (name, change, leasable) in CHANGES {
-        let db = probe_database().await;
-        let (gatekeeper, leaser, other) = (db.client().await, db.client().await, db.client().await);
+        let (_db, [gatekeeper, leaser, other]) = probe_sessions().await;
         let published = publish_group(&other, 3).await;
         let free = publish_acts(&other, 1).await;
         gatekeeper.batch_execute(STOP).await.unwrap();
@@ -227,8 +224,7 @@ async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_pass
 
 #[tokio::test]
 async fn i4_a_lease_passes_over_what_is_being_finalized_and_what_stands_behind_it() {
-    let db = probe_database().await;
-    let (mut worker, other) = (db.client().await, db.client().await);
+    let (_db, [mut worker, other]) = probe_sessions().await;
     let published = publish_group(&other, 2).await;
     let held = lease(&worker, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
@@ -300,8 +296,7 @@ impl Write {
 /// A worker's write that waits for a transaction which takes its event away, and sees how that ends: whether
 /// the write found its event, and who then holds it, with how many attempts.
 async fn behind_a_thief(write: Write, thief_commits: bool) -> (bool, String) {
-    let db = probe_database().await;
-    let (client, mut thief, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [client, mut thief, witness]) = probe_sessions().await;
     publish_acts(&witness, 1).await;
     let worker = Uuid::new_v4();
     let stale = lease_of(&client, worker, 1).await[0];
@@ -348,8 +343,7 @@ async fn i5_a_write_that_waited_for_a_lease_that_was_rolled_back_is_still_the_ho
 
 #[tokio::test]
 async fn the_two_sessions_of_a_worker_do_not_wait_for_each_other() {
-    let db = probe_database().await;
-    let (mut writing, leasing) = (db.client().await, db.client().await);
+    let (_db, [mut writing, leasing]) = probe_sessions().await;
     let published = publish_group(&leasing, 3).await;
     let worker = Uuid::new_v4();
     let held = lease_of(&leasing, worker, 2).await;
@@ -376,8 +370,7 @@ async fn the_two_sessions_of_a_worker_do_not_wait_for_each_other() {
 
 #[tokio::test]
 async fn a_sweep_passes_over_a_lease_that_is_being_renewed_and_finds_it_alive_afterwards() {
-    let db = probe_database().await;
-    let (mut worker, sweeper) = (db.client().await, db.client().await);
+    let (_db, [mut worker, sweeper]) = probe_sessions().await;
     publish_acts(&sweeper, 1).await;
     let name = Uuid::new_v4();
     let held = lease_of(&sweeper, name, 1).await;
@@ -394,8 +387,7 @@ async fn a_sweep_passes_over_a_lease_that_is_being_renewed_and_finds_it_alive_af
 
 #[tokio::test]
 async fn a_renewal_that_waited_for_a_sweep_says_that_the_lease_is_lost() {
-    let db = probe_database().await;
-    let (worker, mut sweeper, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [worker, mut sweeper, witness]) = probe_sessions().await;
     publish_acts(&witness, 1).await;
     let name = Uuid::new_v4();
     let held = lease_of(&worker, name, 1).await;
@@ -413,8 +405,7 @@ async fn a_renewal_that_waited_for_a_sweep_says_that_the_lease_is_lost() {
 
 #[tokio::test]
 async fn i6_a_lease_passes_over_what_is_being_requeued_and_takes_it_afterwards() {
-    let db = probe_database().await;
-    let (mut operator, worker) = (db.client().await, db.client().await);
+    let (_db, [mut operator, worker]) = probe_sessions().await;
     let id = publish_acts(&worker, 1).await[0];
     let old = lease(&worker, 1).await[0];
     let transaction = operator.transaction().await.unwrap();
@@ -429,8 +420,7 @@ async fn i6_a_lease_passes_over_what_is_being_requeued_and_takes_it_afterwards()
 
 #[tokio::test]
 async fn d14_a_requeue_that_waited_for_a_lease_under_way_takes_the_event_from_it() {
-    let db = probe_database().await;
-    let (operator, mut worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [operator, mut worker, witness]) = probe_sessions().await;
     let id = publish_group(&witness, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
     let taken = lease(&transaction, 1).await[0];
@@ -447,8 +437,7 @@ async fn d14_a_requeue_that_waited_for_a_lease_under_way_takes_the_event_from_it
 
 #[tokio::test]
 async fn d14_i5_a_requeue_takes_the_events_behind_along_and_the_worker_learns_of_it() {
-    let db = probe_database().await;
-    let (operator, worker) = (db.client().await, db.client().await);
+    let (_db, [operator, worker]) = probe_sessions().await;
     let published = publish_group(&worker, 2).await;
     let free = publish_acts(&worker, 1).await[0];
     let name = Uuid::new_v4();
@@ -476,8 +465,7 @@ async fn d14_i5_a_requeue_takes_the_events_behind_along_and_the_worker_learns_of
 
 #[tokio::test]
 async fn i7_a_requeue_that_waited_for_a_finalize_leaves_the_event_in_the_log() {
-    let db = probe_database().await;
-    let (operator, mut worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [operator, mut worker, witness]) = probe_sessions().await;
     let id = publish_acts(&witness, 1).await[0];
     let held = lease(&worker, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
@@ -495,8 +483,7 @@ async fn i7_a_requeue_that_waited_for_a_finalize_leaves_the_event_in_the_log() {
 
 #[tokio::test]
 async fn i5_a_finalize_beside_a_cancel_waits_for_nothing_and_claims_nothing() {
-    let db = probe_database().await;
-    let (mut operator, worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [mut operator, worker, witness]) = probe_sessions().await;
     let id = publish_group(&witness, 1).await[0];
     let held = lease(&worker, 1).await[0];
     let transaction = operator.transaction().await.unwrap();
@@ -520,9 +507,7 @@ async fn i5_a_finalize_beside_a_cancel_waits_for_nothing_and_claims_nothing() {
 
 #[tokio::test]
 async fn a_publish_with_the_key_of_an_event_that_is_being_finalized_waits_and_is_a_new_event() {
-    let db = probe_database().await;
-    let (mut worker, publisher, witness) =
-        (db.client().await, db.client().await, db.client().await);
+    let (_db, [mut worker, publisher, witness]) = probe_sessions().await;
     let first = queue::publish(&witness, &act("x").dedup("d"))
         .await
         .unwrap();
@@ -542,8 +527,7 @@ async fn a_publish_with_the_key_of_an_event_that_is_being_finalized_waits_and_is
 
 #[tokio::test]
 async fn b10_a_publisher_that_gives_up_leaves_no_gap_that_its_group_waits_for() {
-    let db = probe_database().await;
-    let (mut one, two, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [mut one, two, witness]) = probe_sessions().await;
     let transaction = one.transaction().await.unwrap();
     queue::publish(&transaction, &act("given up").group("g"))
         .await
@@ -569,8 +553,7 @@ async fn abandoned(client: &Client) -> Lease {
 
 #[tokio::test]
 async fn i7_the_sweep_passes_over_what_is_being_finalized_or_requeued() {
-    let db = probe_database().await;
-    let (mut other, cleaner) = (db.client().await, db.client().await);
+    let (_db, [mut other, cleaner]) = probe_sessions().await;
     let held = abandoned(&cleaner).await;
     let transaction = other.transaction().await.unwrap();
     assert!(finalize(&transaction, held).await);
@@ -590,8 +573,7 @@ async fn i7_the_sweep_passes_over_what_is_being_finalized_or_requeued() {
 
 #[tokio::test]
 async fn i7_of_a_sweep_and_a_finalize_or_a_requeue_behind_it_one_ends_the_event() {
-    let db = probe_database().await;
-    let (mut cleaner, witness) = (db.client().await, db.client().await);
+    let (db, [mut cleaner, witness]) = probe_sessions().await;
     for requeues in [false, true] {
         let held = abandoned(&witness).await;
         let other = db.client().await;
@@ -679,8 +661,7 @@ const STOP_BATCH: &str = "
 #[tokio::test]
 async fn b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_key_ends_beside_it()
 {
-    let db = probe_database().await;
-    let (gatekeeper, publisher, worker) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [gatekeeper, publisher, worker]) = probe_sessions().await;
     let first = queue::publish(&worker, &act("first").dedup("d")).await;
     let held = lease(&worker, 1).await[0];
     assert_eq!(held.id, first.unwrap().id);

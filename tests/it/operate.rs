@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::cli::Cli;
 use crate::probe::{
     Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe, probe_database,
-    publish_acts,
+    probe_sessions, publish_acts,
 };
 use crate::support::{
     self, TestDb, contains, execute, has, lease_away, refused, rows, wait_for_a_lock, wait_until,
@@ -304,8 +304,7 @@ async fn i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit() {
 
 #[tokio::test]
 async fn i7_a_replay_that_waited_for_another_one_does_not_repeat_it_even_if_it_has_ended_since() {
-    let db = probe_database().await;
-    let (mut first, second, witness) = (db.client().await, db.client().await, db.client().await);
+    let (db, [mut first, second, witness]) = probe_sessions().await;
     let id = ended(&db, &witness, 1).await[0];
     let transaction = first.transaction().await.unwrap();
     by_ids(&[id]).on(&transaction).await.unwrap();
@@ -429,9 +428,7 @@ async fn b10_replays_join_the_end_of_their_group_in_the_order_of_the_originals()
 
 #[tokio::test]
 async fn b10_a_replay_waits_for_a_publish_to_its_group_that_is_not_committed_yet() {
-    let db = probe_database().await;
-    let (mut publisher, operator, witness) =
-        (db.client().await, db.client().await, db.client().await);
+    let (db, [mut publisher, operator, witness]) = probe_sessions().await;
     let id = publish(&witness, &act("x").group("g")).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let transaction = publisher.transaction().await.unwrap();
@@ -607,9 +604,7 @@ async fn a_replay_whose_deduplication_key_is_taken_is_skipped_and_reported() {
 
 #[tokio::test]
 async fn a_publish_that_takes_the_deduplication_key_at_the_last_moment_wins() {
-    let db = probe_database().await;
-    let (mut publisher, operator, witness) =
-        (db.client().await, db.client().await, db.client().await);
+    let (db, [mut publisher, operator, witness]) = probe_sessions().await;
     let id = publish(&witness, &act("x").dedup("d")).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let transaction = publisher.transaction().await.unwrap();
@@ -670,8 +665,7 @@ async fn a_replay_locks_no_more_groups_than_a_servers_lock_table_has_room_for() 
 
 #[tokio::test]
 async fn i7_a_log_row_that_another_session_is_deleting_neither_blocks_a_replay_nor_doubles_it() {
-    let db = probe_database().await;
-    let (mut cleaner, client) = (db.client().await, db.client().await);
+    let (db, [mut cleaner, client]) = probe_sessions().await;
     let id = ended(&db, &client, 1).await[0];
     let transaction = cleaner.transaction().await.unwrap();
     execute(&transaction, "DELETE FROM tidegate.event_log").await;
@@ -818,8 +812,7 @@ async fn d13_the_documented_statements_list_exactly_the_stuck_events() {
 #[tokio::test]
 async fn d14_the_documented_statement_requeues_with_a_right_on_the_view_alone_and_leaves_an_audit_row()
  {
-    let db = probe_database().await;
-    let (client, operator) = (db.client().await, db.client().await);
+    let (db, [client, operator]) = probe_sessions().await;
     let id = publish_acts(&client, 1).await[0];
     let role = format!("viewer_{}", Uuid::new_v4().simple());
     let rights = format!(
@@ -1116,8 +1109,7 @@ async fn i5_an_event_that_is_cancelled_or_skipped_while_it_is_handled_is_lost_to
 
 #[tokio::test]
 async fn i7_when_the_first_event_ends_at_the_last_moment_the_next_one_is_left_alone() {
-    let db = probe_database().await;
-    let (mut worker, operator, witness) = (db.client().await, db.client().await, db.client().await);
+    let (db, [mut worker, operator, witness]) = probe_sessions().await;
     let ids = blocked_group(&db, &witness).await;
     let transaction = worker.transaction().await.unwrap();
     let end = "DELETE FROM tidegate.event_queue WHERE id = $1";

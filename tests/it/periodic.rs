@@ -20,10 +20,10 @@ use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{
-    Act, Probe, ProbeApp, act, drain, live, number, options, probe, probe_database,
+    Act, Probe, ProbeApp, act, drain, live, number, options, probe, probe_sessions,
 };
 use crate::seal::{OLD, keys};
-use crate::support::{self, TestDb, contains, execute, has, rows, wait_until, words};
+use crate::support::{self, TestDb, column, contains, execute, has, rows, wait_until, words};
 
 /// A schedule of operators', made by SQL: `definition` are further arguments.
 async fn set(client: &Client, name: &str, definition: &str) {
@@ -50,8 +50,7 @@ async fn epoch(client: &Client, instant: &str) -> f64 {
 async fn slots(client: &Client) -> Vec<String> {
     let sql =
         "SELECT dedup_key FROM tidegate.event_queue WHERE correlation_id = dedup_key ORDER BY id";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 async fn text(client: &Client, sql: &str) -> String {
@@ -117,8 +116,7 @@ async fn a_slot_whose_event_has_ended_is_not_published_again() {
 
 #[tokio::test]
 async fn a_drain_that_is_killed_while_it_fires_leaves_the_slot_to_the_next_one() {
-    let db = probe_database().await;
-    let (client, mut killed) = (db.client().await, db.client().await);
+    let (_db, [client, mut killed]) = probe_sessions().await;
     set(&client, "hourly", "every => '1 hour'").await;
     since(&client, "hourly", HOUR_AGO).await;
     let due = due_schedules(&client, Probe::KINDS, (0, 100), None)
@@ -302,9 +300,7 @@ async fn ten_thousand_schedules_that_are_due_at_once_are_fired_by_one_drain() {
 
 #[tokio::test]
 async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
-    let db = probe_database().await;
-    let (client, mut holder, mut changer) =
-        (db.client().await, db.client().await, db.client().await);
+    let (db, [client, mut holder, mut changer]) = probe_sessions().await;
     set(
         &client,
         "a-held",
@@ -352,8 +348,7 @@ async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
 
 #[tokio::test]
 async fn a_step_that_has_waited_once_fires_no_further_schedule() {
-    let db = probe_database().await;
-    let (client, mut holder) = (db.client().await, db.client().await);
+    let (_db, [client, mut holder]) = probe_sessions().await;
     for name in ["waits", "free"] {
         set(&client, name, "every => '1 hour'").await;
     }

@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 
 use crate::cli::{Cli, Ran};
 use crate::probe::{Probe, ProbeApp, act, drain, logged, number, pair, probe, publish_acts};
-use crate::support::{TestDb, rows, words};
+use crate::support::{TestDb, column, rows, words};
 
 async fn declare(db: &TestDb, policies: &[(&str, Policy)]) -> Result<(), tidegate::Error> {
     let database = db.database();
@@ -36,8 +36,7 @@ async fn told(db: &TestDb) -> Value {
 
 async fn attempts(client: &Client) -> Vec<i32> {
     let sql = "SELECT max_attempts FROM tidegate.event_queue ORDER BY id";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 #[tokio::test]

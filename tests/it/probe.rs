@@ -135,6 +135,16 @@ pub async fn probe() -> (TestDb, Client) {
     support::opened_for::<Probe>().await
 }
 
+/// A database that knows the probe's kinds, with this many connections to it.
+pub async fn probe_sessions<const N: usize>() -> (TestDb, [Client; N]) {
+    let db = probe_database().await;
+    let mut clients = Vec::new();
+    for _ in 0..N {
+        clients.push(db.client().await);
+    }
+    (db, clients.try_into().unwrap())
+}
+
 /// An `act` event of this name.
 pub fn act(name: &str) -> NewEvent {
     NewEvent::of(&Probe::Act(Act {

@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{ProbeApp, act, drain, number, probe, probe_database};
-use crate::support::TestDb;
+use crate::probe::{ProbeApp, act, drain, number, probe, probe_sessions};
+use crate::support::{TestDb, column};
 
 /// Only a hang is longer.
 const LONG: Duration = Duration::from_mins(1);
@@ -73,8 +73,7 @@ async fn drained(db: &TestDb, app: &Arc<ProbeApp>) -> DrainReport {
 /// Returns the ids of the events about which a handler reports progress.
 async fn reporting(client: &Client) -> Vec<i64> {
     let sql = "SELECT id FROM tidegate.at_work ORDER BY id";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 #[tokio::test]
@@ -135,8 +134,7 @@ async fn a_handler_that_lost_its_event_learns_it_when_it_reports_progress() {
 
 #[tokio::test]
 async fn who_has_the_events_row_locked_keeps_no_handler_from_telling_its_progress() {
-    let db = probe_database().await;
-    let (client, other) = (db.client().await, db.client().await);
+    let (db, [client, other]) = probe_sessions().await;
     queue::publish(&client, &act("a")).await.unwrap();
     let steps = Steps::new();
     steps.go_on.add_permits(1);

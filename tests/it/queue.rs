@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::probe::{
     act, completion_of, disorder, expire_leases, lease_request, live, logged, number, probe,
-    probe_database, publish_acts, retry_of, start_leases, sweep,
+    probe_sessions, publish_acts, retry_of, start_leases, sweep,
 };
 use crate::support::{self, Finalized, execute, lease_away, refused, rows};
 
@@ -272,8 +272,7 @@ async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
 #[tokio::test]
 async fn a_transaction_that_publishes_to_thousands_of_groups_leaves_the_server_its_locks() {
     const GROUPS: i64 = 20_000;
-    let db = probe_database().await;
-    let (bulk, neighbour) = (db.client().await, db.client().await);
+    let (_db, [bulk, neighbour]) = probe_sessions().await;
     bulk.batch_execute("BEGIN").await.unwrap();
     let publish = "SELECT count(*) FROM generate_series(1, 20) AS batch, LATERAL (
                    SELECT jsonb_agg(jsonb_build_object('kind', 'act', 'group_key', format('%s of %s', n, batch))) AS events
@@ -504,8 +503,7 @@ async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
 
 #[tokio::test]
 async fn twins_published_at_once_become_one_event() {
-    let db = probe_database().await;
-    let (mut one, two) = (db.client().await, db.client().await);
+    let (_db, [mut one, two]) = probe_sessions().await;
     let transaction = one.transaction().await.unwrap();
     let first = queue::publish(&transaction, &act("a").dedup("key"))
         .await
@@ -580,8 +578,7 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
 
 #[tokio::test]
 async fn c2_d6_a_row_that_another_transaction_has_locked_is_skipped_without_waiting() {
-    let db = probe_database().await;
-    let (mut holder, client) = (db.client().await, db.client().await);
+    let (_db, [mut holder, client]) = probe_sessions().await;
     let published = publish_acts(&client, 3).await;
     let transaction = holder.transaction().await.unwrap();
     transaction
@@ -702,8 +699,7 @@ async fn c8_c9_d5_finalize_tells_completed_from_errors_and_does_nothing_the_seco
 
 #[tokio::test]
 async fn c9_two_finalizers_at_once_leave_one_row_in_the_log() {
-    let db = probe_database().await;
-    let (one, two) = (db.client().await, db.client().await);
+    let (_db, [one, two]) = probe_sessions().await;
     for _ in 0..20 {
         publish_acts(&one, 1).await;
         let lease = lease(&one, 1).await[0].lease;
@@ -915,8 +911,7 @@ async fn a_drain_may_lease_on_behind_what_it_holds_itself_and_nobody_else_may() 
 
 #[tokio::test]
 async fn two_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock() {
-    let db = probe_database().await;
-    let (one, two) = (db.client().await, db.client().await);
+    let (_db, [one, two]) = probe_sessions().await;
     let forward: Vec<NewEvent> = (0..50).map(|n| act("x").group(format!("g{n}"))).collect();
     let backward: Vec<NewEvent> = forward.iter().rev().cloned().collect();
     for _ in 0..10 {

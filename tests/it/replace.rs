@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use crate::probe::{
     ProbeApp, act, disorder, drain, expire_leases, lease_request, live, number, options, probe,
-    probe_database, sweep,
+    probe_sessions, sweep,
 };
 use crate::support::{TestDb, contains, wait_until};
 
@@ -80,8 +80,7 @@ async fn by_default_and_for_keep_the_first_one_is_kept() {
 
 #[tokio::test]
 async fn a_leased_event_is_kept_and_its_end_does_not_wait_for_the_publisher() {
-    let db = probe_database().await;
-    let (mut producer, client) = (db.client().await, db.client().await);
+    let (_db, [mut producer, client]) = probe_sessions().await;
     let id = first(&client, keyed("old")).await;
     let request = lease_request();
     queue::lease(&client, &request).await.unwrap();
@@ -98,8 +97,7 @@ async fn a_leased_event_is_kept_and_its_end_does_not_wait_for_the_publisher() {
 
 #[tokio::test]
 async fn one_that_is_leased_while_a_replacement_waits_for_it_is_kept_and_free_of_locks() {
-    let db = probe_database().await;
-    let (mut worker, mut producer) = (db.client().await, db.client().await);
+    let (db, [mut worker, mut producer]) = probe_sessions().await;
     let witness = db.client().await;
     first(&witness, keyed("old")).await;
     let leasing = worker.transaction().await.unwrap();
@@ -197,8 +195,7 @@ async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
 
 #[tokio::test]
 async fn an_event_that_ends_while_a_replacement_waits_for_it_makes_room_for_a_new_one() {
-    let db = probe_database().await;
-    let (mut operator, producer) = (db.client().await, db.client().await);
+    let (db, [mut operator, producer]) = probe_sessions().await;
     let witness = db.client().await;
     let id = first(&witness, keyed("old")).await;
     let cancelling = operator.transaction().await.unwrap();

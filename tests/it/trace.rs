@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use crate::cli::Cli;
 use crate::probe::{ProbeApp, act, drain, options, probe};
 use crate::services::Services;
-use crate::support::{self, TestDb, publish_letters, words};
+use crate::support::{self, TestDb, column, publish_letters, words};
 
 const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -43,8 +43,7 @@ fn relaying() -> (Arc<ProbeApp>, Seen) {
 
 async fn stored(client: &Client, table: &str) -> Vec<Option<String>> {
     let sql = format!("SELECT traceparent FROM tidegate.{table} ORDER BY id");
-    let rows = client.query(&sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, &sql).await
 }
 
 #[tokio::test]

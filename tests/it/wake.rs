@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::probe::{ProbeApp, act, live, number, probe, probe_database, slot_of};
+use crate::probe::{ProbeApp, act, live, number, probe, probe_sessions, slot_of};
 use crate::support::execute;
 
 async fn take(client: &Client, worker: Uuid) -> Taken {
@@ -36,8 +36,7 @@ async fn later(client: &Client) {
 
 #[tokio::test]
 async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
-    let db = probe_database().await;
-    let (client, other) = (db.client().await, db.client().await);
+    let (_db, [client, other]) = probe_sessions().await;
     assert!(should_wake(&client).await);
     assert!(!should_wake(&other).await, "another one does already");
     later(&client).await;

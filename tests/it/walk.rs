@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 
 use crate::probe::{
     ProbeApp, act, disorder, drain, lease_request, live, number, options, probe, probe_database,
-    publish,
+    probe_sessions, publish,
 };
 
 /// Between a group's first event and its second; each in a group of its own, so that every lease has groups
@@ -243,8 +243,7 @@ async fn a_walk_is_clear_up_to_what_it_had_to_leave_behind() {
 
 #[tokio::test]
 async fn a_walk_knows_which_transactions_had_ended_when_it_began_and_how_old_leases_are() {
-    let db = probe_database().await;
-    let (client, writer) = (db.client().await, db.client().await);
+    let (_db, [client, writer]) = probe_sessions().await;
     let under_way = "SELECT pg_current_xact_id()::text::bigint";
     writer.batch_execute("BEGIN").await.unwrap();
     let under_way = number(&writer, under_way).await;

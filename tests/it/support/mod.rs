@@ -35,6 +35,7 @@ use serde_json::Value;
 use tidegate::queue::Statement;
 use tidegate::{admin, queue};
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::FromSqlOwned;
 use tokio_postgres::{Client, GenericClient};
 
 use crate::probe::number;
@@ -81,6 +82,12 @@ pub fn has(object: &Value, fields: &Value) {
 pub async fn execute(client: &(impl GenericClient + Sync), sql: &str) {
     let done = client.batch_execute(sql).await;
     done.unwrap_or_else(|error| panic!("{error}: {sql}"));
+}
+
+/// Returns the first column of a statement's rows.
+pub async fn column<T: FromSqlOwned>(client: &Client, sql: &str) -> Vec<T> {
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
 }
 
 /// Checks that a statement is refused for its arguments, with a message that begins like this.
