@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
+.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -121,14 +121,11 @@ coldstart: tools ## measure the cold start of the packaged function, stage by st
 bench-peers: tools ## compare the queue with other Postgres queues; PEERS="pgmq pg-boss" runs some, QUICK=1 runs a tenth
 	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
 
-cost: tools ## compute what a million events cost, compared with SQS and Lambda and with a permanent worker
-	@python3 scripts/cost_model.py
-
 torture: tools ## inject faults and check every guarantee; DURATION=8h sets the length, SEED=7 repeats a run, POSTGRES=18 the version
 	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py
 
-mutants: tools ## remove one guard at a time from a copy and check that a test fails; MUTANTS="finalize" runs some, LAYERS=1 shows which layers notice each
-	@python3 scripts/mutants.py $(if $(LAYERS),--layers) $(MUTANTS)
+mutants: tools ## remove one guard at a time from a copy and check that a test fails; MUTANTS="finalize" runs some
+	@python3 scripts/mutants.py $(MUTANTS)
 
 deny: tools ## check the licences, sources, duplicates and known vulnerabilities of the dependencies against deny.toml
 	@python3 scripts/release.py deny

@@ -16,9 +16,9 @@ import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import local
@@ -97,39 +97,17 @@ def python():
     return [sys.executable, str(RUNNERS / "procrastinate" / "run.py")]
 
 
-GRAPHILE_LEFT = "SELECT count(*) FROM graphile_worker._private_jobs"
-PEERS = [
-    Peer("tidegate", "this", tidegate,
-         "SELECT {count} - count(*) + (SELECT count(*) FROM tidegate.event_queue) FROM tidegate.event_log"
-         " WHERE status = 'COMPLETED'",
-         {"default": FULL}, ("yes, a row in the log", "yes", "yes", "yes")),
-    Peer("pgmq", "1.13.0 (crate 0.34.0-alpha.7)", crate("pgmq"),
-         "SELECT {count} - count(*) + (SELECT count(*) FROM pgmq.q_noop) FROM pgmq.a_noop",
-         {"best": FULL, "default": 2_000}, ("yes, a row in the archive", "no", "by read_grouped", "counted, no limit")),
-    Peer("graphile-worker", "0.18.0 (npm)", javascript("graphile-worker"), GRAPHILE_LEFT,
-         {"best": FULL, "default": 2_000}, ("no, the job is deleted", "no", "yes, named queues", "yes")),
-    Peer("graphile_worker", "0.14.1 (crate)", crate("graphile-worker"), GRAPHILE_LEFT,
-         {"best": FULL, "default": 10}, ("no, the job is deleted", "no", "yes, named queues", "yes")),
-    Peer("awa", "0.6.9 (crate)", crate("awa"),
-         "SELECT {count} - count(*) FROM awa.terminal_jobs WHERE queue = 'noop' AND state = 'completed'",
-         {"best": FULL, "default": 20_000}, ("yes, in batches", "yes", "yes, ordering keys", "yes")),
-    Peer("apalis-postgres", "1.0.0 (crate)", crate("apalis-postgres"),
-         "SELECT {count} - count(*) FROM apalis.jobs WHERE status = 'Done'",
-         {"best": FULL, "default": 20_000}, ("yes, the job's state", "by the worker's name", "no", "yes")),
-    Peer("sqlxmq", "0.6.0 (crate)", crate("sqlxmq"), "SELECT count(*) FROM mq_payloads",
-         {"best": 10_000, "default": 4_000}, ("no, the job is deleted", "no", "yes, if asked for", "yes")),
-    Peer("underway", "0.2.0 (crate)", crate("underway"),
-         "SELECT {count} - count(*) FROM underway.task WHERE state = 'succeeded'",
-         {"best": 2_000, "default": 2_000}, ("yes, task and attempt", "by an advisory lock", "no", "yes")),
-    Peer("fang", "0.11.0 (crate)", crate("fang"), "SELECT count(*) FROM fang_tasks",
-         {"default": 2_000}, ("no, the job is deleted", "no", "no", "of failures")),
-    Peer("pg-boss", "12.35.0 (npm)", javascript("pg-boss"),
-         "SELECT {count} - count(*) FROM pgboss.job WHERE name = 'noop' AND state = 'completed'",
-         {"best": FULL, "default": 4}, ("yes, the job's state", "only if asked for", "by a queue policy", "yes")),
-    Peer("procrastinate", "3.10.0 (PyPI)", python,
-         "SELECT {count} - count(*) FROM procrastinate_jobs WHERE status = 'succeeded'",
-         {"best": 2_000, "default": 1_000}, ("yes, state and events", "no", "yes, locks", "yes")),
-]
+RUNNER = {"tidegate": tidegate, "crate": crate, "javascript": javascript, "python": python}
+
+
+def peers():
+    """Returns the queues of benches/peers/peers.toml."""
+    for told in tomllib.loads((RUNNERS / "peers.toml").read_text())["peer"]:
+        runner, *name = told.pop("runner").split()
+        yield Peer(command=RUNNER[runner](*name) if name else RUNNER[runner], **told)
+
+
+PEERS = list(peers())
 
 
 class Ground:
@@ -247,24 +225,11 @@ def rows(peers, found):
 
 
 def markdown(table, head, skipped):
-    """Formats the table with aligned columns, so that it is readable in a terminal too."""
-    table = [COLUMNS, *table]
-    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in table]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    lines = ["| " + " | ".join(row) + " |" for row in [COLUMNS, ["---"] * len(COLUMNS), *table]]
     lines += ["", f"{head['date']}, Postgres {head['postgres']}, {head['processor']}, {head['cores']} cores,"
                   f" {head['rounds']} rounds; medians, least and greatest in brackets. * from fewer jobs."]
     lines += [f"Left out: {name}: {why}." for name, why in skipped.items()]
     return "\n".join(lines) + "\n"
-
-
-def processor():
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()
 
 
 def installed(wanted):
@@ -288,10 +253,8 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default: 3)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs, for trying the script")
     given = parser.parse_args()
-    unknown = [name for name in given.peers if name not in names]
-    if unknown or given.rounds < 1:
-        parser.error(f"peers: must be of {', '.join(names)}, got {', '.join(unknown)}" if unknown
-                     else f"--rounds: must be 1 or more, got {given.rounds}")
+    if not set(given.peers) <= set(names):
+        parser.error(f"peers: must be of {', '.join(names)}, got {', '.join(given.peers)}")
     return given
 
 
@@ -306,7 +269,7 @@ def main():
     with local.postgres() as started:
         ground = Ground(started["DATABASE_URL"])
         head = {"date": date.today().isoformat(), "postgres": ground.value("SHOW server_version").split()[0],
-                "processor": processor(), "cores": os.cpu_count(), "rounds": given.rounds,
+                "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "rounds": given.rounds,
                 "load_before": os.getloadavg()[0]}
         began = time.monotonic()
         found, failed = measure(ground, usable, given.rounds, 10 if given.quick else 1)

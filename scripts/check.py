@@ -5,8 +5,8 @@ No circles: modules of a crate, and those of each folder in it, do not import ea
 directly under a folder, including everything in them. Only `crate::` and `super::` paths count, except in tests. A crate's lib.rs or
 main.rs and a folder's mod.rs may name everything, because they are the entry points.
 
-Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. No id is made up, no page names a test
-that does not exist, and no comment cites a decision by number, because decisions have no numbers.
+Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. No id is made up, and no page names a
+test that does not exist.
 
 `cost`: the library costs a program that uses it without features so many crates and public names at most. Raise a limit only on
 purpose.
@@ -14,7 +14,6 @@ purpose.
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -37,7 +36,6 @@ CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
 # The pages that name tests, such as `roles::what_people_type_…`.
 NAMING = [ROOT / "docs" / name for name in ("threats.md", "reliability.md")]
 NAMED = re.compile(r"`(?:[a-z/_]+::)?([a-z0-9]+(?:_[a-z0-9]+){3,})`")
-DECISION = re.compile(r"\bdecisions? \d+")
 # Requirements that are proven by something else than a test with that name.
 OTHERWISE = {
     "E6": "`compile_fail` in `dispatch.rs`",
@@ -61,9 +59,7 @@ def main():
         case _:
             print(f"usage: {sys.argv[0]} [cost | requirements write]", file=sys.stderr)
             return 2
-    for line in wrong:
-        print(line, file=sys.stderr)
-    return int(bool(wrong))
+    return local.verdict(wrong, "nothing is wrong that no compiler notices")
 
 
 def code_of(file):
@@ -138,7 +134,7 @@ def requirements():
     wrong += [f"{name}: `python3 scripts/check.py requirements write` names other tests" for name, told in rows.items()
               if told != proof(name, tests)]
     print(f"{len(rows)} requirements with their proofs")
-    return wrong + decisions() + named()
+    return wrong + named()
 
 
 def proofs():
@@ -153,14 +149,6 @@ def proofs():
         for names in CITED.findall(text):
             cited.update(names.split(", "))
     return tests, cited
-
-
-def decisions():
-    """Returns lines that cite a decision by its number."""
-    files = sorted(file for source in SOURCES for ending in ("rs", "sql") for file in (ROOT / source).rglob(f"*.{ending}"))
-    lines = [(file, n, line) for file in files for n, line in enumerate(file.read_text().splitlines(), 1)]
-    return [f"{file.relative_to(ROOT)}:{n}: a decision has no number: say what was decided" for file, n, line in lines
-            if DECISION.search(line)]
 
 
 def named():
@@ -196,18 +184,15 @@ def cost():
 def crates(*options):
     """Returns the crates that the library is linked with."""
     command = ["cargo", "tree", "--locked", "--package", "tidegate", "--edges", "normal", "--prefix", "none", "--format", "{p}"]
-    told = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
-    if told.returncode != 0:
-        raise local.Failed(1)
-    return {tuple(line.split()[:2]) for line in told.stdout.splitlines() if line} - {("tidegate", "v0.1.0")}
+    told = local.output([*command, *options])
+    return {tuple(line.split()[:2]) for line in told.splitlines() if line} - {("tidegate", "v0.1.0")}
 
 
 def names():
     """Returns the names in the library's documentation."""
     target = Path("target/cost")
     command = ["cargo", "doc", "--locked", "--quiet", "--no-deps", "--package", "tidegate", "--target-dir", str(target)]
-    if subprocess.run(command, env={**os.environ, "RUSTDOCFLAGS": "-D warnings"}).returncode != 0:
-        raise local.Failed(1)
+    local.ran(command, env={**os.environ, "RUSTDOCFLAGS": "-D warnings"})
     return len(LISTED.findall((target / "doc" / "tidegate" / "all.html").read_text()))
 
 

@@ -12,7 +12,6 @@ import shutil
 import socket
 import ssl
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,6 @@ def main():
     parser.add_argument("--runs", type=int, default=21)
     parser.add_argument("--share", type=float, default=0.15, help="of one core, for the runs under a quota; 0: none")
     parser.add_argument("--traces", action="store_true", help="also with traces sent to a collector over TLS")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args()
     program = arguments.program or _packaged()
     if not program.exists():
@@ -56,10 +54,7 @@ def main():
                 results[f"{arguments.share} of a core, the same sent"] = stage.measure(arguments.runs, stage.telemetry, quota)
         elif quota:
             print("no cgroup can be written to here: nothing is measured under a CPU quota", file=sys.stderr)
-    if arguments.json:
-        print(json.dumps({"size_bytes": program.stat().st_size, "medians": results}))
-    else:
-        _show(program, results)
+    _show(program, results)
 
 
 def _packaged():
@@ -88,9 +83,9 @@ class Stage:
         url = started.enter_context(local.postgres("--fast", "--tls", str(certificate), str(key)))["DATABASE_URL"]
         programs = local.build("--bin", "tidegate")
         migrate = {**local.environment(), "DATABASE_URL": url}
-        subprocess.run([programs / "tidegate", "migrate"], env=migrate, check=True, stdout=subprocess.DEVNULL)
+        local.output([programs / "tidegate", "migrate"], env=migrate)
         port = int(url.rsplit(":", 1)[1].split("/")[0])
-        _execute(port, f"CREATE ROLE cold LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
+        local.Database(url).run(f"CREATE ROLE cold LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
         secret = {"username": "cold", "password": PASSWORD, "host": "localhost", "dbname": "postgres",
                   "port": self._relay(port), "sslmode": "verify-full"}
         secrets = _serve(started, _secrets(self, json.dumps(secret)), (certificate, key))
@@ -257,31 +252,7 @@ def _certificates(folder):
 
 
 def _openssl(*arguments):
-    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Unavailable(f"openssl {arguments[0]}: {done.stderr.strip()}")
-
-
-def _execute(port, sql):
-    """Runs one statement as the owner of the cluster, who needs no password. Not every installation has psql."""
-    with socket.create_connection(("127.0.0.1", port)) as server:
-        startup = struct.pack("!i", 196608) + b"user\0postgres\0database\0postgres\0\0"
-        server.sendall(struct.pack("!i", len(startup) + 4) + startup)
-        _until_ready(server)
-        query = sql.encode() + b"\0"
-        server.sendall(b"Q" + struct.pack("!i", len(query) + 4) + query)
-        _until_ready(server)
-
-
-def _until_ready(server):
-    stream = server.makefile("rb")
-    while True:
-        kind, length = struct.unpack("!ci", stream.read(5))
-        body = stream.read(length - 4)
-        if kind == b"E":
-            raise Unavailable(f"Postgres: {body!r}")
-        if kind == b"Z":
-            return
+    local.quietly(["openssl", *arguments])
 
 
 def _peak_memory_mb(pid):
@@ -290,24 +261,17 @@ def _peak_memory_mb(pid):
 
 
 class Quota:
-    """A control group whose processes get a share of one core, with cgroup version 2 if possible, otherwise 1."""
+    """A control group, version 2, whose processes get a share of one core."""
 
     def __init__(self, share):
-        self.works = False
+        self.works, self.folder = False, CGROUPS / f"tidegate-coldstart-{os.getpid()}"
         period = 20_000  # as for small functions: many short pauses
-        limit = int(share * period)
-        for parent, files in ((CGROUPS, {"cpu.max": f"{limit} {period}"}),
-                              (CGROUPS / "cpu", {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(limit)})):
-            self.folder = parent / f"tidegate-coldstart-{os.getpid()}"
-            try:
-                self.folder.mkdir()
-                (self.folder / "cgroup.procs").read_text()  # a plain folder does not have this file
-                for name, value in files.items():
-                    (self.folder / name).write_text(value)
-                self.works = True
-                return
-            except OSError:
-                self._remove()
+        try:
+            self.folder.mkdir()
+            (self.folder / "cpu.max").write_text(f"{int(share * period)} {period}")
+            self.works = True
+        except OSError:
+            self._remove()
 
     def enter(self):
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))

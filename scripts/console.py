@@ -6,11 +6,12 @@ tests keys, renewal and pages without JavaScript. Waits are for what must come, 
 time. `--shots` writes the screenshots of docs/console.md.
 """
 
+import json
 import shutil
 import sys
 import tarfile
 from contextlib import ExitStack
-from urllib.parse import quote, urlparse
+from urllib.parse import urlparse
 
 import local
 import stages
@@ -18,52 +19,21 @@ import tools
 from tools import PROJECT
 
 PLAYWRIGHT = "playwright==1.65.2"
-DRIVER = "pg8000==1.31.6"
 AXE = "4.14.1"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SEED = PROJECT / "tests" / "console" / "seed.sql"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]
 PATIENCE_MS = 120_000
-HOSTILE_GROUP = '"><svg onload=window.hacked=1> / .. ?a=b&c#d'
-HOSTILE_KIND = "hostile <script>window.hacked=1</script>"
-PAGES = ["/", "/?span=day", "/events", "/events?status=FAILED", "/events/502", "/events/601", "/events/1062", "/groups",
-         "/groups/customer-904", f"/groups/{quote(HOSTILE_GROUP, safe='')}", "/kinds", "/kinds/invoice_sent", f"/kinds/{quote(HOSTILE_KIND, safe='')}",
-         "/dead", "/actions/replay?kind=invoice_sent&status=FAILED&since=1d",
-         "/events?kind=refund_requested", "/actions/cancel?kind=refund_requested", "/actions/reschedule?now=on&kind=refund_requested", "/actions/reschedule?kind=refund_requested",
-         "/actions/reschedule?kind=refund_requested&delay=1h", "/publish?kind=order_placed", "/actions", "/actions/note", "/actions/forget", "/doctor/run", "/services", "/schedules", "/leases", "/drains", "/retention", "/doctor",
-         "/audit", "/nowhere"]
+PAGES = sum(json.loads((PROJECT / "tests" / "console" / "pages.json").read_text()).values(), [])
 SHOTS = {"overview": "/", "event": "/events/502", "dead-letters": "/dead", "replay": "/actions/replay?kind=invoice_sent&status=FAILED&since=1d"}
-# A page, what is folded there (one of the same name inside of it), fields, what is said, what is true afterwards.
-ACTIONS = [
-    ("/events/1062", "Run again now", {}, "requeued 1 event", "SELECT NOT delayed FROM tidegate.event_queue WHERE id = 1062"),
-    ("/events/1020", "Reschedule", {"delay": "1h"}, "rescheduled", "SELECT delayed FROM tidegate.event_queue WHERE id = 1020"),
-    ("/events/1021", "Cancel", {}, "cancelled 1 event", "SELECT status = 'FAILED' FROM tidegate.event_log WHERE id = 1021"),
-    ("/events/17", "Replay", {}, "replayed 1 of 1 event", "SELECT count(*) = 1 FROM tidegate.event_queue WHERE replay_of = 17"),
-    ("/groups/customer-901", "Retry", {}, "runs at the next drain", "SELECT bool_and(NOT delayed) FROM tidegate.event_queue WHERE group_key = 'customer-901'"),
-    ("/groups/customer-902", "Skip", {}, "has ended as skipped", "SELECT count(*) = 1 FROM tidegate.event_queue WHERE group_key = 'customer-902' AND replay_of > 0"),
-    ("/groups/customer-903", "Cancel", {}, "has ended as cancelled", "SELECT count(*) = 3 FROM tidegate.event_queue WHERE group_key = 'customer-903'"),
-    ("/kinds/stock_counted", "Pause", {}, "is paused", "SELECT paused FROM tidegate.event_kind WHERE kind = 'stock_counted'"),
-    ("/kinds/newsletter", "Resume", {}, "is resumed", "SELECT NOT paused FROM tidegate.event_kind WHERE kind = 'newsletter'"),
-    ("/kinds/not_handled", "Retire", {}, "is retired", "SELECT count(*) = 0 FROM tidegate.event_kind WHERE kind = 'not_handled'"),
-    ("/kinds/invoice_sent", "Change the policy", {"attempts": "9"}, "max_attempts 9 an operator", "SELECT policy->>'max_attempts' = '9' FROM tidegate.event_kind WHERE kind = 'invoice_sent'"),
-    ("/kinds/invoice_sent", "Change the retention", {"completed": "3d"}, "retention of events that finish from now on", "SELECT retention_completed = '3 days' FROM tidegate.event_kind WHERE kind = 'invoice_sent'"),
-    ("/services", "Limit another service", {"name": "mint", "limit": "2"}, "mint: at most 2 at once", "SELECT max_running = 2 FROM tidegate.service WHERE service = 'mint'"),
-    ("/schedules", "Create or change a schedule", {"name": "hourly", "kind": "order_placed", "every": "1h", "payload": '{"a": 1}'}, "hourly is set", "SELECT count(*) = 1 FROM tidegate.schedule WHERE name = 'hourly'"),
-]
+# Each says a page, the row of a table there (or none), what is unfolded, fields, what is said, and what is true afterwards. The
+# integration tests send the same forms.
+ACTIONS = [action for action in json.loads((PROJECT / "tests" / "console" / "actions.json").read_text()) if "at" in action]
 # After everything else, because they change what is old.
 LAST = [
     ("/retention", "Clean up", {"dry_run": True}, "dry run: a cleanup would do this", "SELECT count(*) = 1 FROM tidegate.event_log WHERE id = 702"),
     ("/retention", "Clean up", {}, "rows deleted in batches 1", "SELECT count(*) = 0 FROM tidegate.event_log WHERE id = 702"),
-]
-# The same in a row of a table: the row that has this text.
-IN_ROWS = [
-    ("/services", "courier", "Resume", "courier is called again", "SELECT state = 'closed' FROM tidegate.service WHERE service = 'courier'"),
-    ("/services", "printer", "Pause", "printer is paused", "SELECT state = 'paused' FROM tidegate.service WHERE service = 'printer'"),
-    ("/schedules", "nightly-stock", "Run now", "is published as event", "SELECT count(*) = 1 FROM tidegate.event_queue WHERE payload->>'scope' = 'all'"),
-    ("/schedules", "nightly-stock", "Pause", "nightly-stock is paused", "SELECT paused FROM tidegate.schedule WHERE name = 'nightly-stock'"),
-    ("/schedules", "every-quarter", "Resume", "every-quarter is resumed", "SELECT NOT paused FROM tidegate.schedule WHERE name = 'every-quarter'"),
-    ("/schedules", "every-quarter", "Remove", "every-quarter is removed", "SELECT count(*) = 0 FROM tidegate.schedule WHERE name = 'every-quarter'"),
 ]
 CATCH = """window.refused = []; addEventListener("securitypolicyviolation", (event) =>
     window.refused.push(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`));"""
@@ -83,7 +53,7 @@ def main():
     with ExitStack() as started:
         environment = {**local.environment(), **started.enter_context(local.postgres("--fast")), "TIDEGATE_ACTOR": "ada"}
         local.step("The schema", [programs / "tidegate", "migrate"], environment)
-        database = Database(environment["DATABASE_URL"])
+        database = local.Database(environment["DATABASE_URL"])
         database.run(SEED.read_text())
         server = started.enter_context(Server(programs / "tidegate", environment, "console", "--allow", "act", "--instance", "staging",
                                               "--colour", "amber"))
@@ -96,7 +66,7 @@ class Needs:
 
     def __init__(self):
         self.browser, self.libraries = browser()
-        sys.path[:0] = [str(tools.install(package, dependencies=True)) for package in (PLAYWRIGHT, DRIVER)]
+        sys.path[:0] = [str(tools.install(PLAYWRIGHT, dependencies=True))]
         self.axe = axe()
 
 
@@ -132,21 +102,6 @@ class Server(local.Served):
     def ready(self):
         super().ready()
         self.link = self.says(r"open (\S+)")
-
-
-class Database:
-    """The console's, looked at past the console."""
-
-    def __init__(self, url):
-        import pg8000.native
-        place = urlparse(url)
-        self.connection = pg8000.native.Connection(place.username, host=place.hostname, port=place.port, database=place.path[1:])
-
-    def run(self, sql):
-        return self.connection.execute_simple(sql).rows
-
-    def holds(self, sql):
-        return self.run(sql)[0][0]
 
 
 class Found:
@@ -195,7 +150,20 @@ class Visit:
         wide, inner = self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         self.found.check(wide <= inner, f"{path}: {wide} px wide on a screen of {inner} px")
 
-    def act(self, label, fields, said, within=None, button=None):
+    def is_accessible(self, what, axe):
+        for details in self.page.locator("details").all()[:40]:
+            details.evaluate("one => { one.open = true; }")
+        self.page.evaluate(axe)
+        for serious in self.page.evaluate(SERIOUS):
+            self.found.check(False, f"{what}: {serious}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+    def act(self, label, fields, said, within=None):
         """Unfolds an action, fills in its form and sends it."""
         place = within or self.page.locator("#live")
         form = place.locator("details.act", has=self.page.locator(f"summary:text-is('{label}')")).first
@@ -210,7 +178,7 @@ class Visit:
                 field.fill(value)
         for field in form.locator("[name=reason]").all():
             field.fill("tried in a browser")
-        form.locator("button", has_text=button or label).last.click()
+        form.locator("button", has_text=label).last.click()
         self.says(said)
 
     def says(self, text):
@@ -225,68 +193,50 @@ def try_it(needs, server, database, shots):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=needs.browser, args=FLAGS, env={**needs.libraries} or None)
         state = signed_in(browser, server, found)
+
+        def open_visit(**how):
+            return Visit(browser, server, found, state, **how)
         if shots:
-            return take_shots(browser, server, found, state, database)
-        look_at_everything(browser, server, found, state, needs.axe)
-        zoom(browser, server, found, state)
-        press_keys(browser, server, found, state)
-        renew(browser, server, found, state, database)
-        act(browser, server, found, state, database)
-        replay_many(browser, server, found, state, database)
-        change_many(browser, server, found, state, database)
-        without_scripts(browser, server, found, state, database)
-        maintain(browser, server, found, state, database)
+            return take_shots(open_visit, database)
+        look_at_everything(open_visit, needs.axe)
+        for tried in (press_keys, renew, act, replay_many, change_many, without_scripts, maintain):
+            print(tried.__doc__, flush=True)
+            with open_visit(scripts=tried != without_scripts) as visit:
+                tried(visit, database)
         browser.close()
-    print(f"{len(found.wrong)} things are wrong" if found.wrong else "everything is well")
-    return int(bool(found.wrong))
+    return local.verdict(found.wrong, "everything is well")
 
 
 def signed_in(browser, server, found):
-    visit = Visit(browser, server, found)
-    visit.page.goto(server.link)
-    found.check(visit.page.url.rstrip("/") == server.url, f"the link leads to {visit.page.url}")
-    state = visit.context.storage_state()
-    visit.context.close()
-    return state
+    with Visit(browser, server, found) as visit:
+        visit.page.goto(server.link)
+        found.check(visit.page.url.rstrip("/") == server.url, f"the link leads to {visit.page.url}")
+        return visit.context.storage_state()
 
 
-def look_at_everything(browser, server, found, state, axe):
-    for scheme in ("light", "dark"):
-        for width in (360, 1280):
-            print(f"every page, {scheme}, {width} px", flush=True)
-            visit = Visit(browser, server, found, state, color_scheme=scheme, viewport={"width": width, "height": 800}, reduced_motion="reduce")
+def look_at_everything(open_visit, axe):
+    for scheme, width, scale in (("light", 360, 1), ("light", 1280, 1), ("dark", 360, 1), ("dark", 1280, 1), ("light", 640, 2)):
+        print(f"every page, {scheme}, {width} px, at {scale}00 %", flush=True)
+        with open_visit(color_scheme=scheme, viewport={"width": width, "height": 800 // scale}, device_scale_factor=scale,
+                        reduced_motion="reduce") as visit:
             for path in PAGES:
                 visit.go(path)
                 visit.is_narrow_enough(path)
-                for details in visit.page.locator("details").all()[:40]:
-                    details.evaluate("one => { one.open = true; }")
-                visit.page.evaluate(axe)
-                for serious in visit.page.evaluate(SERIOUS):
-                    found.check(False, f"{path}, {scheme}, {width} px: {serious}")
-            visit.context.close()
+                if scale == 1:
+                    visit.is_accessible(f"{path}, {scheme}, {width} px", axe)
 
 
-def zoom(browser, server, found, state):
-    print("every page at 200 %", flush=True)
-    visit = Visit(browser, server, found, state, viewport={"width": 640, "height": 400}, device_scale_factor=2)
-    for path in PAGES:
-        visit.go(path)
-        visit.is_narrow_enough(path)
-    visit.context.close()
-
-
-def press_keys(browser, server, found, state):
-    print("keys", flush=True)
-    visit = Visit(browser, server, found, state)
+def press_keys(visit, database):
+    """keys"""
     page = visit.page
     visit.go("/events")
     page.keyboard.press("/")
-    found.check(page.evaluate("document.activeElement.matches('form.filters input')"), "/ must lead to the filter")
+    visit.found.check(page.evaluate("document.activeElement.matches('form.filters input')"), "/ must lead to the filter")
     page.evaluate("document.activeElement.blur()")
     for key in "jjk":
         page.keyboard.press(key)
     first = page.locator("tr.go").first.locator("a").first
-    found.check(first.evaluate("one => one === document.activeElement"), "j, j and k must lead to the first row")
+    visit.found.check(first.evaluate("one => one === document.activeElement"), "j, j and k must lead to the first row")
     wanted = first.get_attribute("href")
     page.keyboard.press("o")
     page.wait_for_url(f"**{wanted}")
@@ -295,14 +245,12 @@ def press_keys(browser, server, found, state):
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog[open]", state="hidden")
     page.go_back()
-    found.check(urlparse(page.url).path == "/events", "back must lead back")
+    visit.found.check(urlparse(page.url).path == "/events", "back must lead back")
     page.locator("body").press("Tab")
-    visit.context.close()
 
 
-def renew(browser, server, found, state, database):
-    print("what renews itself", flush=True)
-    visit = Visit(browser, server, found, state)
+def renew(visit, database):
+    """what renews itself"""
     page, parts = visit.page, []
     page.clock.install()
     page.on("request", lambda request: parts.append(request.url) if "hx-request" in request.headers else None)
@@ -310,31 +258,27 @@ def renew(browser, server, found, state, database):
     database.run("INSERT INTO tidegate.event_kind (kind) VALUES ('just_made')")
     page.clock.run_for(5100)
     page.wait_for_selector("text=just_made")
-    found.check(len(parts) == 1, f"one request renews a page, {len(parts)} did")
+    visit.found.check(len(parts) == 1, f"one request renews a page, {len(parts)} did")
     page.locator("#pulse").click()
     page.clock.run_for(60_000)
-    found.check(len(parts) == 1, "a page that is paused asks for nothing")
+    visit.found.check(len(parts) == 1, "a page that is paused asks for nothing")
     page.locator("#pulse").click()
     page.clock.fast_forward(16 * 60 * 1000)
     asked = len(parts)
     page.clock.run_for(60_000)
-    found.check(len(parts) == asked, "a page that nobody touches asks for nothing after a quarter of an hour")
+    visit.found.check(len(parts) == asked, "a page that nobody touches asks for nothing after a quarter of an hour")
     database.run("DELETE FROM tidegate.event_kind WHERE kind = 'just_made'")
-    visit.context.close()
 
 
-def act(browser, server, found, state, database):
-    print("every action by a click", flush=True)
-    visit = Visit(browser, server, found, state)
-    for path, label, fields, said, holds, *button in ACTIONS:
-        visit.go(path)
-        visit.act(label, fields, said, button=button[0] if button else None)
-        found.check(database.holds(holds), f"{path}: {label}: {holds}")
-    for path, name, label, said, holds in IN_ROWS:
-        visit.go(path)
-        row = visit.page.locator("tbody tr", has=visit.page.get_by_role("rowheader", name=name, exact=True))
-        visit.act(label, {}, said, within=row)
-        found.check(database.holds(holds), f"{path}: {name}: {label}: {holds}")
+def act(visit, database):
+    """every action by a click"""
+    for action in ACTIONS:
+        visit.go(action["at"])
+        row = None
+        if "row" in action:
+            row = visit.page.locator("tbody tr", has=visit.page.get_by_role("rowheader", name=action["row"], exact=True))
+        visit.act(action["press"], action.get("type", {}), action["said"], within=row)
+        visit.found.check(database.holds(action["holds"]), f"{action['at']}: {action['press']}: {action['holds']}")
     visit.go("/events?correlation=order-9025")
     visit.page.locator(".pick").first.check()
     visit.page.locator("details.act summary", has_text="Act on the selected").click()
@@ -342,13 +286,11 @@ def act(browser, server, found, state, database):
     visit.page.get_by_role("button", name="Cancel").click()
     visit.says("cancelled 1 event")
     actors = database.run("SELECT DISTINCT actor FROM tidegate.audit WHERE reason = 'tried in a browser'")
-    found.check(actors == [["ada"]], f"the audit names {actors}")
-    visit.context.close()
+    visit.found.check(actors == [["ada"]], f"the audit names {actors}")
 
 
-def replay_many(browser, server, found, state, database):
-    print("a replay of many", flush=True)
-    visit = Visit(browser, server, found, state)
+def replay_many(visit, database):
+    """a replay of many"""
     page = visit.page
     visit.go("/dead")
     row = page.locator("tbody tr", has_text="invoice_sent").filter(has_text="timeout").first
@@ -356,22 +298,17 @@ def replay_many(browser, server, found, state, database):
     page.wait_for_selector("section.confirm")
     database.run("""INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
         VALUES (701, 'invoice_sent', 'FAILED', 5, 5, '[{"code": "timeout"}]', now(), now(), now() + interval '9 days')""")
-    page.locator("section.confirm [name=reason]").fill("the printer has paper")
-    page.locator("section.confirm button").click()
+    confirm(page)
     page.wait_for_selector("text=Nothing was done")
     page.go_back()
     page.reload()
-    page.wait_for_selector("section.confirm")
-    page.locator("section.confirm [name=reason]").fill("the printer has paper")
-    page.locator("section.confirm button").click()
+    confirm(page)
     visit.says("replayed")
-    found.check(database.holds("SELECT count FROM tidegate.audit WHERE reason = 'the printer has paper' ORDER BY id DESC LIMIT 1") > 1, "nothing was replayed")
-    visit.context.close()
+    visit.found.check(database.holds("SELECT count FROM tidegate.audit WHERE action = 'replay' ORDER BY id DESC LIMIT 1") > 1, "nothing was replayed")
 
 
-def change_many(browser, server, found, state, database):
-    print("all events of a filter, a publish, and a person who is forgotten", flush=True)
-    visit = Visit(browser, server, found, state)
+def change_many(visit, database):
+    """all events of a filter, a publish, and a person who is forgotten"""
     page = visit.page
     visit.go("/events?kind=stock_counted")
     page.get_by_role("link", name="Start now all …").click()
@@ -381,7 +318,7 @@ def change_many(browser, server, found, state, database):
     page.get_by_role("link", name="Cancel all …").click()
     confirm(page)
     visit.says("cancelled")
-    found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE kind = 'stock_counted'"), "events of the filter are left")
+    visit.found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE kind = 'stock_counted'"), "events of the filter are left")
     visit.go("/events")
     page.get_by_role("link", name="Publish an event …").click()
     page.locator("section.publish [name=kind]").select_option("order_placed")
@@ -397,20 +334,17 @@ def change_many(browser, server, found, state, database):
     page.locator("section.confirm [name=typed]").fill("customer-tried")
     confirm(page)
     visit.says("forgotten: 1 event")
-    found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE group_key = 'customer-tried'"), "the person is still there")
-    visit.context.close()
+    visit.found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE group_key = 'customer-tried'"), "the person is still there")
 
 
-def maintain(browser, server, found, state, database):
-    print("a cleanup", flush=True)
-    visit = Visit(browser, server, found, state)
+def maintain(visit, database):
+    """a cleanup"""
     database.run("""INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
         VALUES (702, 'invoice_sent', 'COMPLETED', 1, 5, '[]', now(), now(), now() - interval '1 hour')""")
     for path, label, fields, said, holds in LAST:
         visit.go(path)
         visit.act(label, fields, said)
-        found.check(database.holds(holds), f"{path}: {label}: {holds}")
-    visit.context.close()
+        visit.found.check(database.holds(holds), f"{path}: {label}: {holds}")
 
 
 def confirm(page):
@@ -419,9 +353,8 @@ def confirm(page):
     page.locator("section.confirm button").click()
 
 
-def without_scripts(browser, server, found, state, database):
-    print("without scripts", flush=True)
-    visit = Visit(browser, server, found, state, scripts=False)
+def without_scripts(visit, database):
+    """without scripts"""
     page = visit.page
     visit.go("/events")
     page.locator("form.filters [name=kind]").fill("invoice_sent")
@@ -432,23 +365,21 @@ def without_scripts(browser, server, found, state, database):
     page.wait_for_url("**/events/*")
     visit.go("/kinds/parcel_shipped")
     visit.act("Pause", {}, "is paused")
-    found.check(database.holds("SELECT paused FROM tidegate.event_kind WHERE kind = 'parcel_shipped'"), "without scripts nothing was paused")
-    visit.context.close()
+    visit.found.check(database.holds("SELECT paused FROM tidegate.event_kind WHERE kind = 'parcel_shipped'"), "without scripts nothing was paused")
 
 
-def take_shots(browser, server, found, state, database):
+def take_shots(open_visit, database):
     database.run("DELETE FROM tidegate.event_log WHERE id = 601")
     folder = PROJECT / "docs" / "img"
     folder.mkdir(exist_ok=True)
     for scheme, names in (("light", SHOTS), ("dark", {"overview-dark": "/"})):
-        visit = Visit(browser, server, found, state, color_scheme=scheme, viewport={"width": 1180, "height": 860})
-        for name, path in names.items():
-            visit.go(path)
-            place = folder / f"console-{name}.png"
-            visit.page.screenshot(path=place)
-            print(f"{place.relative_to(PROJECT)}: {place.stat().st_size // 1000} kB")
-        visit.context.close()
-    return int(bool(found.wrong))
+        with open_visit(color_scheme=scheme, viewport={"width": 1180, "height": 860}) as visit:
+            for name, path in names.items():
+                visit.go(path)
+                place = folder / f"console-{name}.png"
+                visit.page.screenshot(path=place)
+                print(f"{place.relative_to(PROJECT)}: {place.stat().st_size // 1000} kB")
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ reports, metrics) and, for what has no golden file, with the sources.
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -52,6 +50,7 @@ CODE_PATTERNS = [re.compile(pattern) for pattern in (
     r'DecodeError::[^=;]*=>\s*"([a-z_]+)"',
 )]
 SQL_CODES = [re.compile(r"'code', '([a-z_]+)'"), re.compile(r"end_live\([^,]*\], '([a-z_]+)'")]
+FIRST, TICKED = "first column", r"`(\w+)`"
 ERRCODE = re.compile(r"ERRCODE = '(\w+)'")
 
 # A command in a page's code, up to a comment, a pipe or the next command.
@@ -62,20 +61,7 @@ OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
 
 
 def main():
-    if sys.argv[1:] == ["check"]:
-        return report(check(), f"{len(pages())} pages, no broken link")
-    if sys.argv[1:] == ["book"]:
-        return build()
-    print(f"usage: {sys.argv[0]} check|book", file=sys.stderr)
-    return 2
-
-
-def report(wrong, well):
-    for line in wrong:
-        print(line, file=sys.stderr)
-    if not wrong:
-        print(well)
-    return int(bool(wrong))
+    return local.chosen({"check": lambda: local.verdict(check(), f"{len(pages())} pages, no broken link"), "book": build})
 
 
 def check():
@@ -156,19 +142,47 @@ def folders(file):
 
 
 def reference():
-    looks = (settings, verbs, actions, codes, sqlstates, states, metrics, drain_report, alarms, checks, commands)
-    return [fault for look in looks for fault in look()]
+    """Compares each page with what there is, in both directions: a missing name, and one that is made up."""
+    drain_report = documented(r"drain\.(?:cost\.)?(\w+)\??:")
+    raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
+    alarms = set(re.findall(r"AlarmName: !Sub \$\{AWS::StackName\}-([a-z-]+)", (ROOT / "template.yaml").read_text()))
+    doctors = set(re.findall(r'of_(?:server|queue)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
+    shown = set(re.search(r"possible values: (PENDING[A-Z_, ]*)", golden("help.txt"))[1].split(", "))
+    sent = {json.loads(file.read_text()).get("action") for file in (ROOT / "events").glob("*.json")} - {None}
+    given, words = codes()
+    metrics = set(re.findall(r'^(?:emf "|prometheus )(\w+)', golden("metrics.txt"), re.MULTILINE))
+    # What there is, the page and its section, what is told of it, and of these, what could be made up.
+    rows = [
+        ("verb", helped().keys(), "reference/verbs.md", None, r"`([a-z-]+)`", FIRST),
+        ("action", sent, "reference/actions.md", None, r"`(\w+)`", FIRST),
+        ("code", given, "reference/errors.md", "Codes of events", FIRST, None),
+        ("SQLSTATE", raised, "reference/errors.md", "SQLSTATEs", r"`(\w+)`", r"`(TG\w+)`"),
+        ("state", shown, "reference/states.md", None, *[r"^\| `([A-Z_]+)` \| `event_"] * 2),
+        ("state", documented(r'services\.services\[\]\.state: "(\w+)"'), "reference/states.md", "States of a service", FIRST, FIRST),
+        ("stop reason", documented(r'drain\.stop_reason: "(\w+)"'), "reference/states.md", "Why a drain ended", FIRST, FIRST),
+        ("field", drain_report, "reference/metrics.md", "The report", r"`([a-z_]+)`", FIRST),
+        ("alarm", alarms, "guides/incident.md", "Alarms", *[r"^### ([a-z-]+)$"] * 2),
+        ("check", doctors, "guides/incident.md", "Findings of the doctor", *[r"^\| ((?!check )[a-z ]+) \|"] * 2),
+    ]
+    wrong = [f"docs/reference/errors.md: there is no code {name}" for name in sorted(told("reference/errors.md", "Codes of events", FIRST) - words)]
+    wrong += missing("reference/metrics.md", "metric", metrics - told("reference/metrics.md", None, TICKED) - told("metrics.md", None, TICKED))
+    for what, there, page, heading, named, made_up in rows:
+        wrong += missing(page, what, there - told(page, heading, named))
+        invented = told(page, heading, made_up) - there if made_up else set()
+        wrong += [f"docs/{page}: there is no {what} {name}" for name in sorted(invented)]
+    return wrong + settings() + commands()
 
 
 def settings():
     read, page = settings_read(), page_of("reference/settings.md")
     told = {name for other in SETTINGS for name in re.findall(r"`([A-Z][A-Z0-9_]+)[`=]", page_of(other))}
-    return missing("reference/settings.md", "setting", read - told) + made_up("reference/settings.md", "setting", set(OURS.findall(page)) - read)
+    wrong = missing("reference/settings.md", "setting", read - told)
+    return wrong + [f"docs/reference/settings.md: there is no setting {name}" for name in sorted(set(OURS.findall(page)) - read)]
 
 
 def settings_read():
     """Returns the variables that the programs read."""
-    return {name for file in rust(ROOT / "src", ROOT / "crates") if "tests" not in file.parts for name in SETTING.findall(code_of(file))}
+    return {name for file in rust(ROOT / "src", ROOT / "crates") if "tests" not in file.relative_to(ROOT).parts for name in SETTING.findall(code_of(file))}
 
 
 def golden(name):
@@ -188,23 +202,8 @@ def helped():
     return found
 
 
-def verbs():
-    page, there = page_of("reference/verbs.md"), helped().keys()
-    named = set(re.findall(r"`([a-z-]+)`", page))
-    return missing("reference/verbs.md", "verb", there - named) + \
-        made_up("reference/verbs.md", "verb", first_column(page) - there)
-
-
-def actions():
-    """events/ has an example of each."""
-    sent = [json.loads(file.read_text()) for file in (ROOT / "events").glob("*.json")]
-    there = {each["action"] for each in sent if "action" in each}
-    page = page_of("reference/actions.md")
-    return missing("reference/actions.md", "action", there - set(re.findall(r"`(\w+)`", page))) + \
-        made_up("reference/actions.md", "action", first_column(page) - there)
-
-
 def codes():
+    """Returns the codes that are given, and all words that could be one."""
     given, words = set(), set()
     for file in rust(LIBRARY, ROOT / "src"):
         text = code_of(file)
@@ -215,51 +214,7 @@ def codes():
         found = {code for pattern in SQL_CODES for code in pattern.findall(file.read_text())}
         given |= found
         words |= found
-    told = first_column(section(page_of("reference/errors.md"), "Codes of events"))
-    return missing("reference/errors.md", "code", given - told) + made_up("reference/errors.md", "code", told - words)
-
-
-def sqlstates():
-    raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
-    page = section(page_of("reference/errors.md"), "SQLSTATEs")
-    told = set(re.findall(r"`(\w+)`", page))
-    invented = {state for state in told if state.startswith("TG")} - raised
-    return missing("reference/errors.md", "SQLSTATE", raised - told) + made_up("reference/errors.md", "SQLSTATE", invented)
-
-
-def states():
-    page = page_of("reference/states.md")
-    shown = re.search(r"possible values: (PENDING[A-Z_, ]*)", golden("help.txt"))[1]
-    return compare("reference/states.md", "state", set(shown.split(", ")), set(re.findall(r"^\| `([A-Z_]+)` \| `event_", page, re.MULTILINE))) + \
-        compare("reference/states.md", "state of a service", documented(r'services\.services\[\]\.state: "(\w+)"'),
-                first_column(section(page, "States of a service"))) + \
-        compare("reference/states.md", "stop reason", documented(r'drain\.stop_reason: "(\w+)"'),
-                first_column(section(page, "Why a drain ended")))
-
-
-def metrics():
-    named = set(re.findall(r'^(?:emf "|prometheus )(\w+)', golden("metrics.txt"), re.MULTILINE))
-    pages = page_of("reference/metrics.md") + page_of("metrics.md")
-    return missing("reference/metrics.md", "metric", {name for name in named if f"`{name}`" not in pages})
-
-
-def drain_report():
-    """Compares the fields of a drain's report and of its `cost`."""
-    there, page = documented(r"drain\.(?:cost\.)?(\w+)\??:"), section(page_of("reference/metrics.md"), "The report")
-    return missing("reference/metrics.md", "field", there - set(re.findall(r"`([a-z_]+)`", page))) + \
-        made_up("reference/metrics.md", "field", first_column(page) - there)
-
-
-def alarms():
-    there = set(re.findall(r"AlarmName: !Sub \$\{AWS::StackName\}-([a-z-]+)", (ROOT / "template.yaml").read_text()))
-    told = set(re.findall(r"^### ([a-z-]+)$", section(page_of("guides/incident.md"), "Alarms"), re.MULTILINE))
-    return compare("guides/incident.md", "alarm", there, told)
-
-
-def checks():
-    there = set(re.findall(r'of_(?:server|queue)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
-    rows = re.findall(r"^\| ([a-z ]+) \|", section(page_of("guides/incident.md"), "Findings of the doctor"), re.MULTILINE)
-    return compare("guides/incident.md", "check of the doctor", there, set(rows) - {"check"})
+    return given, words
 
 
 def commands():
@@ -288,37 +243,25 @@ def section(page, heading):
     return found[1] if found else ""
 
 
-def first_column(page):
-    """Returns the words in backticks in the first cell of every row."""
-    cells = re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE)
-    return {word for cell in cells for word in re.findall(r"`([a-z_-]+)`", cell)}
-
-
-def compare(page, what, there, told):
-    return missing(page, what, there - told) + made_up(page, what, told - there)
+def told(page, heading, pattern):
+    """Returns what a page tells in a section or as a whole: by a pattern, or the words in backticks in the first cell of every row."""
+    text = section(page_of(page), heading) if heading else page_of(page)
+    if pattern != FIRST:
+        return set(re.findall(pattern, text, re.MULTILINE))
+    return {word for cell in re.findall(r"^\| ([^|]*) \|", text, re.MULTILINE) for word in re.findall(r"`([a-z_-]+)`", cell)}
 
 
 def missing(page, what, names):
     return [f"docs/{page}: the {what} {name} is missing" for name in sorted(names)]
 
 
-def made_up(page, what, names):
-    return [f"docs/{page}: there is no {what} {name}" for name in sorted(names)]
-
-
 def build():
-    wrong = check()
-    if wrong:
-        return report(wrong, "")
-    try:
-        [mdbook] = tools.crates(MDBOOK)
-    except tools.Unavailable as missing:
-        print(missing, file=sys.stderr)
+    if local.verdict(check(), "the pages are well") != 0:
         return 1
+    [mdbook] = tools.crates(MDBOOK)
     staged = stage()
     shutil.rmtree(BOOK, ignore_errors=True)
-    if subprocess.run([str(mdbook), "build", str(staged), "--dest-dir", str(BOOK)], env=local.environment()).returncode != 0:
-        return 1
+    local.ran([mdbook, "build", staged, "--dest-dir", BOOK], env=local.environment())
     print((BOOK / "index.html").relative_to(ROOT))
     return 0
 
@@ -348,4 +291,4 @@ def inside(page):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    local.run_script(main)

@@ -62,12 +62,8 @@ SPAN = re.compile(r"Trace ID +: (?P<trace>\w+)\n +Parent ID +: (?P<parent>\w*)\n
 
 
 def main():
-    works = {"api": api, "metrics": metrics, "collector": collector}
-    if len(sys.argv) != 2 or sys.argv[1] not in works:
-        print(f"usage: {sys.argv[0]} {'|'.join(works)}", file=sys.stderr)
-        return 2
     with ExitStack() as started:
-        return works[sys.argv[1]](started)
+        return local.chosen({"api": api, "metrics": metrics, "collector": collector}, started)
 
 
 def migrated(started):
@@ -115,10 +111,7 @@ def _key(tidegate, environment):
                "--reason", "make api", "--json"]
     for scope in ("jobs", "forms", "letters"):
         command += ["--scope", scope]
-    made = subprocess.run([str(part) for part in command], env=environment, stdout=subprocess.PIPE, text=True)
-    if made.returncode != 0:
-        raise local.Failed(1)
-    return json.loads(made.stdout)["key"]
+    return json.loads(local.output(command, env=environment))["key"]
 
 
 def _command(url, examples=EXAMPLES):
@@ -136,17 +129,9 @@ def _answer(url, path):
 
 def _run(folder, module):
     """Runs a module of an installed package in a folder of its own, because data it stores for its next run is not needed."""
-    command = [sys.executable, "-m", *[str(part) for part in module]]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        with tempfile.TemporaryDirectory() as room:
-            (Path(room) / "schemathesis.toml").write_text(EXCEPTIONS)
-            code = subprocess.run(command, cwd=room, env=environment, timeout=RUN_LIMIT_S).returncode
-    except subprocess.TimeoutExpired:
-        print(f"{module[0]}: not done within {RUN_LIMIT_S} s", file=sys.stderr)
-        code = 1
-    if code != 0:
-        raise local.Failed(1)
+    with tempfile.TemporaryDirectory() as room:
+        (Path(room) / "schemathesis.toml").write_text(EXCEPTIONS)
+        local.module(folder, ["-m", *module], cwd=room, timeout=RUN_LIMIT_S)
 
 
 def metrics(started):
@@ -185,10 +170,7 @@ def _scraped(url, accept):
 
 def _lint(promtool, what, text):
     """Lints, too: a metric without help, a counter without _total, and the like are errors."""
-    done = subprocess.run([promtool, "check", "metrics"], input=text, text=True, capture_output=True, timeout=ANSWER_LIMIT_S)
-    if done.returncode != 0:
-        print(f"{what}: promtool check metrics\n{done.stdout}{done.stderr}", file=sys.stderr)
-        raise local.Failed(1)
+    local.quietly([promtool, "check", "metrics"], input=text)
     print(f"promtool check metrics: {what}: {len(text.splitlines())} lines are well")
 
 
@@ -205,10 +187,7 @@ def _read_strictly(text):
     folder = tools.install(READER, dependencies=True)
     program = "import sys; from prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n" \
         "print(len(list(read(sys.stdin.read()))), 'metrics are OpenMetrics')"
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", program], input=text, text=True, env=environment, timeout=ANSWER_LIMIT_S)
-    if done.returncode != 0:
-        raise local.Failed(1)
+    local.module(folder, ["-c", program], input=text, timeout=ANSWER_LIMIT_S)
 
 
 def collector(started):
@@ -275,12 +254,7 @@ def _compared(spans):
     processed = [span for span in spans if span["name"].startswith("process")]
     if not any(one["parent"] == up["id"] and one["trace"] == up["trace"] for up in published for one in processed):
         wrong.append("no event was processed below the span that published it")
-    for what in wrong:
-        print(f"  WRONG: {what}")
-    if wrong:
-        return 1
-    print(f"Rotel understood {len(spans)} spans as they were meant")
-    return 0
+    return local.verdict(wrong, f"Rotel understood {len(spans)} spans as they were meant")
 
 
 if __name__ == "__main__":

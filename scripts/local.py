@@ -16,12 +16,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from tools import PROJECT, Unavailable
+from tools import PROJECT, Unavailable, install
 
 SCRIPTS = Path(__file__).resolve().parent
 STOP_LIMIT_S = 40
 LISTEN_LIMIT_S = 60
+QUIET_LIMIT_S = 120
+DRIVER = "pg8000==1.31.6"
 GROUP_STOP_LIMIT_S = 5
 SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL", "OTP_URL", "SMS_URL",
             "SIGNATURE_URL")
@@ -53,6 +56,54 @@ def run_script(work):
         sys.exit(1)
 
 
+def verdict(wrong, well):
+    """Prints the faults, or that there are none. Returns the exit code."""
+    for fault in wrong:
+        print(fault, file=sys.stderr)
+    if not wrong:
+        print(well)
+    return int(bool(wrong))
+
+
+def chosen(works, *more):
+    """Does the work that the only argument names, with what `more` gives; or says which there are."""
+    name = " ".join(sys.argv[1:])
+    if name not in works:
+        print(f"usage: {sys.argv[0]} {'|'.join(works)}", file=sys.stderr)
+        return 2
+    return works[name](*more)
+
+
+def ran(command, **options):
+    """Runs a command, which shows why it fails, and ends the script then. Returns what it printed, if that is captured."""
+    try:
+        done = subprocess.run([str(part) for part in command], text=True, **options)
+    except subprocess.TimeoutExpired as over:
+        raise Unavailable(str(over)) from over
+    if done.returncode != 0:
+        raise Failed(1)
+    return done.stdout
+
+
+def output(command, **options):
+    return ran(command, stdout=subprocess.PIPE, **options)
+
+
+def quietly(command, **options):
+    """Runs a command, and shows what it printed only if it fails."""
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=QUIET_LIMIT_S,
+                          **options)
+    if done.returncode != 0:
+        print(done.stdout, file=sys.stderr)
+        raise Failed(1)
+
+
+def module(folder, words, **options):
+    """Runs a module of a package that is installed in this folder, which leaves no compiled files there."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    return ran([sys.executable, *words], env=environment, **options)
+
+
 def environment():
     """Returns the caller's environment without its database and settings, because the results must not depend on them."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "DATABASE_"))}
@@ -65,11 +116,9 @@ def cargo_flags():
 
 def build(*targets):
     """Builds, and returns the folder with the development programs."""
-    command = ["cargo", "build", *cargo_flags(), *targets]
-    if subprocess.run(command).returncode != 0:
-        raise Failed(1)
+    ran(["cargo", "build", *cargo_flags(), *targets])
     metadata = ["cargo", "metadata", "--no-deps", "--format-version=1", "--offline"]
-    found = json.loads(subprocess.run(metadata, capture_output=True, check=True).stdout)
+    found = json.loads(output(metadata, stderr=subprocess.DEVNULL))
     return Path(found["target_directory"]) / "debug"
 
 
@@ -162,6 +211,22 @@ class Served(Guarded):
 
     def ready(self):
         self.url = self.says(r"listening on (\S+)")
+
+
+class Database:
+    """A database that `postgres` serves, whose owner needs no password."""
+
+    def __init__(self, url):
+        sys.path[:0] = [str(install(DRIVER, dependencies=True))]
+        import pg8000.native
+        place = urlsplit(url)
+        self.connection = pg8000.native.Connection(place.username, host=place.hostname, port=place.port, database=place.path[1:])
+
+    def run(self, sql):
+        return self.connection.execute_simple(sql).rows
+
+    def holds(self, sql):
+        return self.run(sql)[0][0]
 
 
 def postgres(*options):

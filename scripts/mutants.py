@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Removes one guard at a time from a copy of the project, and runs the test that must notice it.
 
-It is an error if no test notices a removed guard, or if the text of a mutant is no longer in the source. Before the first
-mutant, every named test runs on the unchanged copy and must pass. Each line says which layer of the tests has noticed the mutant;
-with --layers, the others run too, in the order of their cost, and the end says which mutants only one layer notices. The model of the
-protocol holds no code of ours and so no mutants: `cargo test --test model` takes guards away from the model itself, as
-tests/it/scenes.rs does from the functions of the database. What it takes away is not repeated here.
+It is an error if the test does not notice the removed guard, or if the text of a mutant is no longer in the source. Before the first
+mutant, every named test runs on the unchanged copy and must pass. The model of the protocol holds no code of ours and so no mutants:
+`cargo test --test model` takes guards away from the model itself, as tests/it/scenes.rs does from the functions of the database. What
+it takes away is not repeated here.
 """
 
 import argparse
@@ -21,8 +20,6 @@ from tools import PROJECT
 TABLE = PROJECT / "tests" / "mutants.toml"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
-# The layers that notice what they were not made for, by the cost of a run: seconds to a minute.
-LAYERS = {"unit": ("tidegate", ""), "interleavings": ("it", "interleave::"), "scenes": ("it", "scenes::"), "scripts": ("it", "script::")}
 
 
 class Mutant:
@@ -32,20 +29,11 @@ class Mutant:
     def __init__(self, name, test, change):
         self.name, self.test, self.changes = name, tuple(test.split(" ", 1)), change
 
-    @property
-    def layer(self):
-        """Returns the layer of its test: one of LAYERS, `it` for the other integration tests, or `torture`."""
-        target, name = self.test
-        if target in ("lib", "tidegate"):
-            return "unit"
-        return next((layer for layer, (_, part) in LAYERS.items() if part and name.startswith(part)), target)
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="parts of names; without any, all mutants")
     parser.add_argument("--texts", action="store_true", help="only see that every text is there")
-    parser.add_argument("--layers", action="store_true", help="also run the layers that a mutant's own test is not in")
     arguments = parser.parse_args()
     parts, mutants = arguments.names, [Mutant(**entry) for entry in tomllib.loads(TABLE.read_text())["mutant"]]
     chosen = [mutant for mutant in mutants if not parts or any(part in mutant.name for part in parts)]
@@ -65,16 +53,12 @@ def main():
         if done.returncode != 0 or not re.search("[1-9][0-9]* passed", done.stdout):
             print(f"{done.stdout}\nwithout any mutant, {' '.join(test)} fails, or is not there", file=sys.stderr)
             return 1
-    noticed = {mutant.name: noticed_by(tree, mutant, arguments.layers) for mutant in chosen}
+    survivors = [mutant.name for mutant in chosen if not is_noticed(tree, mutant)]
     shutil.rmtree(tree)
-    survivors = [name for name, layers in noticed.items() if not layers]
     if survivors:
         print("survived:", *survivors, sep="\n  ", file=sys.stderr)
         return 1
     print(f"all {len(chosen)} mutants were noticed")
-    for layer in [*LAYERS, "it", "torture"]:
-        alone = [name for name, layers in noticed.items() if layers == [layer]]
-        print(f"{layer}: {sum(layer in layers for layers in noticed.values())}, alone {len(alone)}")
     return 0
 
 
@@ -105,25 +89,19 @@ def mutated(tree, mutant):
     return texts
 
 
-def noticed_by(tree, mutant, all_layers):
-    """Returns the layers that notice a mutant. The first is that of its own test; without this one, it has survived."""
+def is_noticed(tree, mutant):
     sound = {path: (tree / path).read_text() for path in {change["file"] for change in mutant.changes}}
     try:
         for path, text in mutated(tree, mutant).items():
             (tree / path).write_text(text)
         build(tree, mutant.test)
         done = run(tree, mutant.test)
-        reason = failure(done)
-        if not reason:
-            print(f"SURVIVED  {mutant.name}\n{done.stdout}", flush=True)
-            return []
-        others = [layer for layer in LAYERS if all_layers and layer != mutant.layer]
-        layers = [mutant.layer, *(layer for layer in others if failure(run(tree, LAYERS[layer], exact=False)))]
     finally:
         for path, text in sound.items():
             (tree / path).write_text(text)
-    print(f"noticed by {', '.join(layers)}: {mutant.name}\n          {reason}", flush=True)
-    return layers
+    reason = failure(done)
+    print(f"noticed   {mutant.name}\n          {reason}" if reason else f"SURVIVED  {mutant.name}\n{done.stdout}", flush=True)
+    return bool(reason)
 
 
 def failure(done):
@@ -138,8 +116,8 @@ def build(tree, test):
         raise Failed(1)
 
 
-def run(tree, test, exact=True):
-    return cargo(tree, RUN_LIMIT_S, test[0], "--", *(["--exact"] if exact else []), test[1], capture=True)
+def run(tree, test):
+    return cargo(tree, RUN_LIMIT_S, test[0], "--", "--exact", test[1], capture=True)
 
 
 def cargo(tree, limit, target, *arguments, capture=False):

@@ -72,8 +72,7 @@ def build():
     # OpenSSL's own build would use variables that are meant for this one.
     for name in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"):
         environment.pop(name, None)
-    if subprocess.run([str(part) for part in command], env=environment).returncode != 0:
-        raise local.Failed(1)
+    local.ran(command, env=environment)
 
 
 def keep_aws_certificates():
@@ -192,9 +191,7 @@ def _missing():
 
 def _sam(heading, arguments, environment):
     print(f"\n{heading}\n$ {_shown(arguments)}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "samcli", *map(str, arguments)], env=environment)
-    if done.returncode != 0:
-        raise local.Failed(done.returncode)
+    local.ran([sys.executable, "-m", "samcli", *arguments], env=environment)
 
 
 def _shown(arguments):

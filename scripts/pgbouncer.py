@@ -4,7 +4,6 @@
 It runs while its standard input is open. It is the machine's own pgbouncer, or Debian's package unpacked under .tools.
 """
 
-import argparse
 import os
 import re
 import shutil
@@ -51,26 +50,8 @@ class Installation:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    serving = verbs.add_parser("serve", help="serve until standard input closes; prints DATABASE_URL=… when ready")
-    serving.add_argument("--before", required=True, metavar="DATABASE_URL", help="the server behind it; any of its databases")
-    serving.add_argument("--set", action="append", default=[], type=served.pair, metavar="NAME=VALUE",
-                         help="a setting of pgbouncer")
-    serving.add_argument("--obey", action="store_true",
-                         help="kill pgbouncer at the word `crash` on standard input and start it at `start`")
-    verbs.add_parser("where", help="print the program in use, or why there is none")
-    arguments = parser.parse_args()
-    try:
-        return where() if arguments.verb == "where" else serve(arguments)
-    except (Unavailable, OSError) as error:
-        print(f"no pgbouncer (apt install pgbouncer): {error}", file=sys.stderr)
-        return 1
-
-
-def where():
-    print(installation().program)
-    return 0
+    return served.command_line(__doc__, "no pgbouncer (apt install pgbouncer)", serve, lambda: installation().program, {
+        "--before": {"required": True, "metavar": "DATABASE_URL", "help": "the server behind it; any of its databases"}})
 
 
 def installation():

@@ -6,7 +6,6 @@ files are removed. No cleanup can be forgotten, and no server is reachable from 
 major version, TIDEGATE_PG_BIN=folder selects certain programs. The default is the newest version.
 """
 
-import argparse
 import glob
 import os
 import re
@@ -61,33 +60,15 @@ class Installation:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    serving = verbs.add_parser("serve", help="serve until standard input closes; prints DATABASE_URL=… when ready")
-    serving.add_argument("--data", type=Path, help="keep the cluster in this folder instead of a throwaway one")
-    serving.add_argument("--port", type=int, default=0, help="the port to listen on (default: any free one)")
-    serving.add_argument("--fast", action="store_true", help="trade durability for speed; for tests")
-    serving.add_argument("--tls", nargs=2, type=Path, metavar=("CERTIFICATE", "KEY"),
-                         help="serve TLS with this certificate chain and key; passwords are then asked for")
-    serving.add_argument("--obey", action="store_true",
-                         help="crash the server at the word `crash` on standard input and start it at `start`; for tests")
-    serving.add_argument("--set", action="append", default=[], type=served.pair, metavar="NAME=VALUE",
-                         help="a setting of the server")
-    serving.add_argument("--env", action="append", default=[], type=served.pair, metavar="NAME=VALUE",
-                         help="a variable of the server's environment")
-    serving.add_argument("--major", type=int, help=f"this major version, which must be installed or {WHEEL_MAJOR}")
-    verbs.add_parser("where", help="print the folder of the server programs in use")
-    arguments = parser.parse_args()
-    try:
-        return where() if arguments.verb == "where" else serve(arguments)
-    except (Unavailable, OSError) as error:
-        print(f"postgres: {error}", file=sys.stderr)
-        return 1
-
-
-def where():
-    print(installation().binaries)
-    return 0
+    return served.command_line(__doc__, "postgres", serve, lambda: installation().binaries, {
+        "--data": {"type": Path, "help": "keep the cluster in this folder instead of a throwaway one"},
+        "--port": {"type": int, "default": 0, "help": "the port to listen on (default: any free one)"},
+        "--fast": {"action": "store_true", "help": "trade durability for speed; for tests"},
+        "--tls": {"nargs": 2, "type": Path, "metavar": ("CERTIFICATE", "KEY"),
+                  "help": "serve TLS with this certificate chain and key; passwords are then asked for"},
+        "--env": {"action": "append", "default": [], "type": served.pair, "metavar": "NAME=VALUE",
+                  "help": "a variable of the server's environment"},
+        "--major": {"type": int, "help": f"this major version, which must be installed or {WHEEL_MAJOR}"}})
 
 
 def serve(arguments):

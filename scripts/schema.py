@@ -41,15 +41,7 @@ RUN_LIMIT_S = 120
 LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php"}
 REFERENCE = re.compile(r"(<!-- reference -->\n).*?(<!-- end of the reference -->)", re.DOTALL)
 SHOWN = re.compile(r"(<!-- (examples/sql/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
-# What people and programs of the page's SQL may do, and what the snippets may.
-LOGINS = """
-CREATE ROLE shop LOGIN IN ROLE tidegate_publish;
-CREATE ROLE somebody LOGIN IN ROLE tidegate_publish, tidegate_pull, tidegate_read, tidegate_operate, tidegate_jobs;
-CREATE TABLE orders (id bigint PRIMARY KEY);
-GRANT INSERT ON orders TO shop;
-GRANT SELECT, INSERT ON orders TO somebody;
-INSERT INTO tidegate.event_kind (kind) VALUES ('order_placed'), ('order_paid');
-"""
+LOGINS = (FOLDER / "logins.sql").read_text()
 # The same of every snippet, in the order of the publishes.
 STORED = """
 SELECT concat_ws(' ', q.kind, q.payload::jsonb, coalesce(q.group_key, '-'), coalesce(q.dedup_key, '-'), q.delayed)
@@ -63,69 +55,35 @@ WANTED = [
 TOLD = "event 1 new\nevent 2 new\nevent 3 new\nrefused: kind: 'order_plcaed' is not registered; registered are: "
 ROLES = ("publish", "pull", "read", "operate", "jobs")
 
-RELATIONS = """
-WITH role AS (SELECT r AS short, 'tidegate_' || r AS name FROM unnest(string_to_array('%s', ' ')) AS r),
-attribute AS (
-    SELECT a.attrelid, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod) AS type, col_description(a.attrelid, a.attnum) AS comment,
-           (SELECT json_object_agg(p.right_to, p.who) FROM (
-                SELECT p AS right_to, coalesce(json_agg(role.short) FILTER (WHERE has_column_privilege(role.name, a.attrelid, a.attnum, p)), '[]') AS who
-                  FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS p CROSS JOIN role GROUP BY p) AS p) AS rights
-      FROM pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped)
-SELECT json_agg(json_build_object(
-           'name', c.relname, 'kind', c.relkind, 'comment', obj_description(c.oid, 'pg_class'),
-           'delete', (SELECT coalesce(json_agg(role.short), '[]') FROM role WHERE has_table_privilege(role.name, c.oid, 'DELETE')),
-           'columns', (SELECT json_agg(json_build_object('name', a.attname, 'type', a.type, 'comment', a.comment, 'rights', a.rights) ORDER BY a.attnum)
-                         FROM attribute AS a WHERE a.attrelid = c.oid)) ORDER BY c.relkind = 'v' DESC, c.relname)
-  FROM pg_class AS c
- WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S') AND (NOT c.relispartition OR c.relname = 'event_log_default')
-   AND (c.relname !~ '_migrations$' OR c.relname = 'queue_migrations')
-   AND EXISTS (SELECT FROM role WHERE has_any_column_privilege(role.name, c.oid, 'SELECT, INSERT, UPDATE')
-                   OR has_table_privilege(role.name, c.oid, 'DELETE'))
-""" % " ".join(ROLES)
-
-FUNCTIONS = """
-WITH role AS (SELECT r AS short, 'tidegate_' || r AS name FROM unnest(string_to_array('%s', ' ')) AS r)
-SELECT json_agg(json_build_object(
-           'name', p.proname, 'arguments', pg_get_function_arguments(p.oid), 'result', pg_get_function_result(p.oid),
-           'comment', obj_description(p.oid, 'pg_proc'), 'who', f.who) ORDER BY p.proname)
-  FROM pg_proc AS p
- CROSS JOIN LATERAL (SELECT json_agg(role.short) AS who FROM role WHERE has_function_privilege(role.name, p.oid, 'EXECUTE')) AS f
- WHERE p.pronamespace = 'tidegate'::regnamespace AND f.who IS NOT NULL
-""" % " ".join(ROLES)
+RELATIONS, FUNCTIONS = (PROJECT / "scripts" / "reference.sql").read_text().rstrip().rstrip(";").split(";\n")
 
 
 def main():
-    if sys.argv[1:] not in (["write"], ["check"], ["snippets"]):
-        print(f"usage: {sys.argv[0]} write|check|snippets", file=sys.stderr)
-        return 2
+    return local.chosen({word: lambda word=word: work(word) for word in ("write", "check", "snippets")})
+
+
+def work(word):
     programs = local.build("--bin", "tidegate", "--example", "catalog")
     with local.postgres("--fast", "--major", str(postgres.WHEEL_MAJOR)) as variables:
         server = Server(variables["DATABASE_URL"])
         environment = {**local.environment(), **variables}
-        output([programs / "tidegate", "--json", "migrate"], environment)
-        made = {CATALOG: output([programs / "examples" / "catalog"], environment)}
-        if sys.argv[1] == "write":
+        local.output([programs / "tidegate", "--json", "migrate"], env=environment)
+        made = {CATALOG: local.output([programs / "examples" / "catalog"], env=environment)}
+        if word == "write":
             for file, parts in DUMPS.items():
                 file.parent.mkdir(parents=True, exist_ok=True)
-                output([server.program("pg_dump"), "--schema-only", "--no-owner", "--file", file, *parts, server.url], environment)
+                local.output([server.program("pg_dump"), "--schema-only", "--no-owner", "--file", file, *parts, server.url], env=environment)
         # The roles are not part of the catalog.
-        output([programs / "tidegate", "--json", "migrate", "--roles"], environment)
-        if sys.argv[1] == "snippets":
+        local.output([programs / "tidegate", "--json", "migrate", "--roles"], env=environment)
+        if word == "snippets":
             server.run(LOGINS)
             return _all_run(server)
         made[PAGE] = _page(server)
-        if sys.argv[1] == "check":
+        if word == "check":
             return int(any([differs(file, text) for file, text in made.items()]))
         for file, text in made.items():
             file.write_text(text)
     return 0
-
-
-def output(command, environment):
-    told = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    if told.returncode != 0:
-        raise local.Failed(1)
-    return told.stdout
 
 
 def differs(file, made):
@@ -175,10 +133,6 @@ class Server:
 def _page(server):
     """The page with the files and the reference as they are now."""
     text = SHOWN.sub(_shown, PAGE.read_text())
-    unseen = [file.name for file in sorted(FOLDER.iterdir()) if file.suffix[1:] in LANGUAGES and f"<!-- examples/sql/{file.name} -->" not in text]
-    if unseen:
-        print(f"{PAGE.relative_to(PROJECT)} does not show {', '.join(unseen)}", file=sys.stderr)
-        raise local.Failed(1)
     parts = ["### Views and tables\n", *map(_relation, json.loads(server.run(RELATIONS)))]
     parts += ["### Functions\n", *map(_function, json.loads(server.run(FUNCTIONS)))]
     return REFERENCE.sub(lambda found: "\n".join([found[1], *parts, found[2]]), text)

@@ -27,6 +27,28 @@ STOP_LIMIT_S = 30
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def command_line(purpose, failed, serve, where, options):
+    """Does what the command line asks for: `serve`, with these options and those of every server, or `where`."""
+    parser = argparse.ArgumentParser(description=purpose.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    serving = verbs.add_parser("serve", help="serve until standard input closes; prints DATABASE_URL=… when ready")
+    serving.add_argument("--obey", action="store_true",
+                         help="crash the server at the word `crash` on standard input and start it at `start`; for tests")
+    serving.add_argument("--set", action="append", default=[], type=pair, metavar="NAME=VALUE", help="a setting of the server")
+    for name, option in options.items():
+        serving.add_argument(name, **option)
+    verbs.add_parser("where", help="print the programs in use, or why there are none")
+    arguments = parser.parse_args()
+    try:
+        if arguments.verb == "serve":
+            return serve(arguments)
+        print(where())
+        return 0
+    except (Unavailable, OSError) as error:
+        print(f"{failed}: {error}", file=sys.stderr)
+        return 1
+
+
 class User:
     """The user that the server runs as. Postgres and pgbouncer refuse to run as root, so root uses another user."""
 

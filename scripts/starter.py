@@ -35,7 +35,6 @@ NAME = "shop-queue"
 FUNCTION = f"{NAME}-function"
 # Compiled dependencies are reused for the next project.
 TARGET = PROJECT / "target" / "starter"
-TEMPLATE_LINES = 100
 ENDED = {("order_placed", "COMPLETED"), ("order_shipped", "COMPLETED")}
 NEEDED = {"DatabaseSecretArn": template.SECRET}
 IN_A_VPC = {**NEEDED, "SubnetIds": "subnet-0a,subnet-0b", "SecurityGroupIds": "sg-0a", "AlarmEmail": "on-call@example.org"}
@@ -74,7 +73,7 @@ def starter(tidegate, project, environment, started):
     wrong = _run(project, environment)
     watch = started.enter_context(run.Watch(watcher, FUNCTION, environment, project))
     wrong += _function(watch, project, environment) + _template(project)
-    return run.verdict(wrong, f"{NAME} does what its README says")
+    return local.verdict(wrong, f"{NAME} does what its README says")
 
 
 def tutorial(tidegate, project, environment, started):
@@ -110,7 +109,7 @@ def _run(project, environment):
 def _asked(environment, *arguments):
     """Returns the answer of the project's command line."""
     command = [TARGET / "debug" / NAME, *arguments, "--json"]
-    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+    return json.loads(local.output(command, env=environment))
 
 
 def _function(watch, project, environment):
@@ -123,9 +122,8 @@ def _function(watch, project, environment):
 
 def _template(project):
     file = project / "template.yaml"
-    lines = len(file.read_text().splitlines())
-    wrong = [] if lines < TEMPLATE_LINES else [f"{file.name}: must have fewer than {TEMPLATE_LINES} lines, got {lines}"]
     source, plain = template.checked(file)
+    wrong = []
     if Path(source["Resources"]["Function"]["Properties"]["CodeUri"]).name != FUNCTION:
         wrong.append(f"{file.name}: CodeUri must be where cargo-lambda puts {FUNCTION}")
     for parameters in (NEEDED, IN_A_VPC):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`make torture`: runs all long tests that try to break a promise, for DURATION, with one verdict.
 
-These are a larger search of the model's states (once, however long it takes), random scripts compared with a sequential
-model, load, and rounds of killed workers and servers, which get most of the time. Each part runs at least once, so the
-shortest run takes minutes. SEED=7 repeats the choices of the scripts and the rounds.
+These are a larger search of the model's states (once, however long it takes), load, and rounds of killed workers and servers,
+which get most of the time. Each part runs at least once, so the shortest run takes minutes. SEED=7 repeats the choices of the
+rounds.
 
 `make fuzz` (`torture.py fuzz`): runs libFuzzer to find inputs that break a decoder, guided by code coverage. TARGET=name runs one target of fuzz/targets.rs, otherwise all run in turn. SECONDS=600 runs longer than a minute each. It starts
 with the stored inputs in tests/fuzz/corpus/, and stores what it finds in target/fuzz/. KEEP=10 adds ten of these to the
@@ -24,10 +24,8 @@ import local
 from tools import PROJECT, Unavailable
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
-# Shares of the time that the model's search leaves.
-SCRIPTS, LOAD = 0.15, 0.15
-# Cases in one start of the tests: enough that the start does not matter, and few enough to keep to the time.
-CASES = 300
+# The share of the time that the model's search leaves.
+LOAD = 0.15
 KEPT = PROJECT / "tests" / "fuzz" / "corpus"
 FOUND = PROJECT / "target" / "fuzz"
 # People read a stored input, and every `cargo test` replays it.
@@ -51,7 +49,6 @@ def torture():
     ends += time.monotonic() - began
     kept = {"model": _model(flags)}
     left = max(0, ends - time.monotonic())
-    kept["scripts"] = _scripts(flags, left * SCRIPTS)
     kept["load"] = _load(flags, left * LOAD)
     kept["faults"] = _faults(flags, max(0, ends - time.monotonic()))
     broken = [part for part, is_kept in kept.items() if not is_kept]
@@ -71,21 +68,6 @@ def _model(flags):
     return _run(["cargo", "test", *flags, "--release", "--test", "model", "--", "--ignored", "--nocapture"], {})
 
 
-def _scripts(flags, seconds):
-    """Runs as many scripts as there is time for. The seed is that of the first one."""
-    until, seed, scripts = time.monotonic() + seconds, os.environ.get("SEED"), 0
-    while True:
-        variables = {"PROPTEST_CASES": str(CASES)}
-        if seed:
-            variables["PROPTEST_RNG_SEED"] = str(int(seed) + scripts)
-        if not _run(["cargo", "test", *flags, "--test", "it", "script::i1_i7"], variables, quiet=True):
-            return False
-        scripts += CASES
-        if time.monotonic() >= until:
-            print(f"scripts: {scripts}, every one as the model says", flush=True)
-            return True
-
-
 def _load(flags, seconds):
     command = ["cargo", "test", *flags, "--test", "it", "steady::", "--", "--nocapture"]
     return _run(command, {"TIDEGATE_LOAD_DURATION": f"{seconds:.0f}s"})
@@ -96,14 +78,11 @@ def _faults(flags, seconds):
     return _run(["cargo", "test", *flags, "--test", "torture"], variables)
 
 
-def _run(command, variables, quiet=False, must=False):
-    """Returns whether it succeeded. Shows its output always, or only if it failed."""
+def _run(command, variables, must=False):
+    """Returns whether it succeeded."""
     shown = " ".join([*(f"{name}={value}" for name, value in variables.items() if value), *command])
     print(f"\n$ {shown}", flush=True)
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} if quiet else {}
-    done = subprocess.run(command, env={**os.environ, **variables}, **options)
-    if done.returncode != 0 and quiet:
-        print(done.stdout)
+    done = subprocess.run(command, env={**os.environ, **variables})
     if done.returncode != 0 and must:
         raise local.Failed(1)
     return done.returncode == 0
@@ -111,7 +90,7 @@ def _run(command, variables, quiet=False, must=False):
 
 def fuzz():
     targets = [os.environ["TARGET"]] if os.environ.get("TARGET") else sorted(path.name for path in KEPT.iterdir())
-    seconds, keep = _number("SECONDS", 60, 1), _number("KEEP", 0, 0)
+    seconds, keep = int(os.environ.get("SECONDS") or 60), int(os.environ.get("KEEP") or 0)
     program = _build()
     broken = [target for target in targets if not _fuzz(program, target, seconds, keep)]
     if broken:
@@ -119,21 +98,12 @@ def fuzz():
     return 1 if broken else 0
 
 
-def _number(name, default, least):
-    text = os.environ.get(name) or str(default)
-    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
-        raise Unavailable(f"{name}: must be {least} to 999999, got {text!r}")
-    return int(text)
-
-
 def _build():
     """With a target named, the coverage marks are in the program but not in its build scripts."""
-    told = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, check=True, text=True).stdout
-    host = re.search(r"^host: (.+)$", told, re.MULTILINE)[1]
+    host = re.search(r"^host: (.+)$", local.output(["rustc", "-vV"]), re.MULTILINE)[1]
     command = ["cargo", "build", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target", host, "--target-dir", FOUND]
     environment = {**local.environment(), "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(FLAGS)}
-    if subprocess.run([str(part) for part in command], env=environment).returncode != 0:
-        raise local.Failed(1)
+    local.ran(command, env=environment)
     return FOUND / host / "debug" / "fuzz"
 
 
@@ -161,8 +131,7 @@ def _keep(program, environment, kept, found, most):
     with tempfile.TemporaryDirectory(dir=FOUND) as chosen:
         shutil.copytree(kept, chosen, dirs_exist_ok=True)
         merge = ["-set_cover_merge=1", f"-max_len={KEPT_BYTES}", "-verbosity=0", chosen, found]
-        if subprocess.run([program, *merge], env=environment).returncode != 0:
-            raise local.Failed(1)
+        local.ran([program, *merge], env=environment)
         new = [path for path in Path(chosen).iterdir() if not (kept / path.name).exists()]
         for path in sorted(new, key=lambda path: path.stat().st_mtime_ns)[:most]:
             shutil.copyfile(path, kept / path.name)

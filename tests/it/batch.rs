@@ -12,8 +12,8 @@ use tidegate::{
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{Probe, ProbeApp, act, drain, number, pair, probe_database};
-use crate::support::TestDb;
+use crate::probe::{Probe, ProbeApp, act, drain, number, pair, probe};
+use crate::support::{TestDb, contains};
 
 type Items = Vec<(i64, String)>;
 type Answers = Result<Vec<Result<(), HandlerError>>, HandlerError>;
@@ -77,8 +77,7 @@ async fn ended(client: &Client, status: &str, attempts: i32) -> i64 {
 
 #[tokio::test]
 async fn so_many_events_share_a_call_and_each_has_its_own_verdict() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     declare(&db, Policy::default().batch(100, UNTIL_FULL)).await;
     publish(&client, (0..3000).map(|n| format!("{}", n % 3))).await;
     let pairs: Vec<NewEvent> = (0..500).map(|_| pair("beside")).collect();
@@ -106,8 +105,7 @@ async fn so_many_events_share_a_call_and_each_has_its_own_verdict() {
 
 #[tokio::test]
 async fn whoever_comes_first_waits_no_longer_than_was_said_and_a_single_event_has_its_call_too() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let soon = Duration::from_millis(20);
     declare(&db, Policy::default().batch(1000, soon)).await;
     publish(&client, std::iter::once("alone".to_owned())).await;
@@ -131,8 +129,7 @@ async fn one_event_that_spoils_every_call_it_is_in_costs_thousands_beside_it_no_
         ("panic", |_| panic!("the client has a bug")),
     ];
     for (way, spoil) in ways {
-        let db = probe_database().await;
-        let client = db.client().await;
+        let (db, client) = probe().await;
         declare(&db, Policy::default().batch(100, Duration::from_millis(20))).await;
         let names = (0..2001).map(|n| if n == 700 { "spoils" } else { "neighbour" });
         let events: Vec<NewEvent> = names.map(|name| act(name).max_attempts(1)).collect();
@@ -170,8 +167,7 @@ async fn one_event_that_spoils_every_call_it_is_in_costs_thousands_beside_it_no_
 
 #[tokio::test]
 async fn a_call_that_hangs_while_others_share_it_is_nobodys_attempt() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let policy = Policy::default()
         .batch(8, Duration::from_millis(20))
         .handler_timeout(Duration::from_secs(1));
@@ -201,8 +197,7 @@ async fn a_call_that_hangs_while_others_share_it_is_nobodys_attempt() {
 
 #[tokio::test]
 async fn a2_events_of_one_group_are_never_in_one_call_and_keep_their_order() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     declare(&db, Policy::default().batch(10, Duration::from_millis(20))).await;
     let events: Vec<NewEvent> = (0..400)
         .map(|n| act(&format!("g{}", n % 20)).group(format!("g{}", n % 20)))
@@ -226,8 +221,7 @@ async fn a2_events_of_one_group_are_never_in_one_call_and_keep_their_order() {
 
 #[tokio::test]
 async fn a2_a_drain_of_concurrency_one_keeps_the_order_of_all_and_each_event_has_its_own_call() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     declare(&db, Policy::default().batch(100, UNTIL_FULL)).await;
     publish(&client, (0..50).map(|n| n.to_string())).await;
     let (app, calls) = sharing(well);
@@ -243,8 +237,7 @@ async fn a2_a_drain_of_concurrency_one_keeps_the_order_of_all_and_each_event_has
 
 #[tokio::test]
 async fn an_operator_says_how_many_share_a_call_of_a_kind_whose_program_declares_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let say = [
         "policy",
         "act",
@@ -257,11 +250,7 @@ async fn an_operator_says_how_many_share_a_call_of_a_kind_whose_program_declares
     ];
     let refused = Cli::on(&db).run(&say).await;
     assert_ne!(refused.code, Some(0));
-    assert!(
-        refused.stderr.contains("batch: must not be given for"),
-        "{}",
-        refused.stderr
-    );
+    contains(&refused.stderr, "batch: must not be given for");
     declare(&db, Policy::default().batch(100, UNTIL_FULL)).await;
     assert_eq!(Cli::on(&db).run(&say).await.code, Some(0));
     publish(&client, (0..50).map(|n| n.to_string())).await;
@@ -276,8 +265,7 @@ async fn an_operator_says_how_many_share_a_call_of_a_kind_whose_program_declares
 
 #[tokio::test]
 async fn large_items_share_calls_as_far_as_there_is_room_for_them() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     declare(&db, Policy::default().batch(50, Duration::from_millis(20))).await;
     for size in [5_000, 1_000_000] {
         let name = "x".repeat(size);

@@ -1,8 +1,6 @@
 //! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the
 //! real verbs make.
 
-use std::process::Stdio;
-
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
@@ -14,8 +12,9 @@ use tokio::net::TcpStream;
 use tokio::process::Child;
 use uuid::Uuid;
 
-use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, use_job};
-use crate::support::{self, Deadline, RuntimeApi};
+use crate::cli::Cli;
+use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, refused, use_job};
+use crate::support::{self, Deadline, RuntimeApi, has};
 
 const KIND: &str = "/jobs/service_request_use_job";
 
@@ -35,20 +34,9 @@ async fn with_keys() -> Api {
 
 /// Runs a verb as a program would; its document, and whether it succeeded.
 async fn verb(api: &Api, arguments: &[&str]) -> (bool, Value) {
-    let ran = support::command("tidegate")
-        .args(arguments)
-        .arg("--json")
-        .env("DATABASE_URL", api.db.direct())
-        .env("TIDEGATE_ACTOR", "somebody")
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .unwrap();
-    let document = serde_json::from_slice(&ran.stdout);
-    (
-        ran.status.success(),
-        document.unwrap_or_else(|_| panic!("{ran:?}")),
-    )
+    let cli = Cli::at(api.db.direct()).with("TIDEGATE_ACTOR", "somebody");
+    let ran = cli.run(&[arguments, &["--json"]].concat()).await;
+    (ran.code == Some(0), ran.document())
 }
 
 /// A new key, and its id.
@@ -101,13 +89,7 @@ fn job_of_nobody() -> Value {
 #[tokio::test]
 async fn every_route_but_those_of_operation_asks_for_a_credential_and_says_so() {
     let api = with_keys().await;
-    let (status, document) = parts(
-        request(&api, Method::GET, "/openapi.json", &Value::Null)
-            .send()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let (status, document) = api.get("/openapi.json").await;
     assert_eq!(status, 200);
     let mut asked = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -140,10 +122,7 @@ async fn every_route_but_those_of_operation_asks_for_a_credential_and_says_so() 
     }
     assert_eq!(asked, 21 + 2 + 2 + 4, "no route is forgotten");
     let scheme = &document["components"]["securitySchemes"]["bearer"];
-    assert_eq!(
-        (&scheme["type"], &scheme["scheme"]),
-        (&json!("http"), &json!("bearer"))
-    );
+    has(scheme, &json!({"type": "http", "scheme": "bearer"}));
     let payload = &document["components"]["schemas"]["ServiceRequestUseJob"]["required"];
     let required = payload.as_array().unwrap();
     assert!(required.contains(&json!("user_id")) && !required.contains(&json!("client_id")));
@@ -213,12 +192,7 @@ async fn what_is_no_good_key_is_401_and_not_quoted() {
     ] {
         let response = send(&api, Method::POST, KIND, token, &job_of_nobody()).await;
         assert!(challenge(&response).contains("invalid_token"), "{token}");
-        let (status, answer) = parts(response).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (401, &json!("unauthorized")),
-            "{token}"
-        );
+        let answer = refused(parts(response).await, 401, "unauthorized");
         assert!(!answer.to_string().contains("canary"));
     }
     let plain = || request(&api, Method::POST, KIND, &job_of_nobody());
@@ -273,12 +247,7 @@ async fn a_credential_is_good_for_its_scopes_and_for_nothing_else() {
             }
             let told = format!("error=\"insufficient_scope\", scope=\"{needed}\"");
             assert!(challenge(&response).ends_with(&told), "{path}");
-            let (status, answer) = parts(response).await;
-            assert_eq!(
-                (status, &answer["error"]["type"]),
-                (403, &json!("forbidden")),
-                "{path}"
-            );
+            refused(parts(response).await, 403, "forbidden");
         }
     }
 }
@@ -343,10 +312,7 @@ async fn a_request_is_made_for_the_credentials_client_and_says_nothing_else() {
     assert_eq!(post(&api, KIND, key, &asked).await.0, 202);
     let stored = "SELECT payload FROM tidegate.event_queue";
     let stored: Value = api.client.query_one(stored, &[]).await.unwrap().get(0);
-    assert_eq!(
-        (&stored["client_id"], &stored["user_id"]),
-        (&json!(client), &json!(user))
-    );
+    has(&stored, &json!({"client_id": client, "user_id": user}));
 
     for name in ["client_id", "user_id"] {
         let mut asked = asked.clone();
@@ -464,32 +430,14 @@ async fn a_letter_with_another_clients_id_is_a_letter_of_its_own() {
 #[tokio::test]
 async fn serve_is_for_this_machine_alone_until_it_is_said_who_may_call() {
     let api = with_keys().await;
-    let refused = support::command("tidegate")
-        .args(["serve", "--listen", "0.0.0.0:0"])
-        .env("DATABASE_URL", api.db.direct())
-        .output()
-        .await
-        .unwrap();
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("--listen 0.0.0.0:0: must be a loopback address"),
-        "{said}"
-    );
-    assert!(said.contains("TIDEGATE_HTTP_AUTH"), "{said}");
+    let cli = Cli::at(api.db.direct());
+    let refused = cli.run(&["serve", "--listen", "0.0.0.0:0"]).await;
+    let elsewhere = "--listen 0.0.0.0:0: must be a loopback address";
+    refused.failed(2, &[elsewhere, "TIDEGATE_HTTP_AUTH"]);
     for odd in ["yes", "jwt", "keys,jwt"] {
-        let refused = support::command("tidegate")
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .env("DATABASE_URL", api.db.direct())
-            .env("TIDEGATE_HTTP_AUTH", odd)
-            .output()
-            .await
-            .unwrap();
-        let said = String::from_utf8(refused.stderr).unwrap();
-        assert!(
-            said.contains("TIDEGATE_HTTP_AUTH: must be"),
-            "{odd}: {said}"
-        );
+        let cli = Cli::at(api.db.direct()).with("TIDEGATE_HTTP_AUTH", odd);
+        let refused = cli.run(&["serve", "--listen", "127.0.0.1:0"]).await;
+        refused.failed(2, &["TIDEGATE_HTTP_AUTH: must be"]);
     }
 }
 

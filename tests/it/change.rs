@@ -6,19 +6,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::admin::{
-    Audit, CancelReport, CancelRequest, Request, RescheduleReport, RescheduleRequest, Selection,
-    Start,
+    Audit, CancelReport, CancelRequest, RescheduleReport, RescheduleRequest, Selection, Start,
 };
-use tidegate::{Done, DrainOptions, DrainReport, HandlerError, Hooks, NewEvent, Program, queue};
+use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent, Program, queue};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Nothing, ProbeApp, act, disorder, drain, lease_request, live, logged, number, options,
-    probe_database, publish_acts, service,
+    Nothing, ProbeApp, act, disorder, drain, lease_request, live, logged, number, options, probe,
+    probe_sessions, publish_acts, service,
 };
-use crate::support::{TestDb, wait_until};
+use crate::support::{TestDb, wait_for_a_lock};
 
 async fn publish(client: &Client, event: NewEvent) -> i64 {
     queue::publish(client, &event).await.unwrap().id
@@ -57,18 +56,9 @@ fn spawn_drain(
     tokio::spawn(async move { tidegate::drain(&database, app, &one_event()).await })
 }
 
-async fn wait_for_a_lock(witness: &Client) {
-    wait_until("somebody waits for a lock", async || {
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        number(witness, waiting).await == 1
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn waiting_events_that_a_filter_names_end_with_the_reason_and_their_groups_go_on() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let (mine, other) = ("order-7", "order-8");
     let mut ids = Vec::new();
     for (name, correlation) in [("0", mine), ("1", other), ("2", mine)] {
@@ -106,9 +96,8 @@ async fn waiting_events_that_a_filter_names_end_with_the_reason_and_their_groups
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn a_handler_learns_at_the_next_renewal_that_its_event_was_cancelled() {
+    let (db, client) = probe().await;
     let (begun, told) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
     let (begins, tells) = (begun.clone(), told.clone());
     let app = ProbeApp::new(move |call, ctx| {
@@ -145,8 +134,7 @@ async fn a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancell
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_a_cancelled_handler_writes_in_the_queues_name_is_committed() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let table = "CREATE TABLE public.written (event_id bigint)";
     client.batch_execute(table).await.unwrap();
     let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -180,9 +168,8 @@ async fn nothing_that_a_cancelled_handler_writes_in_the_queues_name_is_committed
 }
 
 #[tokio::test]
-async fn a_lease_that_is_taken_while_its_event_is_being_cancelled_is_told_of_it() {
-    let db = probe_database().await;
-    let (mut worker, witness) = (db.client().await, db.client().await);
+async fn a_lease_taken_during_a_cancel_learns_of_it() {
+    let (db, [mut worker, witness]) = probe_sessions().await;
     let id = publish_acts(&witness, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
     let leased = queue::lease(&transaction, &lease_request()).await.unwrap();
@@ -206,9 +193,8 @@ async fn a_lease_that_is_taken_while_its_event_is_being_cancelled_is_told_of_it(
 }
 
 #[tokio::test]
-async fn whoever_cancels_many_waits_for_nobody_and_is_told_what_was_missed() {
-    let db = probe_database().await;
-    let (mut holder, mut worker) = (db.client().await, db.client().await);
+async fn a_cancel_of_many_waits_for_no_lock_and_reports_what_it_missed() {
+    let (db, [mut holder, mut worker]) = probe_sessions().await;
     let client = db.client().await;
     let leased = publish_acts(&client, 1).await[0];
     queue::lease(&client, &lease_request()).await.unwrap();
@@ -249,8 +235,7 @@ async fn whoever_cancels_many_waits_for_nobody_and_is_told_what_was_missed() {
 
 #[tokio::test]
 async fn thousands_are_cancelled_a_thousand_at_a_time_up_to_the_limit() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let many = "INSERT INTO tidegate.event_queue (kind) SELECT CASE n % 10 WHEN 0 THEN 'note' ELSE 'act' END FROM generate_series(1, 3000) AS n";
     client.batch_execute(many).await.unwrap();
     let asked = of(Selection {
@@ -271,8 +256,7 @@ async fn thousands_are_cancelled_a_thousand_at_a_time_up_to_the_limit() {
 
 #[tokio::test]
 async fn a_delete_from_the_view_cancels() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let ids = publish_acts(&client, 3).await;
     queue::lease(&client, &lease_request()).await.unwrap();
     let delete = "DELETE FROM tidegate.events WHERE id < $1";
@@ -288,9 +272,8 @@ async fn a_delete_from_the_view_cancels() {
 }
 
 #[tokio::test]
-async fn of_ids_that_are_no_live_events_it_is_told_what_they_are() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn a_cancel_reports_why_an_id_is_no_live_event() {
+    let (db, client) = probe().await;
     let ids = publish_acts(&client, 2).await;
     cancel(&db, &by_ids(&ids[..1])).await;
     let report = cancel(&db, &by_ids(&[ids[0], ids[1], i64::MAX])).await;
@@ -320,8 +303,7 @@ async fn reschedule(db: &TestDb, request: &RescheduleRequest) -> RescheduleRepor
 
 #[tokio::test]
 async fn a_planned_event_runs_now_and_a_ready_one_later_and_groups_keep_their_order() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let first = act("0").group("g").delay(Duration::from_hours(1));
     let first = publish(&client, first).await;
     let second = publish(&client, act("1").group("g")).await;
@@ -355,9 +337,8 @@ async fn a_planned_event_runs_now_and_a_ready_one_later_and_groups_keep_their_or
 }
 
 #[tokio::test]
-async fn what_is_in_a_workers_hands_is_told_and_left_as_it_is_by_the_view_too() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn leased_events_are_reported_and_left_alone_by_the_view_too() {
+    let (db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
     queue::lease(&client, &lease_request()).await.unwrap();
     let row = "SELECT count(*) FROM tidegate.event_queue WHERE NOT delayed AND NOT stray AND expires_at IS NULL";
@@ -382,8 +363,7 @@ async fn what_is_in_a_workers_hands_is_told_and_left_as_it_is_by_the_view_too() 
 
 #[tokio::test]
 async fn a_new_deadline_or_a_later_time_leaves_a_waiting_event_waiting() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let planned = act("0").delay(Duration::from_hours(1));
     let id = publish(&client, planned).await;
     let update = "UPDATE tidegate.events SET expires_at = now() + interval '2 hours'";
@@ -408,8 +388,7 @@ async fn a_new_deadline_or_a_later_time_leaves_a_waiting_event_waiting() {
 
 #[tokio::test]
 async fn nobody_holds_up_a_group_by_an_event_of_it_for_longer_than_a_publisher_may() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let of_group = publish(&client, act("0").group("g")).await;
     let alone = publish(&client, act("1")).await;
     let late = Start {
@@ -426,68 +405,4 @@ async fn nobody_holds_up_a_group_by_an_event_of_it_for_longer_than_a_publisher_m
         told.starts_with("available_at: must be within 30 days"),
         "{told}"
     );
-}
-
-#[tokio::test]
-async fn a_request_that_says_not_what_or_when_is_refused_by_the_field() {
-    let db = probe_database().await;
-    let service = service(&db);
-    let refused = async |mut asked: Value| {
-        asked["reason"] = json!("because");
-        let request: Request = match service.actions.request(asked) {
-            Ok(request) => request,
-            Err(error) => return error.to_string(),
-        };
-        let answer = service.answer(&request, None, Hooks::default()).await;
-        answer.unwrap_err().to_string()
-    };
-    for (asked, wanted) in [
-        (
-            json!({"action": "cancel"}),
-            "ids, kind, group_key, correlation_id: one of them must be given",
-        ),
-        (
-            json!({"action": "cancel", "until": "2h"}),
-            "ids, kind, group_key, correlation_id: one of them must be given",
-        ),
-        (
-            json!({"action": "cancel", "ids": [1], "kind": "act"}),
-            "ids: must be given without kind",
-        ),
-        (
-            json!({"action": "cancel", "ids": []}),
-            "ids: must be 1 to 10000 ids, got 0",
-        ),
-        (
-            json!({"action": "cancel", "group": "g", "dedup_key": "k"}),
-            "kind: must be given with dedup_key",
-        ),
-        (
-            json!({"action": "cancel", "kind": "act", "status": "FAILED"}),
-            "status: must be PENDING or PROCESSING, got 'FAILED'",
-        ),
-        (
-            json!({"action": "cancel", "kind": "nobodys"}),
-            "kind: 'nobodys' is not registered",
-        ),
-        (
-            json!({"action": "cancel", "kind": "act", "limit": 0}),
-            "limit: must be 1 to 1000000, got 0",
-        ),
-        (
-            json!({"action": "reschedule", "ids": [1]}),
-            "now: must be true, or delay",
-        ),
-        (
-            json!({"action": "reschedule", "ids": [1], "now": true, "delay": "1h"}),
-            "now: must be given without delay",
-        ),
-        (
-            json!({"action": "reschedule", "ids": [1], "available_at": "tomorrow"}),
-            "available_at: must be an RFC 3339 time",
-        ),
-    ] {
-        let told = refused(asked).await;
-        assert!(told.contains(wanted), "{told}, not: {wanted}");
-    }
 }

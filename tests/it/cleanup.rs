@@ -1,7 +1,6 @@
 //! Retention and cleanup on a real Postgres: what is removed and what never is, at the very instant, under
 //! locks, beside a running drain; and that the daily statistics outlive the rows.
 
-use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -10,10 +9,9 @@ use tidegate::retention::{CleanupReport, CleanupStop};
 use tidegate::{Done, HandlerError, queue};
 use tokio_postgres::Client;
 
-use crate::probe::{
-    ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
-};
-use crate::support::{self, TestDb, lease_away, wait_until};
+use crate::cli::Cli;
+use crate::probe::{ProbeApp, act, drain, live, logged, number, options, probe, publish_acts};
+use crate::support::{self, TestDb, column, has, lease_away, wait_until};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const HOUR: Duration = Duration::from_hours(1);
@@ -29,8 +27,7 @@ async fn clean(db: &TestDb, change: impl FnOnce(&mut CleanupOptions)) -> Cleanup
 
 /// A database whose kinds are the probe's alone.
 async fn retained_database() -> (TestDb, Client) {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let others = "DELETE FROM tidegate.event_kind WHERE kind NOT IN ('act', 'note', 'pair')";
     client.batch_execute(others).await.unwrap();
     (db, client)
@@ -81,8 +78,7 @@ async fn execute(client: &Client, sql: &str) {
 }
 
 async fn texts(client: &Client, sql: &str) -> Vec<String> {
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 // retention
@@ -208,8 +204,7 @@ async fn migrate_makes_the_partitions_of_a_week_for_each_retention_in_use() {
 
 #[tokio::test]
 async fn a_partition_is_made_of_no_day_on_which_nothing_can_expire() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (_db, client) = support::opened().await;
     let made = "SELECT m.outcome FROM tidegate.make_log_partition($1::text::date) AS m";
     for days in [-3668, 3668] {
         let day = format!("SELECT ((now() AT TIME ZONE 'UTC')::date + {days})::text");
@@ -295,7 +290,7 @@ async fn a_partition_whose_last_row_has_expired_is_dropped_whole() {
 }
 
 #[tokio::test]
-async fn a_step_that_the_database_refuses_stops_no_other_and_is_told_at_the_end() {
+async fn a_refused_step_stops_no_other_and_is_reported_at_the_end() {
     let (db, client) = retained_database().await;
     let gone = expired_partition(&client, 2 * DAY, 100).await;
     let used = expired_partition(&client, 3 * DAY, 50).await;
@@ -724,18 +719,9 @@ async fn a_row_on_its_way_into_a_partition_holds_up_its_drop() {
 // the verbs
 
 async fn tidegate(db: &TestDb, arguments: &[&str]) -> (Option<i32>, Value, String) {
-    let output = support::command("tidegate")
-        .args(arguments)
-        .arg("--json")
-        .env("DATABASE_URL", &db.url)
-        .env("TIDEGATE_ACTOR", "an operator")
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .unwrap();
-    let document = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    (output.status.code(), document, errors)
+    let cli = Cli::on(db).with("TIDEGATE_ACTOR", "an operator");
+    let ran = cli.run(&[arguments, &["--json"]].concat()).await;
+    (ran.code, ran.document(), ran.stderr)
 }
 
 #[tokio::test]
@@ -757,15 +743,9 @@ async fn cleanup_is_a_verb_with_the_options_of_the_invocation() {
         (code, &dry["action"], &dry["dry_run"]),
         (Some(0), &json!("cleanup"), &json!(true))
     );
-    assert_eq!(
-        (&dry["rows_dropped"], &dry["budget_ms"]),
-        (&json!(3), &json!(20_000))
-    );
+    has(&dry, &json!({"rows_dropped": 3, "budget_ms": 20_000}));
     let (_, done, _) = tidegate(&db, &["cleanup"]).await;
-    assert_eq!(
-        (&done["rows_dropped"], &done["stop_reason"]),
-        (&json!(3), &json!("done"))
-    );
+    has(&done, &json!({"rows_dropped": 3, "stop_reason": "done"}));
     let actors = "SELECT DISTINCT actor FROM tidegate.audit";
     assert_eq!(texts(&client, actors).await, ["an operator"]);
     let (code, _, errors) = tidegate(&db, &["cleanup", "--batch", "0"]).await;

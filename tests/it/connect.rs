@@ -11,8 +11,9 @@ use serde_json::json;
 use tidegate::{Database, Error, queue};
 use tokio_postgres::Client;
 
+use crate::cli::Cli;
 use crate::function::Function;
-use crate::probe::{ProbeApp, number, options, probe_database, publish_acts};
+use crate::probe::{ProbeApp, number, options, probe, publish_acts};
 use crate::support::{self, Authority, Certified, Cluster, Proxy, TestDb};
 
 /// A user whose name no encrypted conversation shows.
@@ -177,17 +178,10 @@ async fn f7_a_bundle_that_cannot_be_read_is_refused_by_name() {
         ("DATABASE_CA_FILE", broken, "PEM"),
         ("DATABASE_CA_PEM", "canary", "PEM"),
     ] {
-        let ran = support::command("tidegate")
-            .args(["status", "--json"])
-            .env("DATABASE_URL", "postgres://u:canary@db.example/d")
-            .env(variable, value)
-            .output()
-            .await
-            .unwrap();
-        let text = String::from_utf8([ran.stdout, ran.stderr].concat()).unwrap();
-        assert_eq!(ran.status.code(), Some(2), "{text}");
-        assert!(text.contains(variable) && text.contains(says), "{text}");
-        assert!(!text.contains("canary"), "{text}");
+        let cli = Cli::at("postgres://u:canary@db.example/d").with(variable, value);
+        let ran = cli.run(&["status", "--json"]).await;
+        ran.failed(2, &[variable, says]);
+        assert!(!format!("{ran:?}").contains("canary"), "{ran:?}");
     }
 }
 
@@ -255,8 +249,7 @@ async fn a_request_over_http_finds_its_connection_dead_and_takes_another() {
 
 /// The queue is drained by a user that the server turns away; then by one that it does not.
 async fn turned_away(make: &str, state: &str) {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 3).await;
     let user = format!("night_{}", db.name());
     let make = make.replace("$user", &user).replace("$db", db.name());

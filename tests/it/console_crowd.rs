@@ -145,7 +145,7 @@ async fn two_thousand_readers_hold_a_few_sessions_and_a_drain_goes_on_beside_the
 }
 
 #[tokio::test]
-async fn readers_who_go_away_leave_no_more_sessions_behind() {
+async fn readers_who_disconnect_leave_no_sessions_behind() {
     let place = Place::new().await;
     assert_eq!(place.ask(0, "/audit").await.0, StatusCode::OK);
     let _lock = locked(&place.db).await;

@@ -139,8 +139,7 @@ const PAUSE: &str = "kind=form_submitted&reason=the+archive+is+down";
 
 #[tokio::test]
 async fn an_identity_sees_the_pages_and_only_those_who_are_named_act() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     publish_letters(&client, 3).await;
     let console = Console::on(&db, GRACE).await;
 

@@ -1,10 +1,10 @@
 //! The schema's comments, and delays as producers in any language set them.
 
 use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 
-use crate::probe::{number, probe_database};
+use crate::probe::{live, number, probe};
 use crate::support;
+use crate::support::{column, refused, rows};
 
 /// Objects of the schema without a comment. Partitions inherit the log's. Apart from the queue's own history,
 /// the migrations' histories belong to their programs.
@@ -38,8 +38,7 @@ const SILENT: &str = "
      ORDER BY 1";
 
 async fn silent(client: &Client) -> Vec<String> {
-    let rows = client.query(SILENT, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, SILENT).await
 }
 
 #[tokio::test]
@@ -74,19 +73,15 @@ const WAIT: &str = "SELECT round(extract(epoch FROM available_at - created_at)):
 
 #[tokio::test]
 async fn a_delay_is_counted_from_the_publish() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     for (arguments, seconds) in [
         ("delay => '90 seconds'", 90),
         ("delay => '1 day', group_key => 'g'", 86400),
         ("delay => '0'", 0),
-        (
-            "delay => NULL, available_at => clock_timestamp() + '1 hour'",
-            3600,
-        ),
+        ("available_at => clock_timestamp() + '1 hour'", 3600),
         ("delay => '1 hour', dedup_key => 'd'", 3600),
         (
-            "delay => '2 hours', dedup_key => 'd', on_duplicate => 'replace'",
+            "delay => '2 h', dedup_key => 'd', on_duplicate => 'replace'",
             7200,
         ),
     ] {
@@ -123,46 +118,30 @@ async fn a_delay_is_counted_from_the_publish() {
 
 #[tokio::test]
 async fn a_delay_that_cannot_be_is_refused_by_its_name() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let both = "delay: must not be given together with available_at";
-    let shapes =
-        "event 2: delay: must be a number of seconds or an interval such as \"90 seconds\", got ";
-    let bounds = "event 2: delay: must be 0 to 3153600000 seconds (36500 days), got ";
-    let one = |arguments: &str| format!("SELECT tidegate.publish('act', NULL, {arguments})");
-    let many = |fields: &str| {
-        format!(
-            "SELECT tidegate.publish_many('[{{\"kind\": \"act\"}}, {{\"kind\": \"act\", {fields}}}]')"
-        )
-    };
-    for (sql, says) in [
-        (one("delay => '-1 second'"), "delay: must be 0 to 36500 days, got -00:00:01".to_owned()),
-        (one("delay => '200 years'"), "delay: must be 0 to 36500 days, got 200 years".to_owned()),
-        (one("delay => '1 hour', available_at => now()"), both.to_owned()),
-        (
-            one("delay => '31 days', group_key => 'g'"),
-            "delay: must be at most 30 days for an event of a group, because it blocks its group until then, got 31 days".to_owned(),
-        ),
-        (many("\"delay\": -1"), format!("{bounds}-1")),
-        (many("\"delay\": 1e300"), format!("{bounds}1000")),
-        (many("\"delay\": \"-1 second\""), "event 2: delay: must be 0 to 36500 days, got -00:00:01".to_owned()),
-        (many("\"delay\": \"soon\""), format!("{shapes}\"soon\"")),
-        (many("\"delay\": \"999999999999 years\""), format!("{shapes}\"999999999999 years\"")),
-        (many("\"delay\": true"), format!("{shapes}true")),
-        (many("\"delay\": [1]"), format!("{shapes}[1]")),
-        (many("\"delay\": 1, \"available_at\": \"2030-01-01\""), format!("event 2: {both}")),
-        (
-            many("\"delay\": \"31 days\", \"group_key\": \"g\""),
-            "event 2: delay: must be at most 30 days for an event of a group".to_owned(),
-        ),
-    ] {
-        let error = client.batch_execute(&sql).await.unwrap_err();
-        let error = error.as_db_error().unwrap();
-        assert!(error.message().starts_with(&says), "{sql}: {}", error.message());
-        assert_eq!(error.code(), &SqlState::INVALID_PARAMETER_VALUE, "{sql}");
+    let (_db, client) = probe().await;
+    let one = "
+        delay := '-1 second' => delay: must be 0 to 36500 days, got -00:00:01
+        delay := '200 years' => delay: must be 0 to 36500 days, got 200 years
+        delay := '1 hour', available_at := now() => delay: must not be given together with available_at
+        delay := '31 days', group_key := 'g' => delay: must be at most 30 days for an event of a group, because it blocks its group until then, got 31 days";
+    for (arguments, begins) in rows(one) {
+        let sql = format!("SELECT tidegate.publish('act', NULL, {arguments})");
+        refused(&client, &sql, begins).await;
     }
-    assert_eq!(
-        number(&client, "SELECT count(*) FROM tidegate.event_queue").await,
-        0
-    );
+    let many = r#"
+        -1 => must be 0 to 3153600000 seconds (36500 days), got -1
+        1e300 => must be 0 to 3153600000 seconds (36500 days), got 1000
+        "-1 second" => must be 0 to 36500 days, got -00:00:01
+        "soon" => must be a number of seconds or an interval such as "90 seconds", got "soon"
+        "999999999999 years" => must be a number of seconds or an interval such as "90 seconds", got "999999999999 years"
+        true => must be a number of seconds or an interval such as "90 seconds", got true
+        [1] => must be a number of seconds or an interval such as "90 seconds", got [1]
+        1, "available_at": "2030-01-01" => must not be given together with available_at
+        "31 days", "group_key": "g" => must be at most 30 days for an event of a group"#;
+    for (delay, begins) in rows(many) {
+        let events = format!(r#"[{{"kind": "act"}}, {{"kind": "act", "delay": {delay}}}]"#);
+        let sql = format!("SELECT tidegate.publish_many('{events}')");
+        refused(&client, &sql, &format!("event 2: delay: {begins}")).await;
+    }
+    assert_eq!(live(&client).await, 0);
 }

@@ -10,10 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use crate::cli::{Cli, verbs};
 use crate::function::Function;
 use crate::seal;
-use crate::support::{self, TestDb};
-
-const VIEWED: &str = "grant_letter_viewed";
-const WHY: [&str; 2] = ["--reason", "a test"];
+use crate::support::{self, TestDb, execute, words};
 
 #[tokio::test]
 async fn a_shell_is_given_a_script_that_completes_every_verb() {
@@ -75,128 +72,67 @@ async fn every_verb_has_a_manual_page() {
 
 /// Returns a database with an entry in each list.
 async fn furnished() -> TestDb {
-    let db = support::database().await;
-    let client = db.client().await;
-    client
-        .batch_execute(
-            "INSERT INTO tidegate.event_kind (kind) VALUES ('foreign'), ('left');
+    let (db, client) = support::opened().await;
+    execute(&client, "INSERT INTO tidegate.event_kind (kind) VALUES ('foreign'), ('left');
              SELECT tidegate.publish('foreign', '{}', group_key => 'g', available_at => clock_timestamp() + interval '1 hour',
                                      expires_at => clock_timestamp() + interval '1 minute');
              SELECT tidegate.publish('foreign', '{}', group_key => 'g');
-             UPDATE tidegate.event_queue SET delayed = true, last_error = '500: no' WHERE available_at > clock_timestamp()",
-        )
-        .await
-        .unwrap();
+             UPDATE tidegate.event_queue SET delayed = true, last_error = '500: no' WHERE available_at > clock_timestamp()").await;
     support::lease_away(&client, &[2], 3600.0).await;
     db
 }
 
-type Question = (&'static str, Vec<String>);
-
-fn of(verb: &'static str, arguments: &[&str]) -> Question {
-    let arguments = arguments.iter().map(|argument| (*argument).to_owned());
-    (verb, arguments.collect())
-}
-
-fn with_reason(verb: &'static str, arguments: &[&str]) -> Question {
-    of(verb, &[arguments, &WHY[..]].concat())
-}
-
-/// Commands that need no queue, or create one.
-fn without_a_queue(folder: &str) -> Vec<Question> {
-    let project = format!("{folder}/shop-queue");
-    let pages = format!("{folder}/man");
-    vec![
-        of("new", &[&project]),
-        of("completions", &["bash"]),
-        of("man", &[]),
-        of("man", &["--dir", &pages]),
-        of("schema", &["list"]),
-        of("migrate", &[]),
-        of("doctor", &[]),
-    ]
-}
-
-/// Commands about events, in an order in which each one finds what an earlier one left.
-fn about_events() -> Vec<Question> {
-    vec![
-        of(
-            "publish",
-            &[
-                VIEWED,
-                "--payload",
-                r#"{"grant_number": "G-1"}"#,
-                "--group",
-                "h",
-            ],
-        ),
-        of("list", &[]),
-        of("show", &["1"]),
-        of("show", &["3"]),
-        of("status", &[]),
-        of("blocked-groups", &[]),
-        of("leases", &[]),
-        with_reason("reschedule", &["--id", "3", "--delay", "1s"]),
-        of("drain", &["--max-events", "1"]),
-        of("submit", &["viewed", r#"{"grant_number": "G-2"}"#]),
-        of("receive-issuing", &["--message", r#"{"kind": "other"}"#]),
-        with_reason("requeue", &["--id", "2"]),
-        with_reason("unblock", &["g", "--retry"]),
-        with_reason("note", &["1", "--text", "called"]),
-        with_reason("cancel", &["--kind", "foreign", "--dry-run"]),
-        with_reason("cancel", &["--id", "1", "2", "3"]),
-        of("show", &["1"]),
-        with_reason("replay", &["--id", "1", "--again", "--expires-in", "1h"]),
-        with_reason(
-            "replay",
-            &["--kind", "foreign", "--since", "1h", "--dry-run"],
-        ),
-        of("list", &[]),
-    ]
-}
-
-/// Commands about everything else.
-fn about_kinds_and_the_rest() -> Vec<Question> {
-    let client = "00000000-0000-4000-8000-0000000000c1";
-    vec![
-        of("pause", &[VIEWED]),
-        of("resume", &[VIEWED]),
-        with_reason("service", &["carrier", "--pause"]),
-        with_reason("service", &["carrier", "--limit", "3", "--per-second", "2"]),
-        of("services", &[]),
-        of("policy", &[VIEWED]),
-        with_reason("policy", &[VIEWED, "--handler-timeout", "5s"]),
-        with_reason("retire", &["left"]),
-        with_reason(
-            "schedule",
-            &[
-                "nightly",
-                "--kind",
-                VIEWED,
-                "--every",
-                "1h",
-                "--start-within",
-                "10m",
-            ],
-        ),
-        with_reason("schedule", &["nightly", "--run"]),
-        of("schedules", &[]),
-        of("retention", &[]),
-        with_reason("retention", &[VIEWED, "--completed", "7d", "--apply"]),
-        with_reason("forget", &["--group", "h"]),
-        of("cleanup", &[]),
-        with_reason(
-            "api-key",
-            &[
-                "create", "--label", "w", "--client", client, "--scope", "jobs",
-            ],
-        ),
-        of("api-key", &["list"]),
-        with_reason("api-key", &["revoke", "1"]),
-        with_reason("link-key", &["rotate"]),
-        of("status", &[]),
-    ]
-}
+/// Commands of every verb, in an order in which each finds what an earlier one left. The first ones need no
+/// queue, or create one.
+const COMMANDS: &str = r#"
+    new FOLDER/shop-queue
+    completions bash
+    man
+    man --dir FOLDER/man
+    schema list
+    migrate
+    doctor
+    publish grant_letter_viewed --payload '{"grant_number": "G-1"}' --group h
+    list
+    show 1
+    show 3
+    status
+    blocked-groups
+    leases
+    reschedule --id 3 --delay 1s --reason why
+    drain --max-events 1
+    submit viewed '{"grant_number": "G-2"}'
+    receive-issuing --message '{"kind": "other"}'
+    requeue --id 2 --reason why
+    unblock g --retry --reason why
+    note 1 --text called --reason why
+    cancel --kind foreign --dry-run --reason why
+    cancel --id 1 2 3 --reason why
+    show 1
+    replay --id 1 --again --expires-in 1h --reason why
+    replay --kind foreign --since 1h --dry-run --reason why
+    list
+    pause grant_letter_viewed
+    resume grant_letter_viewed
+    service carrier --pause --reason why
+    service carrier --limit 3 --per-second 2 --reason why
+    services
+    policy grant_letter_viewed
+    policy grant_letter_viewed --handler-timeout 5s --reason why
+    retire left --reason why
+    schedule nightly --kind grant_letter_viewed --every 1h --start-within 10m --reason why
+    schedule nightly --run --reason why
+    schedules
+    retention
+    retention grant_letter_viewed --completed 7d --apply --reason why
+    forget --group h --reason why
+    cleanup
+    api-key create --label w --client 00000000-0000-4000-8000-0000000000c1 --scope jobs --reason why
+    api-key list
+    api-key revoke 1 --reason why
+    link-key rotate --reason why
+    status
+"#;
 
 /// A schema with two checks: a validator's, and a stricter one. Schemas are open, so a validator accepts
 /// additional fields. The stricter check treats a field that is not in the schema as an omission.
@@ -317,30 +253,27 @@ async fn every_document_fits_its_schema() {
     let keys = seal::keys(&[("2031", seal::OLD)]);
     let cli = Cli::on(&db).with("TIDEGATE_PAYLOAD_KEYS_FILE", keys.path().to_str().unwrap());
     let room = tempfile::tempdir().unwrap();
-    let mut questions = without_a_queue(room.path().to_str().unwrap());
-    questions.extend(about_events());
-    questions.extend(about_kinds_and_the_rest());
-    for (verb, arguments) in &questions {
-        let arguments: Vec<&str> = [*verb]
-            .into_iter()
-            .chain(arguments.iter().map(String::as_str))
-            .chain(["--json"])
-            .collect();
+    let commands = COMMANDS.replace("FOLDER", room.path().to_str().unwrap());
+    let mut asked = BTreeSet::new();
+    for line in commands
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        let arguments = [&words(line)[..], &["--json"]].concat();
         let ran = cli.run(&arguments).await;
-        let asked = arguments.join(" ");
-        assert!(
-            ran.code == Some(0) || *verb == "doctor" && ran.code == Some(3),
-            "{asked}: {ran:?}"
-        );
+        let verb = arguments[0];
+        let is_doctor = verb == "doctor" && ran.code == Some(3);
+        assert!(ran.code == Some(0) || is_doctor, "{line}: {ran:?}");
         let document = ran.document();
-        assert!(document["action"].is_string(), "{asked}: {document}");
-        Checked::of(verb).await.check(&asked, &document);
+        assert!(document["action"].is_string(), "{line}: {document}");
+        Checked::of(verb).await.check(line, &document);
+        asked.insert(verb.to_owned());
     }
-    let asked: BTreeSet<&str> = questions.iter().map(|(verb, _)| *verb).collect();
     let left: Vec<String> = verbs()
         .await
         .into_iter()
-        .filter(|verb| !asked.contains(verb.as_str()))
+        .filter(|verb| !asked.contains(verb))
         .collect();
     assert_eq!(
         left,

@@ -12,8 +12,9 @@ use tidegate_job::app;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 
-use crate::look::{Ran, run};
-use crate::support::{self, TestDb, lease_away, project_file, wait_until};
+use crate::cli::{Cli, Ran};
+use crate::look::run;
+use crate::support::{self, TestDb, contains, lease_away, project_file, rows, wait_until};
 
 /// What the doctor says of a database, check by check.
 struct Examined {
@@ -47,10 +48,7 @@ impl Examined {
         let check = self.check(name);
         assert_eq!(check["state"], state, "{check}");
         for text in says {
-            assert!(
-                check["finding"].as_str().unwrap().contains(text),
-                "{text:?}: {check}"
-            );
+            contains(check["finding"].as_str().unwrap(), text);
         }
         check["remedy"].as_str().unwrap_or_default().to_owned()
     }
@@ -176,7 +174,7 @@ async fn a_healthy_database_passes_every_check_and_a_fragile_one_does_not() {
 }
 
 #[tokio::test]
-async fn a_database_without_a_queue_is_told_to_be_migrated() {
+async fn a_database_without_a_queue_is_reported_with_its_remedy() {
     let db = support::empty_database().await;
     let client = db.client().await;
     let report = examine(&db).await;
@@ -217,9 +215,8 @@ async fn a_database_without_a_queue_is_told_to_be_migrated() {
 }
 
 #[tokio::test]
-async fn a_schema_of_another_version_is_told() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn a_schema_of_another_version_is_reported() {
+    let (db, client) = support::opened().await;
     breaking(
         &client,
         "UPDATE tidegate.app_migrations SET version = 999 WHERE version = 1",
@@ -241,9 +238,8 @@ async fn a_schema_of_another_version_is_told() {
 }
 
 #[tokio::test]
-async fn drift_is_told_part_by_part_and_mended_by_its_remedy() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn drift_is_reported_part_by_part_and_mended_by_its_remedy() {
+    let (db, client) = support::opened().await;
     examine(&db).await.is_ok("schema drift");
     for sql in [
         "DROP INDEX tidegate.event_queue_due",
@@ -279,31 +275,15 @@ async fn drift_is_told_part_by_part_and_mended_by_its_remedy() {
 }
 
 #[tokio::test]
-async fn each_sort_of_change_by_hand_is_told() {
-    let db = support::database().await;
-    let client = db.client().await;
-    for (sql, what) in [
-        (
-            "ALTER TABLE tidegate.event_queue ALTER kind DROP NOT NULL",
-            "column event_queue.kind",
-        ),
-        (
-            "ALTER TABLE tidegate.audit ALTER reason TYPE varchar(9)",
-            "column audit.reason",
-        ),
-        (
-            "ALTER TABLE tidegate.event_kind ALTER retention_failed SET DEFAULT '1 day'",
-            "column event_kind.retention_failed",
-        ),
-        (
-            "CREATE OR REPLACE FUNCTION tidegate.mark_delayed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
-            "function mark_delayed()",
-        ),
-        (
-            "ALTER FUNCTION tidegate.publish_many IMMUTABLE",
-            "function publish_many(events jsonb)",
-        ),
-    ] {
+async fn each_sort_of_manual_change_is_reported() {
+    let (db, client) = support::opened().await;
+    for (sql, what) in rows(
+        "ALTER TABLE tidegate.event_queue ALTER kind DROP NOT NULL => column event_queue.kind
+         ALTER TABLE tidegate.audit ALTER reason TYPE varchar(9) => column audit.reason
+         ALTER TABLE tidegate.event_kind ALTER retention_failed SET DEFAULT '1 day' => column event_kind.retention_failed
+         CREATE OR REPLACE FUNCTION tidegate.mark_delayed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END' => function mark_delayed()
+         ALTER FUNCTION tidegate.publish_many IMMUTABLE => function publish_many(events jsonb)",
+    ) {
         breaking(&client, sql).await;
         examine(&db)
             .await
@@ -313,8 +293,7 @@ async fn each_sort_of_change_by_hand_is_told() {
 
 #[tokio::test]
 async fn settings_of_the_database_and_what_an_operator_may_change_are_no_drift() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let name = db.url.rsplit('/').next().unwrap();
     for setting in [
         "search_path = tidegate, public",
@@ -330,14 +309,8 @@ async fn settings_of_the_database_and_what_an_operator_may_change_are_no_drift()
         "UPDATE tidegate.event_kind SET retention_failed = '1 year', paused = true",
     )
     .await;
-    let limited = [("TIDEGATE_MAX_ATTEMPTS", "3")];
-    let mut migrate = support::command("tidegate");
-    migrate
-        .arg("migrate")
-        .env("DATABASE_URL", &db.url)
-        .envs(limited)
-        .stdout(Stdio::null());
-    assert!(migrate.status().await.unwrap().success());
+    let limited = Cli::on(&db).with("TIDEGATE_MAX_ATTEMPTS", "3");
+    limited.json(&["migrate"]).await;
     let report = examine(&db).await;
     report.is_ok("schema drift");
     // The connection's own settings are as they were.
@@ -351,9 +324,8 @@ async fn settings_of_the_database_and_what_an_operator_may_change_are_no_drift()
 }
 
 #[tokio::test]
-async fn kinds_that_somebody_forgot_are_told() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn forgotten_kinds_are_reported() {
+    let (db, client) = support::opened().await;
     breaking(
         &client,
         "DELETE FROM tidegate.event_kind WHERE kind = 'case_opened'",
@@ -383,8 +355,7 @@ async fn kinds_that_somebody_forgot_are_told() {
 
 #[tokio::test]
 async fn the_logs_partitions_are_looked_after() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let report = examine(&db).await;
     for name in ["log partitions", "log expiry", "log default"] {
         report.is_ok(name);
@@ -425,9 +396,8 @@ async fn the_logs_partitions_are_looked_after() {
 }
 
 #[tokio::test]
-async fn d13_leases_that_ran_out_and_work_that_does_not_end_are_told() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn d13_lapsed_leases_and_work_that_does_not_end_are_reported() {
+    let (db, client) = support::opened().await;
     support::publish_views(&client, 2).await;
     lease_away(&client, &[1, 2], 60.0).await;
     let long_ago = "UPDATE tidegate.lease SET taken_at = clock_timestamp() - interval '16 min'";
@@ -456,9 +426,8 @@ async fn d13_leases_that_ran_out_and_work_that_does_not_end_are_told() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_leased_ahead_of_its_group_or_left_behind_it_is_told() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn an_event_leased_ahead_of_its_group_or_left_behind_it_is_reported() {
+    let (db, client) = support::opened().await;
     let viewed = "SELECT id FROM tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"G-1\"}', group_key => $1)";
     let publish = async |group: Option<&str>| -> i64 {
         let row = client.query_one(viewed, &[&group]).await.unwrap();
@@ -491,9 +460,8 @@ async fn an_event_that_is_leased_ahead_of_its_group_or_left_behind_it_is_told() 
 }
 
 #[tokio::test]
-async fn a_queue_that_nobody_drains_is_told_from_one_that_is_drained_too_little() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn a_queue_without_drains_is_distinguished_from_one_with_too_few() {
+    let (db, client) = support::opened().await;
     support::publish_views(&client, 1).await;
     examine(&db).await.is_ok("drains");
     breaking(
@@ -546,9 +514,8 @@ async fn untouched(client: &Client, seconds: f64) -> usize {
 }
 
 #[tokio::test]
-async fn blocked_groups_and_paused_kinds_are_told() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn blocked_groups_and_paused_kinds_are_reported() {
+    let (db, client) = support::opened().await;
     breaking(
         &client,
         "SELECT tidegate.publish('form_archived', '{}', group_key => 'g', available_at => clock_timestamp() + interval '1 h');
@@ -576,9 +543,8 @@ async fn blocked_groups_and_paused_kinds_are_told() {
 }
 
 #[tokio::test]
-async fn b13_events_that_will_expire_are_told_by_kind_with_the_first_deadline() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn b13_events_that_will_expire_are_reported_by_kind_with_the_first_deadline() {
+    let (db, client) = support::opened().await;
     let soon = "INSERT INTO tidegate.event_queue (kind, payload, expires_at)
                 SELECT kind, payload::json, clock_timestamp() + time
                   FROM (VALUES ('grant_letter_viewed', '{\"grant_number\": \"G-1\"}', interval '4 min'),
@@ -598,9 +564,8 @@ async fn b13_events_that_will_expire_are_told_by_kind_with_the_first_deadline() 
 }
 
 #[tokio::test]
-async fn services_that_do_not_answer_are_told_by_how_long_they_have_been_gone() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn services_that_do_not_answer_are_reported_with_the_duration() {
+    let (db, client) = support::opened().await;
     breaking(&client, "INSERT INTO tidegate.event_queue (kind, available_at) VALUES ('case_opened', clock_timestamp() - interval '1 hour')").await;
     let down = |minutes: u32, code: &str| {
         format!(
@@ -631,9 +596,8 @@ async fn services_that_do_not_answer_are_told_by_how_long_they_have_been_gone() 
 }
 
 #[tokio::test]
-async fn dead_rows_and_a_table_that_autovacuum_leaves_alone_are_told() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn dead_rows_and_a_table_without_autovacuum_are_reported() {
+    let (db, client) = support::opened().await;
     breaking(&client, "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = off, toast.autovacuum_enabled = false)").await;
     breaking(&client, "INSERT INTO tidegate.event_queue (kind) SELECT 'grant_letter_viewed' FROM generate_series(1, 210000)").await;
     breaking(&client, "DELETE FROM tidegate.event_queue").await;
@@ -659,8 +623,7 @@ async fn dead_rows_and_a_table_that_autovacuum_leaves_alone_are_told() {
 
 #[tokio::test]
 async fn what_keeps_vacuum_from_its_work_is_named_and_ended_by_the_remedy() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let holder = db.client().await;
     breaking(&holder, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await;
     let pid: i32 = holder
@@ -694,9 +657,8 @@ async fn what_keeps_vacuum_from_its_work_is_named_and_ended_by_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_role_that_may_see_little_is_told_what_could_not_be_checked() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn a_role_with_few_rights_learns_what_could_not_be_checked() {
+    let (db, client) = support::opened().await;
     let role = format!("blind_{}", db.url.rsplit('/').next().unwrap());
     breaking(
         &client,
@@ -720,12 +682,11 @@ async fn a_role_that_may_see_little_is_told_what_could_not_be_checked() {
 }
 
 #[tokio::test]
-async fn a_database_that_takes_no_writes_is_told() {
+async fn a_read_only_database_is_reported() {
     if support::cannot_be_pooled("a pooler's sessions keep the settings that they began with") {
         return;
     }
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let name = db.url.rsplit('/').next().unwrap();
     breaking(
         &client,
@@ -742,12 +703,11 @@ async fn a_database_that_takes_no_writes_is_told() {
 }
 
 #[tokio::test]
-async fn a_database_whose_transactions_keep_a_snapshot_is_told() {
+async fn a_database_whose_transactions_keep_a_snapshot_is_reported() {
     if support::cannot_be_pooled("a pooler's sessions keep the settings that they began with") {
         return;
     }
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     examine(&db).await.is_ok("isolation");
     let name = db.url.rsplit('/').next().unwrap();
     let alter =
@@ -763,7 +723,7 @@ async fn a_database_whose_transactions_keep_a_snapshot_is_told() {
 }
 
 #[tokio::test]
-async fn a_log_of_more_days_than_the_server_has_locks_for_is_told() {
+async fn a_log_of_more_days_than_the_server_has_locks_for_is_reported() {
     let db = support::database().await;
     examine(&db).await.is_ok("locks");
     let client = db.client().await;
@@ -780,7 +740,7 @@ async fn a_log_of_more_days_than_the_server_has_locks_for_is_told() {
 }
 
 #[tokio::test]
-async fn c12_a_handlers_limit_beyond_its_lease_is_told() {
+async fn c12_a_handlers_limit_beyond_its_lease_is_reported() {
     let db = support::database().await;
     let mut options = DrainOptions::default();
     for (timeout, state) in [(30, State::Ok), (55, State::Problem)] {
@@ -820,8 +780,7 @@ async fn a_database_that_cannot_be_reached_is_a_failure_and_no_finding() {
 
 #[tokio::test]
 async fn a_schema_in_which_everybody_may_make_functions_is_closed_by_the_remedy() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     examine(&db).await.is_ok("rights");
     breaking(&client, "GRANT CREATE ON SCHEMA public TO PUBLIC").await;
     let remedy = examine(&db).await.finds("rights", "warning", &["public"]);
@@ -830,9 +789,8 @@ async fn a_schema_in_which_everybody_may_make_functions_is_closed_by_the_remedy(
 }
 
 #[tokio::test]
-async fn ids_that_would_be_drawn_a_second_time_are_told_and_passed_by_the_remedy() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn ids_that_would_be_drawn_twice_are_reported_and_passed_by_the_remedy() {
+    let (db, client) = support::opened().await;
     examine(&db).await.is_ok("ids");
     // As a copy of the rows leaves it.
     let copied = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)

@@ -13,10 +13,10 @@ use tidegate::{
 use tokio::sync::{Notify, watch};
 
 use crate::probe::{
-    Act, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database,
+    Act, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe, probe_database,
     publish_acts,
 };
-use crate::support::{self, Proxy, wait_until};
+use crate::support::{self, Proxy, execute, wait_until};
 
 /// One handler at a time.
 fn sequential() -> DrainOptions {
@@ -62,8 +62,7 @@ async fn a1_a14_b19_b20_b28_an_event_waits_for_a_drain_and_leaves_the_queue_only
 
 #[tokio::test]
 async fn a2_a4_a5_one_handler_at_a_time_runs_mixed_kinds_in_id_order() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let mut events = Vec::new();
     for n in 0..60 {
         events.push(if n % 3 == 0 {
@@ -86,8 +85,7 @@ async fn a2_a4_a5_one_handler_at_a_time_runs_mixed_kinds_in_id_order() {
 /// Leases that end while the next is taken, group after group, in small steps.
 #[tokio::test]
 async fn a2_e7_one_handler_at_a_time_keeps_the_order_of_all_whatever_their_groups() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let events: Vec<NewEvent> = (0..600)
         .map(|n| match n % 4 {
             0 => act("alone"),
@@ -107,8 +105,7 @@ async fn a2_e7_one_handler_at_a_time_keeps_the_order_of_all_whatever_their_group
 
 #[tokio::test]
 async fn a5_an_old_event_to_be_retried_runs_before_newer_ones_once_it_is_due() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let published = publish_acts(&client, 40).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move {
@@ -142,8 +139,7 @@ async fn a5_an_old_event_to_be_retried_runs_before_newer_ones_once_it_is_due() {
 
 #[tokio::test]
 async fn a8_one_bad_row_harms_only_itself() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let deep = format!("{}{}", "[".repeat(3000), "]".repeat(3000));
     let insert = format!(
         "INSERT INTO tidegate.event_queue (kind, payload, kind_known) VALUES
@@ -178,8 +174,7 @@ async fn a8_one_bad_row_harms_only_itself() {
 #[tokio::test]
 async fn a9_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
  {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &act("x").max_attempts(3))
         .await
         .unwrap()
@@ -226,8 +221,7 @@ async fn a9_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_waits_a
 
 #[tokio::test]
 async fn a10_the_last_error_its_code_and_its_time_can_be_read_while_the_event_waits() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     queue::publish(&client, &act("x")).await.unwrap();
     let app = ProbeApp::new(|call, _| {
         let code = ["code_1", "code_2"][usize::from(call.attempt > 1)];
@@ -269,8 +263,7 @@ async fn a10_the_last_error_its_code_and_its_time_can_be_read_while_the_event_wa
 #[tokio::test]
 async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
     for limit in [1_u16, 3, 5] {
-        let db = probe_database().await;
-        let client = db.client().await;
+        let (db, client) = probe().await;
         queue::publish(&client, &act("x").max_attempts(limit))
             .await
             .unwrap();
@@ -286,8 +279,7 @@ async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
 /// own.
 #[tokio::test]
 async fn b7_the_limit_of_attempts_is_that_of_all_kinds_and_none_has_its_own() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let database = db.database();
     let limited = Migrate::new(&database, Probe::KINDS).stored(StoredSettings {
         max_attempts: Some(2),
@@ -318,8 +310,7 @@ async fn b7_the_limit_of_attempts_is_that_of_all_kinds_and_none_has_its_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a13_b5_b17_b18_c1_two_overlapping_drains_handle_a_thousand_events_once_each() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let published: HashSet<i64> = publish_acts(&client, 1000).await.into_iter().collect();
     // Nobody runs away with everything: each waits until both are at work.
     let (at_work, both) = watch::channel(0);
@@ -352,8 +343,7 @@ async fn a13_b5_b17_b18_c1_two_overlapping_drains_handle_a_thousand_events_once_
 
 #[tokio::test]
 async fn a17_follow_ups_appear_only_when_their_parent_ends_all_of_them_and_once() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let parent = queue::publish(&client, &act("parent").correlation("order-7"))
         .await
         .unwrap()
@@ -400,8 +390,7 @@ async fn a17_follow_ups_appear_only_when_their_parent_ends_all_of_them_and_once(
 
 #[tokio::test]
 async fn b10_e7_a_group_keeps_its_order_under_concurrency_and_retry_and_others_pass() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let events: Vec<NewEvent> = (0..200)
         .map(|n| act(&n.to_string()).group(format!("g{}", n % 5)))
         .collect();
@@ -445,8 +434,7 @@ async fn b10_e7_a_group_keeps_its_order_under_concurrency_and_retry_and_others_p
 #[tokio::test]
 async fn b27_a_groups_events_are_handled_in_their_order_whatever_batches_they_come_in() {
     for (published_by, leased_by) in [(1, 7), (7, 1), (3, 2), (60, 60)] {
-        let db = probe_database().await;
-        let client = db.client().await;
+        let (db, client) = probe().await;
         let events: Vec<NewEvent> = (0..60)
             .map(|n| match n % 4 {
                 0 => act(&n.to_string()),
@@ -488,8 +476,7 @@ async fn b27_a_groups_events_are_handled_in_their_order_whatever_batches_they_co
 
 #[tokio::test]
 async fn a_page_of_blocked_events_does_not_hide_a_ready_one_behind_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let head = queue::publish(
         &client,
         &act("head").group("g").delay(Duration::from_hours(1)),
@@ -517,8 +504,7 @@ async fn a_page_of_blocked_events_does_not_hide_a_ready_one_behind_it() {
 #[tokio::test]
 async fn b12_e11_handlers_overlap_up_to_the_concurrency_and_not_at_all_with_one() {
     for concurrency in [1, 4] {
-        let db = probe_database().await;
-        let client = db.client().await;
+        let (db, client) = probe().await;
         publish_acts(&client, 12).await;
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let (now, peak) = (running.clone(), most.clone());
@@ -546,8 +532,7 @@ async fn b12_e11_handlers_overlap_up_to_the_concurrency_and_not_at_all_with_one(
 
 #[tokio::test]
 async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let late = queue::publish(&client, &act("late").start_within(Duration::from_millis(1)))
         .await
         .unwrap()
@@ -569,8 +554,7 @@ async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
 
 #[tokio::test]
 async fn b13_a_drain_tells_how_many_events_that_it_leaves_will_expire() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let soon = [1, 2].map(|minutes| act("soon").start_within(Duration::from_mins(minutes)));
     queue::publish_batch(&client, &soon).await.unwrap();
     let paused = "UPDATE tidegate.event_kind SET paused = $1 WHERE kind = 'act'";
@@ -585,8 +569,7 @@ async fn b13_a_drain_tells_how_many_events_that_it_leaves_will_expire() {
 
 #[tokio::test]
 async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let slow = queue::publish(&client, &act("slow").max_attempts(1))
         .await
         .unwrap()
@@ -615,8 +598,7 @@ async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_handler_that_blocks_its_thread_is_given_up_on_and_others_run() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let blocking = queue::publish(&client, &act("blocking").max_attempts(1))
         .await
         .unwrap()
@@ -647,8 +629,7 @@ async fn a_handler_that_blocks_its_thread_is_given_up_on_and_others_run() {
 
 #[tokio::test]
 async fn d10_panic_error_and_rejection_each_end_as_they_should_and_the_next_event_runs() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let mut ids = Vec::new();
     for name in ["panic", "error", "reject", "list", "good"] {
         ids.push(
@@ -709,8 +690,7 @@ async fn d10_panic_error_and_rejection_each_end_as_they_should_and_the_next_even
 
 #[tokio::test]
 async fn b4_c10_a16_a19_of_two_handlers_only_the_one_that_failed_runs_again() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &pair("x")).await.unwrap().id;
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
@@ -739,8 +719,7 @@ async fn b4_c10_a16_a19_of_two_handlers_only_the_one_that_failed_runs_again() {
 
 #[tokio::test]
 async fn a_final_error_of_one_handler_does_not_undo_the_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &pair("x")).await.unwrap().id;
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
@@ -772,8 +751,7 @@ async fn a_final_error_of_one_handler_does_not_undo_the_other() {
 
 #[tokio::test]
 async fn a_step_runs_once_even_when_its_handler_is_retried() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     queue::publish(&client, &act("x")).await.unwrap();
     let steps = Arc::new(AtomicUsize::new(0));
     let counted = steps.clone();
@@ -800,12 +778,8 @@ async fn a_step_runs_once_even_when_its_handler_is_retried() {
 
 #[tokio::test]
 async fn e12_a_transaction_commits_the_handlers_writes_with_the_completion_or_not_at_all() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .batch_execute("CREATE TABLE effect (id bigint, attempt bigint)")
-        .await
-        .unwrap();
+    let (db, client) = probe().await;
+    execute(&client, "CREATE TABLE effect (id bigint, attempt bigint)").await;
     let id = queue::publish(&client, &act("x")).await.unwrap().id;
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
@@ -839,10 +813,7 @@ async fn e12_a_transaction_commits_the_handlers_writes_with_the_completion_or_no
 async fn a_transaction_under_a_lost_lease_commits_nothing() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
-    client
-        .batch_execute("CREATE TABLE effect (id bigint)")
-        .await
-        .unwrap();
+    execute(&*client, "CREATE TABLE effect (id bigint)").await;
     queue::publish(&*client, &act("x")).await.unwrap();
     let operator = client.clone();
     let app = ProbeApp::new(move |call, ctx| {
@@ -872,12 +843,8 @@ async fn a_transaction_under_a_lost_lease_commits_nothing() {
 
 #[tokio::test]
 async fn both_handlers_of_an_event_may_have_a_transaction() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .batch_execute("CREATE TABLE effect (handler text)")
-        .await
-        .unwrap();
+    let (db, client) = probe().await;
+    execute(&client, "CREATE TABLE effect (handler text)").await;
     queue::publish(&client, &pair("x")).await.unwrap();
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
@@ -901,8 +868,7 @@ async fn both_handlers_of_an_event_may_have_a_transaction() {
 
 #[tokio::test]
 async fn f2_a_spent_budget_gives_back_what_has_not_started_with_its_attempt() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 200).await;
     let app = ProbeApp::new(|_, _| {
         Box::pin(async {
@@ -929,8 +895,7 @@ async fn f2_a_spent_budget_gives_back_what_has_not_started_with_its_attempt() {
 
 #[tokio::test]
 async fn f2_a_slow_kind_that_there_is_no_time_for_does_not_end_the_run_for_quick_ones() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let slow = publish_acts(&client, 2).await;
     let quick: Vec<NewEvent> = (0..20)
         .map(|_| NewEvent::of(&Probe::Note(())).unwrap())
@@ -958,8 +923,7 @@ async fn f2_a_slow_kind_that_there_is_no_time_for_does_not_end_the_run_for_quick
 
 #[tokio::test]
 async fn a_slow_kind_among_thousands_of_quick_events_does_not_shrink_their_leases_for_long() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let mixed: Vec<NewEvent> = (0..5000)
         .map(|n| match n % 100 {
             0 => act("slow"),
@@ -982,8 +946,7 @@ async fn a_slow_kind_among_thousands_of_quick_events_does_not_shrink_their_lease
 
 #[tokio::test]
 async fn a_handler_that_the_end_of_the_run_cuts_is_retried() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
     let app = ProbeApp::new(|_, _| Box::pin(std::future::pending()));
     let report = drain(
@@ -1013,8 +976,7 @@ async fn a_handler_that_the_end_of_the_run_cuts_is_retried() {
 
 #[tokio::test]
 async fn a_stop_signal_ends_the_run_like_its_budget() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 100).await;
     let (stop, stopped) = watch::channel(false);
     let first = Arc::new(Notify::new());
@@ -1079,8 +1041,7 @@ async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spi
 
 #[tokio::test]
 async fn lingering_picks_up_what_comes_later_and_a_plain_drain_does_not_wait() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &options()).await;
     assert_eq!(report.stop_reason, StopReason::QueueEmpty, "{report:?}");
@@ -1112,8 +1073,7 @@ async fn lingering_picks_up_what_comes_later_and_a_plain_drain_does_not_wait() {
 
 #[tokio::test]
 async fn leases_are_renewed_while_handlers_outlast_them() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     queue::publish(&client, &pair("x")).await.unwrap();
     let app = ProbeApp::new(|_, _| {
         Box::pin(async {
@@ -1165,7 +1125,7 @@ async fn a_requeued_event_is_lost_to_its_worker_and_counted() {
 }
 
 #[tokio::test]
-async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
+async fn a_requeue_of_a_groups_head_releases_the_leased_events_behind_it() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
     let events: Vec<NewEvent> = (0..6).map(|n| act(&n.to_string()).group("g")).collect();
@@ -1204,8 +1164,7 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
 
 #[tokio::test]
 async fn i4_a_rejection_sends_nothing_back_that_stands_behind_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let events: Vec<NewEvent> = (0..2000).map(|n| act(&n.to_string()).group("g")).collect();
     queue::publish_batch(&client, &events).await.unwrap();
     let app = ProbeApp::new(|call, _| {
@@ -1262,8 +1221,7 @@ async fn i4_what_an_operator_takes_from_behind_an_event_that_is_retried_does_not
 /// The connection holds, the first of a write's statements is stored, and the second must be tried again.
 #[tokio::test]
 async fn ends_written_before_a_statement_that_failed_are_no_lost_leases() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let fail_once = "
         CREATE SEQUENCE tries;
         CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -1303,7 +1261,7 @@ async fn ends_written_before_a_statement_that_failed_are_no_lost_leases() {
 }
 
 #[tokio::test]
-async fn a_database_that_stays_away_is_an_error_with_the_counts_so_far() {
+async fn an_unreachable_database_is_an_error_with_the_counts_so_far() {
     let database = tidegate::Database::new("postgres://nobody@127.0.0.1:1/none", 1).unwrap();
     let error = tidegate::drain(&database, ProbeApp::succeeding(), &options())
         .await
@@ -1330,8 +1288,7 @@ async fn a_handler_limit_that_does_not_fit_into_a_lease_is_refused_at_the_start(
 
 #[tokio::test]
 async fn a_result_that_cannot_be_stored_fails_its_event_alone() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 20).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move { Done::with(&if call.name == "7" { "\0" } else { "fine" }) })
@@ -1365,14 +1322,10 @@ const REFUSE: &str = "
 
 #[tokio::test]
 async fn a_retry_that_the_database_refuses_lets_one_event_lapse_and_no_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = publish_acts(&client, 300).await;
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION refuse()";
-    client
-        .batch_execute(&format!("{REFUSE}{refuse}"))
-        .await
-        .unwrap();
+    execute(&client, &format!("{REFUSE}{refuse}")).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move {
             if ["3", "7", "11"].contains(&call.name.as_str()) && call.attempt == 1 {
@@ -1455,8 +1408,7 @@ impl Dispatch for Scales {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn few_large_payloads_are_decoded_at_once_however_quick_their_handlers() {
-    let db = support::database_for::<Weighed>().await;
-    let client = db.client().await;
+    let (db, client) = support::opened_for::<Weighed>().await;
     // The small ones teach the drain that handlers are quick.
     let sql = "INSERT INTO tidegate.event_queue (kind, payload)
                SELECT 'letter', to_json(repeat('x', CASE WHEN n <= 2000 THEN 20 ELSE $1 END)) FROM generate_series(1, 3000) AS n";
@@ -1474,8 +1426,7 @@ const DAY: Duration = Duration::from_hours(24);
 
 #[tokio::test]
 async fn a_follow_up_of_a_group_that_is_planned_too_far_ahead_fails_its_event_alone() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = publish_acts(&client, 20).await;
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
@@ -1510,8 +1461,7 @@ async fn a_follow_up_of_a_group_that_is_planned_too_far_ahead_fails_its_event_al
 
 #[tokio::test]
 async fn an_event_of_a_group_is_put_off_for_no_longer_than_it_may_be_planned() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     for name in ["retried", "snoozed"] {
         let events = [act(name).group(name), act(name)];
         queue::publish_batch(&client, &events).await.unwrap();
@@ -1538,8 +1488,7 @@ async fn an_event_of_a_group_is_put_off_for_no_longer_than_it_may_be_planned() {
 
 #[tokio::test]
 async fn b13_a_planned_event_whose_deadline_has_passed_holds_its_group_no_longer() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let planned = act("planned").group("g").delay(DAY);
     let events = [
         planned.start_within(Duration::from_millis(100)),
@@ -1561,12 +1510,12 @@ async fn b13_a_planned_event_whose_deadline_has_passed_holds_its_group_no_longer
 
 #[tokio::test]
 async fn a_transaction_that_deadlocks_at_its_end_costs_its_event_no_attempt() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .batch_execute("CREATE TABLE account (id bigint); INSERT INTO account VALUES (1)")
-        .await
-        .unwrap();
+    let (db, client) = probe().await;
+    execute(
+        &client,
+        "CREATE TABLE account (id bigint); INSERT INTO account VALUES (1)",
+    )
+    .await;
     let id = queue::publish(&client, &act("x")).await.unwrap().id;
     let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (writes, goes) = (written.clone(), go.clone());
@@ -1590,10 +1539,7 @@ async fn a_transaction_that_deadlocks_at_its_end_costs_its_event_no_attempt() {
         let lock = "SELECT FROM tidegate.event_queue FOR UPDATE";
         meddling.batch_execute(lock).await.unwrap();
         let blocked = async {
-            meddling
-                .batch_execute("UPDATE account SET id = id")
-                .await
-                .unwrap();
+            execute(&meddling, "UPDATE account SET id = id").await;
         };
         let release = async {
             wait_until("it waits", async || {

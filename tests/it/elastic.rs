@@ -20,8 +20,8 @@ use crate::cli::Cli;
 use crate::function::{AMPLE, Function};
 use crate::intake::fixture;
 use crate::probe::number;
-use crate::services::{Mode, Services};
-use crate::support::{self, TRACE, TestDb, aws_variables, ended, publish_letters};
+use crate::services::Services;
+use crate::support::{self, TRACE, TestDb, aws_variables, contains, ended};
 
 const LIVE: &str = "SELECT count(*) FROM tidegate.event_queue";
 
@@ -175,10 +175,7 @@ async fn invoke(
     assert_eq!(trace.is_some(), by_a_drain, "a producer begins no lineage");
     let depth = trace.map_or(0, |trace| depth(trace) + 1);
     let signed = header("authorization").unwrap();
-    assert!(
-        signed.contains("/eu-central-1/lambda/aws4_request"),
-        "{signed}"
-    );
+    contains(signed, "/eu-central-1/lambda/aws4_request");
     let payload: Value = serde_json::from_slice(&body).unwrap();
     let number = {
         let mut starts = lambda.starts.lock().unwrap();
@@ -204,11 +201,7 @@ async fn invoke(
 
 #[tokio::test]
 async fn functions_that_start_each_other_end_everything_after_one_tick() {
-    let db = support::database().await;
-    let client = db.client().await;
-    let services = Services::start().await;
-    services.set("archive", Mode::Slow { delay_ms: 100 });
-    publish_letters(&client, 400).await;
+    let (db, client, services) = support::slow_letters(400).await;
     let lambda = Lambda::before(&db, &services, Delivery::Often).await;
     let reports = ended("all invocations", lambda.wake()).await;
     // On a slow machine a handler can be cut at the end of a budget. Its event waits for its next attempt,
@@ -239,11 +232,7 @@ async fn functions_that_start_each_other_end_everything_after_one_tick() {
 
 #[tokio::test]
 async fn a_chain_ends_before_lambda_stops_it_and_the_next_tick_begins_another() {
-    let db = support::database().await;
-    let client = db.client().await;
-    let services = Services::start().await;
-    services.set("archive", Mode::Slow { delay_ms: 100 });
-    publish_letters(&client, 400).await;
+    let (db, client, services) = support::slow_letters(400).await;
     let settings = [
         ("TIDEGATE_MAX_DRAINS", "1"),
         ("TIDEGATE_CONCURRENCY", "1"),
@@ -261,62 +250,9 @@ async fn a_chain_ends_before_lambda_stops_it_and_the_next_tick_begins_another() 
     assert_eq!(number(&client, LIVE).await, 0);
 }
 
-/// Drains this many letters, whose handler calls a service that takes this long, eight at once in each drain.
-/// Returns the seconds from the first drain's start until the last letter was handled. Each letter emits a
-/// quick event, which is not a part of what is measured.
-async fn slow_letters(count: i32, delay_ms: u64, drains: &str) -> f64 {
-    let db = support::database().await;
-    let client = db.client().await;
-    let services = Services::start().await;
-    services.set("archive", Mode::Slow { delay_ms });
-    publish_letters(&client, count).await;
-    let settings = [
-        ("TIDEGATE_MAX_DRAINS", drains),
-        ("TIDEGATE_CONCURRENCY", "8"),
-        ("TIDEGATE_EMPTY_WITHIN", "10s"),
-        ("TIDEGATE_BUDGET", "50s"),
-    ];
-    let lambda = Lambda::with(&db, &services, Delivery::Often, &settings).await;
-    let reports = ended("all invocations", lambda.wake()).await;
-    assert_eq!(number(&client, LIVE).await, 0, "{reports:#?}");
-    assert_eq!(
-        services.calls("archive").len(),
-        usize::try_from(count).unwrap()
-    );
-    let runs = "SELECT format('%s to %s s: %s events, %s, slot %s, started %s',
-                              round(extract(epoch FROM r.started_at - min(r.started_at) OVER ()), 1),
-                              round(extract(epoch FROM r.ended_at - min(r.started_at) OVER ()), 1),
-                              r.report->>'completed', r.stop_reason, r.report->>'slot', r.report->>'started_drains')
-                  FROM tidegate.drain_run AS r ORDER BY r.started_at";
-    for run in client.query(runs, &[]).await.unwrap() {
-        println!("{}", run.get::<_, String>(0));
-    }
-    let took = "SELECT extract(epoch FROM max(finished_at) - (SELECT min(started_at) FROM tidegate.drain_run))::float8
-                  FROM tidegate.event_log WHERE kind = 'external_letter_received'";
-    client.query_one(took, &[]).await.unwrap().get(0)
-}
-
-/// `cargo test --test it -- --ignored --nocapture slow_events_are_done`: two times are equal where ten drains
-/// take a tenth of the time.
-#[tokio::test]
-#[ignore = "measures: ten processes for two minutes"]
-async fn slow_events_are_done_by_ten_drains_at_once() {
-    for (count, delay_ms) in [(200, 1_000), (1_000, 200)] {
-        let one = slow_letters(count, delay_ms, "1").await;
-        let ten = slow_letters(count * 10, delay_ms, "10").await;
-        println!(
-            "calls of {delay_ms} ms: {count} letters by one drain {one:.1} s, ten times as many by ten {ten:.1} s"
-        );
-    }
-}
-
 #[tokio::test]
 async fn where_nothing_can_be_started_a_drain_ends_as_it_would_have() {
-    let db = support::database().await;
-    let client = db.client().await;
-    let services = Services::start().await;
-    services.set("archive", Mode::Slow { delay_ms: 100 });
-    publish_letters(&client, 400).await;
+    let (db, _, services) = support::slow_letters(400).await;
     let lambda = Lambda::before(&db, &services, Delivery::Throttled).await;
     let reports = ended("the invocation", lambda.wake()).await;
     let [report] = &reports[..] else {
@@ -348,8 +284,7 @@ async fn publish_and_wake(lambda: &Lambda) {
 
 #[tokio::test]
 async fn who_publishes_into_an_empty_queue_has_the_function_woken_and_no_tick_is_needed() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let services = Services::start().await;
     let lambda = Lambda::before(&db, &services, Delivery::Once).await;
     let publishes = 20;
@@ -399,8 +334,7 @@ async fn messages_wake_the_function_once_and_those_that_came_before_do_not() {
 
 #[tokio::test]
 async fn a_wake_up_that_is_lost_costs_a_tick_and_no_event() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let services = Services::start().await;
     let lambda = Lambda::before(&db, &services, Delivery::Lossy).await;
     let forget = "UPDATE tidegate.wake SET sent_at = '-infinity'";

@@ -10,9 +10,10 @@ use tidegate::{Database, Done, DrainOptions, HandlerError};
 use tokio_postgres::Client;
 
 use crate::probe::{
-    ProbeApp, act, drain, lease_request, number, options, probe_database, publish_acts,
+    ProbeApp, act, completion_of, drain, lease_request, number, options, probe, probe_sessions,
+    publish_acts,
 };
-use crate::support::{TestDb, statement};
+use crate::support::{TestDb, column, execute, statement};
 
 /// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
 async fn miscounted(client: &Client) -> Vec<String> {
@@ -23,8 +24,7 @@ async fn miscounted(client: &Client) -> Vec<String> {
                  FULL JOIN (SELECT kind, status, format('%s %s', sum(events), sum(attempts)) AS sums
                               FROM tidegate.minute_stats GROUP BY 1, 2) AS m USING (kind, status)
                 WHERE l.sums IS DISTINCT FROM m.sums";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 /// An application that completes a third of the events, rejects a third and fails a third.
@@ -52,8 +52,7 @@ async fn cleaned(database: &Database) {
 
 #[tokio::test]
 async fn what_ends_is_counted_however_it_ends() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 300).await;
     let report = drain(&db, &mixed(), &options()).await;
     assert_eq!((report.completed, report.failed), (100, 100), "{report:?}");
@@ -79,8 +78,7 @@ async fn what_ends_is_counted_however_it_ends() {
 
 #[tokio::test]
 async fn who_keeps_the_figures_locked_keeps_nobody_waiting() {
-    let db = probe_database().await;
-    let (client, mut other) = (db.client().await, db.client().await);
+    let (db, [client, mut other]) = probe_sessions().await;
     publish_acts(&client, 30).await;
     drain(&db, &mixed(), &options()).await;
     let held = other.transaction().await.unwrap();
@@ -107,8 +105,7 @@ async fn old_minutes_become_hours_and_days_and_no_sum_falls() {
     const SUMS: &str =
         "SELECT sum(events + attempts + latency_ms)::bigint FROM tidegate.minute_stats";
     const ROWS: &str = "SELECT count(*) FROM tidegate.minute_stats";
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     of_days(&client, 5).await;
     let (sums, rows) = (number(&client, SUMS).await, number(&client, ROWS).await);
     cleaned(&db.database()).await;
@@ -138,8 +135,7 @@ async fn runs(db: &TestDb) -> Vec<(String, i64)> {
 
 #[tokio::test]
 async fn a_drain_leaves_its_report_for_a_week() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 3).await;
     let app = ProbeApp::new(|_, _| Box::pin(async { Ok(Done::ok()) }));
     drain(&db, &app, &options()).await;
@@ -169,8 +165,7 @@ async fn of_made_up_kinds(client: &Client, events: i32) {
 
 #[tokio::test]
 async fn kinds_that_a_publisher_makes_up_are_counted_under_one_name() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     of_made_up_kinds(&client, 500).await;
     let live = "SELECT count(*) * 1000000 + sum(events)::bigint FROM tidegate.stats WHERE kind = '(unregistered)'";
     assert_eq!(number(&client, live).await, 1_000_500);
@@ -205,18 +200,12 @@ async fn kinds_that_a_publisher_makes_up_are_counted_under_one_name() {
 
 #[tokio::test]
 async fn what_a_transaction_completes_is_counted_as_what_a_drain_completes() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .batch_execute(
-            "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_registered;
+    let (_db, client) = probe().await;
+    execute(&client, "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_registered;
              INSERT INTO tidegate.event_queue (kind, payload_bytes, attempts, created_at)
              SELECT kind, 0, 2, clock_timestamp() - age
                FROM unnest(ARRAY['act', 'made-up-1', 'made-up-2']) AS kind,
-                    unnest(ARRAY[interval '0', '3 seconds', '2 hours']) AS age, generate_series(1, 4)",
-        )
-        .await
-        .unwrap();
+                    unnest(ARRAY[interval '0', '3 seconds', '2 hours']) AS age, generate_series(1, 4)").await;
     let batch = queue::lease(&client, &lease_request()).await.unwrap();
     let (alone, together) = batch.events.split_at(18);
     for event in alone {
@@ -245,20 +234,14 @@ async fn what_a_transaction_completes_is_counted_as_what_a_drain_completes() {
 
 #[tokio::test]
 async fn a_transaction_leaves_the_row_in_the_log_that_a_drain_leaves() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .batch_execute(
-            "UPDATE tidegate.event_kind SET retention_completed = '3 days' WHERE kind = 'act';
+    let (_db, client) = probe().await;
+    execute(&client, "UPDATE tidegate.event_kind SET retention_completed = '3 days' WHERE kind = 'act';
              INSERT INTO tidegate.event_queue
                     (kind, payload, payload_bytes, group_key, dedup_key, correlation_id, attempts, max_attempts, created_at,
                      expires_at, errors, progress, parent_id, replay_of, traceparent)
              SELECT 'act', '{\"n\": 1.10}', 10, 'g', 'd' || n, 'c', 2, 9, now() - interval '1 hour', now() + interval '1 hour',
                     '[{\"code\": \"x\"}]', '{\"steps\": {\"s\": 1}}', 7, 8 + n, '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
-               FROM generate_series(1, 2) AS n",
-        )
-        .await
-        .unwrap();
+               FROM generate_series(1, 2) AS n").await;
     let batch = queue::lease(&client, &lease_request()).await.unwrap();
     let [alone, together] = [0, 1].map(|n| batch.events[n].lease);
     let complete = format!(
@@ -266,11 +249,7 @@ async fn a_transaction_leaves_the_row_in_the_log_that_a_drain_leaves() {
         alone.id, alone.token
     );
     client.batch_execute(&complete).await.unwrap();
-    let completion = Completion {
-        token: together.token,
-        done: vec![together.id],
-        ..Completion::default()
-    };
+    let completion = completion_of(together);
     queue::complete(&client, &[completion]).await.unwrap();
     let rows = "SELECT count(*) * 10 + count(DISTINCT to_jsonb(l) - ARRAY['id', 'dedup_key', 'replay_of', 'finished_at', 'expires_at']
                        || jsonb_build_object('kept', l.expires_at - l.finished_at, 'keys', left(l.dedup_key, 1), 'of', l.replay_of - l.id))
@@ -284,8 +263,7 @@ async fn a_transaction_leaves_the_row_in_the_log_that_a_drain_leaves() {
 
 #[tokio::test]
 async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let most = i64::MAX;
     let absurd = format!(
         "SELECT tidegate.add_figures('{{act,act,act,act,act}}', '{{COMPLETED,FAILED,COMPLETED,COMPLETED,made up}}', '{{8,-1,2147483647,NULL,1}}',
@@ -345,8 +323,7 @@ async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
 
 #[tokio::test]
 async fn times_without_an_end_in_the_log_stop_no_reader() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let forever = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
                    SELECT 1000 + n, 'act', 'COMPLETED', 1, 5, '[]', c, f, clock_timestamp() + interval '1 day'
                      FROM (VALUES (1, timestamptz '-infinity', timestamptz 'infinity'), (2, 'now', 'infinity'), (3, '-infinity', 'now'),

@@ -259,7 +259,7 @@ async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_told() {
+async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_notified() {
     let mut world = World::new().await;
     world.submit_form(&form("f1")).await;
     assert!(
@@ -300,7 +300,7 @@ async fn a6_every_event_of_a_form_carries_its_id_and_its_group() {
 }
 
 #[tokio::test]
-async fn a_grant_letter_for_our_case_is_archived_saved_and_told() {
+async fn a_grant_letter_for_our_case_is_archived_saved_and_notified() {
     let mut world = World::new().await;
     world.store_with_case(&form("f1"), &case()).await;
     let received = world.receive_letter("1", &grant()).await;
@@ -334,7 +334,7 @@ async fn a_grant_letter_for_our_case_is_archived_saved_and_told() {
 }
 
 #[tokio::test]
-async fn a_grant_letter_for_another_case_is_archived_saved_and_told_too() {
+async fn a_grant_letter_for_another_case_is_archived_saved_and_notified_too() {
     let mut world = World::new().await;
     let received = world.receive_letter("1", &grant()).await;
     assert!(is_external(&received), "{received:?}");

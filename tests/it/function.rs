@@ -9,13 +9,13 @@ use tempfile::NamedTempFile;
 use tidegate::{DrainReport, StopReason};
 use tokio::process::Child;
 
-use crate::look;
+use crate::cli::Cli;
 use crate::probe::{live, number};
 use crate::seal;
 use crate::services::{Mode, Services};
 use crate::support::{
-    self, Answer, Deadline, Harm, Proxy, RuntimeApi, TestDb, publish_letters, publish_views,
-    wait_until,
+    self, Answer, Deadline, Harm, Proxy, RuntimeApi, TestDb, contains, execute, has,
+    publish_letters, publish_views, rows, wait_until,
 };
 
 /// A deadline that does not matter.
@@ -125,7 +125,7 @@ async fn a_function_whose_log_nobody_reads_still_answers() {
 }
 
 #[tokio::test]
-async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_asked_for() {
+async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_enabled() {
     let db = support::database().await;
     publish_views(&db.client().await, 3).await;
     let metrics = [
@@ -156,8 +156,7 @@ async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_asked_for() {
 
 #[tokio::test]
 async fn b29_a_kind_without_a_handler_fails_at_once_with_a_line_in_the_log_and_a_figure() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let insert = "INSERT INTO tidegate.event_queue (kind, payload, kind_known) VALUES ('heard_by_nobody', '\"canary\"', true) RETURNING id";
     let id: i64 = client.query_one(insert, &[]).await.unwrap().get(0);
     publish_views(&client, 1).await;
@@ -185,17 +184,13 @@ async fn b29_a_kind_without_a_handler_fails_at_once_with_a_line_in_the_log_and_a
         assert!(line.contains(part), "{part}: {line}");
     }
     let figures = log.iter().find(|line| !line["_aws"].is_null()).unwrap();
-    assert_eq!(
-        (&figures["Failed"], &figures["Retried"]),
-        (&json!(1), &json!(0))
-    );
+    has(figures, &json!({"Failed": 1, "Retried": 0}));
     assert!(!function.output().contains("canary"));
 }
 
 #[tokio::test]
 async fn f1_a_scheduled_event_drains_the_queue_and_is_answered_with_a_report() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let function = Function::on(&db, &[]).await;
     publish_views(&client, 3).await;
     let report = report(function.api.invoke(fixture("scheduled.json"), AMPLE).await);
@@ -247,84 +242,61 @@ async fn f6_every_file_of_sample_invocations_is_answered() {
     }
 }
 
+/// Invocations that are refused, and a part of what is said of each.
+const REFUSED: &str = r#"
+    {"action": "explode"} => explode
+    {"action": "drain", "budgt": "1s"} => budgt
+    {"action": "drain", "budget": "soon"} => soon
+    {"action": "drain", "batch": 0} => batch
+    {"action": "cleanup", "batch": 0} => batch
+    {"action": "drain", "concurrency": 1001} => concurrency
+    {"action": "migrate", "force": true} => force
+    {"budget": "1s"} => action
+    [{"action": "drain"}] => an object
+    "drain" => an object
+    null => an object
+    {"action": "list", "limit": 0} => limit: must be 1 to 10000, got 0
+    {"action": "leases", "limit": 10001} => limit
+    {"action": "list", "status": "DONE"} => status: must be one of PENDING
+    {"action": "list", "kind": "form_archive"} => kind: "form_archive" is not registered
+    {"action": "pause", "kind": "form_archive"} => form_archive
+    {"action": "retire", "kind": "form_archived", "reason": "r"} => kind: must be one that this program does not handle
+    {"action": "unblock", "group": "g", "retry": true, "reason": " "} => reason
+    {"action": "service", "name": "", "pause": true, "reason": "r"} => service: must
+    {"action": "retention", "kind": "form_archived", "failed": "1d"} => reason: must be given
+    {"action": "cancel", "reason": "r"} => ids, kind, group_key, correlation_id: one of them must be given
+    {"action": "cancel", "until": "2h", "reason": "r"} => ids, kind, group_key, correlation_id: one of them must be given
+    {"action": "cancel", "ids": [1], "kind": "case_opened", "reason": "r"} => ids: must be given without kind
+    {"action": "cancel", "ids": [], "reason": "r"} => ids: must be 1 to 10000 ids, got 0
+    {"action": "cancel", "group": "g", "dedup_key": "k", "reason": "r"} => kind: must be given with dedup_key
+    {"action": "cancel", "kind": "case_opened", "status": "FAILED", "reason": "r"} => status: must be PENDING or PROCESSING, got 'FAILED'
+    {"action": "cancel", "kind": "nobodys", "reason": "r"} => kind: 'nobodys' is not registered
+    {"action": "cancel", "kind": "case_opened", "limit": 0, "reason": "r"} => limit: must be 1 to 1000000, got 0
+    {"action": "reschedule", "ids": [1], "reason": "r"} => now: must be true, or delay
+    {"action": "reschedule", "ids": [1], "now": true, "delay": "1h", "reason": "r"} => now: must be given without delay
+    {"action": "reschedule", "ids": [1], "available_at": "tomorrow", "reason": "r"} => available_at: must be an RFC 3339 time
+    {"action": "forget", "reason": "r"} => group, correlation_id, ids, subject: one of them must be given
+    {"action": "forget", "ids": [], "reason": "r"} => ids: must be 1 to 10000 ids, got 0
+    {"action": "forget", "subject": "patient", "reason": "r"} => subject: must be NAME=ID, such as customer=42
+    {"action": "forget", "group": "g", "reason": " "} => reason: must be a text that says why, got a blank text
+    {"action": "forget", "groups": "g", "reason": "r"} => unknown field `groups`
+"#;
+
 #[tokio::test]
 async fn an_invocation_that_makes_no_sense_is_refused_by_name_and_the_next_one_is_served() {
     let db = support::database().await;
     let function = Function::on(&db, &[]).await;
-    for (payload, says) in [
-        (json!({"action": "explode"}), "explode"),
-        (json!({"action": "drain", "budgt": "1s"}), "budgt"),
-        (json!({"action": "drain", "budget": "soon"}), "soon"),
-        (json!({"action": "drain", "batch": 0}), "batch"),
-        (json!({"action": "cleanup", "batch": 0}), "batch"),
-        (
-            json!({"action": "drain", "concurrency": 1001}),
-            "concurrency",
-        ),
-        (json!({"action": "migrate", "force": true}), "force"),
-        (json!({"budget": "1s"}), "action"),
-        (json!([{"action": "drain"}]), "an object"),
-        (json!("drain"), "an object"),
-        (Value::Null, "an object"),
-    ] {
-        let answer = function.invoke(&payload).await;
+    for (payload, says) in rows(REFUSED) {
+        let answer = function.api.invoke(payload, AMPLE).await;
         assert!(answer.is_error, "{payload}: {answer:?}");
         assert_eq!(answer.body["errorType"], "InvalidInvocation", "{payload}");
-        let message = answer.body["errorMessage"].as_str().unwrap();
-        assert!(message.contains(says), "{payload}: {message}");
+        contains(answer.body["errorMessage"].as_str().unwrap(), says);
     }
     let broken = function.api.invoke("{\"action\": ", AMPLE).await;
     assert!(broken.is_error, "{broken:?}");
     let stats = function.invoke(&json!({"action": "stats"})).await;
     assert!(!stats.is_error, "{stats:?}");
     assert_eq!(stats.body["backlog"], 0);
-}
-
-#[tokio::test]
-async fn what_operators_ask_for_is_refused_by_the_fields_name() {
-    let db = support::database().await;
-    let function = Function::on(&db, &[]).await;
-    for (payload, says) in [
-        (
-            json!({"action": "list", "limit": 0}),
-            "limit: must be 1 to 10000, got 0",
-        ),
-        (json!({"action": "leases", "limit": 10_001}), "limit"),
-        (
-            json!({"action": "list", "status": "DONE"}),
-            "status: must be one of PENDING",
-        ),
-        (
-            json!({"action": "list", "kind": "form_archive"}),
-            "kind: \"form_archive\" is not registered",
-        ),
-        (
-            json!({"action": "pause", "kind": "form_archive"}),
-            "form_archive",
-        ),
-        (
-            json!({"action": "retire", "kind": "form_archived", "reason": "r"}),
-            "kind: must be one that this program does not handle",
-        ),
-        (
-            json!({"action": "unblock", "group": "g", "retry": true, "reason": " "}),
-            "reason",
-        ),
-        (
-            json!({"action": "service", "name": "", "pause": true, "reason": "r"}),
-            "service: must",
-        ),
-        (
-            json!({"action": "retention", "kind": "form_archived", "failed": "1d"}),
-            "reason: must be given",
-        ),
-    ] {
-        let answer = function.invoke(&payload).await;
-        assert!(answer.is_error, "{payload}: {answer:?}");
-        assert_eq!(answer.body["errorType"], "InvalidInvocation", "{payload}");
-        let message = answer.body["errorMessage"].as_str().unwrap();
-        assert!(message.contains(says), "{payload}: {message}");
-    }
 }
 
 #[tokio::test]
@@ -347,10 +319,22 @@ async fn a_function_answers_only_the_actions_that_it_is_given() {
 
 // what operators ask for
 
+/// Invocations, and the commands that print the same.
+const LOOKS: &str = r#"
+    {"action": "show", "id": 1} => show 1
+    {"action": "list"} => list
+    {"action": "list", "status": "pending", "limit": 2, "before": 5, "since": "1h"} => list --status pending --limit 2 --before 5 --since 1h
+    {"action": "blocked_groups"} => blocked-groups
+    {"action": "leases", "limit": 1} => leases --limit 1
+    {"action": "services"} => services
+    {"action": "schedules"} => schedules
+    {"action": "retention"} => retention
+    {"action": "retention", "kind": "case_opened"} => retention case_opened
+"#;
+
 #[tokio::test]
 async fn f6_what_operators_look_at_is_answered_as_the_command_line_prints_it() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     publish_views(&client, 3).await;
     let groups = "SELECT tidegate.publish('case_opened', '{}', group_key => 'g') FROM generate_series(1, 2);
          UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h' WHERE id = 4;
@@ -359,39 +343,17 @@ async fn f6_what_operators_look_at_is_answered_as_the_command_line_prints_it() {
     client.batch_execute(groups).await.unwrap();
     support::lease_away(&client, &[2, 3], 3600.0).await;
     let function = Function::on(&db, &[]).await;
-    for (asked, arguments) in [
-        (json!({"action": "show", "id": 1}), &["show", "1"][..]),
-        (json!({"action": "list"}), &["list"]),
-        (
-            json!({"action": "list", "status": "pending", "limit": 2, "before": 5, "since": "1h"}),
-            &[
-                "list", "--status", "pending", "--limit", "2", "--before", "5", "--since", "1h",
-            ],
-        ),
-        (json!({"action": "blocked_groups"}), &["blocked-groups"]),
-        (
-            json!({"action": "leases", "limit": 1}),
-            &["leases", "--limit", "1"],
-        ),
-        (json!({"action": "services"}), &["services"]),
-        (json!({"action": "schedules"}), &["schedules"]),
-        (json!({"action": "retention"}), &["retention"]),
-        (
-            json!({"action": "retention", "kind": "case_opened"}),
-            &["retention", "case_opened"],
-        ),
-    ] {
-        let answer = function.invoke(&asked).await;
-        assert!(!answer.is_error, "{asked}: {answer:?}");
-        let printed = look::run(&db, &[arguments, &["--json"]].concat()).await;
-        assert_eq!(answer.body, printed.document(), "{asked}");
-        assert_eq!(answer.body["action"], asked["action"]);
+    for (request, arguments) in rows(LOOKS) {
+        let request: Value = serde_json::from_str(request).unwrap();
+        let answer = function.invoke(&request).await;
+        assert!(!answer.is_error, "{request}: {answer:?}");
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let printed = Cli::on(&db).json(&arguments).await;
+        assert_eq!(answer.body, printed, "{request}");
+        assert_eq!(answer.body["action"], request["action"]);
     }
     let found = function.invoke(&json!({"action": "doctor"})).await.body;
-    assert_eq!(
-        (&found["action"], &found["ok"]),
-        (&json!("doctor"), &json!(false))
-    );
+    has(&found, &json!({"action": "doctor", "ok": false}));
     let mut checks = found["checks"].as_array().unwrap().iter();
     assert!(checks.any(|check| check["name"] == "services" && check["state"] == "warning"));
     let unknown = function.invoke(&json!({"action": "show", "id": 987})).await;
@@ -402,94 +364,38 @@ async fn f6_what_operators_look_at_is_answered_as_the_command_line_prints_it() {
     );
 }
 
-/// What operators may do, each with a field of the answer.
-fn deeds() -> Vec<(Value, &'static str, Value)> {
-    vec![
-        (
-            json!({"action": "pause", "kind": "case_opened"}),
-            "paused",
-            json!(true),
-        ),
-        (
-            json!({"action": "resume", "kind": "case_opened"}),
-            "paused",
-            json!(false),
-        ),
-        (
-            json!({"action": "service", "name": "cases", "pause": true}),
-            "state",
-            json!("paused"),
-        ),
-        (
-            json!({"action": "service", "name": "cases", "resume": true}),
-            "state",
-            json!("closed"),
-        ),
-        (
-            json!({"action": "unblock", "group": "g", "cancel": true}),
-            "id",
-            json!(1),
-        ),
-        (
-            json!({"action": "reschedule", "ids": [2], "delay": "1h"}),
-            "rescheduled",
-            json!(1),
-        ),
-        (
-            json!({"action": "cancel", "kind": "case_opened"}),
-            "cancelled",
-            json!(1),
-        ),
-        (
-            json!({"action": "forget", "ids": [1]}),
-            "forgotten",
-            json!(1),
-        ),
-        (
-            json!({"action": "retire", "kind": "parcel_lost"}),
-            "kind",
-            json!("parcel_lost"),
-        ),
-        (
-            json!({"action": "retention", "kind": "case_opened", "failed": "1d", "apply": true}),
-            "redated",
-            Value::Null,
-        ),
-    ]
-}
-
-fn deeds_to_schedules() -> Vec<(Value, &'static str, Value)> {
-    vec![
-        (
-            json!({"action": "schedule", "name": "hourly", "kind": "case_opened", "every": "1h"}),
-            "change",
-            json!("set"),
-        ),
-        (
-            json!({"action": "schedule", "name": "hourly", "pause": true}),
-            "paused",
-            json!(true),
-        ),
-    ]
-}
+/// What operators may do, each with fields of the answer.
+const DEEDS: &str = r#"
+    {"action": "pause", "kind": "case_opened"} => {"paused": true}
+    {"action": "resume", "kind": "case_opened"} => {"paused": false}
+    {"action": "service", "name": "cases", "pause": true} => {"state": "paused"}
+    {"action": "service", "name": "cases", "resume": true} => {"state": "closed"}
+    {"action": "unblock", "group": "g", "cancel": true} => {"id": 1}
+    {"action": "reschedule", "ids": [2], "delay": "1h"} => {"rescheduled": 1}
+    {"action": "cancel", "kind": "case_opened"} => {"cancelled": 1}
+    {"action": "forget", "ids": [1]} => {"forgotten": 1}
+    {"action": "retire", "kind": "parcel_lost"} => {"kind": "parcel_lost"}
+    {"action": "retention", "kind": "case_opened", "failed": "1d", "apply": true} => {}
+    {"action": "schedule", "name": "hourly", "kind": "case_opened", "every": "1h"} => {"change": "set"}
+    {"action": "schedule", "name": "hourly", "pause": true} => {"paused": true}
+"#;
 
 #[tokio::test]
 async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_audit() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let events =
         "SELECT tidegate.publish('case_opened', '{}', group_key => 'g') FROM generate_series(1, 2);
                   INSERT INTO tidegate.event_kind (kind) VALUES ('parcel_lost')";
     client.batch_execute(events).await.unwrap();
     let function = Function::on(&db, &[("TIDEGATE_ACTOR", "on call")]).await;
-    for (mut asked, field, value) in [deeds(), deeds_to_schedules()].concat() {
-        asked["reason"] = json!("because");
-        let answer = function.invoke(&asked).await;
-        assert!(!answer.is_error, "{asked}: {answer:?}");
-        if field == "redated" {
-            assert_eq!(answer.body[field]["stop_reason"], "done", "{answer:?}");
-        } else {
-            assert_eq!(answer.body[field], value, "{asked}: {answer:?}");
+    for (request, fields) in rows(DEEDS) {
+        let mut request: Value = serde_json::from_str(request).unwrap();
+        request["reason"] = json!("because");
+        let answer = function.invoke(&request).await;
+        assert!(!answer.is_error, "{request}: {answer:?}");
+        has(&answer.body, &serde_json::from_str(fields).unwrap());
+        if request["apply"] == true {
+            assert_eq!(answer.body["redated"]["stop_reason"], "done", "{answer:?}");
         }
     }
     let named =
@@ -512,8 +418,7 @@ const AWS_ANSWER: usize = 6 * 1024 * 1024;
 
 #[tokio::test]
 async fn f6_what_is_too_long_for_an_answer_is_cut_and_says_so() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let long = "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('case_opened', to_json(repeat('x', 1000000)));
          UPDATE tidegate.event_queue SET errors = (SELECT jsonb_agg(jsonb_build_object('attempt', n, 'message', repeat('ä', 4000)))
                                                     FROM generate_series(1, 1000) AS n);
@@ -552,8 +457,7 @@ async fn f6_what_is_too_long_for_an_answer_is_cut_and_says_so() {
 
 #[tokio::test]
 async fn i9_what_operators_look_at_is_answered_and_not_logged() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let events = "SELECT tidegate.publish('case_opened', '\"canary\"', group_key => 'canary') FROM generate_series(1, 2);
                   UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h' WHERE id = 1";
     client.batch_execute(events).await.unwrap();
@@ -605,7 +509,7 @@ async fn settings_that_do_not_hold_fail_every_invocation_and_not_the_process() {
 }
 
 #[tokio::test]
-async fn a_database_that_cannot_be_reached_is_told_and_the_next_invocation_tries_again() {
+async fn an_unreachable_database_is_reported_and_the_next_invocation_tries_again() {
     let url = "postgres://postgres:secret-canary@127.0.0.1:1/nothing";
     let function = Function::start(&[("DATABASE_URL", url)]).await;
     for action in ["stats", "drain", "migrate"] {
@@ -624,8 +528,7 @@ async fn a_database_that_cannot_be_reached_is_told_and_the_next_invocation_tries
 
 #[tokio::test]
 async fn f2_a_drain_is_answered_before_the_deadline_and_gives_back_what_it_has_not_started() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let services = Services::start().await;
     services.set("archive", Mode::Slow { delay_ms: 200 });
     let events = 300;
@@ -652,14 +555,10 @@ async fn f2_a_drain_is_answered_before_the_deadline_and_gives_back_what_it_has_n
 
 #[tokio::test]
 async fn an_action_without_a_budget_of_its_own_is_answered_before_the_deadline_too() {
-    let db = support::database().await;
-    let mut client = db.client().await;
+    let (db, mut client) = support::opened().await;
     let function = Function::on(&db, &[]).await;
     let other = client.transaction().await.unwrap();
-    other
-        .batch_execute("SELECT pg_advisory_xact_lock(1414087749, 0)")
-        .await
-        .unwrap();
+    execute(&other, "SELECT pg_advisory_xact_lock(1414087749, 0)").await;
     let brief = Deadline::In(Duration::from_secs(3));
     let answer = function.api.invoke(fixture("migrate.json"), brief).await;
     assert!(answer.is_error, "{answer:?}");
@@ -689,8 +588,7 @@ async fn f2_a_cleanup_whose_database_falls_silent_is_answered_before_the_deadlin
 
 #[tokio::test]
 async fn f6_a_deadline_in_1970_as_emulators_send_it_leaves_the_configured_budget() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let function = Function::on(&db, &[("TIDEGATE_BUDGET", "7s")]).await;
     publish_views(&client, 2).await;
     let report = function.drain(Deadline::At(600)).await;
@@ -701,11 +599,7 @@ async fn f6_a_deadline_in_1970_as_emulators_send_it_leaves_the_configured_budget
 
 #[tokio::test]
 async fn a_stop_signal_during_a_drain_ends_it_and_its_answer_is_posted_before_the_process_goes() {
-    let db = support::database().await;
-    let client = db.client().await;
-    let services = Services::start().await;
-    services.set("archive", Mode::Slow { delay_ms: 100 });
-    publish_letters(&client, 500).await;
+    let (db, _, services) = support::slow_letters(500).await;
     let mut function =
         Function::with_services(&db, &services, &[("TIDEGATE_CONCURRENCY", "1")]).await;
     let (report, ()) = tokio::join!(function.drain(AMPLE), async {
@@ -722,7 +616,7 @@ async fn a_stop_signal_during_a_drain_ends_it_and_its_answer_is_posted_before_th
 }
 
 #[tokio::test]
-async fn an_idle_function_ends_at_once_when_asked() {
+async fn an_idle_function_ends_at_once_on_a_stop_signal() {
     let db = support::database().await;
     let mut function = Function::on(&db, &[]).await;
     let answer = function.invoke(&json!({"action": "stats"})).await;
@@ -733,8 +627,7 @@ async fn an_idle_function_ends_at_once_when_asked() {
 
 #[tokio::test]
 async fn i9_the_log_is_json_lines_with_the_request_and_without_payloads() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let services = Services::start().await;
     let settings = [("TIDEGATE_LOG", "debug"), ("TIDEGATE_BACKOFF_BASE", "0s")];
     let function = Function::with_services(&db, &services, &settings).await;

@@ -3,19 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent, queue};
+use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Notify;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Probe, ProbeApp, act, drain, logged, number, options, probe_database, publish_acts,
+    Probe, ProbeApp, act, drain, logged, number, options, probe, probe_database, probe_sessions,
+    publish, publish_acts,
 };
-use crate::support::{TestDb, wait_until};
-
-async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
-    let published = queue::publish_batch(client, &events).await.unwrap();
-    published.iter().map(|published| published.id).collect()
-}
+use crate::support::{TestDb, execute, wait_until};
 
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
 
@@ -37,8 +33,7 @@ fn follow_up() -> NewEvent {
 // several times, and passes dead rows at the first look.
 #[tokio::test]
 async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
-    let db = probe_database().await;
-    let (client, other) = (db.client().await, db.client().await);
+    let (_db, [client, other]) = probe_sessions().await;
     let set_up = "ALTER TABLE tidegate.lease SET (autovacuum_enabled = off);
         CREATE FUNCTION take(first int, last int, ids int8range) RETURNS void LANGUAGE sql AS $$
             INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
@@ -73,8 +68,7 @@ async fn i6_a_lease_is_found_however_many_others_are_taken_during_the_look() {
 
 #[tokio::test]
 async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_waits_for_nothing() {
-    let db = probe_database().await;
-    let (holder, witness) = (db.client().await, db.client().await);
+    let (db, [holder, witness]) = probe_sessions().await;
     let lock = "SELECT pg_advisory_lock(1)";
     holder.batch_execute(lock).await.unwrap();
     // As a run's handlers have it.
@@ -99,9 +93,8 @@ async fn whoever_is_stopped_in_a_statement_leaves_the_pool_a_connection_that_wai
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_log() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let events = (0..2).map(|n| act(&n.to_string()).group("g")).collect();
+    let (db, client) = probe().await;
+    let events = (0..2).map(|n| act(&n.to_string()).group("g"));
     publish(&client, events).await;
     let holder = holder_of_shared(&db).await;
     let begun = Arc::new(Notify::new());
@@ -167,7 +160,7 @@ fn slow_beyond_the_deadline(client: &Arc<Client>) -> Arc<ProbeApp> {
 }
 
 #[tokio::test]
-async fn b13_an_event_whose_deadline_passes_in_a_drains_hands_expires_there() {
+async fn b13_an_event_whose_deadline_passes_in_the_buffer_expires_there() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
     let late = act("late").start_within(Duration::from_secs(2));
@@ -207,9 +200,8 @@ async fn b13_an_event_that_waits_for_its_group_behind_quick_ones_expires_there_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn handlers_learn_of_a_lease_that_is_gone_at_its_renewal() {
+    let (db, client) = probe().await;
     publish_acts(&client, 1).await;
     let (begun, told) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (begins, tells) = (begun.clone(), told.clone());
@@ -234,10 +226,7 @@ async fn whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers() {
     let (database, at_work) = (db.database(), app.clone());
     let drained = tokio::spawn(async move { tidegate::drain(&database, at_work, &one).await });
     begun.notified().await;
-    client
-        .execute("DELETE FROM tidegate.lease", &[])
-        .await
-        .unwrap();
+    execute(&client, "DELETE FROM tidegate.lease").await;
     let report = drained.await.unwrap().unwrap();
     assert_eq!((report.lease_lost, report.retried), (1, 0), "{report:?}");
     let told = tokio::time::timeout(Duration::ZERO, told.notified()).await;
@@ -248,8 +237,7 @@ async fn whoever_finds_a_lease_gone_at_its_renewal_tells_the_handlers() {
 
 #[tokio::test]
 async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 2).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move {
@@ -277,9 +265,8 @@ async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_
 
 #[tokio::test]
 async fn b10_nothing_of_a_group_ends_before_an_end_that_waits_for_another_publisher() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let events = (0..3).map(|n| act(&n.to_string()).group("g")).collect();
+    let (db, client) = probe().await;
+    let events = (0..3).map(|n| act(&n.to_string()).group("g"));
     let ids = publish(&client, events).await;
     let holder = holder_of_shared(&db).await;
     let app = ProbeApp::new(|call, ctx| {

@@ -23,6 +23,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::roles::as_user;
+use crate::services::{Mode, Services};
 use crate::support::{self, Deadline, RuntimeApi, TestDb};
 
 /// The interface, served; and what a test wants beside it.
@@ -174,6 +175,14 @@ pub async fn parts(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
     (status, response.json().await.unwrap())
+}
+
+/// Checks that an answer is a refusal of this status and type, and returns it.
+#[track_caller]
+pub fn refused((status, answer): (u16, Value), expected: u16, kind: &str) -> Value {
+    let found = (status, &answer["error"]["type"]);
+    assert_eq!(found, (expected, &json!(kind)), "{answer}");
+    answer
 }
 
 /// A link that is well formed.
@@ -340,34 +349,12 @@ async fn e15_a_job_that_was_given_up_is_200_with_an_internal_error() {
     assert_eq!((status, data(answer)), (200, expected));
 }
 
-/// The real handlers, with a service for passwords that refuses every one, and no other.
-async fn drain(api: &Api) {
-    let services = crate::services::Services::start().await;
-    services.set("otp", crate::services::Mode::Refuse { status: 422 });
-    let setting = |name: &str| services.setting(name).filter(|_| name == "OTP_URL");
-    let app = App::from_settings(&setting).unwrap();
-    let options = DrainOptions::default();
-    let report = tidegate::drain(&api.db.database(), Arc::new(app), &options).await;
-    assert!(report.unwrap().is_balanced());
-}
-
 /// Asks for a job of each end about one episode of one patient; where they are, in order.
 async fn one_of_each_end(api: &Api, patient: &str, episode: &str) -> Vec<Link> {
     let organization = uuid();
-    let job = |own: Value| {
-        let mut job = json!({"request_id": "r1", "patient_id": patient, "user_id": uuid(),
-            "client_id": organization});
-        let own = own.as_object().unwrap().clone();
-        job.as_object_mut().unwrap().extend(own);
-        job
-    };
-    let create = || {
-        job(
-            json!({"id": episode, "name": "Care", "type": "primary", "status": "active",
-            "managing_organization": organization, "period": {"start": "2026-01-01"},
-            "care_manager": uuid(), "referral_requests": []}),
-        )
-    };
+    let common = json!({"patient_id": patient, "client_id": organization});
+    let job = |own: Value| merged(&merged(&somebody(), &common), &own);
+    let create = || job(new_episode(episode, &organization));
     let change = json!({"name": "Other", "care_manager": uuid()});
     let update = |id: &str| job(json!({"id": id, "request_params": change}));
     let close = json!({"period": {"end": "2026-02-01"}, "closing_summary": "Well",
@@ -397,7 +384,13 @@ async fn real_jobs_end_as_the_table_says() {
     let ids = one_of_each_end(&api, &patient, &episode).await;
     let once = "UPDATE tidegate.event_queue SET max_attempts = 1";
     api.client.batch_execute(once).await.unwrap();
-    drain(&api).await;
+    let services = Services::start().await;
+    // Of all services there is only this one.
+    services.set("otp", Mode::Refuse { status: 422 });
+    drain(&api, |name| {
+        services.setting(name).filter(|_| name == "OTP_URL")
+    })
+    .await;
     let mut ends = Vec::new();
     for job in ids {
         let (status, answer) = api.get(&job.href).await;
@@ -451,12 +444,10 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
     }
     let procedure = json!({"id": uuid()});
     let referral = json!({"id": request, "requester_employee": user});
-    let new_episode = json!({"id": episode, "name": "Care", "type": "primary", "status": "active",
-        "managing_organization": common["client_id"], "period": {"start": "2026-01-01"},
-        "care_manager": user, "referral_requests": []});
+    let client = common["client_id"].as_str().unwrap();
     let visit = json!({"id": uuid(), "period": {"start": "2026-01-01"}});
     let jobs = [
-        ("episode_create_job", new_episode),
+        ("episode_create_job", new_episode(&episode, client)),
         (
             "package_create_job",
             json!({"visit": visit, "signed_data": signed(&package)}),
@@ -479,8 +470,12 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
 }
 
 pub async fn drain_with_all_services(api: &Api) {
-    let services = crate::services::Services::start().await;
-    let app = App::from_settings(&|name| services.setting(name)).unwrap();
+    let services = Services::start().await;
+    drain(api, |name| services.setting(name)).await;
+}
+
+async fn drain(api: &Api, setting: impl Fn(&str) -> Option<String>) {
+    let app = App::from_settings(&setting).unwrap();
     let options = DrainOptions::default();
     let report = tidegate::drain(&api.db.database(), Arc::new(app), &options).await;
     assert!(report.unwrap().is_balanced());
@@ -492,6 +487,11 @@ fn merged(common: &Value, own: &Value) -> Value {
         .unwrap()
         .extend(own.as_object().unwrap().clone());
     job
+}
+
+fn new_episode(id: &str, organization: &str) -> Value {
+    json!({"id": id, "name": "Care", "type": "primary", "status": "active", "managing_organization": organization,
+        "period": {"start": "2026-01-01"}, "care_manager": uuid(), "referral_requests": []})
 }
 
 fn somebody() -> Value {
@@ -554,18 +554,14 @@ async fn what_a_patient_does_not_have_is_404() {
         format!("/patients/{patient}/episodes/%ff"),
         format!("/patients/x/episodes/{id}"),
     ] {
-        let (status, answer) = api.get(&path).await;
-        let told = (status, &answer["error"]["type"]);
-        assert_eq!(told, (404, &json!("not_found")), "{path}");
+        refused(api.get(&path).await, 404, "not_found");
     }
 }
 
 /// A new approval of a new episode: its path, and who has asked for it.
 async fn new_approval(api: &Api) -> (String, Value) {
     let (common, episode, approval) = (somebody(), uuid(), uuid());
-    let new_episode = json!({"id": episode, "name": "Care", "type": "primary", "status": "active",
-        "managing_organization": common["client_id"], "period": {"start": "2026-01-01"},
-        "care_manager": uuid(), "referral_requests": []});
+    let new_episode = new_episode(&episode, common["client_id"].as_str().unwrap());
     let resources = json!([{"entity": "episode", "id": episode}]);
     let own = json!({"id": approval, "resources": resources, "granted_to": uuid(), "access_level": "read"});
     api.accepted("episode_create_job", &merged(&common, &new_episode))
@@ -578,7 +574,7 @@ async fn new_approval(api: &Api) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn an_approval_is_confirmed_once_by_the_legal_entity_that_asked_for_it() {
+async fn an_approval_is_confirmed_once_by_the_legal_entity_that_requested_it() {
     let api = Api::new().await;
     let (approval, common) = new_approval(&api).await;
     let confirmation = format!("{approval}/confirmation");
@@ -591,11 +587,7 @@ async fn an_approval_is_confirmed_once_by_the_legal_entity_that_asked_for_it() {
     assert_eq!(api.get(&approval).await.1["data"]["status"], "new");
 
     let foreign = merged(&asked, &json!({"client_id": uuid()}));
-    let (status, answer) = confirm(&confirmation, &foreign).await;
-    assert_eq!(
-        (status, &answer["error"]["type"]),
-        (403, &json!("forbidden"))
-    );
+    refused(confirm(&confirmation, &foreign).await, 403, "forbidden");
     let (status, answer) = confirm(&confirmation, &json!({"user_id": "canary"})).await;
     assert_eq!(status, 422);
     assert!(
@@ -693,12 +685,7 @@ async fn an_unknown_or_malformed_id_is_404() {
     ];
     assert_eq!(api.get(&job.href).await.0, 200);
     for id in unknown.map(ToOwned::to_owned).into_iter().chain(aliases) {
-        let (status, answer) = api.get(&format!("/jobs/{id}")).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (404, &json!("not_found")),
-            "{id}"
-        );
+        refused(api.get(&format!("/jobs/{id}")).await, 404, "not_found");
     }
 }
 
@@ -756,10 +743,10 @@ async fn e1_all_that_is_wrong_is_listed_and_nothing_is_stored() {
     body["used_by_employee"] = json!(7);
     body["canary"] = json!("canary");
     body.as_object_mut().unwrap().remove("service_request_id");
-    let (status, answer) = api.post("service_request_use_job", &body).await;
-    assert_eq!(
-        (status, &answer["error"]["type"]),
-        (422, &json!("validation_failed"))
+    let answer = refused(
+        api.post("service_request_use_job", &body).await,
+        422,
+        "validation_failed",
     );
     let entries: BTreeSet<&str> = answer["error"]["invalid"]
         .as_array()
@@ -778,11 +765,10 @@ async fn e1_all_that_is_wrong_is_listed_and_nothing_is_stored() {
 
     for body in ["[]", "null", "7", "\"\"", "{}"] {
         let path = "/jobs/service_request_use_job";
-        let (status, answer) = parts(api.send(Method::POST, path, body).await).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (422, &json!("validation_failed")),
-            "{body}"
+        refused(
+            parts(api.send(Method::POST, path, body).await).await,
+            422,
+            "validation_failed",
         );
     }
     assert_eq!(api.count("event_queue").await, 0);
@@ -806,11 +792,10 @@ async fn a_body_that_is_no_json_is_400_and_one_of_another_type_415() {
     let api = Api::new().await;
     let path = "/jobs/service_request_use_job";
     for body in ["", "{", "canary", "{\"a\": 1e999}", "\u{feff}{}"] {
-        let (status, answer) = parts(api.send(Method::POST, path, body).await).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (400, &json!("malformed_json")),
-            "{body}"
+        let answer = refused(
+            parts(api.send(Method::POST, path, body).await).await,
+            400,
+            "malformed_json",
         );
         assert!(!answer.to_string().contains("canary"), "{answer}");
     }
@@ -839,12 +824,7 @@ async fn e4_only_the_medical_kinds_are_jobs() {
         assert_eq!(status, 422, "{kind}");
     }
     for kind in ["form_submitted", "grant_letter_viewed", "no_such_job", "1"] {
-        let (status, answer) = api.post(kind, &use_job()).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (404, &json!("unknown_kind")),
-            "{kind}"
-        );
+        refused(api.post(kind, &use_job()).await, 404, "unknown_kind");
     }
     assert_eq!(api.count("event_queue").await, 0);
 }
@@ -853,7 +833,7 @@ async fn e4_only_the_medical_kinds_are_jobs() {
 async fn every_refusal_has_one_shape_the_routers_own_included() {
     let api = Api::new().await;
     let kind = "/jobs/service_request_use_job";
-    for (method, path, status, name) in [
+    for (method, path, status, kind) in [
         (Method::GET, "/", 404, "not_found"),
         (Method::GET, "/jobs", 404, "not_found"),
         (Method::POST, "/jobs/", 404, "not_found"),
@@ -862,19 +842,11 @@ async fn every_refusal_has_one_shape_the_routers_own_included() {
         (Method::POST, "/healthz", 405, "method_not_allowed"),
     ] {
         let response = api.send(method, path, "").await;
-        assert_eq!(
-            response.headers().contains_key(ALLOW),
-            status == 405,
-            "{path}"
-        );
+        let allows = response.headers().contains_key(ALLOW);
+        assert_eq!(allows, status == 405, "{path}");
         assert!(response.headers().contains_key("x-request-id"));
         assert_eq!(response.headers()["x-content-type-options"], "nosniff");
-        let (found, answer) = parts(response).await;
-        assert_eq!(
-            (found, &answer["error"]["type"]),
-            (status, &json!(name)),
-            "{path}"
-        );
+        let answer = refused(parts(response).await, status, kind);
         assert!(answer["error"]["message"].is_string());
     }
 }
@@ -957,10 +929,10 @@ async fn bodies_and_headers_are_limited() {
     let longer = format!("{longest} ");
     let (status, _) = parts(api.send(Method::POST, path, longest).await).await;
     assert_eq!(status, 422, "it is read");
-    let (status, answer) = parts(api.send(Method::POST, path, longer).await).await;
-    assert_eq!(
-        (status, &answer["error"]["type"]),
-        (413, &json!("payload_too_large"))
+    refused(
+        parts(api.send(Method::POST, path, longer).await).await,
+        413,
+        "payload_too_large",
     );
 
     let get = || api.http.get(format!("{}/healthz", api.url));
@@ -968,21 +940,14 @@ async fn bodies_and_headers_are_limited() {
         (0..http::HEADER_COUNT).fold(get(), |request, n| request.header(format!("x-{n}"), "1"));
     let large = get().header("x-large", "x".repeat(http::HEADER_BYTES));
     for request in [many, large] {
-        let (status, answer) = parts(request.send().await.unwrap()).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (431, &json!("headers_too_large"))
+        refused(
+            parts(request.send().await.unwrap()).await,
+            431,
+            "headers_too_large",
         );
     }
-    assert_eq!(
-        get()
-            .header("x-fits", "x".repeat(8000))
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        200
-    );
+    let fits = get().header("x-fits", "x".repeat(8000)).send().await;
+    assert_eq!(fits.unwrap().status(), 200);
 }
 
 #[tokio::test]
@@ -1031,8 +996,7 @@ async fn readyz_asks_for_exactly_the_schema_that_this_program_knows() {
         ),
     ] {
         api.client.batch_execute(change).await.unwrap();
-        let (status, answer) = api.get("/readyz").await;
-        assert_eq!((status, &answer["error"]["type"]), (503, &json!("schema_mismatch")), "{change}");
+        refused(api.get("/readyz").await, 503, "schema_mismatch");
         api.client.batch_execute(undo).await.unwrap();
         assert_eq!(api.get("/readyz").await, ok, "{undo}");
     }
@@ -1055,11 +1019,7 @@ async fn without_a_database_it_lives_but_is_not_ready_and_says_nothing_of_where_
     let api = Api::over(support::empty_database().await, nobody).await;
     assert_eq!(api.get("/healthz").await.0, 200);
     for path in ["/readyz", SOME_JOB] {
-        let (status, answer) = api.get(path).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (503, &json!("unavailable"))
-        );
+        let answer = refused(api.get(path).await, 503, "unavailable");
         assert!(!answer.to_string().contains("canary") && !answer.to_string().contains("127.0"));
     }
 }
@@ -1073,7 +1033,7 @@ async fn a_kind_that_is_not_registered_yet_is_no_fault_of_the_client() {
 }
 
 #[tokio::test]
-async fn when_every_connection_is_in_use_the_client_is_told_to_come_again() {
+async fn with_every_connection_in_use_the_client_gets_retry_after() {
     let db = support::database().await;
     let database = Database::new(&db.url, 1).unwrap();
     let held = database.pooled().await.unwrap();
@@ -1081,11 +1041,7 @@ async fn when_every_connection_is_in_use_the_client_is_told_to_come_again() {
     let path = "/jobs/service_request_use_job";
     let response = api.send(Method::POST, path, use_job().to_string()).await;
     assert_eq!(response.headers()[RETRY_AFTER], "1");
-    let (status, answer) = parts(response).await;
-    assert_eq!(
-        (status, &answer["error"]["type"]),
-        (503, &json!("unavailable"))
-    );
+    refused(parts(response).await, 503, "unavailable");
     drop(held);
     api.accepted("service_request_use_job", &use_job()).await;
 }
@@ -1107,7 +1063,7 @@ async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind()
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_a_usable_connection() {
+async fn a_client_that_disconnects_leaves_a_usable_connection() {
     let db = support::database().await;
     let database = Database::new(&db.url, 1).unwrap();
     let api = Api::over(db, database).await;
@@ -1308,7 +1264,7 @@ async fn what_is_wrong_with_a_form_is_named_and_not_quoted_and_nothing_is_stored
 }
 
 #[tokio::test]
-async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
+async fn serve_prints_its_address_logs_no_payload_and_stops_on_a_signal() {
     let db = support::database().await;
     let mut server = support::command("tidegate")
         .args(["serve", "--listen", "127.0.0.1:0"])

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Transaction};
 
 use crate::function::{AMPLE, Function};
 use crate::probe::{live, number};
-use crate::support::{self, Answer, Harm, Proxy, TestDb, database_for};
+use crate::support::{self, Answer, Harm, Proxy, TestDb, database_for, opened_for};
 
 tidegate::events! {
     enum Shop {
@@ -85,8 +85,7 @@ async fn remembered(client: &Client) -> i64 {
 
 #[tokio::test]
 async fn a_message_is_taken_in_once_whether_it_asks_for_no_event_or_for_several() {
-    let db = database_for::<Shop>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Shop>().await;
     let service = service(&db);
     let mut receiver = service.receiver().unwrap();
     for (id, orders, events) in [("1", json!([]), 0), ("2", json!([1, 2, 3]), 3)] {
@@ -124,8 +123,7 @@ async fn a_message_that_several_bring_at_once_is_taken_in_once() {
 
 #[tokio::test]
 async fn what_cannot_be_taken_in_leaves_nothing_and_takes_no_other_along() {
-    let db = database_for::<Shop>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Shop>().await;
     let service = service(&db);
     let mut receiver = service.receiver().unwrap();
     for (says, refused) in [
@@ -171,8 +169,7 @@ async fn a_program_without_an_intake_says_so() {
 async fn messages_are_remembered_for_fifteen_days_and_forgotten_by_the_cleanup() {
     use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let note = "INSERT INTO tidegate.received (source, message_id, received_at)
                 SELECT 'here', n::text, clock_timestamp() - make_interval(days => n) FROM generate_series(1, 20) AS n";
     client.batch_execute(note).await.unwrap();
@@ -229,8 +226,7 @@ fn again(answer: &Answer) -> Vec<&str> {
 
 #[tokio::test]
 async fn b32_every_bearer_is_answered_in_its_own_way_and_what_it_brings_is_stored_once() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let function = function(&db.url).await;
     for (file, events, stored) in [
         ("sqs.json", 2, "SELECT count(*) FROM checks.issuing_check"),
@@ -265,8 +261,7 @@ async fn b32_every_bearer_is_answered_in_its_own_way_and_what_it_brings_is_store
 
 #[tokio::test]
 async fn a_hostile_message_of_a_batch_comes_again_and_no_other_does() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let function = function(&db.url).await;
     let (large, deep) = ("x".repeat(1_100_000), "[".repeat(100_000));
     let (first, last) = (check(1), check(2));
@@ -304,8 +299,7 @@ async fn a_hostile_message_of_a_batch_comes_again_and_no_other_does() {
 
 #[tokio::test]
 async fn a_hostile_message_of_who_brings_all_of_it_again_fails_the_invocation() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let function = function(&db.url).await;
     let mut sns = fixture("sns.json");
     sns["Records"][0]["Sns"]["Message"] = json!("canary");
@@ -330,9 +324,8 @@ async fn a_hostile_message_of_who_brings_all_of_it_again_fails_the_invocation() 
 }
 
 #[tokio::test]
-async fn two_functions_that_are_brought_the_same_batch_take_it_in_once() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn two_functions_with_the_same_batch_take_it_in_once() {
+    let (db, client) = support::opened().await;
     let (one, other) = tokio::join!(function(&db.url), function(&db.url));
     let ids: Vec<String> = (0..10).map(|number| format!("m-{number}")).collect();
     let bodies: Vec<String> = (0..10).map(check).collect();
@@ -349,8 +342,7 @@ async fn two_functions_that_are_brought_the_same_batch_take_it_in_once() {
 #[tokio::test]
 async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_for_it() {
     for harm in [Harm::Cut, Harm::CutBeforeAnswer] {
-        let db = support::database().await;
-        let client = db.client().await;
+        let (db, client) = support::opened().await;
         let proxy = Proxy::before(db.direct()).await;
         let (port, name) = (proxy.port(), db.name());
         let url = format!("postgres://postgres@127.0.0.1:{port}/{name}");
@@ -375,8 +367,7 @@ async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_fo
 
 #[tokio::test]
 async fn a_function_that_dies_over_a_message_has_taken_nothing_in() {
-    let db = support::database().await;
-    let mut client = db.client().await;
+    let (db, mut client) = support::opened().await;
     let mut dying = function(&db.url).await;
     let (api, process) = (&dying.api, &mut dying.process);
     let body = check(1);

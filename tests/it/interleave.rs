@@ -14,7 +14,7 @@ use tidegate::admin::{
 };
 use tidegate::lease::Lease;
 use tidegate::outcome::{Progress, Status};
-use tidegate::queue::{self, Completion, Finalization, LeaseRequest, Retried};
+use tidegate::queue::{self, Completion, Finalization, LeaseRequest};
 use tidegate::{Error, NewEvent};
 use tokio::sync::Barrier;
 use tokio_postgres::{Client, GenericClient};
@@ -22,10 +22,10 @@ use uuid::Uuid;
 
 use crate::operate::flags;
 use crate::probe::{
-    ProbeApp, act, disorder, drain, expire_leases, lease_request, live, logged, number, options,
-    probe_database, publish_acts, start_leases, sweep,
+    ProbeApp, act, completion_of, disorder, drain, expire_leases, lease_request, live, logged,
+    number, options, probe, probe_sessions, publish, publish_acts, retry_of, start_leases, sweep,
 };
-use crate::support::{self, wait_until};
+use crate::support::{self, execute, wait_for_a_lock};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -82,14 +82,6 @@ async fn sweep_events(client: &(impl GenericClient + Sync)) -> Vec<i64> {
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
-async fn wait_for_a_lock(client: &Client) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    wait_until("somebody waits for a lock", async || {
-        number(client, waiting).await == 1
-    })
-    .await;
-}
-
 /// Without a wait for a lock, which a lease and a sweep never have.
 async fn at_once<T>(work: impl Future<Output = T>) -> T {
     let answer = tokio::time::timeout(support::PATIENCE, work).await;
@@ -101,16 +93,14 @@ fn grouped(count: usize) -> Vec<NewEvent> {
 }
 
 async fn publish_group(client: &Client, count: usize) -> Vec<i64> {
-    let published = queue::publish_batch(client, &grouped(count)).await.unwrap();
-    published.iter().map(|published| published.id).collect()
+    publish(client, grouped(count)).await
 }
 
 // lease and lease
 
 #[tokio::test]
 async fn i6_what_an_uncommitted_lease_has_taken_another_one_passes_over_at_once() {
-    let db = probe_database().await;
-    let (mut one, two) = (db.client().await, db.client().await);
+    let (_db, [mut one, two]) = probe_sessions().await;
     let published = publish_acts(&two, 5).await;
     let transaction = one.transaction().await.unwrap();
     let first = lease(&transaction, 3).await;
@@ -124,8 +114,7 @@ async fn i6_what_an_uncommitted_lease_has_taken_another_one_passes_over_at_once(
 
 #[tokio::test]
 async fn i4_behind_what_an_uncommitted_lease_has_taken_nothing_of_the_group_is_leased() {
-    let db = probe_database().await;
-    let (mut one, two) = (db.client().await, db.client().await);
+    let (_db, [mut one, two]) = probe_sessions().await;
     let published = publish_group(&two, 3).await;
     let transaction = one.transaction().await.unwrap();
     assert_eq!(lease(&transaction, 1).await.len(), 1);
@@ -137,8 +126,7 @@ async fn i4_behind_what_an_uncommitted_lease_has_taken_nothing_of_the_group_is_l
 
 #[tokio::test]
 async fn i6_of_eight_sessions_that_lease_at_once_each_event_goes_to_one() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let published = publish_acts(&client, 400).await;
     let start = Arc::new(Barrier::new(8));
     let mut sessions = Vec::new();
@@ -217,18 +205,14 @@ const STOP: &str = "
 async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_passes_none_that_stays()
 {
     for (name, change, leasable) in CHANGES {
-        let db = probe_database().await;
-        let (gatekeeper, leaser, other) = (db.client().await, db.client().await, db.client().await);
+        let (_db, [gatekeeper, leaser, other]) = probe_sessions().await;
         let published = publish_group(&other, 3).await;
         let free = publish_acts(&other, 1).await;
         gatekeeper.batch_execute(STOP).await.unwrap();
         let stopped = tokio::spawn(async move { lease(&leaser, 10).await });
         wait_for_a_lock(&gatekeeper).await;
         other.execute(change, &[&published[0]]).await.unwrap();
-        gatekeeper
-            .batch_execute("SELECT pg_advisory_unlock(1)")
-            .await
-            .unwrap();
+        execute(&gatekeeper, "SELECT pg_advisory_unlock(1)").await;
         let taken = stopped.await.unwrap();
         let leasable = leasable.iter().map(|at| published[*at]);
         let expected: Vec<i64> = leasable.chain(free).collect();
@@ -241,8 +225,7 @@ async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_pass
 
 #[tokio::test]
 async fn i4_a_lease_passes_over_what_is_being_finalized_and_what_stands_behind_it() {
-    let db = probe_database().await;
-    let (mut worker, other) = (db.client().await, db.client().await);
+    let (_db, [mut worker, other]) = probe_sessions().await;
     let published = publish_group(&other, 2).await;
     let held = lease(&worker, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
@@ -279,26 +262,14 @@ impl Write {
 
     /// Whether it found what it is about.
     async fn send(self, client: &Client, worker: Uuid, lease: Lease) -> Result<bool, Error> {
-        let ids = [lease.id];
         Ok(match self {
             Self::Complete => {
-                let completion = Completion {
-                    token: lease.token,
-                    done: ids.to_vec(),
-                    ..Completion::default()
-                };
-                queue::complete(client, &[completion]).await?[0].ended == 1
+                let completed = queue::complete(client, &[completion_of(lease)]).await?;
+                completed[0].ended == 1
             }
             Self::Finalize => finalize(client, lease).await,
             Self::Retry => {
-                let retried = Retried {
-                    lease,
-                    charged: true,
-                    delay: Duration::ZERO,
-                    errors: Vec::new(),
-                    progress: None,
-                    deferred: Vec::new(),
-                };
+                let retried = retry_of(lease);
                 !queue::retry(client, worker, &[retried], &[])
                     .await?
                     .left
@@ -326,8 +297,7 @@ impl Write {
 /// A worker's write that waits for a transaction which takes its event away, and sees how that ends: whether
 /// the write found its event, and who then holds it, with how many attempts.
 async fn behind_a_thief(write: Write, thief_commits: bool) -> (bool, String) {
-    let db = probe_database().await;
-    let (client, mut thief, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [client, mut thief, witness]) = probe_sessions().await;
     publish_acts(&witness, 1).await;
     let worker = Uuid::new_v4();
     let stale = lease_of(&client, worker, 1).await[0];
@@ -354,7 +324,7 @@ async fn behind_a_thief(write: Write, thief_commits: bool) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn i5_a_write_that_waited_for_the_lease_that_takes_its_event_away_changes_nothing() {
+async fn i5_a_write_that_waited_behind_a_new_lease_of_its_event_changes_nothing() {
     for write in Write::ALL {
         let seen = behind_a_thief(write, true).await;
         // The lapse was charged; the thief has not started what lapsed.
@@ -374,18 +344,15 @@ async fn i5_a_write_that_waited_for_a_lease_that_was_rolled_back_is_still_the_ho
 
 #[tokio::test]
 async fn the_two_sessions_of_a_worker_do_not_wait_for_each_other() {
-    let db = probe_database().await;
-    let (mut writing, leasing) = (db.client().await, db.client().await);
+    let (_db, [mut writing, leasing]) = probe_sessions().await;
     let published = publish_group(&leasing, 3).await;
     let worker = Uuid::new_v4();
     let held = lease_of(&leasing, worker, 2).await;
     let token = held[0].token;
     let transaction = writing.transaction().await.unwrap();
     let completion = Completion {
-        token,
-        done: vec![held[0].id],
         start_to: Some(held[1].id),
-        over: false,
+        ..completion_of(held[0])
     };
     let completed = queue::complete(&transaction, &[completion]).await.unwrap();
     assert_eq!((completed[0].ended, completed[0].cuts), (1, Some(0)));
@@ -404,8 +371,7 @@ async fn the_two_sessions_of_a_worker_do_not_wait_for_each_other() {
 
 #[tokio::test]
 async fn a_sweep_passes_over_a_lease_that_is_being_renewed_and_finds_it_alive_afterwards() {
-    let db = probe_database().await;
-    let (mut worker, sweeper) = (db.client().await, db.client().await);
+    let (_db, [mut worker, sweeper]) = probe_sessions().await;
     publish_acts(&sweeper, 1).await;
     let name = Uuid::new_v4();
     let held = lease_of(&sweeper, name, 1).await;
@@ -422,8 +388,7 @@ async fn a_sweep_passes_over_a_lease_that_is_being_renewed_and_finds_it_alive_af
 
 #[tokio::test]
 async fn a_renewal_that_waited_for_a_sweep_says_that_the_lease_is_lost() {
-    let db = probe_database().await;
-    let (worker, mut sweeper, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [worker, mut sweeper, witness]) = probe_sessions().await;
     publish_acts(&witness, 1).await;
     let name = Uuid::new_v4();
     let held = lease_of(&worker, name, 1).await;
@@ -441,8 +406,7 @@ async fn a_renewal_that_waited_for_a_sweep_says_that_the_lease_is_lost() {
 
 #[tokio::test]
 async fn i6_a_lease_passes_over_what_is_being_requeued_and_takes_it_afterwards() {
-    let db = probe_database().await;
-    let (mut operator, worker) = (db.client().await, db.client().await);
+    let (_db, [mut operator, worker]) = probe_sessions().await;
     let id = publish_acts(&worker, 1).await[0];
     let old = lease(&worker, 1).await[0];
     let transaction = operator.transaction().await.unwrap();
@@ -457,8 +421,7 @@ async fn i6_a_lease_passes_over_what_is_being_requeued_and_takes_it_afterwards()
 
 #[tokio::test]
 async fn d14_a_requeue_that_waited_for_a_lease_under_way_takes_the_event_from_it() {
-    let db = probe_database().await;
-    let (operator, mut worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [operator, mut worker, witness]) = probe_sessions().await;
     let id = publish_group(&witness, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
     let taken = lease(&transaction, 1).await[0];
@@ -474,9 +437,8 @@ async fn d14_a_requeue_that_waited_for_a_lease_under_way_takes_the_event_from_it
 }
 
 #[tokio::test]
-async fn d14_i5_a_requeue_takes_what_stands_behind_along_and_the_worker_is_told() {
-    let db = probe_database().await;
-    let (operator, worker) = (db.client().await, db.client().await);
+async fn d14_i5_a_requeue_takes_the_events_behind_along_and_the_worker_learns_of_it() {
+    let (_db, [operator, worker]) = probe_sessions().await;
     let published = publish_group(&worker, 2).await;
     let free = publish_acts(&worker, 1).await[0];
     let name = Uuid::new_v4();
@@ -504,8 +466,7 @@ async fn d14_i5_a_requeue_takes_what_stands_behind_along_and_the_worker_is_told(
 
 #[tokio::test]
 async fn i7_a_requeue_that_waited_for_a_finalize_leaves_the_event_in_the_log() {
-    let db = probe_database().await;
-    let (operator, mut worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [operator, mut worker, witness]) = probe_sessions().await;
     let id = publish_acts(&witness, 1).await[0];
     let held = lease(&worker, 1).await[0];
     let transaction = worker.transaction().await.unwrap();
@@ -523,8 +484,7 @@ async fn i7_a_requeue_that_waited_for_a_finalize_leaves_the_event_in_the_log() {
 
 #[tokio::test]
 async fn i5_a_finalize_beside_a_cancel_waits_for_nothing_and_claims_nothing() {
-    let db = probe_database().await;
-    let (mut operator, worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [mut operator, worker, witness]) = probe_sessions().await;
     let id = publish_group(&witness, 1).await[0];
     let held = lease(&worker, 1).await[0];
     let transaction = operator.transaction().await.unwrap();
@@ -548,9 +508,7 @@ async fn i5_a_finalize_beside_a_cancel_waits_for_nothing_and_claims_nothing() {
 
 #[tokio::test]
 async fn a_publish_with_the_key_of_an_event_that_is_being_finalized_waits_and_is_a_new_event() {
-    let db = probe_database().await;
-    let (mut worker, publisher, witness) =
-        (db.client().await, db.client().await, db.client().await);
+    let (_db, [mut worker, publisher, witness]) = probe_sessions().await;
     let first = queue::publish(&witness, &act("x").dedup("d"))
         .await
         .unwrap();
@@ -570,8 +528,7 @@ async fn a_publish_with_the_key_of_an_event_that_is_being_finalized_waits_and_is
 
 #[tokio::test]
 async fn b10_a_publisher_that_gives_up_leaves_no_gap_that_its_group_waits_for() {
-    let db = probe_database().await;
-    let (mut one, two, witness) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [mut one, two, witness]) = probe_sessions().await;
     let transaction = one.transaction().await.unwrap();
     queue::publish(&transaction, &act("given up").group("g"))
         .await
@@ -597,8 +554,7 @@ async fn abandoned(client: &Client) -> Lease {
 
 #[tokio::test]
 async fn i7_the_sweep_passes_over_what_is_being_finalized_or_requeued() {
-    let db = probe_database().await;
-    let (mut other, cleaner) = (db.client().await, db.client().await);
+    let (_db, [mut other, cleaner]) = probe_sessions().await;
     let held = abandoned(&cleaner).await;
     let transaction = other.transaction().await.unwrap();
     assert!(finalize(&transaction, held).await);
@@ -618,8 +574,7 @@ async fn i7_the_sweep_passes_over_what_is_being_finalized_or_requeued() {
 
 #[tokio::test]
 async fn i7_of_a_sweep_and_a_finalize_or_a_requeue_behind_it_one_ends_the_event() {
-    let db = probe_database().await;
-    let (mut cleaner, witness) = (db.client().await, db.client().await);
+    let (db, [mut cleaner, witness]) = probe_sessions().await;
     for requeues in [false, true] {
         let held = abandoned(&witness).await;
         let other = db.client().await;
@@ -649,8 +604,7 @@ async fn i7_of_a_sweep_and_a_finalize_or_a_requeue_behind_it_one_ends_the_event(
 
 #[tokio::test]
 async fn b10_i4_thirty_two_workers_on_one_group_take_it_in_order_and_each_event_once() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let published = publish_group(&client, 60).await;
     let start = Arc::new(Barrier::new(32));
     let taken = Arc::new(Mutex::new(Vec::new()));
@@ -678,8 +632,7 @@ async fn b10_i4_thirty_two_workers_on_one_group_take_it_in_order_and_each_event_
 
 #[tokio::test]
 async fn ten_thousand_blocked_events_do_not_hide_a_ready_one_from_a_single_run() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let head = act("head").group("g").delay(Duration::from_hours(1));
     queue::publish(&client, &head).await.unwrap();
     let blocked = "INSERT INTO tidegate.event_queue (kind, payload, group_key)
@@ -709,8 +662,7 @@ const STOP_BATCH: &str = "
 #[tokio::test]
 async fn b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_key_ends_beside_it()
 {
-    let db = probe_database().await;
-    let (gatekeeper, publisher, worker) = (db.client().await, db.client().await, db.client().await);
+    let (_db, [gatekeeper, publisher, worker]) = probe_sessions().await;
     let first = queue::publish(&worker, &act("first").dedup("d")).await;
     let held = lease(&worker, 1).await[0];
     assert_eq!(held.id, first.unwrap().id);
@@ -725,10 +677,7 @@ async fn b10_a_batch_keeps_its_order_and_its_parent_when_the_first_event_with_a_
     });
     wait_for_a_lock(&gatekeeper).await;
     assert!(finalize(&worker, held).await);
-    gatekeeper
-        .batch_execute("SELECT pg_advisory_unlock(1)")
-        .await
-        .unwrap();
+    execute(&gatekeeper, "SELECT pg_advisory_unlock(1)").await;
     let stored = stopped.await.unwrap();
     assert!(
         stored.iter().all(|(_, created)| *created) && stored.is_sorted_by_key(|(id, _)| *id),

@@ -9,13 +9,13 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerResult, Handlers, NewEvent,
-    StopReason, queue,
+    StopReason,
 };
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{live, number};
-use crate::support::{TestDb, database_for};
+use crate::probe::{live, number, publish};
+use crate::support::{TestDb, database_for, opened_for, rows, words};
 
 tidegate::events! {
     enum Calls {
@@ -94,13 +94,6 @@ fn notes(count: usize) -> impl Iterator<Item = NewEvent> {
     (0..count).map(|_| NewEvent::of(&Calls::Note(Empty {})).unwrap())
 }
 
-async fn publish(client: &Client, events: impl IntoIterator<Item = NewEvent>) {
-    let events: Vec<NewEvent> = events.into_iter().collect();
-    for batch in events.chunks(1000) {
-        queue::publish_batch(client, batch).await.unwrap();
-    }
-}
-
 /// Default settings, with all the time that a busy machine may need.
 async fn drain(db: &TestDb, works: &Arc<Works>) -> DrainReport {
     drain_by(db, works, DrainOptions::default().concurrency).await
@@ -142,8 +135,7 @@ async fn drain_all(db: &TestDb, works: &Arc<Works>, drains: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_events_than_a_limit_run_at_once_in_four_drains() {
-    let db = database_for::<Calls>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Calls>().await;
     limit(&client, "carrier", Some(3), None).await;
     publish(&client, parcels(300).chain(notes(1000))).await;
     let in_groups = parcels(100).enumerate();
@@ -161,8 +153,7 @@ async fn no_more_events_than_a_limit_run_at_once_in_four_drains() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_events_than_a_limit_start_in_a_second_in_four_drains() {
-    let db = database_for::<Calls>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Calls>().await;
     limit(&client, "carrier", None, Some(50.0)).await;
     publish(&client, parcels(150).chain(notes(1000))).await;
     let works = Arc::new(Works::default());
@@ -177,8 +168,7 @@ async fn no_more_events_than_a_limit_start_in_a_second_in_four_drains() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_calls_two_limited_services_keeps_to_both() {
-    let db = database_for::<Calls>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Calls>().await;
     limit(&client, "carrier", Some(4), None).await;
     limit(&client, "printer", Some(2), Some(200.0)).await;
     let both = (0..60).map(|_| NewEvent::of(&Calls::Both(Empty {})).unwrap());
@@ -200,8 +190,7 @@ async fn all_places_taken(client: &Client) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_has_all_places_for_ever_holds_up_only_what_needs_one() {
-    let db = database_for::<Calls>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Calls>().await;
     limit(&client, "carrier", Some(2), None).await;
     all_places_taken(&client).await;
     publish(&client, parcels(3000).chain(notes(2000))).await;
@@ -227,8 +216,7 @@ async fn whoever_has_all_places_for_ever_holds_up_only_what_needs_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_concerns_another_program_keeps_this_one_from_nothing() {
-    let db = database_for::<Calls>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Calls>().await;
     limit(&client, "loading dock", Some(1), Some(0.0001)).await;
     let theirs = "INSERT INTO tidegate.event_kind (kind) VALUES ('pallet');
                   UPDATE tidegate.service SET kinds = '{pallet}';
@@ -246,8 +234,7 @@ async fn a_limit_that_concerns_another_program_keeps_this_one_from_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_is_set_or_lifted_takes_effect_in_a_run_under_way() {
-    let db = database_for::<Calls>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Calls>().await;
     publish(&client, parcels(400)).await;
     let works = Arc::new(Works::default());
     let run = {
@@ -283,8 +270,7 @@ async fn a_limit_that_is_set_or_lifted_takes_effect_in_a_run_under_way() {
 
 #[tokio::test]
 async fn places_are_claimed_up_to_the_limit_and_free_again_when_their_worker_is_gone() {
-    let db = database_for::<Calls>().await;
-    let client = db.client().await;
+    let (_db, client) = opened_for::<Calls>().await;
     limit(&client, "carrier", Some(4), Some(2.0)).await;
     let claim = |worker: u128, running: i32, wanted: i32, starts: i32| {
         let (client, worker) = (&client, uuid::Uuid::from_u128(worker));
@@ -315,42 +301,28 @@ async fn places_are_claimed_up_to_the_limit_and_free_again_when_their_worker_is_
 async fn operators_limit_a_service_and_wrong_limits_are_refused_by_name() {
     let db = database_for::<Calls>().await;
     let cli = Cli::on(&db);
-    let service = ["service", "carrier", "--reason", "the contract"];
-    for (limits, told) in [
-        (
-            &["--limit", "4", "--per-second", "20"][..],
-            "carrier: at most 4 at once, at most 20 a second. Nothing was known",
-        ),
-        (&["--limit", "0"], "carrier: at most 20 a second\n"),
-        (
-            &["--limit", "7"],
-            "carrier: at most 7 at once, at most 20 a second\n",
-        ),
-        (
-            &["--limit", "0", "--per-second", "0"],
-            "carrier: not limited\n",
-        ),
-    ] {
-        let ran = cli.run(&[&service[..], limits].concat()).await;
-        assert!(ran.stdout.starts_with(told), "{limits:?}: {ran:?}");
+    let service = async |limits: &str| {
+        let line = format!("service carrier --reason 'the contract' {limits}");
+        cli.run(&words(&line)).await
+    };
+    for (limits, says) in rows(
+        "--limit 4 --per-second 20 => carrier: at most 4 at once, at most 20 a second. Nothing was known
+         --limit 0 => carrier: at most 20 a second
+         --limit 7 => carrier: at most 7 at once, at most 20 a second
+         --limit 0 --per-second 0 => carrier: not limited",
+    ) {
+        let ran = service(limits).await;
+        assert!(ran.stdout.starts_with(says), "{limits}: {ran:?}");
     }
-    for (limits, says) in [
-        (&["--limit", "10001"][..], "--limit"),
-        (&["--limit", "-1"], "--limit"),
-        (
-            &["--per-second", "-1"],
-            "per_second: must be 0.0001 to 10000, or 0 for any number, got -1",
-        ),
-        (
-            &["--per-second", "NaN"],
-            "per_second: must be 0.0001 to 10000, or 0 for any number, got NaN",
-        ),
-        (&["--pause", "--limit", "4"], "--limit"),
-        (&[], "--limit"),
-    ] {
-        cli.run(&[&service[..], limits].concat())
-            .await
-            .failed(2, &[says]);
+    for (limits, says) in rows(
+        "--limit 10001 => --limit
+         --limit -1 => --limit
+         --per-second -1 => per_second: must be 0.0001 to 10000, or 0 for any number, got -1
+         --per-second NaN => per_second: must be 0.0001 to 10000, or 0 for any number, got NaN
+         --pause --limit 4 => --limit
+         --actor ada => --limit",
+    ) {
+        service(limits).await.failed(2, &[says]);
     }
     let sql = "SELECT count(*) FROM tidegate.audit WHERE action = 'limit_service' AND filter->>'service' = 'carrier'";
     assert_eq!(number(&db.client().await, sql).await, 4);

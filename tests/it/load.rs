@@ -100,14 +100,13 @@ async fn queued(client: &Client) -> HashSet<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn i1_jobs_asked_for_by_too_many_clients_at_once_are_taken_or_refused_and_none_is_lost() {
+async fn i1_jobs_of_too_many_clients_at_once_are_accepted_or_refused_and_none_is_lost() {
     if support::cannot_be_pooled(
         "it is a pooler that grants connections, and it grants them to all",
     ) {
         return;
     }
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let narrow = narrow_role(&db, &client).await;
     let database = Database::new(&narrow, 2 * GRANTED).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -188,7 +187,7 @@ fn is_a_clear_refusal(error: &Error) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn i1_publishers_beyond_the_servers_connections_are_told_why_and_lose_nothing() {
+async fn i1_publishers_beyond_the_servers_connections_learn_why_and_lose_nothing() {
     let cap = format!("max_connections={CONNECTIONS}");
     let cluster = Cluster::start(&[OsStr::new("--set"), OsStr::new(&cap)]);
     let url = cluster.url("postgres");

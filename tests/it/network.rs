@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::probe::{
-    ProbeApp, act, drain_that_ends, live, number, options, probe_database, publish_acts,
+    ProbeApp, act, drain_that_ends, live, number, options, probe, probe_database, publish_acts,
 };
 use crate::support::{self, Harm, Proxy, TestDb, wait_until};
 
@@ -44,8 +44,7 @@ async fn world() -> World {
 
 /// With events of at least so many bytes.
 async fn world_of(bytes: usize) -> World {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let table = "CREATE TABLE effect (id bigint)";
     client.batch_execute(table).await.unwrap();
     let events: Vec<NewEvent> = (0..EVENTS).map(|n| act(&format!("{n:0bytes$}"))).collect();
@@ -339,8 +338,7 @@ async fn i1_i8_a_drain_over_a_slow_line_ends_in_time_and_a_later_one_ends_what_i
 
 #[tokio::test]
 async fn i1_a_publish_over_a_slow_line_arrives_whole_or_is_given_up_in_time() {
-    let db = probe_database().await;
-    let observer = db.client().await;
+    let (db, observer) = probe().await;
     let proxy = Proxy::before(&db.url).await;
     let url = proxy.url(db.name());
     let database = Database::new(&url, 1).unwrap();
@@ -383,8 +381,7 @@ async fn i1_a_publish_over_a_slow_line_arrives_whole_or_is_given_up_in_time() {
 
 #[tokio::test]
 async fn i1_a_request_over_http_whose_database_is_on_a_slow_line_is_answered_in_time() {
-    let db = support::database().await;
-    let observer = db.client().await;
+    let (db, observer) = support::opened().await;
     let proxy = Proxy::before(&db.url).await;
     let url = proxy.url(db.name());
     let router = http::router(Database::new(&url, 2).unwrap(), http::Access::open());

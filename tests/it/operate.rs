@@ -17,9 +17,13 @@ use uuid::Uuid;
 
 use crate::cli::Cli;
 use crate::probe::{
-    Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database, publish_acts,
+    Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe, probe_database,
+    probe_sessions, publish_acts,
 };
-use crate::support::{self, TestDb, lease_away, wait_until};
+use crate::support::{
+    self, TestDb, contains, execute, has, lease_away, refused, rows, wait_for_a_lock, wait_until,
+    words,
+};
 
 /// One handler at a time.
 fn sequential() -> DrainOptions {
@@ -89,7 +93,7 @@ async fn ended(db: &TestDb, client: &Client, count: usize) -> Vec<i64> {
 }
 
 /// Rows as JSON, in the order of the statement.
-async fn rows(client: &Client, sql: &str) -> Vec<Value> {
+async fn objects(client: &Client, sql: &str) -> Vec<Value> {
     let sql = format!("SELECT to_jsonb(r)::text FROM ({sql}) AS r");
     let rows = client.query(&sql, &[]).await.unwrap();
     rows.iter()
@@ -98,12 +102,12 @@ async fn rows(client: &Client, sql: &str) -> Vec<Value> {
 }
 
 async fn audit(client: &Client) -> Vec<Value> {
-    rows(client, "SELECT * FROM tidegate.audit ORDER BY id").await
+    objects(client, "SELECT * FROM tidegate.audit ORDER BY id").await
 }
 
 async fn log_row(client: &Client, id: i64) -> Value {
     let sql = format!("SELECT * FROM tidegate.event_log WHERE id = {id}");
-    rows(client, &sql).await.remove(0)
+    objects(client, &sql).await.remove(0)
 }
 
 /// The reasons why events were skipped, by id.
@@ -115,20 +119,11 @@ fn skipped(report: &ReplayReport) -> Vec<(i64, &str)> {
         .collect()
 }
 
-async fn wait_for_a_lock(client: &Client) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    wait_until("somebody waits for a lock", async || {
-        number(client, waiting).await == 1
-    })
-    .await;
-}
-
 // replay
 
 #[tokio::test]
 async fn b22_f5_a_replay_runs_as_a_new_event_and_leaves_the_original_untouched() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let event = act("x")
         .group("g")
         .dedup("d")
@@ -147,7 +142,7 @@ async fn b22_f5_a_replay_runs_as_a_new_event_and_leaves_the_original_untouched()
     assert_eq!((report.matched, report.replayed), (1, 1), "{report:?}");
     let new = report.events[0].id;
     assert!(new > id && report.events[0].replay_of == id);
-    let put_back = rows(
+    let put_back = objects(
         &client,
         "SELECT id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, status, attempts, errors,
                 progress, lease_token, replay_of, expires_at FROM tidegate.events",
@@ -164,28 +159,24 @@ async fn b22_f5_a_replay_runs_as_a_new_event_and_leaves_the_original_untouched()
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.completed, app.ids()), (1, vec![new]));
     let replayed = log_row(&client, new).await;
-    assert_eq!(
-        (
-            &replayed["status"],
-            &replayed["replay_of"],
-            &replayed["attempts"]
-        ),
-        (&json!("COMPLETED"), &json!(id), &json!(1))
+    has(
+        &replayed,
+        &json!({"status": "COMPLETED", "replay_of": id, "attempts": 1}),
     );
     assert_eq!(log_row(&client, id).await, original);
 }
 
 #[tokio::test]
 async fn f5_a_filter_takes_what_ended_in_its_window_by_kind_and_status() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = ended(&db, &client, 6).await;
     let pairs = publish(&client, &pair("p")).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
-    client
-        .execute("ALTER TABLE tidegate.event_log DISABLE TRIGGER USER", &[])
-        .await
-        .unwrap();
+    execute(
+        &client,
+        "ALTER TABLE tidegate.event_log DISABLE TRIGGER USER",
+    )
+    .await;
     // Ended 60, 50, 40, 30, 20 and 10 minutes before noon; the bounds are two of these instants.
     for (position, id) in ids.iter().enumerate() {
         let sql = "UPDATE tidegate.event_log SET finished_at = '2026-01-31T12:00:00Z'::timestamptz - make_interval(mins => $2),
@@ -236,8 +227,7 @@ async fn f5_a_filter_takes_what_ended_in_its_window_by_kind_and_status() {
 
 #[tokio::test]
 async fn f5_a_dry_run_changes_nothing_and_tells_what_the_replay_then_does() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let mut in_groups = Vec::new();
     for group in ["busy", "overtaken", "overtaken", "calm"] {
         in_groups.push(publish(&client, &act("x").group(group)).await);
@@ -246,7 +236,7 @@ async fn f5_a_dry_run_changes_nothing_and_tells_what_the_replay_then_does() {
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     publish(&client, &act("z").group("busy")).await;
     let state = async || {
-        rows(
+        objects(
             &client,
             "SELECT (SELECT jsonb_agg(to_jsonb(q) ORDER BY q.id) FROM tidegate.event_queue AS q) AS queue,
                     (SELECT jsonb_agg(to_jsonb(l) ORDER BY l.id) FROM tidegate.event_log AS l) AS log,
@@ -282,12 +272,9 @@ async fn f5_a_dry_run_changes_nothing_and_tells_what_the_replay_then_does() {
         json!([{"group_key": "busy", "live": 1}])
     );
     assert_eq!(risks["groups_overtaken"], 1, "{risks}");
-    assert_eq!(
-        (
-            &risks["overtaken"][0]["group_key"],
-            &risks["overtaken"][0]["last_id"]
-        ),
-        (&json!("overtaken"), &json!(in_groups[2]))
+    has(
+        &risks["overtaken"][0],
+        &json!({"group_key": "overtaken", "last_id": in_groups[2]}),
     );
     let done = replay(&client, &asked).await;
     assert_eq!(
@@ -299,8 +286,7 @@ async fn f5_a_dry_run_changes_nothing_and_tells_what_the_replay_then_does() {
 
 #[tokio::test]
 async fn i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = ended(&db, &client, 5).await;
     for round in 0..5 {
         let start = Arc::new(Barrier::new(4));
@@ -327,8 +313,7 @@ async fn i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit() {
 
 #[tokio::test]
 async fn i7_a_replay_that_waited_for_another_one_does_not_repeat_it_even_if_it_has_ended_since() {
-    let db = probe_database().await;
-    let (mut first, second, witness) = (db.client().await, db.client().await, db.client().await);
+    let (db, [mut first, second, witness]) = probe_sessions().await;
     let id = ended(&db, &witness, 1).await[0];
     let transaction = first.transaction().await.unwrap();
     by_ids(&[id]).on(&transaction).await.unwrap();
@@ -352,8 +337,7 @@ async fn i7_a_replay_that_waited_for_another_one_does_not_repeat_it_even_if_it_h
 
 #[tokio::test]
 async fn a_replay_on_an_old_snapshot_which_could_double_is_refused() {
-    let db = probe_database().await;
-    let mut client = db.client().await;
+    let (db, mut client) = probe().await;
     let id = ended(&db, &client, 1).await[0];
     let transaction = client.build_transaction();
     let transaction = transaction.isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
@@ -364,8 +348,7 @@ async fn a_replay_on_an_old_snapshot_which_could_double_is_refused() {
 
 #[tokio::test]
 async fn i7_the_same_window_twice_runs_nothing_twice() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = ended(&db, &client, 3).await;
     assert_eq!(replay(&client, &last_hour()).await.replayed, 3);
     let at_once = replay(&client, &last_hour()).await;
@@ -401,9 +384,8 @@ async fn i7_the_same_window_twice_runs_nothing_twice() {
 }
 
 #[tokio::test]
-async fn i7_what_cannot_be_replayed_is_told_one_by_one() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn i7_each_event_that_cannot_be_replayed_is_reported() {
+    let (db, client) = probe().await;
     let ids = ended(&db, &client, 2).await;
     let replayed = replay(&client, &by_ids(&ids[..1])).await.events[0].id;
     let waiting = publish(&client, &act("live")).await;
@@ -432,8 +414,7 @@ async fn i7_what_cannot_be_replayed_is_told_one_by_one() {
 
 #[tokio::test]
 async fn b10_replays_join_the_end_of_their_group_in_the_order_of_the_originals() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let mut ids = Vec::new();
     for n in 0..12 {
         let group = if n % 3 == 0 { "a" } else { "b" };
@@ -456,9 +437,7 @@ async fn b10_replays_join_the_end_of_their_group_in_the_order_of_the_originals()
 
 #[tokio::test]
 async fn b10_a_replay_waits_for_a_publish_to_its_group_that_is_not_committed_yet() {
-    let db = probe_database().await;
-    let (mut publisher, operator, witness) =
-        (db.client().await, db.client().await, db.client().await);
+    let (db, [mut publisher, operator, witness]) = probe_sessions().await;
     let id = publish(&witness, &act("x").group("g")).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let transaction = publisher.transaction().await.unwrap();
@@ -474,8 +453,7 @@ async fn b10_a_replay_waits_for_a_publish_to_its_group_that_is_not_committed_yet
 
 #[tokio::test]
 async fn b13_a_deadline_that_has_passed_must_be_given_anew_and_a_future_one_is_kept() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = ended(&db, &client, 4).await;
     let deadlines = "UPDATE tidegate.event_log SET deadline = clock_timestamp() + make_interval(hours => $2) WHERE id = $1";
     for (id, hours) in [(ids[0], -1), (ids[1], -2), (ids[2], 3)] {
@@ -503,7 +481,7 @@ async fn b13_a_deadline_that_has_passed_must_be_given_anew_and_a_future_one_is_k
         ..by_ids(&ids)
     };
     assert_eq!(replay(&client, &anew).await.replayed, 4);
-    let minutes = rows(
+    let minutes = objects(
         &client,
         "SELECT round(extract(epoch FROM q.expires_at - clock_timestamp()) / 60)::int AS left
            FROM tidegate.event_queue AS q ORDER BY id",
@@ -531,8 +509,7 @@ fn half_failing(end: fn() -> Result<Done, HandlerError>) -> Arc<ProbeApp> {
 
 #[tokio::test]
 async fn c10_with_failed_handlers_only_the_others_neither_run_nor_publish_again() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let rejecting = half_failing(|| Err(HandlerError::reject("422", "no")));
     let id = publish(&client, &pair("p")).await;
     let report = drain(&db, &rejecting, &options()).await;
@@ -547,7 +524,7 @@ async fn c10_with_failed_handlers_only_the_others_neither_run_nor_publish_again(
     let report = replay(&client, &only_failed).await;
     assert_eq!(skipped(&report), [(fine, "none of its handlers failed")]);
     let new = report.events[0].id;
-    let kept = rows(&client, "SELECT progress FROM tidegate.event_queue").await;
+    let kept = objects(&client, "SELECT progress FROM tidegate.event_queue").await;
     assert_eq!(
         kept[0]["progress"],
         json!({"handlers": {"first": {"result": "first's"}}, "steps": {"second/step": id}})
@@ -583,8 +560,7 @@ async fn c10_with_failed_handlers_only_the_others_neither_run_nor_publish_again(
 
 #[tokio::test]
 async fn c10_follow_ups_that_were_never_published_are_published_by_the_replay_of_the_rest() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let app =
         half_failing(|| Err(HandlerError::retry("down", "no").after(Duration::from_hours(1))));
     let id = publish(&client, &pair("p").max_attempts(2)).await;
@@ -608,9 +584,8 @@ async fn c10_follow_ups_that_were_never_published_are_published_by_the_replay_of
 }
 
 #[tokio::test]
-async fn a_replay_whose_deduplication_key_is_taken_is_skipped_and_told() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn a_replay_whose_deduplication_key_is_taken_is_skipped_and_reported() {
+    let (db, client) = probe().await;
     let mut ids = Vec::new();
     for _ in 0..2 {
         for key in ["taken", "free"] {
@@ -638,9 +613,7 @@ async fn a_replay_whose_deduplication_key_is_taken_is_skipped_and_told() {
 
 #[tokio::test]
 async fn a_publish_that_takes_the_deduplication_key_at_the_last_moment_wins() {
-    let db = probe_database().await;
-    let (mut publisher, operator, witness) =
-        (db.client().await, db.client().await, db.client().await);
+    let (db, [mut publisher, operator, witness]) = probe_sessions().await;
     let id = publish(&witness, &act("x").dedup("d")).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let transaction = publisher.transaction().await.unwrap();
@@ -665,8 +638,7 @@ async fn a_publish_that_takes_the_deduplication_key_at_the_last_moment_wins() {
 
 #[tokio::test]
 async fn a_limit_cuts_a_replay_and_the_same_call_takes_the_rest() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = ended(&db, &client, 5).await;
     let limited = ReplayRequest {
         limit: Some(3),
@@ -684,8 +656,7 @@ async fn a_limit_cuts_a_replay_and_the_same_call_takes_the_rest() {
 
 #[tokio::test]
 async fn a_replay_locks_no_more_groups_than_a_servers_lock_table_has_room_for() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     ended(&db, &client, 1).await;
     let copies = "INSERT INTO tidegate.event_log SELECT (jsonb_populate_record(l, jsonb_build_object('id', 10000 + n, 'group_key', 'g' || n / 2))).*
                     FROM tidegate.event_log AS l, generate_series(2, 4003) AS n";
@@ -703,14 +674,10 @@ async fn a_replay_locks_no_more_groups_than_a_servers_lock_table_has_room_for() 
 
 #[tokio::test]
 async fn i7_a_log_row_that_another_session_is_deleting_neither_blocks_a_replay_nor_doubles_it() {
-    let db = probe_database().await;
-    let (mut cleaner, client) = (db.client().await, db.client().await);
+    let (db, [mut cleaner, client]) = probe_sessions().await;
     let id = ended(&db, &client, 1).await[0];
     let transaction = cleaner.transaction().await.unwrap();
-    transaction
-        .execute("DELETE FROM tidegate.event_log", &[])
-        .await
-        .unwrap();
+    execute(&transaction, "DELETE FROM tidegate.event_log").await;
     let asked = by_ids(&[id]);
     let unhindered = tokio::time::timeout(support::PATIENCE, replay(&client, &asked));
     assert_eq!(unhindered.await.unwrap().replayed, 1);
@@ -754,8 +721,7 @@ fn hanging() -> (Arc<ProbeApp>, Arc<Notify>) {
 
 #[tokio::test]
 async fn d14_i5_after_a_requeue_the_old_worker_finalizes_nothing_and_the_event_runs_again() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
     let ((app, go), one_event) = (hanging(), one_event());
     let (ours, others) = tokio::join!(drain(&db, &app, &one_event), async {
@@ -776,8 +742,7 @@ async fn d14_i5_after_a_requeue_the_old_worker_finalizes_nothing_and_the_event_r
 
 #[tokio::test]
 async fn d14_a_requeued_event_runs_even_if_its_attempts_were_spent_or_it_was_to_wait() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = publish_acts(&client, 3).await;
     let spend = "UPDATE tidegate.event_queue SET attempts = $2, max_attempts = $2 WHERE id = $1";
     client.execute(spend, &[&ids[0], &5]).await.unwrap();
@@ -798,8 +763,7 @@ async fn d14_a_requeued_event_runs_even_if_its_attempts_were_spent_or_it_was_to_
 
 #[tokio::test]
 async fn i7_a_requeue_tells_of_ids_that_are_not_live_and_of_deadlines_that_have_passed() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let over = ended(&db, &client, 1).await[0];
     let late = publish(&client, &act("late")).await;
     let expire = "UPDATE tidegate.event_queue SET expires_at = clock_timestamp()";
@@ -830,8 +794,7 @@ async fn i7_a_requeue_tells_of_ids_that_are_not_live_and_of_deadlines_that_have_
 
 #[tokio::test]
 async fn d13_the_documented_statements_list_exactly_the_stuck_events() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let ids = publish_acts(&client, 4).await;
     let age = "UPDATE tidegate.lease SET taken_at = clock_timestamp() - make_interval(mins => $2),
                       renewed_at = clock_timestamp() - make_interval(mins => $3) WHERE ids @> $1::bigint";
@@ -844,10 +807,7 @@ async fn d13_the_documented_statements_list_exactly_the_stuck_events() {
     }
     let waits = "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '6 min' WHERE id = $1";
     client.execute(waits, &[&ids[3]]).await.unwrap();
-    client
-        .batch_execute("SET search_path = tidegate")
-        .await
-        .unwrap();
+    execute(&client, "SET search_path = tidegate").await;
     let started = "select * from events where status='PROCESSING' and processing_started_at < now() - interval '5 minutes'";
     let updated = "select * from events where status='PROCESSING' and updated_at < now() - interval '5 minutes'";
     for (statement, stuck) in [(started, &ids[..2]), (updated, &ids[..1])] {
@@ -861,8 +821,7 @@ async fn d13_the_documented_statements_list_exactly_the_stuck_events() {
 #[tokio::test]
 async fn d14_the_documented_statement_requeues_with_a_right_on_the_view_alone_and_leaves_an_audit_row()
  {
-    let db = probe_database().await;
-    let (client, operator) = (db.client().await, db.client().await);
+    let (db, [client, operator]) = probe_sessions().await;
     let id = publish_acts(&client, 1).await[0];
     let role = format!("viewer_{}", Uuid::new_v4().simple());
     let rights = format!(
@@ -890,20 +849,9 @@ async fn d14_the_documented_statement_requeues_with_a_right_on_the_view_alone_an
         1,
         "one for what was done, none for what was rolled back"
     );
-    assert_eq!(
-        (
-            &rows[0]["action"],
-            &rows[0]["filter"],
-            &rows[0]["ids"],
-            &rows[0]["count"]
-        ),
-        (
-            &json!("requeue"),
-            &json!({"via": "events"}),
-            &json!([id]),
-            &json!(1)
-        )
-    );
+    let expected =
+        json!({"action": "requeue", "filter": {"via": "events"}, "ids": [id], "count": 1});
+    has(&rows[0], &expected);
     assert_eq!(rows[0]["session_user_name"], json!(role));
     let clear = format!("DROP OWNED BY {role}; DROP ROLE {role}");
     drop(operator);
@@ -912,8 +860,7 @@ async fn d14_the_documented_statement_requeues_with_a_right_on_the_view_alone_an
 
 #[tokio::test]
 async fn what_else_the_view_lets_an_operator_change_is_in_the_audit_too() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
     let later = "UPDATE tidegate.events SET max_attempts = 9, expires_at = '2099-01-01T00:00:00Z'";
     client.execute(later, &[]).await.unwrap();
@@ -947,8 +894,7 @@ fn resumption() -> ResumeRequest {
 
 #[tokio::test]
 async fn a_paused_kind_is_not_taken_and_others_pass() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 3).await;
     let other = publish(&client, &pair("p")).await;
     let paused = kind("act").on(&client).await.unwrap();
@@ -986,10 +932,8 @@ async fn a_paused_kind_is_not_taken_and_others_pass() {
 }
 
 #[tokio::test]
-async fn events_in_hand_when_their_kind_is_paused_end_as_ever_and_a_waiting_run_takes_it_up_after_resume()
- {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn running_events_of_a_paused_kind_end_and_a_waiting_drain_leases_it_after_resume() {
+    let (db, client) = probe().await;
     let first = publish_acts(&client, 1).await[0];
     let (app, go) = hanging();
     let waiting = DrainOptions {
@@ -1040,8 +984,7 @@ async fn order(db: &TestDb) -> Vec<i64> {
 
 #[tokio::test]
 async fn b10_unblock_with_retry_runs_the_first_event_at_once() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = blocked_group(&db, &client).await;
     assert_eq!(order(&db).await, [0; 0]);
     let report = unblock(&client, "g", UnblockAction::Retry).await;
@@ -1054,8 +997,7 @@ async fn b10_unblock_with_retry_runs_the_first_event_at_once() {
 
 #[tokio::test]
 async fn b10_unblock_with_cancel_ends_the_first_event_for_good() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let retention = "UPDATE tidegate.event_kind SET retention_failed = '7 days' WHERE kind = 'act'";
     client.execute(retention, &[]).await.unwrap();
     let ids = blocked_group(&db, &client).await;
@@ -1063,10 +1005,7 @@ async fn b10_unblock_with_cancel_ends_the_first_event_for_good() {
     assert_eq!((report.id, report.new_id), (Some(ids[0]), None));
     assert_eq!(order(&db).await, ids[1..]);
     let end = log_row(&client, ids[0]).await;
-    assert_eq!(
-        (&end["status"], &end["attempts"]),
-        (&json!("FAILED"), &json!(1))
-    );
+    has(&end, &json!({"status": "FAILED", "attempts": 1}));
     let codes: Vec<&Value> = end["errors"]
         .as_array()
         .unwrap()
@@ -1098,8 +1037,7 @@ async fn waits_as_long_as(client: &Client, new: i64) -> &'static str {
 
 #[tokio::test]
 async fn b10_unblock_with_skip_keeps_the_time_for_which_the_first_event_was_planned() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let planned = act("planned")
         .group("g")
         .delay(Duration::from_hours(24 * 7));
@@ -1124,8 +1062,7 @@ async fn b10_unblock_with_skip_keeps_the_time_for_which_the_first_event_was_plan
 
 #[tokio::test]
 async fn b10_unblock_with_skip_puts_the_first_event_behind_the_others() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = blocked_group(&db, &client).await;
     let before = "CREATE TABLE before AS SELECT id, available_at FROM tidegate.event_queue";
     client.batch_execute(before).await.unwrap();
@@ -1157,8 +1094,7 @@ async fn i5_an_event_that_is_cancelled_or_skipped_while_it_is_handled_is_lost_to
         UnblockAction::Skip,
         UnblockAction::Retry,
     ] {
-        let db = probe_database().await;
-        let client = db.client().await;
+        let (db, client) = probe().await;
         let id = publish(&client, &act("0").group("g").max_attempts(3)).await;
         let ((app, go), one_event) = (hanging(), one_event());
         let (report, ()) = tokio::join!(drain(&db, &app, &one_event), async {
@@ -1182,8 +1118,7 @@ async fn i5_an_event_that_is_cancelled_or_skipped_while_it_is_handled_is_lost_to
 
 #[tokio::test]
 async fn i7_when_the_first_event_ends_at_the_last_moment_the_next_one_is_left_alone() {
-    let db = probe_database().await;
-    let (mut worker, operator, witness) = (db.client().await, db.client().await, db.client().await);
+    let (db, [mut worker, operator, witness]) = probe_sessions().await;
     let ids = blocked_group(&db, &witness).await;
     let transaction = worker.transaction().await.unwrap();
     let end = "DELETE FROM tidegate.event_queue WHERE id = $1";
@@ -1199,9 +1134,8 @@ async fn i7_when_the_first_event_ends_at_the_last_moment_the_next_one_is_left_al
 }
 
 #[tokio::test]
-async fn unblocking_a_group_without_live_events_is_told_and_recorded() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn unblocking_a_group_without_live_events_is_reported_and_recorded() {
+    let (_db, client) = probe().await;
     for how in [
         UnblockAction::Retry,
         UnblockAction::Skip,
@@ -1222,8 +1156,7 @@ async fn unblocking_a_group_without_live_events_is_told_and_recorded() {
 
 #[tokio::test]
 async fn every_try_leaves_one_audit_row_in_its_own_transaction() {
-    let db = probe_database().await;
-    let mut client = db.client().await;
+    let (db, mut client) = probe().await;
     let ids = ended(&db, &client, 2).await;
     let before = SystemTime::now() - Duration::from_mins(5);
     let transaction = client.transaction().await.unwrap();
@@ -1253,10 +1186,7 @@ async fn every_try_leaves_one_audit_row_in_its_own_transaction() {
         assert_eq!(row[field], value, "{field}: {row}");
     }
     assert_eq!(row["filter"]["ids"], json!(ids));
-    assert_eq!(
-        (&rows[1]["count"], &rows[1]["ids"]),
-        (&json!(0), &json!([]))
-    );
+    has(&rows[1], &json!({"count": 0, "ids": []}));
     assert_eq!(rows[2]["filter"], json!({"group_key": "g", "how": "retry"}));
     let at: SystemTime = client
         .query_one("SELECT min(at) FROM tidegate.audit", &[])
@@ -1322,11 +1252,9 @@ const BAD_REPLAYS: &[(Change, &str)] = &[
     (|r| r.expires_in = Some(Duration::ZERO), "expires_in: "),
 ];
 
-/// A call from SQL, and what the refusal says.
 #[tokio::test]
 async fn a_retired_kind_cannot_be_published_and_one_with_live_events_cannot_be_retired() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 2).await;
     let retire = RetireRequest {
         kind: "act".to_owned(),
@@ -1334,10 +1262,7 @@ async fn a_retired_kind_cannot_be_published_and_one_with_live_events_cannot_be_r
     };
     let busy = retire.on(&client).await.unwrap_err();
     let told = busy.to_string();
-    assert!(
-        told.contains("kind: 'act' must have no live events, and has 2"),
-        "{told}"
-    );
+    contains(&told, "kind: 'act' must have no live events, and has 2");
     assert_eq!(
         drain(&db, &ProbeApp::succeeding(), &options())
             .await
@@ -1346,10 +1271,7 @@ async fn a_retired_kind_cannot_be_published_and_one_with_live_events_cannot_be_r
     );
     retire.on(&client).await.unwrap();
     let refused = queue::publish(&client, &act("late")).await.unwrap_err();
-    assert!(
-        refused.to_string().contains("'act' is not registered"),
-        "{refused}"
-    );
+    contains(&refused.to_string(), "'act' is not registered");
     let finished = "SELECT count(*) FROM tidegate.event_log WHERE kind = 'act'";
     assert_eq!(number(&client, finished).await, 2);
     let rows = audit(&client).await;
@@ -1370,36 +1292,27 @@ async fn the_command_line_retires_a_kind_of_others_and_none_of_its_own() {
         );
 }
 
-const BAD_CALLS: &[(&str, &str)] = &[
-    (
-        "replay(since => '-infinity', reason => 'why')",
-        "since: must be a finite time",
-    ),
-    ("replay(ids => ARRAY[1])", "reason: "),
-    ("requeue(NULL, 'why')", "ids: must be 1 to 10000"),
-    ("requeue(ARRAY[1, NULL], 'why')", "ids: must be numbers"),
-    ("requeue(ARRAY[1], NULL)", "reason: "),
-    ("unblock('', 'retry', 'why')", "group_key: "),
-    ("unblock(NULL, 'retry', 'why')", "group_key: "),
-    (
-        "unblock('g', 'kick', 'why')",
-        "how: must be retry, skip or cancel",
-    ),
-    (
-        "unblock('g', NULL, 'why')",
-        "how: must be retry, skip or cancel",
-    ),
-    ("unblock('g', 'retry', '')", "reason: "),
-    ("pause(NULL)", "kind: NULL is not registered"),
-    ("resume('akt')", "kind: 'akt' is not registered"),
-    ("retire('akt', 'why')", "kind: 'akt' is not registered"),
-    ("retire('act', NULL)", "reason: "),
-];
+/// Calls from SQL, and how the refusal begins.
+const BAD_CALLS: &str = "
+    replay(since := '-infinity', reason := 'why') => since: must be a finite time
+    replay(ids := ARRAY[1]) => reason:
+    requeue(NULL, 'why') => ids: must be 1 to 10000
+    requeue(ARRAY[1, NULL], 'why') => ids: must be numbers
+    requeue(ARRAY[1], NULL) => reason:
+    unblock('', 'retry', 'why') => group_key:
+    unblock(NULL, 'retry', 'why') => group_key:
+    unblock('g', 'kick', 'why') => how: must be retry, skip or cancel
+    unblock('g', NULL, 'why') => how: must be retry, skip or cancel
+    unblock('g', 'retry', '') => reason:
+    pause(NULL) => kind: NULL is not registered
+    resume('akt') => kind: 'akt' is not registered
+    retire('akt', 'why') => kind: 'akt' is not registered
+    retire('act', NULL) => reason:
+";
 
 #[tokio::test]
 async fn f5_arguments_that_are_not_allowed_are_refused_by_name() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     for (change, says) in BAD_REPLAYS {
         let mut request = last_hour();
         change(&mut request);
@@ -1407,12 +1320,8 @@ async fn f5_arguments_that_are_not_allowed_are_refused_by_name() {
         assert!(matches!(error, Error::Invalid(_)), "{error}");
         assert!(error.to_string().contains(says), "{says}: {error}");
     }
-    for (call, says) in BAD_CALLS {
-        let sql = format!("SELECT tidegate.{call}");
-        let error = client.query_one(&sql, &[]).await.unwrap_err();
-        let error = error.as_db_error().unwrap();
-        assert_eq!(error.code(), &SqlState::INVALID_PARAMETER_VALUE, "{sql}");
-        assert!(error.message().contains(says), "{sql}: {error}");
+    for (call, begins) in rows(BAD_CALLS) {
+        refused(&client, &format!("SELECT tidegate.{call}"), begins).await;
     }
     assert!(audit(&client).await.is_empty());
 }
@@ -1427,8 +1336,7 @@ async fn with_reason(cli: &Cli, arguments: &[&str]) -> (Option<i32>, Value) {
 
 #[tokio::test]
 async fn f5_the_command_line_replays_and_requeues() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let ids = ended(&db, &client, 2).await;
     let (one, two) = (ids[0].to_string(), ids[1].to_string());
     let cli = Cli::on(&db);
@@ -1470,16 +1378,12 @@ async fn f5_the_command_line_replays_and_requeues() {
     let (code, none) = with_reason(&cli, &["requeue", "--id", &one]).await;
     assert_eq!((code, &none["requeued"]), (Some(1), &json!(0)));
     let told = cli.run(&["requeue", "--id", &one, "--reason", "why"]).await;
-    assert!(
-        told.stdout.contains("ended as COMPLETED; use replay"),
-        "{told:?}"
-    );
+    contains(&told.stdout, "ended as COMPLETED; use replay");
 }
 
 #[tokio::test]
 async fn f5_the_command_line_refuses_a_replay_past_the_deadline() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = ended(&db, &client, 1).await[0].to_string();
     let expire = "UPDATE tidegate.event_log SET deadline = clock_timestamp()";
     client.execute(expire, &[]).await.unwrap();
@@ -1499,8 +1403,7 @@ async fn f5_the_command_line_refuses_a_replay_past_the_deadline() {
 
 #[tokio::test]
 async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = ended(&db, &client, 1).await[0];
     let cli = Cli::on(&db);
     let note = |id: i64| format!("note {id} --text called --reason asked --actor ada");
@@ -1516,10 +1419,7 @@ async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
     assert_eq!(refused.code, Some(1), "{refused:?}");
     let shown = cli.json(&["show", &id.to_string()]).await;
     let told = &shown["notes"][0];
-    assert_eq!(
-        (&told["text"], &told["actor"]),
-        (&json!("called"), &json!("ada"))
-    );
+    has(told, &json!({"text": "called", "actor": "ada"}));
     assert_eq!(shown["notes"].as_array().unwrap().len(), 1);
     let rows = audit(&client).await;
     let counts: Vec<_> = rows
@@ -1534,18 +1434,12 @@ async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
 
 #[tokio::test]
 async fn the_notes_of_an_event_are_found_among_many_and_go_when_it_is_forgotten() {
-    let db = probe_database().await;
-    let mut client = db.client().await;
+    let (db, mut client) = probe().await;
     let ids = ended(&db, &client, 2).await;
     let (id, neighbour) = (ids[0], ids[1]);
     // Those on other events, of which there are many in the log.
-    client
-        .batch_execute(
-            "INSERT INTO tidegate.audit (action, ids, filter)
-             SELECT 'note', ARRAY[1000000 + n], jsonb_build_object('text', 'of others') FROM generate_series(1, 20000) AS n",
-        )
-        .await
-        .unwrap();
+    execute(&client, "INSERT INTO tidegate.audit (action, ids, filter)
+             SELECT 'note', ARRAY[1000000 + n], jsonb_build_object('text', 'of others') FROM generate_series(1, 20000) AS n").await;
     let note = async |id: i64, text: &str| {
         let call = format!("SELECT tidegate.note({id}, '{text}', 'asked')");
         client.batch_execute(&call).await.unwrap();
@@ -1585,8 +1479,7 @@ async fn notes_of(client: &mut Client, id: i64) -> Vec<String> {
 
 #[tokio::test]
 async fn the_command_line_pauses_resumes_and_unblocks_in_the_name_of_who_asks() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let cli = Cli::on(&db)
         .with("TIDEGATE_ACTOR", "ada")
         .with("USER", "root");
@@ -1594,10 +1487,7 @@ async fn the_command_line_pauses_resumes_and_unblocks_in_the_name_of_who_asks() 
     let paused = cli.run(&["pause", "act"]).await;
     assert!(paused.stdout.contains("was paused already"), "{paused:?}");
     let resumed = cli.json(&["resume", "act", "--actor", "bob"]).await;
-    assert_eq!(
-        (&resumed["action"], &resumed["paused"]),
-        (&json!("resume"), &json!(false))
-    );
+    has(&resumed, &json!({"action": "resume", "paused": false}));
     cli.run(&["pause", "akt"])
         .await
         .failed(2, &["'akt' is not registered", "act, "]);
@@ -1619,28 +1509,21 @@ async fn the_command_line_pauses_resumes_and_unblocks_in_the_name_of_who_asks() 
 async fn f5_the_command_line_names_the_argument_that_is_wrong() {
     let db = probe_database().await;
     let cli = Cli::on(&db);
-    for (arguments, says) in [
-        ("replay --id 1", "--reason"),
-        ("replay --id 1 --reason=", "reason: "),
-        ("replay --reason why", "since: "),
-        ("replay --reason why --since soon", "--since"),
-        (
-            "replay --reason why --until 2026-13-01T00:00:00Z",
-            "--until",
-        ),
-        ("replay --reason why --id one", "--id"),
-        (
-            "replay --reason why --since 1h --status pending",
-            "status: ",
-        ),
-        ("replay --reason why --since 1h --limit 0", "limit: "),
-        ("requeue --reason why", "--id"),
-        ("unblock g --reason why", "--retry|--skip|--cancel"),
-        ("unblock g --retry --skip --reason why", "--skip"),
-        ("pause", "<KIND>"),
-        ("retire act", "--reason"),
-    ] {
-        let arguments: Vec<&str> = arguments.split(' ').collect();
-        cli.run(&arguments).await.failed(2, &[says]);
+    for (line, says) in rows(
+        "replay --id 1 => --reason
+         replay --id 1 --reason= => reason:
+         replay --reason why => since:
+         replay --reason why --since soon => --since
+         replay --reason why --until 2026-13-01T00:00:00Z => --until
+         replay --reason why --id one => --id
+         replay --reason why --since 1h --status pending => status:
+         replay --reason why --since 1h --limit 0 => limit:
+         requeue --reason why => --id
+         unblock g --reason why => --retry|--skip|--cancel
+         unblock g --retry --skip --reason why => --skip
+         pause => <KIND>
+         retire act => --reason",
+    ) {
+        cli.run(&words(line)).await.failed(2, &[says]);
     }
 }

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tidegate::admin::{Audit, ReplayRequest, Verb};
 use tidegate::chain::Chain;
 use tidegate::trace::{TraceContext, current, within};
-use tidegate::{Done, DrainOptions, DrainReport, HandlerError, Hooks, drain_with, queue};
+use tidegate::{Done, DrainOptions, HandlerError, Hooks, drain_with, queue};
 use tidegate_job::http::{self, Access};
 use tidegate_otel::Telemetry;
 use tokio::net::TcpListener;
@@ -21,14 +21,17 @@ use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 
+use crate::cli::Cli;
 use crate::function::{AMPLE, Function};
 use crate::http::use_job;
 use crate::intake::fixture;
-use crate::probe::{ProbeApp, act, drain, live, options, pair, probe_database, publish_acts};
+use crate::probe::{
+    ProbeApp, act, drain, live, options, pair, probe, probe_database, publish_acts,
+};
 use crate::services::Services;
 use crate::support::{
     self, AMPLE_TIMEOUT, Collector, Manner, Received, TestDb, attributes, aws_variables, hex,
-    publish_views, telemetry, terminate, wait_until,
+    publish_views, telemetry, terminate, wait_until, words,
 };
 
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -103,8 +106,7 @@ fn has_failed(span: &Span) -> bool {
 
 #[tokio::test]
 async fn a_recorded_event_is_publish_process_and_handlers_below_each_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let collector = Collector::start(Manner::Takes).await;
     let telemetry = collector.telemetry("0");
     let event = pair("first").traceparent(SAMPLED);
@@ -150,8 +152,7 @@ async fn a_recorded_event_is_publish_process_and_handlers_below_each_other() {
 
 #[tokio::test]
 async fn what_a_handler_emits_and_publishes_itself_stands_below_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     queue::publish(&client, &act("first").traceparent(SAMPLED))
         .await
         .unwrap();
@@ -196,8 +197,7 @@ async fn what_a_handler_emits_and_publishes_itself_stands_below_it() {
 
 #[tokio::test]
 async fn a_later_attempt_and_a_replay_begin_traces_that_link_to_the_publish() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let event = act("again").traceparent(SAMPLED);
     let id = queue::publish(&client, &event).await.unwrap().id;
     let collector = Collector::start(Manner::Takes).await;
@@ -236,8 +236,7 @@ async fn a_later_attempt_and_a_replay_begin_traces_that_link_to_the_publish() {
 
 #[tokio::test]
 async fn a_share_of_drains_records_what_nobody_decides_on() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     for (ratio, expected) in [("0", 0), ("1", 3)] {
         publish_acts(&client, 3).await;
         let collector = Collector::start(Manner::Takes).await;
@@ -285,8 +284,7 @@ async fn a_share_of_drains_records_what_nobody_decides_on() {
 
 #[tokio::test]
 async fn outside_of_the_sample_what_goes_wrong_is_one_span_and_the_rest_none() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     for name in ["fine", "first", "reject"] {
         let event = act(name).traceparent(UNSAMPLED);
         queue::publish(&client, &event).await.unwrap();
@@ -318,9 +316,8 @@ async fn outside_of_the_sample_what_goes_wrong_is_one_span_and_the_rest_none() {
 }
 
 #[tokio::test]
-async fn an_event_that_no_handler_sees_is_told() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn an_event_that_no_handler_sees_is_recorded() {
+    let (db, client) = probe().await;
     let late = act("late")
         .start_within(Duration::from_millis(1))
         .traceparent(SAMPLED);
@@ -341,8 +338,7 @@ async fn an_event_that_no_handler_sees_is_told() {
 
 #[tokio::test]
 async fn work_under_no_trace_begins_one_as_often_as_the_ratio_says() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let collector = Collector::start(Manner::Takes).await;
     for (ratio, expected) in [("0", 0), ("1", 1)] {
         let event = act("one");
@@ -392,8 +388,7 @@ async fn a_drain_that_another_has_started_links_to_it() {
 
 #[tokio::test]
 async fn i9_no_payload_group_or_word_of_a_handler_leaves() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let event = act("canary")
         .group("canary")
         .correlation("canary")
@@ -423,9 +418,8 @@ async fn i9_no_payload_group_or_word_of_a_handler_leaves() {
 }
 
 #[tokio::test]
-async fn correlation_ids_are_shown_when_they_are_asked_for() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn correlation_ids_are_shown_when_they_are_enabled() {
+    let (db, client) = probe().await;
     let event = act("one").correlation("order-7").traceparent(SAMPLED);
     queue::publish(&client, &event).await.unwrap();
     let collector = Collector::start(Manner::Takes).await;
@@ -463,8 +457,7 @@ async fn spans_are_of_who_is_named_in_the_standard_variables() {
 
 #[tokio::test]
 async fn a_collector_that_is_dead_slow_or_broken_costs_no_event() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let slow = Collector::start(Manner::Hangs).await;
     let broken = Collector::start(Manner::Fails).await;
     let gone = Collector::start(Manner::Takes).await.url();
@@ -524,8 +517,7 @@ async fn everything_has_arrived_when_the_function_answers() {
 
 #[tokio::test]
 async fn what_is_lost_is_counted_in_the_log() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let gone = Collector::start(Manner::Takes).await.url();
     let slow = Collector::start(Manner::Hangs).await;
     let broken = Collector::start(Manner::Fails).await;
@@ -554,8 +546,7 @@ async fn what_is_lost_is_counted_in_the_log() {
 
 #[tokio::test]
 async fn many_events_are_no_more_spans_than_may_be_kept() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 2500).await;
     queue::publish(&client, &act("reject")).await.unwrap();
     let collector = Collector::start(Manner::Takes).await;
@@ -588,9 +579,8 @@ async fn a_function_without_settings_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_drain_that_is_told_to_stop_sends_what_it_has() {
-    let db = support::database().await;
-    let client = db.client().await;
+async fn a_stopped_drain_sends_its_spans() {
+    let (db, client) = support::opened().await;
     publish_views(&client, 3).await;
     let collector = Collector::start(Manner::Takes).await;
     let mut process = support::command("tidegate")
@@ -609,7 +599,7 @@ async fn a_drain_that_is_told_to_stop_sends_what_it_has() {
 }
 
 #[tokio::test]
-async fn a_drain_that_fails_is_told_as_failed() {
+async fn a_failed_drain_is_recorded_as_failed() {
     let db = support::database().await;
     publish_views(&db.client().await, 1).await;
     db.client()
@@ -668,16 +658,10 @@ async fn x_ray_takes_signed_requests_and_the_secret_stays_here() {
     let db = support::database().await;
     publish_views(&db.client().await, 1).await;
     let collector = Collector::start(Manner::Takes).await;
-    let mut command = support::command("tidegate");
-    let run = command
-        .args(["drain", "--json"])
-        .env("DATABASE_URL", &db.url)
-        .envs(aws_variables())
-        .env("TIDEGATE_XRAY", "on")
-        .env("TIDEGATE_TRACE_RATIO", "1")
-        .env(AMPLE_TIMEOUT.0, AMPLE_TIMEOUT.1)
-        .env("AWS_ENDPOINT_URL_XRAY", collector.url());
-    let report = drained(&run.output().await.unwrap());
+    let cli = signing(&db)
+        .with("TIDEGATE_XRAY", "on")
+        .with("AWS_ENDPOINT_URL_XRAY", &collector.url());
+    let report = cli.drain(&[]).await;
     assert!(report.completed >= 1, "{report:?}");
     let received = collector.received();
     assert_eq!(received.len(), 1);
@@ -690,20 +674,12 @@ async fn x_ray_takes_signed_requests_and_the_secret_stays_here() {
 async fn every_host_of_aws_takes_signed_requests() {
     let db = support::database().await;
     let collector = Collector::start(Manner::Takes).await;
-    let mut command = support::command("tidegate");
+    let traces = "http://monitoring.eu-central-1.amazonaws.com/v1/traces";
     // Here such a host is reached through a proxy, which sees the whole request.
-    let run = command
-        .args(["drain", "--json"])
-        .env("DATABASE_URL", &db.url)
-        .envs(aws_variables())
-        .env("HTTP_PROXY", collector.url())
-        .env("TIDEGATE_TRACE_RATIO", "1")
-        .env(AMPLE_TIMEOUT.0, AMPLE_TIMEOUT.1)
-        .env(
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-            "http://monitoring.eu-central-1.amazonaws.com/v1/traces",
-        );
-    drained(&run.output().await.unwrap());
+    let cli = signing(&db)
+        .with("HTTP_PROXY", &collector.url())
+        .with("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", traces);
+    cli.drain(&[]).await;
     let received = collector.received();
     assert_eq!(received.len(), 1);
     assert_eq!(
@@ -713,41 +689,27 @@ async fn every_host_of_aws_takes_signed_requests() {
     verify(&received[0], "monitoring");
 }
 
-fn drained(ran: &std::process::Output) -> DrainReport {
-    assert!(ran.status.success(), "{ran:?}");
-    serde_json::from_slice(&ran.stdout).unwrap()
+/// The program with AWS's credentials, and every drain recorded.
+fn signing(db: &TestDb) -> Cli {
+    let cli = Cli::on(db).with_all(aws_variables());
+    cli.with("TIDEGATE_TRACE_RATIO", "1")
+        .with(AMPLE_TIMEOUT.0, AMPLE_TIMEOUT.1)
 }
 
 #[tokio::test]
 async fn the_command_line_records_its_publish_under_the_trace_of_its_environment() {
     let db = support::database().await;
     let collector = Collector::start(Manner::Takes).await;
-    let published = support::command("tidegate")
-        .args([
-            "publish",
-            "grant_letter_viewed",
-            "--payload",
-            r#"{"grant_number": "G-1"}"#,
-        ])
-        .env("DATABASE_URL", &db.url)
-        .env("TRACEPARENT", SAMPLED)
-        .envs(patiently(&collector.url(), &[]))
-        .output()
-        .await
-        .unwrap();
-    assert!(published.status.success(), "{published:?}");
+    let cli = patiently(&collector.url(), &[])
+        .into_iter()
+        .fold(Cli::on(&db), |cli, (name, value)| cli.with(name, value))
+        .with("TRACEPARENT", SAMPLED);
+    let publish = "publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}'";
+    cli.json(&words(publish)).await;
     let publish = collector.one("publish grant_letter_viewed");
     assert_eq!(hex(&publish.parent_span_id), PARENT_ID);
     let services = Services::start().await;
-    let ran = support::command("tidegate")
-        .args(["drain", "--json"])
-        .env("DATABASE_URL", &db.url)
-        .envs(services.variables())
-        .envs(patiently(&collector.url(), &[]))
-        .output()
-        .await
-        .unwrap();
-    drained(&ran);
+    cli.with_services(&services).drain(&[]).await;
     let process = collector.one("process grant_letter_viewed");
     assert_eq!(process.parent_span_id, publish.span_id);
 }

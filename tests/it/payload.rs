@@ -12,9 +12,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Json;
 
 use crate::probe::{
-    ProbeApp, act, disorder, drain, lease_request, live, logged, number, options, pair,
-    probe_database, publish_acts,
+    ProbeApp, act, disorder, drain, lease_request, live, logged, number, options, pair, probe,
+    publish_acts,
 };
+use crate::support::execute;
 
 /// As `jsonb` it takes 8 bytes, and prints as 131,072 digits.
 const NUMBER: &str = "1e131071";
@@ -38,8 +39,7 @@ async fn refusal(client: &Client, sql: &str) -> (SqlState, String) {
 
 #[tokio::test]
 async fn b25_a_number_that_prints_as_a_gigabyte_is_refused_at_every_publish_of_jsonb() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     for (bomb, got) in [(bomb(), "got more than 1 GB"), (small_bomb(), "got 1179")] {
         for call in [
             format!("SELECT tidegate.publish('act', '{bomb}'::jsonb)"),
@@ -61,8 +61,7 @@ async fn b25_a_number_that_prints_as_a_gigabyte_is_refused_at_every_publish_of_j
 
 #[tokio::test]
 async fn what_is_published_as_text_stays_that_text_and_is_bounded_by_its_length() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let text = bomb();
     let insert =
         format!("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{text}')");
@@ -89,8 +88,7 @@ async fn what_is_published_as_text_stays_that_text_and_is_bounded_by_its_length(
 
 #[tokio::test]
 async fn a_number_that_nothing_can_hold_fails_its_event_and_no_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let before = publish_acts(&client, 2).await;
     let insert = format!(
         "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{{\"name\": {}}}') RETURNING id",
@@ -123,8 +121,7 @@ const ESCAPES: [(&str, bool); 6] = [
 
 #[tokio::test]
 async fn b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_not() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     for (text, refused) in ESCAPES {
         let raw = RawValue::from_string(text.to_owned()).unwrap();
         let event = NewEvent::raw("act", Some(raw));
@@ -204,8 +201,7 @@ async fn lose_payload(client: &Client, event: &NewEvent) -> i64 {
 
 #[tokio::test]
 async fn an_event_whose_payload_the_database_cannot_read_fails_and_its_neighbours_complete() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let first = publish_acts(&client, 3).await;
     let lost = lose_payload(&client, &act("lost").group("g")).await;
     let behind = queue::publish(&client, &act("behind").group("g"))
@@ -258,8 +254,7 @@ async fn ended_with(client: &Client, lost: i64, all: &[i64], code: &str) {
 
 #[tokio::test]
 async fn who_cancels_many_events_ends_the_one_whose_payload_is_lost_without_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let (lost, all) = around_a_lost_one(&client).await;
     let cancel = "SELECT (tidegate.cancel(kind => 'act', reason => 'nobody needs them')->>'changed')::bigint";
     assert_eq!(number(&client, cancel).await, 7);
@@ -268,8 +263,7 @@ async fn who_cancels_many_events_ends_the_one_whose_payload_is_lost_without_it()
 
 #[tokio::test]
 async fn a_cleanup_ends_the_event_whose_payload_is_lost_without_it_and_all_others() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let (lost, all) = around_a_lost_one(&client).await;
     let over = "UPDATE tidegate.event_queue SET attempts = max_attempts";
     client.execute(over, &[]).await.unwrap();
@@ -281,8 +275,7 @@ async fn a_cleanup_ends_the_event_whose_payload_is_lost_without_it_and_all_other
 
 #[tokio::test]
 async fn who_is_forgotten_with_an_event_whose_payload_is_lost_is_forgotten_whole() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let (_, all) = around_a_lost_one(&client).await;
     let forget = "SELECT tidegate.forget($1, 'request 17')->>'forgotten'";
     let forgotten: &str = &client
@@ -297,8 +290,7 @@ async fn who_is_forgotten_with_an_event_whose_payload_is_lost_is_forgotten_whole
 
 #[tokio::test]
 async fn a_due_event_whose_payload_is_lost_and_one_that_a_trigger_refuses_keep_no_other_waiting() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let (lost, all) = around_a_lost_one(&client).await;
     // Their time has come, and nobody has made them ready.
     let due = "UPDATE tidegate.event_queue SET delayed = true, stray = true";
@@ -321,17 +313,13 @@ async fn a_due_event_whose_payload_is_lost_and_one_that_a_trigger_refuses_keep_n
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.completed, report.failed), (5, 1), "{report:?}");
     assert_eq!(logged(&client, lost).await.unwrap().2, ["unreadable"]);
-    client
-        .batch_execute("DROP TRIGGER refuse ON tidegate.event_queue")
-        .await
-        .unwrap();
+    execute(&client, "DROP TRIGGER refuse ON tidegate.event_queue").await;
     assert_eq!(drain(&db, &app, &options()).await.completed, 1);
 }
 
 #[tokio::test]
 async fn i5_only_who_holds_an_event_may_end_it_as_unreadable() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let ids = publish_acts(&client, 2).await;
     let request = LeaseRequest {
         limit: 1,
@@ -353,8 +341,7 @@ async fn i5_only_who_holds_an_event_may_end_it_as_unreadable() {
 
 #[tokio::test]
 async fn a_lease_is_bounded_by_bytes_and_brings_one_event_however_large() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let sizes: [usize; 5] = [1000, 1000, 5000, 1000, 1000];
     let events = sizes.map(|size| act(&"x".repeat(size - r#"{"name":""}"#.len())));
     let published = queue::publish_batch(&client, &events).await.unwrap();
@@ -380,8 +367,7 @@ async fn a_lease_is_bounded_by_bytes_and_brings_one_event_however_large() {
 
 #[tokio::test]
 async fn a_drain_of_large_events_runs_them_all() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let insert = "INSERT INTO tidegate.event_queue (kind, payload)
                   SELECT 'act', json_build_object('name', repeat('x', 1000000)) FROM generate_series(1, 24)";
     client.execute(insert, &[]).await.unwrap();
@@ -395,8 +381,7 @@ async fn a_drain_of_large_events_runs_them_all() {
 
 #[tokio::test]
 async fn b25_a_retention_that_no_clock_can_be_added_to_is_refused() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     for column in ["retention_completed", "retention_failed"] {
         for time in ["300000 years", "-1 day", "3661 days"] {
             let update = format!("UPDATE tidegate.event_kind SET {column} = '{time}'");
@@ -416,8 +401,7 @@ async fn b25_a_retention_that_no_clock_can_be_added_to_is_refused() {
 
 #[tokio::test]
 async fn jsonb_is_published_by_every_client_that_sends_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let payload = Json(serde_json::json!({"name": "by jsonb"}));
     let publish = "SELECT id FROM tidegate.publish('act', $1)";
     client.query_one(publish, &[&payload]).await.unwrap();

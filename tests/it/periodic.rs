@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tidegate::admin::{
     Audit, DoctorRequest, ForgetRequest, MigrateRequest, SchedulesRequest, Whom,
 };
@@ -19,9 +19,11 @@ use tokio::sync::Notify;
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{Act, Probe, ProbeApp, act, drain, live, number, options, probe_database};
+use crate::probe::{
+    Act, Probe, ProbeApp, act, drain, live, number, options, probe, probe_sessions,
+};
 use crate::seal::{OLD, keys};
-use crate::support::{self, TestDb, wait_until};
+use crate::support::{self, TestDb, column, contains, execute, has, rows, wait_until, words};
 
 /// A schedule of operators', made by SQL: `definition` are further arguments.
 async fn set(client: &Client, name: &str, definition: &str) {
@@ -48,8 +50,7 @@ async fn epoch(client: &Client, instant: &str) -> f64 {
 async fn slots(client: &Client) -> Vec<String> {
     let sql =
         "SELECT dedup_key FROM tidegate.event_queue WHERE correlation_id = dedup_key ORDER BY id";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 async fn text(client: &Client, sql: &str) -> String {
@@ -62,8 +63,7 @@ const HOUR_AGO: &str = "clock_timestamp() - interval '1 hour'";
 
 #[tokio::test]
 async fn of_drains_that_meet_a_slot_at_one_instant_one_publishes_its_event() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     for n in 0..20 {
         set(&client, &format!("s{n}"), "every => '1 hour'").await;
     }
@@ -97,8 +97,7 @@ async fn of_drains_that_meet_a_slot_at_one_instant_one_publishes_its_event() {
 
 #[tokio::test]
 async fn a_slot_whose_event_has_ended_is_not_published_again() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     set(&client, "hourly", "every => '1 hour'").await;
     since(&client, "hourly", HOUR_AGO).await;
     let app = ProbeApp::succeeding();
@@ -117,8 +116,7 @@ async fn a_slot_whose_event_has_ended_is_not_published_again() {
 
 #[tokio::test]
 async fn a_drain_that_is_killed_while_it_fires_leaves_the_slot_to_the_next_one() {
-    let db = probe_database().await;
-    let (client, mut killed) = (db.client().await, db.client().await);
+    let (_db, [client, mut killed]) = probe_sessions().await;
     set(&client, "hourly", "every => '1 hour'").await;
     since(&client, "hourly", HOUR_AGO).await;
     let due = due_schedules(&client, Probe::KINDS, (0, 100), None)
@@ -140,8 +138,7 @@ async fn a_drain_that_is_killed_while_it_fires_leaves_the_slot_to_the_next_one()
 
 #[tokio::test]
 async fn what_was_found_of_an_earlier_definition_is_not_fired() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     for change in [
         "SELECT tidegate.set_schedule('x', 'note', every => '1 day', reason => 'r')",
         "SELECT tidegate.pause_schedule('x', 'r')",
@@ -149,10 +146,7 @@ async fn what_was_found_of_an_earlier_definition_is_not_fired() {
         "SELECT tidegate.remove_schedule('x', 'r')",
     ] {
         set(&client, "x", "every => '1 hour'").await;
-        client
-            .batch_execute("SELECT tidegate.resume_schedule('x', 'r')")
-            .await
-            .unwrap();
+        execute(&client, "SELECT tidegate.resume_schedule('x', 'r')").await;
         since(&client, "x", HOUR_AGO).await;
         let due = due_schedules(&client, Probe::KINDS, (0, 100), None)
             .await
@@ -168,8 +162,7 @@ async fn what_was_found_of_an_earlier_definition_is_not_fired() {
 /// An hour's ticks over both changes of the clock, each met twice: every local day has its one event.
 #[tokio::test]
 async fn a_daily_schedule_has_one_event_a_day_over_both_changes_of_the_clock() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let zones = [
         ("Europe/Kyiv", 3),
         ("America/New_York", 2),
@@ -209,8 +202,7 @@ async fn fire_at(client: &Client, now: f64) -> u64 {
 
 #[tokio::test]
 async fn a_weeks_outage_is_made_up_for_as_the_schedule_says() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let now = epoch(&client, "2026-06-08 12:00:30Z").await;
     for (policy, expected) in [
         ("none", vec![]),
@@ -234,10 +226,7 @@ async fn a_weeks_outage_is_made_up_for_as_the_schedule_says() {
         since(&client, policy, "'2026-06-01 12:00Z'").await;
         fire_at(&client, now).await;
         assert_eq!(slots(&client).await, expected);
-        client
-            .batch_execute("TRUNCATE tidegate.event_queue")
-            .await
-            .unwrap();
+        execute(&client, "TRUNCATE tidegate.event_queue").await;
         let next = format!(
             "SELECT count(*) FROM tidegate.schedule WHERE name = '{policy}' AND next_at = '2026-06-09 06:00Z'"
         );
@@ -248,8 +237,7 @@ async fn a_weeks_outage_is_made_up_for_as_the_schedule_says() {
 /// 10,080 slots: a drain makes up for some of them, and neighbours are fired beside them.
 #[tokio::test]
 async fn a_week_of_minutes_is_made_up_for_a_part_in_each_drain() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     set(&client, "minutes", "cron => '* * * * *', catch_up => 'all'").await;
     set(&client, "neighbour", "every => '1 hour'").await;
     since(&client, "minutes", "clock_timestamp() - interval '7 days'").await;
@@ -264,9 +252,8 @@ async fn a_week_of_minutes_is_made_up_for_a_part_in_each_drain() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_ahead_is_told_and_mended_by_resuming() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn a_clock_that_was_ahead_is_reported_and_mended_by_resuming() {
+    let (db, client) = probe().await;
     set(&client, "daily", "cron => '@daily'").await;
     let ahead = "UPDATE tidegate.schedule SET next_at = clock_timestamp() + interval '1 year', last_at = clock_timestamp() + interval '364 days'";
     client.batch_execute(ahead).await.unwrap();
@@ -287,10 +274,11 @@ async fn a_clock_that_was_ahead_is_told_and_mended_by_resuming() {
         finding.remedy.as_deref(),
         Some("tidegate schedule daily --resume --reason mended")
     );
-    client
-        .batch_execute("SELECT tidegate.resume_schedule('daily', 'mended')")
-        .await
-        .unwrap();
+    execute(
+        &client,
+        "SELECT tidegate.resume_schedule('daily', 'mended')",
+    )
+    .await;
     assert_eq!(
         drain(&db, &ProbeApp::succeeding(), &options())
             .await
@@ -305,8 +293,7 @@ async fn a_clock_that_was_ahead_is_told_and_mended_by_resuming() {
 
 #[tokio::test]
 async fn ten_thousand_schedules_that_are_due_at_once_are_fired_by_one_drain() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let many = format!(
         "INSERT INTO tidegate.schedule (name, kind, payload, every, since)
          SELECT 's' || n, 'act', '{{\"name\": \"x\"}}', '1 hour', {HOUR_AGO} FROM generate_series(1, 10000) AS n"
@@ -321,9 +308,7 @@ async fn ten_thousand_schedules_that_are_due_at_once_are_fired_by_one_drain() {
 
 #[tokio::test]
 async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
-    let db = probe_database().await;
-    let (client, mut holder, mut changer) =
-        (db.client().await, db.client().await, db.client().await);
+    let (db, [client, mut holder, mut changer]) = probe_sessions().await;
     set(
         &client,
         "a-held",
@@ -346,10 +331,11 @@ async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
         .await
         .unwrap();
     let change = changer.transaction().await.unwrap();
-    change
-        .batch_execute("UPDATE tidegate.schedule SET group_key = 'x' WHERE name = 'b-changed'")
-        .await
-        .unwrap();
+    execute(
+        &change,
+        "UPDATE tidegate.schedule SET group_key = 'x' WHERE name = 'b-changed'",
+    )
+    .await;
     let app = ProbeApp::succeeding();
     // What waits in a step keeps the rest of that step for the next look.
     let mut scheduled = 0;
@@ -370,8 +356,7 @@ async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
 
 #[tokio::test]
 async fn a_step_that_has_waited_once_fires_no_further_schedule() {
-    let db = probe_database().await;
-    let (client, mut holder) = (db.client().await, db.client().await);
+    let (_db, [client, mut holder]) = probe_sessions().await;
     for name in ["waits", "free"] {
         set(&client, name, "every => '1 hour'").await;
     }
@@ -394,8 +379,7 @@ async fn a_step_that_has_waited_once_fires_no_further_schedule() {
 
 #[tokio::test]
 async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     for (name, definition) in [
         ("a-broken", "cron => 'every now and then'"),
         ("b-zone", "cron => '@daily', time_zone => 'Mars/Olympus'"),
@@ -422,10 +406,7 @@ async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
         "a-broken cron, b-zone time_zone, c-never cron, d-refused payload"
     );
     // What may pass has kept its slot.
-    client
-        .batch_execute("DROP TRIGGER refuse ON tidegate.event_queue")
-        .await
-        .unwrap();
+    execute(&client, "DROP TRIGGER refuse ON tidegate.event_queue").await;
     assert_eq!(
         drain(&db, &ProbeApp::succeeding(), &options())
             .await
@@ -436,17 +417,15 @@ async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
     let report = service(&db, Daily::Nothing).run(&doctor).await.unwrap();
     let mut checks = report.checks.iter();
     let told = checks.find(|check| check.name == "schedules").unwrap();
-    assert!(
-        told.finding
-            .contains("b-zone: time_zone: must be a name of the IANA database"),
-        "{told:?}"
+    contains(
+        &told.finding,
+        "b-zone: time_zone: must be a name of the IANA database",
     );
 }
 
 #[tokio::test]
 async fn a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     for name in ["behind", "refused"] {
         set(&client, name, "every => '1 hour'").await;
         since(&client, name, HOUR_AGO).await;
@@ -484,8 +463,7 @@ async fn a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else() {
 
 #[tokio::test]
 async fn a_slot_waits_while_its_kind_is_paused_or_only_another_program_handles_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     set(&client, "mine", "every => '1 hour'").await;
     let theirs = "INSERT INTO tidegate.event_kind (kind) VALUES ('theirs'), ('gone');
                   SELECT tidegate.set_schedule('theirs', 'theirs', every => '1 hour', reason => 'r'),
@@ -511,18 +489,14 @@ async fn a_slot_waits_while_its_kind_is_paused_or_only_another_program_handles_i
         ("theirs", "waiting"),
     ];
     assert_eq!(states, BTreeSet::from(expected));
-    client
-        .batch_execute("SELECT tidegate.resume('act', 'r')")
-        .await
-        .unwrap();
+    execute(&client, "SELECT tidegate.resume('act', 'r')").await;
     assert_eq!(drain(&db, &app, &options()).await.scheduled, 1);
 }
 
 /// A handler that goes on for as long as it likes keeps no slot waiting.
 #[tokio::test]
 async fn a_slot_that_comes_while_a_drain_is_busy_is_met_by_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     set(&client, "soon", "every => '1 hour'").await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -628,8 +602,7 @@ async fn kept(client: &Client) -> String {
 
 #[tokio::test]
 async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     set(&client, "manual", "every => '1 hour'").await;
     for _ in 0..2 {
         migrate(&db, Daily::First).await.unwrap();
@@ -695,41 +668,26 @@ async fn a_schedule_that_is_declared_wrongly_keeps_the_database_as_it_is() {
 
 // operators
 
-async fn done(cli: &Cli, arguments: &[&str]) -> Value {
-    let ran = cli.run(&[&["--json"], arguments].concat()).await;
-    assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
-    ran.document()
-}
-
 const VIEWED: &str = "grant_letter_viewed";
 
 #[tokio::test]
 async fn operators_make_pause_run_and_remove_schedules_on_the_command_line() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let cli = Cli::on(&db);
-    let reason = ["--reason", "asked for"];
-    let with = |arguments: &[&'static str]| [&["schedule", "nightly"], arguments, &reason].concat();
-    let payload = r#"{"grant_number": "G"}"#;
-    let made = done(
-        &cli,
-        &with(&[
-            "--kind",
-            VIEWED,
-            "--payload",
-            payload,
-            "--cron",
-            "30 2 * * *",
-            "--time-zone",
-            "Europe/Kyiv",
-        ]),
-    )
+    let schedule = async |arguments: &str| {
+        let line = format!("schedule nightly {arguments} --reason 'asked for'");
+        cli.json(&words(&line)).await
+    };
+    let what = r#"--kind grant_letter_viewed --payload '{"grant_number": "G"}'"#;
+    let made = schedule(&format!(
+        "{what} --cron '30 2 * * *' --time-zone Europe/Kyiv"
+    ))
     .await;
     assert_eq!(
         (&made["change"], made["next_at"].is_string()),
         (&json!("set"), true)
     );
-    let ran = done(&cli, &with(&["--run"])).await;
+    let ran = schedule("--run").await;
     assert_eq!(
         number(
             &client,
@@ -741,24 +699,21 @@ async fn operators_make_pause_run_and_remove_schedules_on_the_command_line() {
         .await,
         ran["event_id"].as_i64().unwrap()
     );
-    let listed = done(&cli, &["schedules"]).await;
+    let listed = cli.json(&["schedules"]).await;
     let one = &listed["schedules"][0];
-    assert_eq!(
-        (&one["state"], &one["keeper"], &one["next_at"]),
-        (&json!("waiting"), &Value::Null, &made["next_at"])
+    has(
+        one,
+        &json!({"state": "waiting", "keeper": null, "next_at": made["next_at"]}),
     );
-    let paused = done(&cli, &with(&["--pause"])).await;
-    assert_eq!(
-        (&paused["paused"], &paused["changed"]),
-        (&json!(true), &json!(true))
-    );
+    let paused = schedule("--pause").await;
+    has(&paused, &json!({"paused": true, "changed": true}));
     let told = cli.run(&["schedules"]).await;
     assert!(
         told.stdout.contains("30 2 * * * Europe/Kyiv") && told.stdout.contains("operators"),
         "{told:?}"
     );
-    done(&cli, &with(&["--resume"])).await;
-    done(&cli, &with(&["--remove"])).await;
+    schedule("--resume").await;
+    schedule("--remove").await;
     let actions = "SELECT string_agg(action || ' ' || reason, ', ' ORDER BY id) FROM tidegate.audit WHERE action LIKE '%schedule'";
     assert_eq!(
         text(&client, actions).await,
@@ -770,53 +725,25 @@ async fn operators_make_pause_run_and_remove_schedules_on_the_command_line() {
 async fn what_operators_may_not_make_is_refused_by_its_field() {
     let db = support::database().await;
     let cli = Cli::on(&db);
-    let with = |arguments: &[&'static str]| {
-        [&["schedule", "nightly"], arguments, &["--reason", "r"]].concat()
-    };
-    for (arguments, told) in [
-        (
-            &["--kind", VIEWED, "--cron", "@sometimes"][..],
-            "cron: must be five fields",
-        ),
-        (
-            &["--kind", VIEWED],
-            "cron, every: must be one of them, got none",
-        ),
-        (
-            &["--kind", VIEWED, "--cron", "@daily", "--time-zone", "Kyiv"],
-            "time_zone: must be a name of the IANA database",
-        ),
-        (
-            &["--kind", VIEWED, "--every", "1500ms"],
-            "every: must be whole seconds",
-        ),
-        (
-            &[
-                "--kind",
-                VIEWED,
-                "--every",
-                "1h",
-                "--start-within",
-                "500days",
-            ],
-            "start_within: must be",
-        ),
-        (&["--kind", "nothing", "--every", "1h"], "is not registered"),
-        (
-            &["--pause"],
-            "name: must be the name of a schedule, got nightly",
-        ),
-    ] {
-        let ran = cli.run(&with(arguments)).await;
-        assert!(ran.code != Some(0) && ran.stderr.contains(told), "{ran:?}");
+    for (arguments, says) in rows(
+        "--kind grant_letter_viewed --cron @sometimes => cron: must be five fields
+         --kind grant_letter_viewed => cron, every: must be one of them, got none
+         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => time_zone: must be a name of the IANA database
+         --kind grant_letter_viewed --every 1500ms => every: must be whole seconds
+         --kind grant_letter_viewed --every 1h --start-within 500days => start_within: must be
+         --kind nothing --every 1h => is not registered
+         --pause => name: must be the name of a schedule, got nightly",
+    ) {
+        let line = format!("schedule nightly {arguments} --reason r");
+        let ran = cli.run(&words(&line)).await;
+        assert!(ran.code != Some(0) && ran.stderr.contains(says), "{ran:?}");
     }
 }
 
 /// Operators' schedules of a group go with it; a program's are about nobody.
 #[tokio::test]
 async fn who_is_forgotten_is_published_about_no_more() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     migrate(&db, Daily::First).await.unwrap();
     set(&client, "about", "every => '1 hour', group_key => 'g'").await;
     set(&client, "other", "every => '1 hour', group_key => 'h'").await;
@@ -843,8 +770,7 @@ async fn who_is_forgotten_is_published_about_no_more() {
 #[tokio::test]
 async fn a_schedules_payload_is_stored_and_published_under_the_seal() {
     const CANARY: &str = "canary-in-a-schedule";
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     let cli = Cli::on(&db).with("TIDEGATE_PAYLOAD_KEYS_FILE", file.path().to_str().unwrap());
     let payload = format!(r#"{{"grant_number": "{CANARY}"}}"#);
@@ -861,21 +787,18 @@ async fn a_schedules_payload_is_stored_and_published_under_the_seal() {
         "r",
     ];
     // Before there were keys.
-    done(&Cli::on(&db), &set).await;
+    Cli::on(&db).json(&set).await;
     let told = format!(
         "SELECT (SELECT count(*) FROM tidegate.schedule AS s WHERE s::text LIKE '%{CANARY}%')
               + (SELECT count(*) FROM tidegate.event_queue AS q WHERE q::text LIKE '%{CANARY}%')
               + (SELECT count(*) FROM tidegate.audit AS a WHERE a::text LIKE '%{CANARY}%')"
     );
     assert_eq!(number(&client, &told).await, 1);
-    done(&cli, &set).await;
+    cli.json(&set).await;
     assert_eq!(number(&client, &told).await, 0);
     since(&client, "s", HOUR_AGO).await;
-    let drained = done(&cli, &["drain"]).await;
-    assert_eq!(
-        (&drained["scheduled"], &drained["completed"]),
-        (&json!(1), &json!(1))
-    );
+    let drained = cli.json(&["drain"]).await;
+    has(&drained, &json!({"scheduled": 1, "completed": 1}));
     let sealed =
         "SELECT count(*) FROM tidegate.event_log WHERE payload->'tidegate_sealed' IS NOT NULL";
     assert_eq!(
@@ -883,10 +806,9 @@ async fn a_schedules_payload_is_stored_and_published_under_the_seal() {
         (1, 0)
     );
     // Where plaintext is refused, it is refused here too.
-    done(&cli.with("TIDEGATE_PAYLOADS", "sealed"), &["migrate"]).await;
+    cli.with("TIDEGATE_PAYLOADS", "sealed")
+        .json(&["migrate"])
+        .await;
     let refused = Cli::on(&db).run(&set).await;
-    assert!(
-        refused.stderr.contains("payload: must be sealed"),
-        "{refused:?}"
-    );
+    contains(&refused.stderr, "payload: must be sealed");
 }

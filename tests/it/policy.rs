@@ -10,10 +10,8 @@ use tidegate::{DrainOptions, Event as _, HandlerError, NewEvent, Policy, queue};
 use tokio_postgres::Client;
 
 use crate::cli::{Cli, Ran};
-use crate::probe::{
-    Probe, ProbeApp, act, drain, logged, number, pair, probe_database, publish_acts,
-};
-use crate::support::TestDb;
+use crate::probe::{Probe, ProbeApp, act, drain, logged, number, pair, probe, publish_acts};
+use crate::support::{TestDb, column, rows, words};
 
 async fn declare(db: &TestDb, policies: &[(&str, Policy)]) -> Result<(), tidegate::Error> {
     let database = db.database();
@@ -38,14 +36,12 @@ async fn told(db: &TestDb) -> Value {
 
 async fn attempts(client: &Client) -> Vec<i32> {
     let sql = "SELECT max_attempts FROM tidegate.event_queue ORDER BY id";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 #[tokio::test]
 async fn a_declared_limit_of_attempts_is_that_of_every_publish_of_its_kind_and_of_no_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     declare(&db, &[("act", Policy::default().attempts(2))])
         .await
         .unwrap();
@@ -65,8 +61,7 @@ async fn a_declared_limit_of_attempts_is_that_of_every_publish_of_its_kind_and_o
 
 #[tokio::test]
 async fn an_operator_says_otherwise_field_by_field_and_a_migration_keeps_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let declared = Policy::default()
         .attempts(2)
         .handler_timeout(Duration::from_secs(7));
@@ -96,23 +91,16 @@ async fn an_operator_says_otherwise_field_by_field_and_a_migration_keeps_it() {
 
 #[tokio::test]
 async fn what_is_no_policy_is_refused_by_the_field_and_changes_nothing() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    for (arguments, field) in [
-        (
-            &["--attempts", "0"][..],
-            "max_attempts: must be a whole number of 1 to 1000, got 0",
-        ),
-        (
-            &["--handler-timeout", "16m"],
-            "handler_timeout_ms: must be a whole number of 1 to 900000",
-        ),
-        (&["--backoff", "25h"], "backoff_ms: must be"),
-        (&["--backoff-max", "0s"], "backoff_max_ms: must be"),
-        (&["--concurrency", "10001"], "concurrency: must be"),
-        (&["--reset", "speed"], "reset: must be of attempts"),
-    ] {
-        say(&db, arguments).await.failed(2, &[field]);
+    let (db, client) = probe().await;
+    for (arguments, field) in rows(
+        "--attempts 0 => max_attempts: must be a whole number of 1 to 1000, got 0
+         --handler-timeout 16m => handler_timeout_ms: must be a whole number of 1 to 900000
+         --backoff 25h => backoff_ms: must be
+         --backoff-max 0s => backoff_max_ms: must be
+         --concurrency 10001 => concurrency: must be
+         --reset speed => reset: must be of attempts",
+    ) {
+        say(&db, &words(arguments)).await.failed(2, &[field]);
     }
     let no_reason = Cli::on(&db)
         .run(&["policy", "act", "--attempts", "3"])
@@ -146,8 +134,7 @@ async fn what_is_no_policy_is_refused_by_the_field_and_changes_nothing() {
 #[tokio::test]
 async fn a_kinds_own_time_limit_and_backoff_are_kept_by_drains_and_its_neighbours_have_the_usual_ones()
  {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let quick = Policy::default()
         .handler_timeout(Duration::from_millis(50))
         .backoff(Duration::from_hours(2), Duration::from_hours(3));
@@ -175,8 +162,7 @@ async fn a_kinds_own_time_limit_and_backoff_are_kept_by_drains_and_its_neighbour
 
 #[tokio::test]
 async fn so_many_of_a_kind_run_at_once_over_all_drains_and_its_neighbours_wait_for_none() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     declare(&db, &[("act", Policy::default().concurrency(2))])
         .await
         .unwrap();

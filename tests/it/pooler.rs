@@ -23,7 +23,7 @@ use crate::cli::Cli;
 use crate::probe::{
     Call, ProbeApp, act, drain_that_ends, live, number, options, pair, probe_database,
 };
-use crate::support::{self, Cluster, Pooler, TestDb, wait_until};
+use crate::support::{self, Cluster, Pooler, TestDb, contains, wait_until};
 
 /// Sessions of the server that all clients of a pooler share: fewer than a drain has connections.
 const SESSIONS: usize = 3;
@@ -404,7 +404,7 @@ async fn what_operators_look_at_and_clean_up_passes_a_pooler() {
 }
 
 #[tokio::test]
-async fn e2_jobs_are_asked_for_and_read_over_http_through_the_pooler() {
+async fn e2_jobs_are_requested_and_read_over_http_through_the_pooler() {
     let settings = SCATTERING;
     let Some(pooled) = Pooled::before(support::database().await, &settings).await else {
         return;
@@ -562,7 +562,7 @@ async fn i1_i8_sessions_terminated_behind_the_pooler_lose_and_double_nothing() {
 }
 
 #[tokio::test]
-async fn i1_a_server_that_is_away_behind_the_pooler_is_a_clear_error_and_costs_no_attempt() {
+async fn i1_an_unreachable_server_behind_the_pooler_is_a_clear_error_and_costs_no_attempt() {
     // What the others trade for speed: what was acknowledged survives the crash.
     let durable = ["--obey", "--set", "synchronous_commit=on"].map(OsStr::new);
     let cluster = Cluster::start(&durable);
@@ -608,7 +608,7 @@ async fn i1_a_server_that_is_away_behind_the_pooler_is_a_clear_error_and_costs_n
 }
 
 #[tokio::test]
-async fn i1_whoever_finds_the_pooler_full_waits_and_is_then_told_why_and_nothing_is_lost() {
+async fn i1_a_client_of_a_full_pooler_waits_then_learns_why_and_nothing_is_lost() {
     let settings = ["default_pool_size=1", "query_wait_timeout=2"];
     let Some(pooled) = Pooled::before(probe_database().await, &settings).await else {
         return;
@@ -622,10 +622,7 @@ async fn i1_whoever_finds_the_pooler_full_waits_and_is_then_told_why_and_nothing
     let transaction = holder.transaction().await.unwrap();
     transaction.batch_execute("SELECT 1").await.unwrap();
     let refused = queue::publish(&client, &act("late")).await.unwrap_err();
-    assert!(
-        refused.to_string().contains("query_wait_timeout"),
-        "{refused}"
-    );
+    contains(&refused.to_string(), "query_wait_timeout");
     assert!(refused.is_connection_lost(), "{refused}");
     let app = ProbeApp::succeeding();
     let failed = drain_that_ends(&pooled.database, &app, &brief()).await;

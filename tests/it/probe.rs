@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tidegate::drain::OVERRUN;
+use tidegate::lease::Lease;
 use tidegate::program::Service;
-use tidegate::queue::{self, LeaseRequest, Taken, Walk};
+use tidegate::queue::{self, Completion, LeaseRequest, Retried, Taken, Walk};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
     HandlerResult, Handlers, NewEvent, Program,
@@ -129,6 +130,21 @@ pub async fn probe_database() -> TestDb {
     database_for::<Probe>().await
 }
 
+/// The same, with a connection to it.
+pub async fn probe() -> (TestDb, Client) {
+    support::opened_for::<Probe>().await
+}
+
+/// A database that knows the probe's kinds, with this many connections to it.
+pub async fn probe_sessions<const N: usize>() -> (TestDb, [Client; N]) {
+    let db = probe_database().await;
+    let mut clients = Vec::new();
+    for _ in 0..N {
+        clients.push(db.client().await);
+    }
+    (db, clients.try_into().unwrap())
+}
+
 /// An `act` event of this name.
 pub fn act(name: &str) -> NewEvent {
     NewEvent::of(&Probe::Act(Act {
@@ -145,11 +161,20 @@ pub fn pair(name: &str) -> NewEvent {
     .unwrap()
 }
 
+/// Publishes these events, and returns their ids.
+pub async fn publish(client: &Client, events: impl IntoIterator<Item = NewEvent>) -> Vec<i64> {
+    let events: Vec<NewEvent> = events.into_iter().collect();
+    let mut ids = Vec::new();
+    for batch in events.chunks(1000) {
+        let published = queue::publish_batch(client, batch).await.unwrap();
+        ids.extend(published.iter().map(|published| published.id));
+    }
+    ids
+}
+
 /// Publishes `count` `act` events named by their number from 0, and returns their ids.
 pub async fn publish_acts(client: &Client, count: usize) -> Vec<i64> {
-    let events: Vec<NewEvent> = (0..count).map(|n| act(&n.to_string())).collect();
-    let published = queue::publish_batch(client, &events).await.unwrap();
-    published.iter().map(|published| published.id).collect()
+    publish(client, (0..count).map(|n| act(&n.to_string()))).await
 }
 
 /// The first call of a walk by a worker of its own: for a hundred events, all of which may start.
@@ -167,6 +192,27 @@ pub fn lease_request() -> LeaseRequest<'static> {
         passed_by: &[],
         probe: None,
         walk: Walk::default(),
+    }
+}
+
+/// The end of a lease's event without results or follow-ups.
+pub fn completion_of(lease: Lease) -> Completion {
+    Completion {
+        token: lease.token,
+        done: vec![lease.id],
+        ..Completion::default()
+    }
+}
+
+/// A charged retry at once.
+pub fn retry_of(lease: Lease) -> Retried {
+    Retried {
+        lease,
+        charged: true,
+        delay: Duration::ZERO,
+        errors: Vec::new(),
+        progress: None,
+        deferred: Vec::new(),
     }
 }
 

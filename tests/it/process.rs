@@ -14,10 +14,8 @@ use tidegate::{
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls};
 
-use crate::probe::{
-    ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
-};
-use crate::support::{TestDb, wait_until};
+use crate::probe::{ProbeApp, act, drain, live, logged, number, options, probe, publish_acts};
+use crate::support::{TestDb, execute, wait_until};
 
 /// The environment variable that makes this process a worker.
 const WORKER: &str = "TIDEGATE_TEST_WORKER";
@@ -149,14 +147,12 @@ async fn record_effect(url: &str, id: i64) -> Result<(), HandlerError> {
 }
 
 async fn database_with_effects() -> (TestDb, Client) {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .batch_execute(
-            "CREATE TABLE effect (id bigint, position bigint GENERATED ALWAYS AS IDENTITY)",
-        )
-        .await
-        .unwrap();
+    let (db, client) = probe().await;
+    execute(
+        &client,
+        "CREATE TABLE effect (id bigint, position bigint GENERATED ALWAYS AS IDENTITY)",
+    )
+    .await;
     (db, client)
 }
 

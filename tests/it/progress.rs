@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{ProbeApp, act, drain, number, probe_database};
-use crate::support::TestDb;
+use crate::probe::{ProbeApp, act, drain, number, probe, probe_sessions};
+use crate::support::{TestDb, column};
 
 /// Only a hang is longer.
 const LONG: Duration = Duration::from_mins(1);
@@ -73,14 +73,12 @@ async fn drained(db: &TestDb, app: &Arc<ProbeApp>) -> DrainReport {
 /// Returns the ids of the events about which a handler reports progress.
 async fn reporting(client: &Client) -> Vec<i64> {
     let sql = "SELECT id FROM tidegate.at_work ORDER BY id";
-    let rows = client.query(sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, sql).await
 }
 
 #[tokio::test]
 async fn how_far_a_handler_has_come_is_shown_while_it_works_and_written_once_a_second() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &act("a")).await.unwrap().id;
     let counts = "CREATE TABLE public.written (id bigint);
                   CREATE FUNCTION count_it() RETURNS trigger LANGUAGE plpgsql AS
@@ -115,9 +113,8 @@ async fn how_far_a_handler_has_come_is_shown_while_it_works_and_written_once_a_s
 }
 
 #[tokio::test]
-async fn a_handler_whose_event_was_taken_away_learns_it_when_it_tells_its_progress() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn a_handler_that_lost_its_event_learns_it_when_it_reports_progress() {
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &act("a")).await.unwrap().id;
     let steps = Steps::new();
     steps.may_tell.add_permits(1);
@@ -137,8 +134,7 @@ async fn a_handler_whose_event_was_taken_away_learns_it_when_it_tells_its_progre
 
 #[tokio::test]
 async fn who_has_the_events_row_locked_keeps_no_handler_from_telling_its_progress() {
-    let db = probe_database().await;
-    let (client, other) = (db.client().await, db.client().await);
+    let (db, [client, other]) = probe_sessions().await;
     queue::publish(&client, &act("a")).await.unwrap();
     let steps = Steps::new();
     steps.go_on.add_permits(1);

@@ -17,9 +17,9 @@ use uuid::Uuid;
 use crate::callers;
 use crate::cli::Cli;
 use crate::http::Api;
-use crate::probe::{ProbeApp, drain, options, probe_database, publish_acts};
+use crate::probe::{ProbeApp, drain, options, probe, probe_database, publish_acts};
 use crate::roles::as_user;
-use crate::support::{self, TestDb, project_file, statement};
+use crate::support::{self, TestDb, contains, execute, project_file, statement};
 
 /// Returns the URL of a login that may only read figures, in a database with the roles.
 async fn readable(db: &TestDb, kinds: &[&'static str]) -> String {
@@ -80,8 +80,7 @@ DELETE FROM tidegate.event_kind WHERE kind = 'gone'";
 
 #[tokio::test]
 async fn every_state_is_counted_and_whoever_may_read_figures_may_ask() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let url = readable(&db, &["act"]).await;
     publish_acts(&client, 5).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
@@ -91,41 +90,30 @@ async fn every_state_is_counted_and_whoever_may_read_figures_may_ask() {
     support::lease_away(&client, &ids[..1], -60.0).await;
     let text = told(&url).await;
     let told = samples(&text);
-    for (sample, value) in [
-        (r#"tidegate_events{kind="act",state="running"}"#, 1.0),
-        (r#"tidegate_events{kind="act",state="ready"}"#, 3.0),
-        (r#"tidegate_events{kind="act",state="planned"}"#, 1.0),
-        (r#"tidegate_events{kind="act",state="retrying"}"#, 1.0),
-        (r#"tidegate_events{kind="halted",state="paused"}"#, 1.0),
-        (
-            r#"tidegate_events{kind="served",state="waiting_for_service"}"#,
-            1.0,
-        ),
-        (r#"tidegate_events{kind="other",state="ready"}"#, 1.0),
-        (r#"tidegate_events{kind="idle",state="ready"}"#, 0.0),
-        ("tidegate_events_truncated", 0.0),
-        (
-            r#"tidegate_finished_total{kind="act",status="completed"}"#,
-            5.0,
-        ),
-        (
-            r#"tidegate_finished_total{kind="idle",status="completed"}"#,
-            0.0,
-        ),
-        (r#"tidegate_attempts_total{kind="act"}"#, 5.0),
-        (
-            r#"tidegate_latency_seconds_bucket{kind="act",le="+Inf"}"#,
-            5.0,
-        ),
-        (r#"tidegate_latency_seconds_count{kind="act"}"#, 5.0),
-        ("tidegate_stuck_events", 1.0),
-        ("tidegate_blocked_groups", 1.0),
-        (r#"tidegate_expiring_events{within="1h"}"#, 1.0),
-        (r#"tidegate_service_open{service="carrier"}"#, 1.0),
-        ("tidegate_drains_running", 0.0),
-        ("tidegate_up", 1.0),
-    ] {
-        assert_eq!(told.get(sample), Some(&value), "{sample}\n{text}");
+    let expected = samples(
+        r#"tidegate_events{kind="act",state="running"} 1
+tidegate_events{kind="act",state="ready"} 3
+tidegate_events{kind="act",state="planned"} 1
+tidegate_events{kind="act",state="retrying"} 1
+tidegate_events{kind="halted",state="paused"} 1
+tidegate_events{kind="served",state="waiting_for_service"} 1
+tidegate_events{kind="other",state="ready"} 1
+tidegate_events{kind="idle",state="ready"} 0
+tidegate_events_truncated 0
+tidegate_finished_total{kind="act",status="completed"} 5
+tidegate_finished_total{kind="idle",status="completed"} 0
+tidegate_attempts_total{kind="act"} 5
+tidegate_latency_seconds_bucket{kind="act",le="+Inf"} 5
+tidegate_latency_seconds_count{kind="act"} 5
+tidegate_stuck_events 1
+tidegate_blocked_groups 1
+tidegate_expiring_events{within="1h"} 1
+tidegate_service_open{service="carrier"} 1
+tidegate_drains_running 0
+tidegate_up 1"#,
+    );
+    for (sample, value) in &expected {
+        assert_eq!(told.get(sample), Some(value), "{sample}\n{text}");
     }
     assert!(
         told[r#"tidegate_oldest_ready_seconds{kind="act"}"#] >= 3600.0,
@@ -140,8 +128,7 @@ async fn every_state_is_counted_and_whoever_may_read_figures_may_ask() {
 
 #[tokio::test]
 async fn counters_never_fall_when_the_log_is_cleaned_up() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let url = readable(&db, &["act"]).await;
     publish_acts(&client, 20).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
@@ -200,8 +187,7 @@ fn met(plan: &Value) -> u64 {
 
 #[tokio::test]
 async fn of_a_large_queue_a_scrape_reads_a_bounded_part_and_says_so() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let many =
         "INSERT INTO tidegate.event_queue (kind) SELECT 'act' FROM generate_series(1, 150000)";
     client.batch_execute(many).await.unwrap();
@@ -210,10 +196,7 @@ async fn of_a_large_queue_a_scrape_reads_a_bounded_part_and_says_so() {
     let ready = r#"tidegate_events{kind="act",state="ready"}"#;
     assert_eq!(told.get("tidegate_events_truncated"), Some(&1.0));
     assert_eq!(told.get(ready), Some(&100_000.0));
-    client
-        .batch_execute("BEGIN; SET LOCAL enable_seqscan = off")
-        .await
-        .unwrap();
+    execute(&client, "BEGIN; SET LOCAL enable_seqscan = off").await;
     let explain = format!(
         "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {}",
         statement("prometheus_events").text.replace("$1", "100000")
@@ -237,7 +220,7 @@ fn http_client() -> reqwest::Client {
 }
 
 #[tokio::test]
-async fn there_are_no_metrics_over_http_unless_they_are_asked_for() {
+async fn there_are_no_metrics_over_http_unless_they_are_enabled() {
     let db = support::database().await;
     let client = http_client();
     let off = served(db.database(), Access::open(), Scrapes::Off).await;
@@ -279,8 +262,7 @@ async fn beyond_this_machine_metrics_need_a_credential_that_is_good_for_them() {
 
 #[tokio::test]
 async fn scrapes_that_follow_each_other_share_an_answer() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let exporter = Exporter::new(db.database());
     let ready = async || {
         let text = exporter.answer(Format::Text).await;
@@ -300,7 +282,7 @@ async fn scrapes_that_follow_each_other_share_an_answer() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_a_metric() {
+async fn an_unreachable_database_is_a_metric() {
     let away = Database::new("postgres://nobody@127.0.0.1:1/nothing", 1).unwrap();
     let url = served(away, Access::open(), Scrapes::Open).await;
     let answer = http_client().get(&url).send().await.unwrap();
@@ -313,12 +295,12 @@ async fn a_database_that_is_away_is_a_metric() {
 
 #[tokio::test]
 async fn a_database_that_says_nothing_holds_up_a_scrape_no_longer_than_its_statements_may_take() {
-    let db = probe_database().await;
-    let other = db.client().await;
-    other
-        .batch_execute("BEGIN; LOCK TABLE tidegate.event_kind IN ACCESS EXCLUSIVE MODE")
-        .await
-        .unwrap();
+    let (db, other) = probe().await;
+    execute(
+        &other,
+        "BEGIN; LOCK TABLE tidegate.event_kind IN ACCESS EXCLUSIVE MODE",
+    )
+    .await;
     let exporter = Exporter::new(db.database());
     let text = support::ended("the scrape", exporter.answer(Format::Text)).await;
     assert!(text.ends_with("tidegate_up 0\n"), "{text}");
@@ -403,8 +385,7 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
 
 /// Returns all existing metrics, by the names of samples.
 async fn known() -> (BTreeMap<String, String>, BTreeSet<String>) {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 1).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     client.batch_execute(EVERYTHING).await.unwrap();
@@ -454,10 +435,7 @@ async fn the_page_about_metrics_lists_each_with_its_type_and_dashboards_and_aler
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
     {
-        assert!(
-            page.contains(&format!("| `{line}` |")),
-            "{line} is not on the page"
-        );
+        contains(&page, &format!("| `{line}` |"));
     }
 }
 

@@ -7,7 +7,7 @@ use tidegate::lease::{Fate, Lease, LeasedEvent};
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
 use tidegate::queue::{
-    self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried,
+    self, Completed, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried,
 };
 use tidegate::{Error, Event as _, Fault, NewEvent, Published};
 use tokio_postgres::error::SqlState;
@@ -15,10 +15,10 @@ use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::probe::{
-    act, disorder, expire_leases, lease_request, live, logged, number, probe_database,
-    publish_acts, start_leases, sweep,
+    act, completion_of, disorder, expire_leases, lease_request, live, logged, number, probe,
+    probe_sessions, publish_acts, retry_of, start_leases, sweep,
 };
-use crate::support::{self, Finalized, lease_away};
+use crate::support::{self, Finalized, execute, lease_away, refused, rows};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -57,8 +57,7 @@ fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
 
 #[tokio::test]
 async fn every_statement_prepares_against_the_migrated_schema() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     for statement in queue::statements().chain(admin::statements()) {
         let prepared = client.prepare_typed(statement.text, statement.params).await;
         let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));
@@ -68,21 +67,18 @@ async fn every_statement_prepares_against_the_migrated_schema() {
 
 #[tokio::test]
 async fn b1_publish_joins_the_callers_transaction() {
-    let db = probe_database().await;
-    let mut client = db.client().await;
+    let (_db, mut client) = probe().await;
     let transaction = client.transaction().await.unwrap();
     queue::publish(&transaction, &act("undone")).await.unwrap();
     transaction.rollback().await.unwrap();
     assert_eq!(live(&client).await, 0);
     let transaction = client.transaction().await.unwrap();
     queue::publish(&transaction, &act("done")).await.unwrap();
-    transaction
-        .execute(
-            "SELECT * FROM tidegate.publish('act', '{\"name\": \"by SQL\"}')",
-            &[],
-        )
-        .await
-        .unwrap();
+    execute(
+        &transaction,
+        "SELECT * FROM tidegate.publish('act', '{\"name\": \"by SQL\"}')",
+    )
+    .await;
     transaction.commit().await.unwrap();
     assert_eq!(live(&client).await, 2);
 }
@@ -112,8 +108,7 @@ async fn c5_answers(client: &Client, event: &NewEvent) -> [(i64, String, i32); 4
 
 #[tokio::test]
 async fn c5_a_publish_answers_with_what_is_stored_of_the_event_or_of_the_one_that_it_repeats() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let first = act("a").max_attempts(3);
     let new = queue::publish(&client, &first).await.unwrap();
     assert_eq!(
@@ -157,12 +152,8 @@ async fn stored(client: &Client, id: i64) -> (i64, String, i32) {
 
 #[tokio::test]
 async fn a3_a7_c1_a_plain_insert_of_kind_and_payload_is_a_publish() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .execute("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{\"name\": \"x\"}'), ('note', NULL)", &[])
-        .await
-        .unwrap();
+    let (_db, client) = probe().await;
+    execute(&client, "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{\"name\": \"x\"}'), ('note', NULL)").await;
     let leased = lease(&client, 10).await;
     let kinds: Vec<&str> = leased.iter().map(|event| event.kind.as_str()).collect();
     assert_eq!(kinds, ["act", "note"]);
@@ -173,133 +164,56 @@ async fn a3_a7_c1_a_plain_insert_of_kind_and_payload_is_a_publish() {
 }
 
 /// Calls that are refused, and how the refusal begins.
-const REFUSED: &[(&str, &str)] = &[
-    (
-        "publish(NULL, NULL)",
-        "kind: must have 1 to 100 characters, got NULL",
-    ),
-    (
-        "publish('', NULL)",
-        "kind: must have 1 to 100 characters, got 0",
-    ),
-    (
-        "publish(repeat('k', 101), NULL)",
-        "kind: must have 1 to 100 characters, got 101",
-    ),
-    (
-        "publish('unheard', NULL)",
-        "kind: 'unheard' is not registered; registered are: act",
-    ),
-    (
-        "publish('act', NULL, group_key => '')",
-        "group_key: must have 1 to 200 characters",
-    ),
-    (
-        "publish('act', NULL, dedup_key => repeat('d', 201))",
-        "dedup_key: must have 1 to 200 characters, got 201",
-    ),
-    (
-        "publish('act', NULL, correlation_id => '')",
-        "correlation_id: must have 1 to 200",
-    ),
-    (
-        "publish('act', NULL, available_at => 'infinity')",
-        "available_at: must be a finite time",
-    ),
-    (
-        "publish('act', NULL, expires_at => '-infinity')",
-        "expires_at: must be a finite time",
-    ),
-    (
-        "publish('act', NULL, max_attempts => 0)",
-        "max_attempts: must be 1 to 1000, got 0",
-    ),
-    (
-        "publish('act', to_jsonb(repeat('x', 2000000)))",
-        "payload: must have at most 1048576 bytes",
-    ),
-    (
-        "publish_many('{}')",
-        "events: must be a JSON array of objects, got object",
-    ),
-    (
-        "publish_many('[7]')",
-        "event 1: must be an object, got number",
-    ),
-    (
-        "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"act\", \"prio\": 1}]')",
-        "event 2: prio is no field of an event, which must be one of kind, payload",
-    ),
-    (
-        "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"\"}]')",
-        "event 2: kind: must have 1 to 100",
-    ),
-];
+const REFUSED: &str = r#"
+    publish(NULL, NULL) => kind: must have 1 to 100 characters, got NULL
+    publish('', NULL) => kind: must have 1 to 100 characters, got 0
+    publish(repeat('k', 101), NULL) => kind: must have 1 to 100 characters, got 101
+    publish('unheard', NULL) => kind: 'unheard' is not registered; registered are: act
+    publish('act', NULL, group_key := '') => group_key: must have 1 to 200 characters
+    publish('act', NULL, dedup_key := repeat('d', 201)) => dedup_key: must have 1 to 200 characters, got 201
+    publish('act', NULL, correlation_id := '') => correlation_id: must have 1 to 200
+    publish('act', NULL, available_at := 'infinity') => available_at: must be a finite time
+    publish('act', NULL, expires_at := '-infinity') => expires_at: must be a finite time
+    publish('act', NULL, max_attempts := 0) => max_attempts: must be 1 to 1000, got 0
+    publish('act', to_jsonb(repeat('x', 2000000))) => payload: must have at most 1048576 bytes
+    publish_many('{}') => events: must be a JSON array of objects, got object
+    publish_many('[7]') => event 1: must be an object, got number
+    publish_many('[{"kind": "act"}, {"kind": "act", "prio": 1}]') => event 2: prio is no field of an event, which must be one of kind, payload
+    publish_many('[{"kind": "act"}, {"kind": ""}]') => event 2: kind: must have 1 to 100
+"#;
 
 #[tokio::test]
 async fn b3_b25_bad_fields_are_refused_by_name_with_what_is_allowed() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let long = "x".repeat(201);
-    for (call, expected) in REFUSED {
-        let error = client
-            .query(&format!("SELECT * FROM tidegate.{call}"), &[])
-            .await
-            .unwrap_err();
-        let error = error.as_db_error().unwrap();
-        assert!(
-            error.message().starts_with(expected),
-            "{call}: {}",
-            error.message()
-        );
-        assert_eq!(*error.code(), SqlState::INVALID_PARAMETER_VALUE, "{call}");
+    for (call, begins) in rows(REFUSED) {
+        refused(&client, &format!("SELECT * FROM tidegate.{call}"), begins).await;
     }
     for event in [
         NewEvent::raw("unheard", None),
         act("x").group(long.clone()),
         act("x").max_attempts(0),
     ] {
-        let error = queue::publish_batch(&client, &[act("fine"), event])
-            .await
-            .unwrap_err();
-        assert!(
-            matches!(&error, Error::Invalid(text) if text.starts_with("event 2: ")),
-            "{error}"
-        );
+        let error = queue::publish_batch(&client, &[act("fine"), event]).await;
+        let error = error.unwrap_err();
+        assert!(matches!(&error, Error::Invalid(text) if text.starts_with("event 2: ")));
     }
     assert_eq!(live(&client).await, 0);
 }
 
 #[tokio::test]
 async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    for (columns, values, says) in [
-        ("kind", "''", "kind: must have 1 to 100 characters"),
-        ("kind", "NULL", "kind: must have 1 to 100 characters"),
-        (
-            "kind, group_key",
-            "'act', repeat('g', 201)",
-            "group_key: must have",
-        ),
-        (
-            "kind, payload",
-            "'act', to_json(repeat('x', 1048576))",
-            "payload: must have at most 1048576 bytes",
-        ),
-        (
-            "kind, payload",
-            r#"'act', '"canary \u0000"'"#,
-            r"payload: must have no \u0000",
-        ),
-        ("kind, max_attempts", "'act', 0", "max_attempts: must be"),
-        (
-            "kind, available_at",
-            "'act', 'infinity'",
-            "available_at: must be",
-        ),
-    ] {
-        let insert = format!("INSERT INTO tidegate.event_queue ({columns}) VALUES ({values})");
+    let (_db, client) = probe().await;
+    for (row, says) in rows(
+        r#"(kind) VALUES ('') => kind: must have 1 to 100 characters
+           (kind) VALUES (NULL) => kind: must have 1 to 100 characters
+           (kind, group_key) VALUES ('act', repeat('g', 201)) => group_key: must have
+           (kind, payload) VALUES ('act', to_json(repeat('x', 1048576))) => payload: must have at most 1048576 bytes
+           (kind, payload) VALUES ('act', '"canary \u0000"') => payload: must have no \u0000
+           (kind, max_attempts) VALUES ('act', 0) => max_attempts: must be
+           (kind, available_at) VALUES ('act', 'infinity') => available_at: must be"#,
+    ) {
+        let insert = format!("INSERT INTO tidegate.event_queue {row}");
         let error = client.execute(&insert, &[]).await.unwrap_err();
         let error = error.as_db_error().unwrap();
         assert!(error.message().starts_with(says), "{insert}: {error:?}");
@@ -320,8 +234,7 @@ async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
 
 #[tokio::test]
 async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let planned = |how: &'static str, days: u32| {
         let client = &client;
         async move {
@@ -359,8 +272,7 @@ async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
 #[tokio::test]
 async fn a_transaction_that_publishes_to_thousands_of_groups_leaves_the_server_its_locks() {
     const GROUPS: i64 = 20_000;
-    let db = probe_database().await;
-    let (bulk, neighbour) = (db.client().await, db.client().await);
+    let (_db, [bulk, neighbour]) = probe_sessions().await;
     bulk.batch_execute("BEGIN").await.unwrap();
     let publish = "SELECT count(*) FROM generate_series(1, 20) AS batch, LATERAL (
                    SELECT jsonb_agg(jsonb_build_object('kind', 'act', 'group_key', format('%s of %s', n, batch))) AS events
@@ -382,12 +294,8 @@ async fn a_transaction_that_publishes_to_thousands_of_groups_leaves_the_server_i
 
 #[tokio::test]
 async fn a_group_whose_lock_is_missing_is_refused_and_the_hint_mends_it() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .batch_execute("DELETE FROM tidegate.mutex")
-        .await
-        .unwrap();
+    let (_db, client) = probe().await;
+    execute(&client, "DELETE FROM tidegate.mutex").await;
     let alone = "SELECT count(*) FROM tidegate.publish('act', '{}')";
     let grouped = "SELECT count(*) FROM tidegate.publish('act', '{}', group_key => 'g')";
     let many =
@@ -399,10 +307,7 @@ async fn a_group_whose_lock_is_missing_is_refused_and_the_hint_mends_it() {
         assert!(error.message().contains("tidegate.mutex"), "{error:?}");
         client.batch_execute(error.hint().unwrap()).await.unwrap();
         assert_eq!(number(&client, publish).await, 1);
-        client
-            .batch_execute("DELETE FROM tidegate.mutex")
-            .await
-            .unwrap();
+        execute(&client, "DELETE FROM tidegate.mutex").await;
     }
 }
 
@@ -419,8 +324,7 @@ const LOCKS_ON_THE_LOG: &str =
 #[tokio::test]
 async fn a_worker_that_asks_what_has_ended_under_its_leases_locks_few_partitions_of_a_year_of_them()
 {
-    let db = probe_database().await;
-    let mut client = db.client().await;
+    let (_db, mut client) = probe().await;
     a_year_of_partitions(&client).await;
     let token = Uuid::new_v4();
     let ended = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at, lease_token)
@@ -444,8 +348,7 @@ async fn a_worker_that_asks_what_has_ended_under_its_leases_locks_few_partitions
 
 #[tokio::test]
 async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
-    let db = probe_database().await;
-    let mut client = db.client().await;
+    let (_db, mut client) = probe().await;
     a_year_of_partitions(&client).await;
     let ended = "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, result, created_at, finished_at, expires_at, parent_id)
                  SELECT 7000 + n, 'act', '{\"a\": 1e131071}', 'COMPLETED', 1, 5, '[]', '{}', clock_timestamp(), clock_timestamp(),
@@ -484,8 +387,7 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
 
 #[tokio::test]
 async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_final() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
     let held = lease(&client, 1).await[0].lease;
     let finalize = format!(
@@ -511,8 +413,7 @@ async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_fina
 
 #[tokio::test]
 async fn publish_many_answers_in_order_and_finds_duplicates_inside_and_outside_the_batch() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let first = queue::publish(&client, &act("a").dedup("k1"))
         .await
         .unwrap();
@@ -550,8 +451,7 @@ async fn publish_many_answers_in_order_and_finds_duplicates_inside_and_outside_t
 
 #[tokio::test]
 async fn b25_a_batch_is_refused_whole_for_an_event_behind_a_duplicate() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let taken = act("a").dedup("taken");
     queue::publish(&client, &taken).await.unwrap();
     let batch = serde_json::json!([
@@ -571,8 +471,7 @@ async fn b25_a_batch_is_refused_whole_for_an_event_behind_a_duplicate() {
 
 #[tokio::test]
 async fn an_event_whose_fate_is_unknown_does_not_end() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
     let of_a_later_schema = "SELECT replace(pg_get_functiondef('tidegate.read_leased'::regproc), 'ELSE 0 END', 'ELSE 7 END')";
     let function = client.query_one(of_a_later_schema, &[]).await.unwrap();
@@ -584,8 +483,7 @@ async fn an_event_whose_fate_is_unknown_does_not_end() {
 
 #[tokio::test]
 async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let first = queue::publish(&client, &act("a").dedup("key"))
         .await
         .unwrap();
@@ -605,8 +503,7 @@ async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
 
 #[tokio::test]
 async fn twins_published_at_once_become_one_event() {
-    let db = probe_database().await;
-    let (mut one, two) = (db.client().await, db.client().await);
+    let (_db, [mut one, two]) = probe_sessions().await;
     let transaction = one.transaction().await.unwrap();
     let first = queue::publish(&transaction, &act("a").dedup("key"))
         .await
@@ -620,8 +517,7 @@ async fn twins_published_at_once_become_one_event() {
 
 #[tokio::test]
 async fn c6_b26_leasing_takes_at_most_the_limit_lowest_id_first_and_nothing_from_an_empty_queue() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     assert!(lease(&client, 10).await.is_empty());
     let published = publish_acts(&client, 5).await;
     assert_eq!(ids(&lease(&client, 2).await), published[..2]);
@@ -631,21 +527,15 @@ async fn c6_b26_leasing_takes_at_most_the_limit_lowest_id_first_and_nothing_from
 
 #[tokio::test]
 async fn c6_a_delayed_event_is_leased_when_its_time_has_come_and_it_was_promoted() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let id = queue::publish(&client, &act("later").delay(MINUTE))
         .await
         .unwrap()
         .id;
     assert_eq!(queue::promote(&client, 10).await.unwrap(), (0, None));
     // Time passes: nobody writes to the row, so `delayed` is what it was.
-    client
-        .batch_execute(
-            "BEGIN; SET LOCAL session_replication_role = replica;
-             UPDATE tidegate.event_queue SET available_at = available_at - interval '61 seconds'; COMMIT",
-        )
-        .await
-        .unwrap();
+    execute(&client, "BEGIN; SET LOCAL session_replication_role = replica;
+             UPDATE tidegate.event_queue SET available_at = available_at - interval '61 seconds'; COMMIT").await;
     assert!(lease(&client, 10).await.is_empty(), "due is not yet ready");
     assert_eq!(queue::promote(&client, 10).await.unwrap(), (1, Some(id)));
     assert_eq!(ids(&lease(&client, 10).await), [id]);
@@ -653,8 +543,7 @@ async fn c6_a_delayed_event_is_leased_when_its_time_has_come_and_it_was_promoted
 
 #[tokio::test]
 async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns_the_new_count() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
     let worker = Uuid::new_v4();
     let leased = lease_of(&client, worker).await;
@@ -689,8 +578,7 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
 
 #[tokio::test]
 async fn c2_d6_a_row_that_another_transaction_has_locked_is_skipped_without_waiting() {
-    let db = probe_database().await;
-    let (mut holder, client) = (db.client().await, db.client().await);
+    let (_db, [mut holder, client]) = probe_sessions().await;
     let published = publish_acts(&client, 3).await;
     let transaction = holder.transaction().await.unwrap();
     transaction
@@ -720,8 +608,7 @@ async fn age_leases(client: &Client, seconds: u64) {
 #[tokio::test]
 async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and_not_before() {
     for timeout in [2 * MINUTE, 10 * MINUTE] {
-        let db = probe_database().await;
-        let client = db.client().await;
+        let (_db, client) = probe().await;
         let id = publish_acts(&client, 1).await[0];
         let first = lease_with(&client, |request| request.timeout = timeout).await;
         assert_eq!(ids(&first.events), [id]);
@@ -748,8 +635,7 @@ async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and
 
 #[tokio::test]
 async fn what_lapses_says_so_in_its_errors() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
     lease(&client, 1).await;
     expire_leases(&client).await;
@@ -772,8 +658,7 @@ async fn what_lapses_says_so_in_its_errors() {
 
 #[tokio::test]
 async fn c8_c9_d5_finalize_tells_completed_from_errors_and_does_nothing_the_second_time() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 2).await;
     let leased = lease(&client, 2).await;
     let (good, bad) = (leased[0].lease, leased[1].lease);
@@ -814,8 +699,7 @@ async fn c8_c9_d5_finalize_tells_completed_from_errors_and_does_nothing_the_seco
 
 #[tokio::test]
 async fn c9_two_finalizers_at_once_leave_one_row_in_the_log() {
-    let db = probe_database().await;
-    let (one, two) = (db.client().await, db.client().await);
+    let (_db, [one, two]) = probe_sessions().await;
     for _ in 0..20 {
         publish_acts(&one, 1).await;
         let lease = lease(&one, 1).await[0].lease;
@@ -837,8 +721,7 @@ async fn c9_two_finalizers_at_once_leave_one_row_in_the_log() {
 
 #[tokio::test]
 async fn a_stale_finalizer_changes_nothing() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
     let gone = Uuid::new_v4();
     let stale = lease_of(&client, gone).await[0].lease;
@@ -849,11 +732,7 @@ async fn a_stale_finalizer_changes_nothing() {
         support::finalize_one(&client, stale, Vec::new()).await,
         Err(Error::LeaseLost(_))
     ));
-    let completion = Completion {
-        token: stale.token,
-        done: vec![stale.id],
-        ..Completion::default()
-    };
+    let completion = completion_of(stale);
     assert_eq!(
         queue::complete(&client, &[completion]).await.unwrap(),
         [Completed::default()]
@@ -880,8 +759,7 @@ async fn a_stale_finalizer_changes_nothing() {
 
 #[tokio::test]
 async fn i5_a_retry_under_a_lost_lease_leaves_what_its_worker_has_leased_anew() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
     let worker = Uuid::new_v4();
     let lost = lease_of(&client, worker).await[0].lease;
@@ -898,19 +776,14 @@ async fn i5_a_retry_under_a_lost_lease_leaves_what_its_worker_has_leased_anew() 
 /// To be tried again at once, after a failed attempt.
 fn again(lease: Lease) -> Retried {
     Retried {
-        lease,
-        charged: true,
-        delay: Duration::ZERO,
         errors: errors(&["again"]),
-        progress: None,
-        deferred: Vec::new(),
+        ..retry_of(lease)
     }
 }
 
 #[tokio::test]
 async fn i5_of_completions_under_several_leases_only_those_still_held_are_stored() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 7).await;
     let mut held = lease(&client, 2).await;
     let lost = lease(&client, 1).await.remove(0);
@@ -946,8 +819,7 @@ fn completed(event: &LeasedEvent) -> Finalization {
 
 #[tokio::test]
 async fn f2_a_released_event_has_its_attempt_back() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
     let worker = Uuid::new_v4();
     let held = lease_of(&client, worker).await[0].lease;
@@ -961,8 +833,7 @@ async fn f2_a_released_event_has_its_attempt_back() {
 
 #[tokio::test]
 async fn an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let exhausted = queue::publish(&client, &act("last").max_attempts(1))
         .await
         .unwrap()
@@ -986,8 +857,7 @@ async fn an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
 
 #[tokio::test]
 async fn b10_a_group_is_leased_up_to_its_first_event_that_is_not_free() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let events: Vec<NewEvent> = ["a", "b", "a", "b", "a"]
         .iter()
         .map(|group| act(group).group(*group))
@@ -1014,8 +884,7 @@ async fn b10_a_group_is_leased_up_to_its_first_event_that_is_not_free() {
 
 #[tokio::test]
 async fn a_drain_may_lease_on_behind_what_it_holds_itself_and_nobody_else_may() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let events: Vec<NewEvent> = (0..4).map(|_| act("x").group("g")).collect();
     queue::publish_batch(&client, &events).await.unwrap();
     let worker = Uuid::new_v4();
@@ -1042,8 +911,7 @@ async fn a_drain_may_lease_on_behind_what_it_holds_itself_and_nobody_else_may() 
 
 #[tokio::test]
 async fn two_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock() {
-    let db = probe_database().await;
-    let (one, two) = (db.client().await, db.client().await);
+    let (_db, [one, two]) = probe_sessions().await;
     let forward: Vec<NewEvent> = (0..50).map(|n| act("x").group(format!("g{n}"))).collect();
     let backward: Vec<NewEvent> = forward.iter().rev().cloned().collect();
     for _ in 0..10 {
@@ -1057,8 +925,7 @@ async fn two_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock() {
 
 #[tokio::test]
 async fn b11_neither_an_early_time_nor_a_near_deadline_lets_an_event_go_first() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 3).await;
     let early =
         "SELECT tidegate.publish('act', '{\"name\": \"early\"}', available_at => '2000-01-01',
@@ -1074,15 +941,13 @@ async fn b11_neither_an_early_time_nor_a_near_deadline_lets_an_event_go_first() 
 
 #[tokio::test]
 async fn b26_the_limit_holds_under_stale_statistics() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
-    client
-        .batch_execute(
-            "ANALYZE tidegate.event_queue; SET enable_hashjoin = off; SET enable_mergejoin = off",
-        )
-        .await
-        .unwrap();
+    execute(
+        &client,
+        "ANALYZE tidegate.event_queue; SET enable_hashjoin = off; SET enable_mergejoin = off",
+    )
+    .await;
     publish_acts(&client, 40).await;
     assert_eq!(lease(&client, 2).await.len(), 2);
     assert_eq!(
@@ -1097,8 +962,7 @@ async fn b26_the_limit_holds_under_stale_statistics() {
 
 #[tokio::test]
 async fn a_lease_of_any_number_of_events_writes_one_row_and_none_of_theirs() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let events: Vec<NewEvent> = (0..200)
         .map(|n| act("x").group(format!("g{}", n % 7)))
         .collect();
@@ -1117,8 +981,7 @@ async fn a_lease_of_any_number_of_events_writes_one_row_and_none_of_theirs() {
 
 #[tokio::test]
 async fn the_database_itself_refuses_to_lease_an_event_twice() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 3).await;
     lease(&client, 3).await;
     let twice = "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, clear_to, as_of)
@@ -1129,8 +992,7 @@ async fn the_database_itself_refuses_to_lease_an_event_twice() {
 
 #[tokio::test]
 async fn under_a_snapshot_that_stays_nothing_is_leased() {
-    let db = probe_database().await;
-    let mut client = db.client().await;
+    let (_db, mut client) = probe().await;
     publish_acts(&client, 1).await;
     let transaction = client
         .build_transaction()
@@ -1151,8 +1013,7 @@ async fn under_a_snapshot_that_stays_nothing_is_leased() {
 
 #[tokio::test]
 async fn a_kind_that_is_registered_but_unknown_here_is_left_alone_and_a_paused_one_too() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     queue::register_kinds(&client, &["from_a_newer_program"])
         .await
         .unwrap();
@@ -1160,20 +1021,16 @@ async fn a_kind_that_is_registered_but_unknown_here_is_left_alone_and_a_paused_o
         .await
         .unwrap();
     queue::publish(&client, &act("x")).await.unwrap();
-    client
-        .execute(
-            "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'",
-            &[],
-        )
-        .await
-        .unwrap();
-    client
-        .execute(
-            "INSERT INTO tidegate.event_queue (kind, kind_known) VALUES ('registered by nobody', true)",
-            &[],
-        )
-        .await
-        .unwrap();
+    execute(
+        &client,
+        "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'",
+    )
+    .await;
+    execute(
+        &client,
+        "INSERT INTO tidegate.event_queue (kind, kind_known) VALUES ('registered by nobody', true)",
+    )
+    .await;
     let leased = lease(&client, 10).await;
     assert_eq!(
         leased
@@ -1190,16 +1047,14 @@ async fn a_kind_that_is_registered_but_unknown_here_is_left_alone_and_a_paused_o
 
 #[tokio::test]
 async fn the_admin_statement_on_the_view_requeues_and_ends_the_old_lease() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
     let old = lease(&client, 1).await[0].lease;
-    client
-        .batch_execute(&format!(
-            "SET search_path = tidegate; update events set status='PENDING' where id = {id}"
-        ))
-        .await
-        .unwrap();
+    execute(
+        &client,
+        &format!("SET search_path = tidegate; update events set status='PENDING' where id = {id}"),
+    )
+    .await;
     assert!(matches!(
         support::finalize_one(&client, old, Vec::new()).await,
         Err(Error::LeaseLost(_))
@@ -1221,15 +1076,8 @@ async fn the_admin_statement_on_the_view_requeues_and_ends_the_old_lease() {
 
 #[tokio::test]
 async fn the_audit_trail_takes_rows_and_gives_none_back() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    client
-        .execute(
-            "INSERT INTO tidegate.audit (action, filter, reason) VALUES ('unblock', '{\"group_key\": \"g\"}', 'test')",
-            &[],
-        )
-        .await
-        .unwrap();
+    let (_db, client) = probe().await;
+    execute(&client, "INSERT INTO tidegate.audit (action, filter, reason) VALUES ('unblock', '{\"group_key\": \"g\"}', 'test')").await;
     for change in [
         "UPDATE tidegate.audit SET reason = ''",
         "UPDATE tidegate.audit SET filter = '{}'",
@@ -1253,8 +1101,7 @@ async fn the_audit_trail_takes_rows_and_gives_none_back() {
 
 #[tokio::test]
 async fn progress_is_merged_and_only_under_the_lease() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
     let lease = lease(&client, 1).await[0].lease;
     for step in ["one", "two"] {

@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::probe::{live, number, options};
-use crate::support::{TestDb, database_for};
+use crate::support::{TestDb, opened_for};
 
 tidegate::events! {
     enum Paper {
@@ -95,8 +95,7 @@ async fn read(page: Page, ctx: &Context) -> Result<Option<i32>, HandlerError> {
 
 /// A database with the recipe's table and a document of this many pages, some of them broken.
 async fn received(pages: i32, broken: &[i32]) -> (TestDb, Client) {
-    let db = database_for::<Paper>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Paper>().await;
     let tables = format!("{TABLE}; CREATE TABLE broken (number integer)");
     client.batch_execute(&tables).await.unwrap();
     let sql = "INSERT INTO broken SELECT unnest($1::integer[])";
@@ -148,7 +147,7 @@ async fn the_last_of_several_events_publishes_the_one_that_comes_after_them_exac
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_failed_for_good_is_not_counted_until_it_is_replayed_or_counted_by_hand() {
+async fn a_failed_event_is_not_counted_until_it_is_replayed_or_counted_manually() {
     let (db, client) = received(20, &[4, 8]).await;
     drained(&db, &client).await;
     assert_eq!((counted(&client).await, finals(&client).await), ((2, 2), 0));

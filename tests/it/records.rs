@@ -61,8 +61,7 @@ async fn counted(client: &Client) -> [i64; 5] {
 
 #[tokio::test]
 async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     client.batch_execute(ROWS).await.unwrap();
     let database = db.database();
     let unset = cleaned(&database, false, |_| None).await.unwrap();
@@ -103,8 +102,7 @@ async fn a_retention_that_is_none_is_refused_by_its_name() {
 
 #[tokio::test]
 async fn a_patient_is_forgotten_from_the_command_line_and_others_are_not() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     client.batch_execute(ROWS).await.unwrap();
     let patient = Uuid::from_u128(1);
     let publish = format!(

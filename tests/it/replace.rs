@@ -6,10 +6,10 @@ use tidegate::{Done, HandlerError, NewEvent, Published, queue};
 use tokio_postgres::Client;
 
 use crate::probe::{
-    ProbeApp, act, disorder, drain, expire_leases, lease_request, live, number, options,
-    probe_database, sweep,
+    ProbeApp, act, disorder, drain, expire_leases, lease_request, live, number, options, probe,
+    probe_sessions, sweep,
 };
-use crate::support::{TestDb, wait_until};
+use crate::support::{TestDb, contains, wait_until};
 
 fn keyed(name: &str) -> NewEvent {
     act(name).dedup("order-7")
@@ -37,8 +37,7 @@ const HOUR: Duration = Duration::from_hours(1);
 
 #[tokio::test]
 async fn the_last_one_runs_once_at_its_own_time_and_in_the_firsts_place() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let group = |event: NewEvent| event.group("g");
     let id = first(&client, group(keyed("old").correlation("a")).delay(HOUR)).await;
     let behind = first(&client, group(act("behind"))).await;
@@ -64,8 +63,7 @@ async fn the_last_one_runs_once_at_its_own_time_and_in_the_firsts_place() {
 
 #[tokio::test]
 async fn by_default_and_for_keep_the_first_one_is_kept() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = first(&client, keyed("old")).await;
     for how in ["", ", on_duplicate => 'keep'"] {
         let sql = format!(
@@ -81,9 +79,8 @@ async fn by_default_and_for_keep_the_first_one_is_kept() {
 }
 
 #[tokio::test]
-async fn what_a_worker_has_in_hand_is_kept_and_its_end_does_not_wait_for_the_publisher() {
-    let db = probe_database().await;
-    let (mut producer, client) = (db.client().await, db.client().await);
+async fn a_leased_event_is_kept_and_its_end_does_not_wait_for_the_publisher() {
+    let (_db, [mut producer, client]) = probe_sessions().await;
     let id = first(&client, keyed("old")).await;
     let request = lease_request();
     queue::lease(&client, &request).await.unwrap();
@@ -100,8 +97,7 @@ async fn what_a_worker_has_in_hand_is_kept_and_its_end_does_not_wait_for_the_pub
 
 #[tokio::test]
 async fn one_that_is_leased_while_a_replacement_waits_for_it_is_kept_and_free_of_locks() {
-    let db = probe_database().await;
-    let (mut worker, mut producer) = (db.client().await, db.client().await);
+    let (db, [mut worker, mut producer]) = probe_sessions().await;
     let witness = db.client().await;
     first(&witness, keyed("old")).await;
     let leasing = worker.transaction().await.unwrap();
@@ -130,8 +126,7 @@ async fn one_that_is_leased_while_a_replacement_waits_for_it_is_kept_and_free_of
 
 #[tokio::test]
 async fn what_a_handler_has_seen_is_kept_and_no_attempt_is_lost() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = first(&client, keyed("old")).await;
     let app = ProbeApp::new(|_, _| {
         Box::pin(async { Err(HandlerError::retry("down", "away").after(HOUR)) })
@@ -164,8 +159,7 @@ async fn what_a_handler_has_seen_is_kept_and_no_attempt_is_lost() {
 
 #[tokio::test]
 async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     first(&client, keyed("old").group("g")).await;
     let refused = async |event: NewEvent| {
         let answer = queue::publish(&client, &event).await;
@@ -180,10 +174,7 @@ async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
     assert!(moved.contains("got h"), "{moved}");
     let late = keyed("new").group("g").delay(HOUR * 24 * 31).replace();
     let late = refused(late).await;
-    assert!(
-        late.contains("available_at: must be within 30 days"),
-        "{late}"
-    );
+    contains(&late, "available_at: must be within 30 days");
     let keyless = refused(act("new").replace()).await;
     assert!(keyless.contains("dedup_key: must be given"), "{keyless}");
     let batch = queue::publish_batch(&client, &[keyed("new").group("g").replace()]).await;
@@ -192,9 +183,9 @@ async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
     let sql = "SELECT tidegate.publish('act', '{}', dedup_key => 'k', on_duplicate => 'drop')";
     let unknown = client.query_one(sql, &[]).await.unwrap_err();
     let unknown = unknown.as_db_error().unwrap().message().to_owned();
-    assert!(
-        unknown.contains("on_duplicate: must be keep or replace, got 'drop'"),
-        "{unknown}"
+    contains(
+        &unknown,
+        "on_duplicate: must be keep or replace, got 'drop'",
     );
     assert_eq!(
         (live(&client).await, handled(&db).await),
@@ -204,8 +195,7 @@ async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
 
 #[tokio::test]
 async fn an_event_that_ends_while_a_replacement_waits_for_it_makes_room_for_a_new_one() {
-    let db = probe_database().await;
-    let (mut operator, producer) = (db.client().await, db.client().await);
+    let (db, [mut operator, producer]) = probe_sessions().await;
     let witness = db.client().await;
     let id = first(&witness, keyed("old")).await;
     let cancelling = operator.transaction().await.unwrap();

@@ -15,11 +15,12 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 
+use crate::cli::Cli;
 use crate::function::Function;
 use crate::golden::{self, golden};
 use crate::probe::number;
 use crate::seal;
-use crate::support::{self, TestDb, command};
+use crate::support::{self, TestDb, execute, rows, words};
 
 /// Who may: each letter a role.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -335,10 +336,11 @@ async fn a_publishers_plain_insert_or_copy_is_refused_for_the_same_reason_as_its
     let retired = "INSERT INTO tidegate.event_kind (kind) VALUES ('retired'), ('kept')";
     owner.batch_execute(retired).await.unwrap();
     let insert = |kind: &str| format!("INSERT INTO tidegate.event_queue (kind) VALUES ('{kind}')");
-    publisher
-        .batch_execute(&format!("BEGIN; {}; ROLLBACK", insert("retired")))
-        .await
-        .unwrap();
+    execute(
+        publisher,
+        &format!("BEGIN; {}; ROLLBACK", insert("retired")),
+    )
+    .await;
     world.logins[&Operate]
         .batch_execute("SELECT tidegate.retire('retired', 'nobody handles it')")
         .await
@@ -500,81 +502,36 @@ async fn objects_that_shadow_the_real_ones_do_not_deceive_an_operators_verb() {
 }
 
 /// Verbs of the command line that a drain's life needs, with who may.
-const VERBS: &[(&[&str], &[Role])] = &[
-    (
-        &[
-            "publish",
-            "grant_letter_viewed",
-            "--payload",
-            r#"{"grant_number": "G-1"}"#,
-            "--group",
-            "g",
-        ],
-        &[Publish, Intake, Drain],
-    ),
-    (
-        &[
-            "receive-issuing",
-            "--message",
-            r#"{"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1"}"#,
-        ],
-        &[Intake, Drain],
-    ),
-    (
-        &["submit", "viewed", r#"{"grant_number": "G-1"}"#],
-        &[Intake, Drain],
-    ),
-    (
-        &[
-            "submit",
-            "cancellation",
-            r#"{"source": "s", "external_id": "1", "measure": {"case_number": "c", "measure_id": "m"}}"#,
-        ],
-        &[Intake, Drain],
-    ),
-    (&["drain", "--max-events", "1"], &[Drain]),
-    (&["status"], &[Operate, Read]),
-    (&["list"], &[Drain, Operate, Read]),
-    (&["leases"], &[Drain, Operate, Read]),
-    (&["replay", "--id", "1", "--reason", "r"], &[Operate]),
-    (&["pause", "case_opened"], &[Operate]),
-    (&["resume", "case_opened"], &[Operate]),
-    (&["cleanup"], &[Operate]),
-    (&["cleanup", "--dry-run"], &[Operate]),
-    (
-        &[
-            "retention",
-            "case_opened",
-            "--failed",
-            "1d",
-            "--reason",
-            "r",
-        ],
-        &[Operate],
-    ),
-    (&["migrate"], &[]),
-];
+const VERBS: &str = r#"
+    publish grant_letter_viewed --payload '{"grant_number": "G-1"}' --group g => Publish Intake Drain
+    receive-issuing --message '{"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1"}' => Intake Drain
+    submit viewed '{"grant_number": "G-1"}' => Intake Drain
+    submit cancellation '{"source": "s", "external_id": "1", "measure": {"case_number": "c", "measure_id": "m"}}' => Intake Drain
+    drain --max-events 1 => Drain
+    status => Operate Read
+    list => Drain Operate Read
+    leases => Drain Operate Read
+    replay --id 1 --reason r => Operate
+    pause case_opened => Operate
+    resume case_opened => Operate
+    cleanup => Operate
+    cleanup --dry-run => Operate
+    retention case_opened --failed 1d --reason r => Operate
+    migrate => none of them
+"#;
 
 #[tokio::test]
 async fn each_verb_works_for_its_roles_and_tells_others_that_they_may_not() {
     let world = World::new().await;
     let view = "SELECT tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"G-0\"}') FROM generate_series(1, 9)";
     world.owner.batch_execute(view).await.unwrap();
-    for (arguments, may) in VERBS {
+    for (line, may) in rows(VERBS) {
         for role in ROLES {
-            let ran = command("tidegate")
-                .args(*arguments)
-                .arg("--json")
-                .env("DATABASE_URL", as_user(&world.db.url, &world.login(role)))
-                .output()
-                .await
-                .unwrap();
-            let says = String::from_utf8_lossy(&ran.stderr);
-            if may.contains(&role) {
-                assert!(ran.status.success(), "{role:?} {arguments:?}: {says}");
+            let cli = Cli::at(&as_user(&world.db.url, &world.login(role)));
+            if may.contains(&format!("{role:?}")) {
+                cli.json(&words(line)).await;
             } else {
-                assert_eq!(ran.status.code(), Some(1), "{role:?} {arguments:?}: {says}");
-                assert!(says.contains("(42501)"), "{role:?} {arguments:?}: {says}");
+                cli.run(&words(line)).await.failed(1, &["(42501)"]);
             }
         }
     }
@@ -637,7 +594,7 @@ async fn a_migration_gives_the_roles_what_is_new_once_they_are_in_use() {
 }
 
 #[tokio::test]
-async fn a_database_whose_roles_nobody_asked_for_gets_none() {
+async fn a_database_gets_no_roles_that_nobody_requested() {
     let db = support::empty_database().await;
     let report = migrated(&db.url, |as_it_is| as_it_is).await;
     assert!(!report.roles);

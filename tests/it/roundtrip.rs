@@ -9,7 +9,7 @@ use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, queue};
 use tokio_postgres::{Client, Error, Row};
 
 use crate::probe::{live, number, options};
-use crate::support::{TestDb, database_for};
+use crate::support::{TestDb, opened_for};
 
 tidegate::events! {
     pub enum Raw {
@@ -143,8 +143,7 @@ fn short(text: &str) -> String {
 
 #[tokio::test]
 async fn b3_payloads_of_every_size_and_make_come_out_of_the_log_and_a_replay_as_they_went_in() {
-    let db = database_for::<Raw>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Raw>().await;
     let mut expected = BTreeMap::new();
     for text in taken() {
         for way in WAYS {
@@ -180,8 +179,7 @@ async fn b3_payloads_of_every_size_and_make_come_out_of_the_log_and_a_replay_as_
 
 #[tokio::test]
 async fn b25_what_is_longer_than_the_limit_is_refused_by_every_way_in() {
-    let db = database_for::<Raw>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Raw>().await;
     let too_long = "payload: must have at most 1048576 bytes, got";
     for text in [text_of(LIMIT + 1), wide_text_of(LIMIT + 2)] {
         for way in WAYS {

@@ -15,9 +15,7 @@ use tidegate::{
 use tokio_postgres::NoTls;
 
 use crate::clock::Clock;
-use crate::probe::{
-    Probe, ProbeApp, act, live, logged, number, options, probe_database, publish_acts,
-};
+use crate::probe::{Probe, ProbeApp, act, live, logged, number, options, probe, publish_acts};
 use crate::process::Worker;
 use crate::support::{self, Answer, Deadline, RuntimeApi, TestDb, wait_until};
 
@@ -97,8 +95,7 @@ fn report(answer: Answer) -> DrainReport {
 
 #[tokio::test]
 async fn a_handler_that_goes_on_behind_its_answer_does_not_live_to_see_the_next_invocation() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let blocking = act("blocking").max_attempts(1);
     let blocking = queue::publish(&client, &blocking).await.unwrap().id;
     let function = Function::on(&db).await;
@@ -157,8 +154,7 @@ async fn i5_what_waited_while_its_machine_was_suspended_is_not_begun_under_the_o
     let Some(clock) = Clock::get() else {
         return;
     };
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let stage = "CREATE TABLE stage (at text NOT NULL); INSERT INTO stage VALUES ('new')";
     client.batch_execute(stage).await.unwrap();
     let events = 50;

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tidegate::admin::{Audit, RequeueRequest, Verb};
 use tidegate::lease::Lease;
-use tidegate::queue::{self, Completion, LeaseRequest, Retried, Walk};
+use tidegate::queue::{self, Completion, LeaseRequest, Walk};
 use tidegate::{Event, NewEvent};
 use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use crate::probe::{
-    Probe, act, disorder, expire_leases, lease_request, live, number, probe_database,
+    Probe, act, completion_of, disorder, expire_leases, lease_request, live, number, probe,
+    retry_of,
 };
-use crate::support::{TestDb, wait_until};
+use crate::support::{TestDb, execute, wait_for_a_lock, wait_until};
 
 const ONE: Uuid = Uuid::from_u128(1);
 const OTHER: Uuid = Uuid::from_u128(2);
@@ -31,8 +32,7 @@ struct Scene {
 
 impl Scene {
     async fn new(without: Option<Guard>) -> Self {
-        let db = probe_database().await;
-        let client = db.client().await;
+        let (db, client) = probe().await;
         // So that a walk may have begun before the first event: an id that no event has.
         number(&client, "SELECT nextval('tidegate.event_queue_id_seq')").await;
         if let Some((function, guard, without)) = without {
@@ -385,14 +385,6 @@ async fn leases(client: &Client) -> i64 {
     number(client, "SELECT count(*) FROM tidegate.lease").await
 }
 
-async fn wait_for_a_lock(client: &Client) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    wait_until("somebody waits for a lock", async || {
-        number(client, waiting).await == 1
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_behind_it() {
     order_hangs_on(UNDER_WAY, async |scene| {
@@ -422,16 +414,13 @@ async fn i6_a_completion_behind_a_sweep_ends_nothing_of_a_broken_lease() {
         let (mut sweeper, worker) = (scene.db.client().await, scene.db.client().await);
         let breaking = sweeper.transaction().await.unwrap();
         assert_eq!(queue::sweep(&breaking, OTHER, &[]).await.unwrap().broken, 1);
-        let completion = Completion {
-            token: taken.token,
-            done: vec![id],
-            ..Completion::default()
-        };
+        let completion = completion_of(of(&taken, id));
         // Longer than a completion waits of itself.
-        worker
-            .batch_execute("ALTER FUNCTION tidegate.complete SET lock_timeout = 0")
-            .await
-            .unwrap();
+        execute(
+            &worker,
+            "ALTER FUNCTION tidegate.complete SET lock_timeout = 0",
+        )
+        .await;
         let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
         wait_for_a_lock(&scene.client).await;
         breaking.commit().await.unwrap();
@@ -453,15 +442,12 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
             audit: Audit::of("its worker hangs"),
         };
         wanted.on(&requeue).await.unwrap();
-        let completion = Completion {
-            token: taken.token,
-            done: vec![id],
-            ..Completion::default()
-        };
-        worker
-            .batch_execute("ALTER FUNCTION tidegate.complete SET lock_timeout = 0")
-            .await
-            .unwrap();
+        let completion = completion_of(of(&taken, id));
+        execute(
+            &worker,
+            "ALTER FUNCTION tidegate.complete SET lock_timeout = 0",
+        )
+        .await;
         let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
         wait_for_a_lock(&scene.client).await;
         requeue.commit().await.unwrap();
@@ -554,10 +540,8 @@ async fn i6_a_worker_lives_as_long_as_it_renews_one_of_its_leases() {
         let over = scene.lease(one).await;
         // It has ended, and is not renewed any more.
         let completion = Completion {
-            token: over.token,
-            done: vec![first],
             over: true,
-            ..Completion::default()
+            ..completion_of(of(&over, first))
         };
         queue::complete(&scene.client, &[completion]).await.unwrap();
         let at_work = scene.lease(request(ONE, &[], over.walk)).await;
@@ -687,10 +671,8 @@ async fn i4_a_lease_that_is_said_to_be_over_and_is_not_stays() {
         scene.publish([""]).await;
         scene.leased_behind(&taken).await;
         let completion = Completion {
-            token: taken.token,
-            done: vec![done],
             over: true,
-            ..Completion::default()
+            ..completion_of(of(&taken, done))
         };
         let completed = queue::complete(&scene.client, &[completion]).await;
         assert_eq!(completed.unwrap()[0].ended, 1);
@@ -717,8 +699,7 @@ async fn i5_what_goes_back_from_a_lease_that_was_lost_leaves_a_newer_one_of_the_
 }
 
 #[tokio::test]
-async fn i3_who_takes_an_event_away_charges_what_may_have_been_started_behind_it_and_gives_it_one_more()
- {
+async fn i3_a_requeue_charges_what_may_have_been_started_behind_it_and_gives_it_one_more() {
     hangs_on(STARTED_BEHIND, async |scene| {
         let [first, second] = scene.publish(["g", "g"]).await;
         scene.leased(ONE).await;
@@ -832,14 +813,7 @@ async fn what_lapsed_and_then_ended_an_attempt_is_leased_with_others_again() {
         let lapse = "UPDATE tidegate.event_queue SET lapses = 1";
         scene.client.execute(lapse, &[]).await.unwrap();
         let taken = scene.leased(ONE).await;
-        let failed = Retried {
-            lease: of(&taken, id),
-            charged: true,
-            delay: Duration::ZERO,
-            errors: Vec::new(),
-            progress: None,
-            deferred: Vec::new(),
-        };
+        let failed = retry_of(of(&taken, id));
         let back = queue::retry(&scene.client, ONE, &[failed], &[]).await;
         assert_eq!(back.unwrap().left, [id]);
         scene.publish([""]).await;
@@ -981,15 +955,11 @@ async fn who_unblocks_a_group_sees_what_is_being_published_to_it() {
 }
 
 #[tokio::test]
-async fn who_forgets_an_event_is_told_of_the_replay_that_is_made_of_it_meanwhile() {
+async fn a_forget_reports_the_replay_that_is_made_meanwhile() {
     hangs_on(NO_REPLAY_BESIDE, async |scene| {
         let [id] = scene.publish([""]).await;
         let taken = scene.leased(ONE).await;
-        let completion = Completion {
-            token: taken.token,
-            done: vec![id],
-            ..Completion::default()
-        };
+        let completion = completion_of(of(&taken, id));
         queue::complete(&scene.client, &[completion]).await.unwrap();
         let (mut one, other) = (scene.db.client().await, scene.db.client().await);
         let replaying = one.transaction().await.unwrap();

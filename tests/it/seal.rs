@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use crate::cli::{Cli, Ran};
 use crate::probe::number;
 use crate::services::Services;
-use crate::support::{self, TestDb};
+use crate::support::{self, TestDb, contains, execute};
 
 const CANARY: &str = "canary-in-a-payload";
 pub const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -58,8 +58,7 @@ async fn told(client: &Client) -> i64 {
 
 #[tokio::test]
 async fn a_sealed_payload_is_handled_by_who_has_its_key_and_stands_in_no_row() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     let cli = with_keys(&db, &file);
     publish(&cli).await;
@@ -78,8 +77,7 @@ async fn a_sealed_payload_is_handled_by_who_has_its_key_and_stands_in_no_row() {
 
 #[tokio::test]
 async fn without_the_key_an_event_waits_at_no_cost_and_its_neighbours_go_on() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     publish(&with_keys(&db, &file)).await;
     for _ in 0..20 {
@@ -110,10 +108,11 @@ async fn without_the_key_an_event_waits_at_no_cost_and_its_neighbours_go_on() {
     let later = "SELECT count(*) FROM tidegate.event_queue WHERE available_at BETWEEN clock_timestamp() + interval '20 minutes'
                     AND clock_timestamp() + interval '1 hour'";
     assert_eq!(number(&client, later).await, 500);
-    client
-        .batch_execute("UPDATE tidegate.event_queue SET available_at = clock_timestamp()")
-        .await
-        .unwrap();
+    execute(
+        &client,
+        "UPDATE tidegate.event_queue SET available_at = clock_timestamp()",
+    )
+    .await;
     done(&with_keys(&db, &file), &["drain"]).await;
     let left = "SELECT count(*) FROM tidegate.event_queue";
     assert_eq!(number(&client, left).await, 0);
@@ -121,8 +120,7 @@ async fn without_the_key_an_event_waits_at_no_cost_and_its_neighbours_go_on() {
 
 #[tokio::test]
 async fn a_seal_that_does_not_hold_fails_its_event_alone() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     let cli = with_keys(&db, &file);
     publish(&cli).await;
@@ -138,8 +136,7 @@ async fn a_seal_that_does_not_hold_fails_its_event_alone() {
 
 #[tokio::test]
 async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_log_it() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     let cli = with_keys(&db, &file);
     publish(&Cli::on(&db)).await;
@@ -157,10 +154,7 @@ async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_
     ] {
         let refused = client.batch_execute(&publish).await.unwrap_err();
         let refused = refused.as_db_error().unwrap();
-        assert!(
-            refused.message().contains("payload: must be sealed"),
-            "{refused}"
-        );
+        contains(refused.message(), "payload: must be sealed");
         assert!(!format!("{refused:?}").contains(CANARY), "{refused:?}");
     }
     let plain = Cli::on(&db)
@@ -179,18 +173,18 @@ async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_
         "{}",
         plain.stdout
     );
-    client
-        .batch_execute("SELECT tidegate.publish('grant_letter_viewed', NULL)")
-        .await
-        .unwrap();
+    execute(
+        &client,
+        "SELECT tidegate.publish('grant_letter_viewed', NULL)",
+    )
+    .await;
     publish(&cli).await;
     assert_eq!(told(&client).await, 1, "what was there before");
 }
 
 #[tokio::test]
 async fn what_only_begins_like_a_seal_is_plaintext() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     let sealed = with_keys(&db, &file).with("TIDEGATE_PAYLOADS", "sealed");
     done(&sealed, &["migrate"]).await;
@@ -231,10 +225,7 @@ async fn what_a_queue_takes_is_a_setting_that_the_doctor_finds_right() {
     let db = support::database().await;
     let wrong = Cli::on(&db).with("TIDEGATE_PAYLOADS", "some");
     let told = wrong.run(&["--json", "migrate"]).await.document()["error"].to_string();
-    assert!(
-        told.contains("TIDEGATE_PAYLOADS: must be any or sealed"),
-        "{told}"
-    );
+    contains(&told, "TIDEGATE_PAYLOADS: must be any or sealed");
     for takes in ["sealed", "any"] {
         let cli = Cli::on(&db).with("TIDEGATE_PAYLOADS", takes);
         done(&cli, &["migrate"]).await;
@@ -258,8 +249,7 @@ async fn found(client: &Client, key: &str) -> usize {
 
 #[tokio::test]
 async fn a_new_key_seals_and_old_ones_open_until_no_row_names_them() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     // Nobody can read this one, and it is in nobody's way.
     let unreadable = r#"INSERT INTO tidegate.event_queue (kind, payload, available_at) VALUES
         ('grant_letter_viewed', '{"tidegate_sealed":{"v":1,"key":"\ud800","wrapped":"","data":""}}', '2099-01-01')"#;
@@ -319,8 +309,7 @@ async fn a_new_key_seals_and_old_ones_open_until_no_row_names_them() {
 
 #[tokio::test]
 async fn what_handlers_publish_is_sealed_as_well() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let file = keys(&[("2031", OLD)]);
     let services = Services::start().await;
     let mut cli = with_keys(&db, &file);

@@ -12,13 +12,14 @@ use tidegate::migrate::Migrate;
 use tokio::sync::OnceCell;
 use tokio_postgres::Client;
 
+use crate::cli::Cli;
 use crate::function::{AMPLE, Function};
 use crate::probe::number;
 use crate::services::Services;
 use crate::skip::skipped;
 use crate::support::{
     self, Authority, Certified, Cluster, Deadline, Pooler, Proxy, RuntimeApi, Secrets, Version,
-    aws_variables, publish_views,
+    aws_variables, contains, has, publish_views,
 };
 
 /// A Postgres that wants passwords, through TLS.
@@ -102,15 +103,13 @@ async fn function(secrets: &Secrets, further: &[(&str, &str)]) -> Function {
 }
 
 /// What `tidegate` prints, both streams, and its exit code.
-async fn tidegate(variables: &[(&str, String)], arguments: &[&str]) -> (Option<i32>, String) {
-    let ran = support::command("tidegate")
-        .args(arguments)
-        .envs(variables.iter().map(|(name, value)| (name, value)))
-        .output()
-        .await
-        .unwrap();
-    let text = [ran.stdout, ran.stderr].concat();
-    (ran.status.code(), String::from_utf8(text).unwrap())
+async fn tidegate(
+    variables: &[(&'static str, String)],
+    arguments: &[&str],
+) -> (Option<i32>, String) {
+    let cli = Cli::without_database().with_all(variables.iter().cloned());
+    let ran = cli.run(arguments).await;
+    (ran.code, ran.stdout + &ran.stderr)
 }
 
 async fn invoke(function: &Function, action: &str) -> Result<Value, String> {
@@ -160,10 +159,7 @@ async fn f7_the_environment_gives_what_rds_own_secret_lacks() {
     let secrets = Secrets::start(Version::Text(text)).await;
     let mut variables = secrets.variables();
     let (_, text) = tidegate(&variables, &["status"]).await;
-    assert!(
-        text.contains("night/database: host: is missing; DATABASE_HOST"),
-        "{text}"
-    );
+    contains(&text, "night/database: host: is missing; DATABASE_HOST");
     variables.extend([
         ("DATABASE_HOST", "localhost".to_owned()),
         ("DATABASE_PORT", user.proxy.port().to_string()),
@@ -178,10 +174,7 @@ async fn f7_the_environment_gives_what_rds_own_secret_lacks() {
     .concat();
     let (code, text) = tidegate(&clash, &["status"]).await;
     assert_eq!(code, Some(2), "{text}");
-    assert!(
-        text.contains("DATABASE_URL and DATABASE_SECRET_ID"),
-        "{text}"
-    );
+    contains(&text, "DATABASE_URL and DATABASE_SECRET_ID");
 }
 
 #[tokio::test]
@@ -200,10 +193,7 @@ async fn a_rotated_password_is_read_again_and_one_that_holds_is_not() {
     secrets.set("AWSCURRENT", user.secret("canary-2"));
     publish_views(&user.admin, 2).await;
     let report = invoke(&function, "drain").await.unwrap();
-    assert_eq!(
-        (&report["completed"], &report["retried"]),
-        (&json!(2), &json!(0))
-    );
+    has(&report, &json!({"completed": 2, "retried": 0}));
     assert_eq!(secrets.asked(), ["AWSCURRENT"; 2]);
     invoke(&function, "stats").await.unwrap();
     assert_eq!(secrets.asked().len(), 2, "the new one is kept");
@@ -481,14 +471,8 @@ async fn with_iam_the_password_is_a_token_and_a_refused_one_is_made_anew_once() 
     for token in tokens {
         let begins = format!("localhost:{port}/?Action=connect&DBUser=night&");
         assert!(token.starts_with(&begins), "{token}");
-        assert!(
-            token.contains("%2Feu-central-1%2Frds-db%2Faws4_request&"),
-            "{token}"
-        );
-        assert!(
-            token.contains("X-Amz-Security-Token=a%2Bb%2Fc%3D"),
-            "{token}"
-        );
+        contains(&token, "%2Feu-central-1%2Frds-db%2Faws4_request&");
+        contains(&token, "X-Amz-Security-Token=a%2Bb%2Fc%3D");
         let (_, signature) = token.split_once("X-Amz-Signature=").unwrap();
         assert!(!text.contains(&signature[..64]), "{text}");
     }
@@ -497,8 +481,7 @@ async fn with_iam_the_password_is_a_token_and_a_refused_one_is_made_anew_once() 
 
 #[tokio::test]
 async fn a_service_is_shown_the_token_of_its_secret_and_the_log_is_not() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     let services = Services::start().await;
     let secrets = Secrets::start(Version::Text(json!({"token": "canary-one"}).to_string())).await;
     services.want("archive", "canary-one");

@@ -16,8 +16,8 @@ use tidegate::{
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{live, logged, number};
-use crate::support::{TestDb, database_for};
+use crate::probe::{live, logged, number, publish};
+use crate::support::{TestDb, contains, database_for, has, opened_for};
 
 tidegate::events! {
     #[derive(Debug)]
@@ -116,15 +116,6 @@ fn note() -> NewEvent {
     .unwrap()
 }
 
-async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
-    let mut ids = Vec::new();
-    for batch in events.chunks(1000) {
-        let published = queue::publish_batch(client, batch).await.unwrap();
-        ids.extend(published.iter().map(|published| published.id));
-    }
-    ids
-}
-
 /// A run at default settings, with all the time that a busy machine may need.
 async fn drain(db: &TestDb, post: &Arc<Post>) -> DrainReport {
     let options = DrainOptions {
@@ -161,8 +152,7 @@ async fn attempts(client: &Client) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Post::down();
     let mut events: Vec<NewEvent> = (0..3000).map(|n| letter(&n.to_string())).collect();
     events.extend((0..200).map(|n| letter(&n.to_string()).group(format!("group {}", n % 20))));
@@ -208,12 +198,11 @@ fn in_order(ids: &[i64], post: &Post) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_a_healthy_service_never_answers_spends_its_attempts_alone() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Arc::new(Post::default());
     let poison = publish(&client, vec![letter("poison")]).await[0];
     for _ in 0..12 {
-        publish(&client, (0..50).map(|n| letter(&n.to_string())).collect()).await;
+        publish(&client, (0..50).map(|n| letter(&n.to_string()))).await;
         drain(&db, &post).await;
         time_passes(&client).await;
     }
@@ -228,10 +217,9 @@ async fn an_event_that_a_healthy_service_never_answers_spends_its_attempts_alone
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_worker_tries_one_event_however_many_are_there() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Post::down();
-    publish(&client, (0..500).map(|n| letter(&n.to_string())).collect()).await;
+    publish(&client, (0..500).map(|n| letter(&n.to_string()))).await;
     drain(&db, &post).await;
     let calls = post.calls();
     time_passes(&client).await;
@@ -256,8 +244,7 @@ async fn one_worker_tries_one_event_however_many_are_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_tries_a_service_is_another_event_each_time_and_a_prober_that_dies_is_followed() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Post::down();
     let first = publish(&client, vec![letter("poison"), letter("a"), letter("b")]).await[0];
     for _ in 0..6 {
@@ -280,8 +267,7 @@ async fn what_tries_a_service_is_another_event_each_time_and_a_prober_that_dies_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_handlers_of_an_event_that_waits_run_once() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Post::down();
     let both = Mailing::Both(Letter {
         name: "x".to_owned(),
@@ -301,8 +287,7 @@ async fn the_other_handlers_of_an_event_that_waits_run_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_that_are_refused_open_the_circuit_at_once_and_a_service_says_when_to_come_back()
  {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (_db, client) = opened_for::<Mailing>().await;
     let report = |code: &'static str, seconds: Option<f64>| {
         let client = &client;
         async move {
@@ -332,15 +317,10 @@ async fn credentials_that_are_refused_open_the_circuit_at_once_and_a_service_say
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_flaps_is_left_alone_for_longer_and_kills_nothing() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Post::down();
     let total = 400;
-    publish(
-        &client,
-        (0..total).map(|n| letter(&n.to_string())).collect(),
-    )
-    .await;
+    publish(&client, (0..total).map(|n| letter(&n.to_string()))).await;
     let mut holds = Vec::new();
     for turn in 0..20 {
         post.set_down(turn % 2 == 0);
@@ -364,18 +344,14 @@ async fn a_service_that_flaps_is_left_alone_for_longer_and_kills_nothing() {
 
 #[tokio::test]
 async fn an_operator_pauses_a_service_and_resumes_it() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Arc::new(Post::default());
     let cli = Cli::on(&db).with("TIDEGATE_ACTOR", "ada");
     let why = ["--reason", "the carrier moves house"];
     let paused = [&["service", "carrier", "--pause"][..], &why].concat();
     let done = cli.json(&paused).await;
-    assert_eq!(
-        (&done["state"], &done["known"]),
-        (&json!("paused"), &json!(false))
-    );
-    publish(&client, (0..100).map(|n| letter(&n.to_string())).collect()).await;
+    has(&done, &json!({"state": "paused", "known": false}));
+    publish(&client, (0..100).map(|n| letter(&n.to_string()))).await;
     let report = drain(&db, &post).await;
     assert_eq!((report.completed, post.calls()), (0, 0), "{report:?}");
     let told = cli.run(&["services"]).await;
@@ -406,10 +382,7 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
     );
     let misspelled = [&["service", "carier", "--pause"][..], &why].concat();
     let told = cli.run(&misspelled).await;
-    assert!(
-        told.stdout.contains("spelled as handlers spell it"),
-        "{told:?}"
-    );
+    contains(&told.stdout, "spelled as handlers spell it");
     cli.run(&["service", "carrier", "--pause"])
         .await
         .failed(2, &["--reason"]);
@@ -417,13 +390,12 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_of_another_program_keeps_this_one_from_nothing() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+    let (db, client) = opened_for::<Mailing>().await;
     let theirs = "INSERT INTO tidegate.service (service, state, retry_at, kinds)
                   VALUES ('theirs', 'open', clock_timestamp() - interval '1 hour', '{case_opened}')";
     client.batch_execute(theirs).await.unwrap();
     let post = Arc::new(Post::default());
-    publish(&client, (0..3000).map(|n| letter(&n.to_string())).collect()).await;
+    publish(&client, (0..3000).map(|n| letter(&n.to_string()))).await;
     let report = drain(&db, &post).await;
     assert_eq!(report.completed, 3000, "{report:?}");
     let still = "SELECT count(*) FROM tidegate.service WHERE state = 'open'";
@@ -435,13 +407,13 @@ async fn whoever_holds_a_services_row_for_ever_holds_up_no_drain() {
     let db = database_for::<Mailing>().await;
     let (client, mut holder) = (db.client().await, db.client().await);
     let post = Post::down();
-    publish(&client, (0..20).map(|n| letter(&n.to_string())).collect()).await;
+    publish(&client, (0..20).map(|n| letter(&n.to_string()))).await;
     drain(&db, &post).await;
     time_passes(&client).await;
     let held = holder.transaction().await.unwrap();
     let lock = "SELECT FROM tidegate.service FOR UPDATE";
     held.batch_execute(lock).await.unwrap();
-    publish(&client, (0..2000).map(|_| note()).collect()).await;
+    publish(&client, (0..2000).map(|_| note())).await;
     let report = drain(&db, &post).await;
     assert_eq!((report.completed, report.failed), (2000, 0), "{report:?}");
     // A handler that fails meanwhile cannot tell, and loses no attempt by that.
@@ -455,9 +427,8 @@ async fn whoever_holds_a_services_row_for_ever_holds_up_no_drain() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn i1_a_failure_that_cannot_be_told_harms_only_its_own_event() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
+async fn i1_a_failure_that_cannot_be_stored_harms_only_its_own_event() {
+    let (db, client) = opened_for::<Mailing>().await;
     let post = Arc::new(Post::default());
     let mut events = vec![letter("odd")];
     events.extend((0..2000).map(|n| letter(&n.to_string())));
@@ -469,9 +440,8 @@ async fn i1_a_failure_that_cannot_be_told_harms_only_its_own_event() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_service_that_nobody_calls_any_more_is_done_in_one_drain() {
-    let db = database_for::<Mailing>().await;
-    let client = db.client().await;
-    let ids = publish(&client, (0..100).map(|n| letter(&n.to_string())).collect()).await;
+    let (db, client) = opened_for::<Mailing>().await;
+    let ids = publish(&client, (0..100).map(|n| letter(&n.to_string()))).await;
     let ghost = "INSERT INTO tidegate.service (service, state, retry_at, kinds)
                  VALUES ('ghost', 'open', clock_timestamp(), '{letter}')";
     client.batch_execute(ghost).await.unwrap();
@@ -547,7 +517,7 @@ async fn an_operator_says_how_long_a_kind_waits_and_what_is_paused_waits_on() {
     let db = database_for::<Mailing>().await;
     let client = db.client().await;
     let (cli, post) = (Cli::on(&db), Post::down());
-    publish(&client, (0..10).map(|n| letter(&n.to_string())).collect()).await;
+    publish(&client, (0..10).map(|n| letter(&n.to_string()))).await;
     drain(&db, &post).await;
     let limit = ["--give-up-after", "1h", "--reason", "by then it is late"];
     let policy = cli

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::probe::{ProbeApp, act, number, options, probe_database, publish_acts, slot_of};
+use crate::probe::{ProbeApp, act, number, options, probe, publish_acts, slot_of};
 use crate::support::{PATIENCE, ended, wait_until};
 
 const KINDS: &[&str] = &["act", "note", "pair"];
@@ -36,8 +36,7 @@ async fn due(client: &Client) -> Option<f64> {
 
 #[tokio::test]
 async fn what_is_left_is_what_a_drain_could_take() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     assert_eq!(left(&client).await, Left::default());
     for event in [
         act("planned").delay(Duration::from_hours(2)),
@@ -71,8 +70,7 @@ async fn what_is_left_is_what_a_drain_could_take() {
 
 #[tokio::test]
 async fn a_drain_tells_what_it_has_left_and_when_there_is_more_to_do() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 300).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move {
@@ -113,8 +111,7 @@ async fn hundred(db: &crate::support::TestDb, app: &Arc<ProbeApp>, most: u16) ->
 
 #[tokio::test]
 async fn however_often_one_is_invoked_so_many_drains_work_at_once() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 400).await;
     let running = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
     let counted = running.clone();
@@ -146,8 +143,7 @@ async fn however_often_one_is_invoked_so_many_drains_work_at_once() {
 
 #[tokio::test]
 async fn the_slot_of_a_drain_that_is_gone_is_free_when_its_leases_are() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let (gone, next) = (Uuid::new_v4(), Uuid::new_v4());
     let short = Duration::from_millis(300);
     let take = async |worker, chain, timeout| {
@@ -179,8 +175,7 @@ async fn the_slot_of_a_drain_that_is_gone_is_free_when_its_leases_are() {
 
 #[tokio::test]
 async fn a_drain_that_has_lost_its_slot_gives_back_what_it_has_not_started() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 500).await;
     let app = ProbeApp::new(|_, _| {
         Box::pin(async {
@@ -214,8 +209,7 @@ async fn a_drain_that_has_lost_its_slot_gives_back_what_it_has_not_started() {
 
 #[tokio::test]
 async fn a_start_that_arrives_twice_runs_once_and_a_chain_goes_on() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = Uuid::new_v4();
     let take = async |hop| {
         let (worker, chain) = (Uuid::new_v4(), Chain { id, hop });
@@ -316,8 +310,7 @@ async fn brief(
 
 #[tokio::test]
 async fn a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 2000).await;
     let (report, started) = brief(&db, slow(Duration::from_millis(50)), 3).await;
     assert_eq!(report.stop_reason, StopReason::BudgetSpent, "{report:?}");
@@ -343,8 +336,7 @@ async fn a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on() {
 
 #[tokio::test]
 async fn a_backlog_without_anything_ready_starts_nobody() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let planned: Vec<NewEvent> = (0..500)
         .map(|n| act(&n.to_string()).delay(Duration::from_hours(1)))
         .collect();
@@ -406,8 +398,7 @@ impl StartDrain for Here {
 
 #[tokio::test]
 async fn one_wake_up_empties_the_queue_with_as_many_drains_as_help() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_acts(&client, 3000).await;
     let options = DrainOptions {
         empty_within: Duration::from_secs(1),

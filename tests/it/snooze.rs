@@ -7,7 +7,7 @@ use tidegate::drain::StopReason;
 use tidegate::queue;
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 
-use crate::probe::{ProbeApp, act, drain, logged, number, pair, probe_database, publish_acts};
+use crate::probe::{ProbeApp, act, drain, logged, number, pair, probe, publish_acts};
 
 const DUE: &str = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
 
@@ -29,8 +29,7 @@ fn snoozing() -> Arc<ProbeApp> {
 
 #[tokio::test]
 async fn a_snooze_costs_no_attempt_and_is_no_error_and_its_neighbours_go_on() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let later: Vec<NewEvent> = (0..500).map(|_| act("later").max_attempts(1)).collect();
     queue::publish_batch(&client, &later).await.unwrap();
     let grouped = [act("later").group("g"), act("behind").group("g")];
@@ -68,8 +67,7 @@ async fn a_snooze_costs_no_attempt_and_is_no_error_and_its_neighbours_go_on() {
 
 #[tokio::test]
 async fn a_thousand_snoozes_are_enough_and_then_attempts_are_spent() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let event = act("later").max_attempts(2);
     let id = queue::publish(&client, &event).await.unwrap().id;
     let before = "UPDATE tidegate.event_queue SET progress = '{\"snoozed\": {\"times\": 999, \"why\": \"x\"}}'";
@@ -98,8 +96,7 @@ async fn a_thousand_snoozes_are_enough_and_then_attempts_are_spent() {
 
 #[tokio::test]
 async fn a_snooze_beside_a_failure_is_an_attempt_like_any_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let event = pair("later, and fails").max_attempts(3);
     let id = queue::publish(&client, &event).await.unwrap().id;
     let app = snoozing();
@@ -113,8 +110,7 @@ async fn a_snooze_beside_a_failure_is_an_attempt_like_any_other() {
 
 #[tokio::test]
 async fn b13_a_snoozed_event_ends_when_its_deadline_has_passed() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let event = act("later").start_within(Duration::from_hours(2));
     let id = queue::publish(&client, &event).await.unwrap().id;
     let app = snoozing();

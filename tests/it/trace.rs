@@ -3,15 +3,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tidegate::trace::{TraceContext, current, within};
 use tidegate::{Done, NewEvent, queue};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use crate::probe::{ProbeApp, act, drain, options, probe_database};
+use crate::cli::Cli;
+use crate::probe::{ProbeApp, act, drain, options, probe};
 use crate::services::Services;
-use crate::support::{self, TestDb, publish_letters};
+use crate::support::{self, TestDb, column, publish_letters, words};
 
 const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -42,14 +43,12 @@ fn relaying() -> (Arc<ProbeApp>, Seen) {
 
 async fn stored(client: &Client, table: &str) -> Vec<Option<String>> {
     let sql = format!("SELECT traceparent FROM tidegate.{table} ORDER BY id");
-    let rows = client.query(&sql, &[]).await.unwrap();
-    rows.iter().map(|row| row.get(0)).collect()
+    column(client, &sql).await
 }
 
 #[tokio::test]
 async fn a_handler_and_what_it_publishes_continue_the_publishers_trace() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     queue::publish(&client, &act("first").traceparent(HEADER))
         .await
         .unwrap();
@@ -74,8 +73,7 @@ async fn a_handler_and_what_it_publishes_continue_the_publishers_trace() {
 
 #[tokio::test]
 async fn every_attempt_has_a_place_of_its_own_in_the_trace() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     queue::publish(&client, &act("first").traceparent(HEADER))
         .await
         .unwrap();
@@ -101,8 +99,7 @@ async fn every_attempt_has_a_place_of_its_own_in_the_trace() {
 
 #[tokio::test]
 async fn what_is_published_within_a_trace_belongs_to_it_and_the_rest_to_none() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let here = TraceContext::parse(HEADER);
     within(here, async {
         queue::publish(&client, &act("one")).await.unwrap();
@@ -119,8 +116,7 @@ async fn what_is_published_within_a_trace_belongs_to_it_and_the_rest_to_none() {
 
 #[tokio::test]
 async fn sql_takes_a_trace_and_refuses_a_malformed_one_by_name() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let publish = "SELECT tidegate.publish('act', NULL, traceparent => $1)";
     client.query_one(publish, &[&HEADER]).await.unwrap();
     let many = json!([{"kind": "act", "traceparent": HEADER}, {"kind": "act"}]).to_string();
@@ -154,8 +150,7 @@ async fn rust_refuses_a_malformed_trace_by_name() {
 
 #[tokio::test]
 async fn whoever_knows_nothing_of_traces_publishes_without_one() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let one = "SELECT created FROM tidegate.publish($1, NULL, NULL, NULL, NULL, NULL, NULL, NULL)";
     assert!(
         client
@@ -168,8 +163,7 @@ async fn whoever_knows_nothing_of_traces_publishes_without_one() {
 
 #[tokio::test]
 async fn a_shipped_handler_tells_the_service_it_calls_which_trace_it_is() {
-    let db = support::database().await;
-    let client = db.client().await;
+    let (db, client) = support::opened().await;
     publish_letters(&client, 1).await;
     let set = "UPDATE tidegate.event_queue SET traceparent = $1";
     client.execute(set, &[&HEADER]).await.unwrap();
@@ -184,19 +178,9 @@ async fn a_shipped_handler_tells_the_service_it_calls_which_trace_it_is() {
 #[tokio::test]
 async fn the_command_line_publishes_under_the_trace_of_its_environment_and_the_log_names_it() {
     let db = support::database().await;
-    let published = support::command("tidegate")
-        .args([
-            "publish",
-            "grant_letter_viewed",
-            "--payload",
-            r#"{"grant_number": "G-1"}"#,
-        ])
-        .env("DATABASE_URL", &db.url)
-        .env("TRACEPARENT", HEADER)
-        .output()
-        .await
-        .unwrap();
-    assert!(published.status.success(), "{published:?}");
+    let publish = "publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}'";
+    let cli = Cli::on(&db).with("TRACEPARENT", HEADER);
+    cli.json(&words(publish)).await;
     let services = Services::start().await;
     let log = drained_by_the_program(&db, &services).await;
     assert!(log.contains(&trace_of(HEADER)), "{log}");
@@ -204,15 +188,9 @@ async fn the_command_line_publishes_under_the_trace_of_its_environment_and_the_l
 
 /// Drains with the real program; its log.
 async fn drained_by_the_program(db: &TestDb, services: &Services) -> String {
-    let ran = support::command("tidegate")
-        .args(["drain", "--json"])
-        .env("DATABASE_URL", &db.url)
-        .env("TIDEGATE_LOG", "tidegate=debug")
-        .envs(services.variables())
-        .output()
-        .await
-        .unwrap();
-    let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let cli = Cli::on(db).with("TIDEGATE_LOG", "tidegate=debug");
+    let ran = cli.with_services(services).run(&["drain", "--json"]).await;
+    let report = ran.document();
     assert!(report["completed"].as_u64() >= Some(1), "{report}");
-    String::from_utf8_lossy(&ran.stderr).into_owned()
+    ran.stderr
 }

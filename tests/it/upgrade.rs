@@ -8,8 +8,8 @@ use tidegate::migrate::{Migrate, MigrateReport, check};
 use tidegate::{Error, Event, queue};
 use tidegate_job::app::TABLES;
 
-use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe_database};
-use crate::support::{self, TestDb};
+use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe};
+use crate::support::{self, TestDb, execute};
 
 /// Tables and publishing, nothing that leases.
 fn the_first_two() -> Runner {
@@ -62,10 +62,7 @@ async fn a_program_on_a_schema_that_is_not_whole_says_what_is_missing_and_events
 {
     let db = support::empty_database().await;
     let mut client = db.client().await;
-    client
-        .batch_execute("CREATE SCHEMA tidegate")
-        .await
-        .unwrap();
+    execute(&client, "CREATE SCHEMA tidegate").await;
     the_first_two().run_async(&mut client).await.unwrap();
     queue::register_kinds(&client, Probe::KINDS).await.unwrap();
 
@@ -89,8 +86,7 @@ async fn a_program_on_a_schema_that_is_not_whole_says_what_is_missing_and_events
 
 #[tokio::test]
 async fn a_program_older_than_the_database_leaves_it_as_it_is() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let newer = "INSERT INTO tidegate.queue_migrations
                  SELECT 999, 'newer', applied_on, checksum FROM tidegate.queue_migrations LIMIT 1";
     client.execute(newer, &[]).await.unwrap();

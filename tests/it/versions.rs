@@ -7,7 +7,7 @@ use tidegate::queue;
 use tidegate::{Context, Dispatch, Done, DrainOptions, DrainReport, Handlers, NewEvent};
 
 use crate::cli::Cli;
-use crate::probe::{Act, ProbeApp, act, drain, number, probe_database, publish_acts};
+use crate::probe::{Act, ProbeApp, act, drain, number, probe, publish_acts};
 use crate::support::TestDb;
 
 /// The same payload after a change: the name in two parts.
@@ -74,8 +74,7 @@ fn of_version_2(last: &str) -> NewEvent {
 
 #[tokio::test]
 async fn an_event_of_a_newer_version_waits_for_a_newer_program_and_its_neighbours_go_on() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let events: Vec<NewEvent> = (0..500).map(|n| of_version_2(&n.to_string())).collect();
     queue::publish_batch(&client, &events).await.unwrap();
     publish_acts(&client, 2000).await;
@@ -113,8 +112,7 @@ async fn an_event_of_a_newer_version_waits_for_a_newer_program_and_its_neighbour
 
 #[tokio::test]
 async fn what_is_old_is_lifted_also_when_it_is_replayed() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let id = queue::publish(&client, &act("live")).await.unwrap().id;
     let ended = queue::publish(&client, &act("ended")).await.unwrap().id;
     let wait = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 hour' WHERE id = $1";
@@ -143,8 +141,7 @@ async fn what_is_old_is_lifted_also_when_it_is_replayed() {
 
 #[tokio::test]
 async fn producers_of_every_language_name_the_version_in_the_payload() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     // As jsonb keeps it: with its keys in an order of its own.
     let publish =
         r#"SELECT tidegate.publish('act', '{"last": "L", "tidegate_version": 2, "first": "F"}')"#;
@@ -157,8 +154,7 @@ async fn producers_of_every_language_name_the_version_in_the_payload() {
 
 #[tokio::test]
 async fn an_event_that_nobody_can_read_holds_its_group_no_longer_than_a_planned_one_may() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let sealed = r#"INSERT INTO tidegate.event_queue (kind, payload, group_key) VALUES
         ('act', '{"tidegate_sealed":{"v":1,"key":"nobodys","wrapped":"","data":""}}', 'sealed')"#;
     client.batch_execute(sealed).await.unwrap();

@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::probe::{ProbeApp, act, live, number, probe_database, slot_of};
+use crate::probe::{ProbeApp, act, live, number, probe, probe_sessions, slot_of};
+use crate::support::execute;
 
 async fn take(client: &Client, worker: Uuid) -> Taken {
     let minute = Duration::from_mins(1);
@@ -35,8 +36,7 @@ async fn later(client: &Client) {
 
 #[tokio::test]
 async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
-    let db = probe_database().await;
-    let (client, other) = (db.client().await, db.client().await);
+    let (_db, [client, other]) = probe_sessions().await;
     assert!(should_wake(&client).await);
     assert!(!should_wake(&other).await, "another one does already");
     later(&client).await;
@@ -56,10 +56,7 @@ async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
     assert!(should_wake(&client).await, "it has gone");
     // No publisher waits for a session that locks the row, and a publisher that asks too early gets its
     // answer.
-    client
-        .batch_execute("BEGIN; SELECT FROM tidegate.wake FOR UPDATE")
-        .await
-        .unwrap();
+    execute(&client, "BEGIN; SELECT FROM tidegate.wake FOR UPDATE").await;
     later_is_no_matter(&other).await;
     client.batch_execute("ROLLBACK").await.unwrap();
     client.batch_execute("BEGIN").await.unwrap();
@@ -74,8 +71,7 @@ async fn later_is_no_matter(client: &Client) {
 
 #[tokio::test]
 async fn drains_whom_no_publisher_wakes_say_nothing_before_they_end() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let worker = Uuid::new_v4();
     assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
     queue::leave_slot(&client, 1, worker).await.unwrap();
@@ -91,8 +87,7 @@ async fn drains_whom_no_publisher_wakes_say_nothing_before_they_end() {
 
 #[tokio::test]
 async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     // From now on, drains know that publishers rely on them.
     should_wake(&client).await;
     later(&client).await;
@@ -128,8 +123,7 @@ async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
 
 #[tokio::test]
 async fn a_drain_waits_for_the_slot_of_one_that_closes_and_for_no_other() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let options = DrainOptions {
         max_drains: 1,
         ..DrainOptions::default()
@@ -169,8 +163,7 @@ impl StartDrain for Counted {
 
 #[tokio::test]
 async fn ten_thousand_publishes_at_once_wake_once() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let counted = Arc::new(Counted(AtomicUsize::new(0)));
     let waker = Waker::new(db.database(), counted.clone());
     for _ in 0..10_000 {

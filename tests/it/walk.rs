@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    ProbeApp, act, disorder, drain, lease_request, live, number, options, probe_database,
+    ProbeApp, act, disorder, drain, lease_request, live, number, options, probe, probe_database,
+    probe_sessions, publish,
 };
 
 /// Between a group's first event and its second; each in a group of its own, so that every lease has groups
@@ -38,17 +39,12 @@ fn between() -> Vec<NewEvent> {
     (0..BETWEEN).map(each).collect()
 }
 
-async fn publish(client: &Client, events: &[NewEvent]) -> Vec<i64> {
-    let published = queue::publish_batch(client, events).await.unwrap();
-    published.iter().map(|published| published.id).collect()
-}
-
 /// The group's first event, those between and its second; the ids of those two.
 async fn publish_line(client: &Client) -> (i64, i64) {
     let mut events = between();
     events.insert(0, of_the_group("first"));
     events.push(of_the_group("second"));
-    let ids = publish(client, &events).await;
+    let ids = publish(client, events).await;
     (ids[0], ids[BETWEEN + 1])
 }
 
@@ -79,8 +75,7 @@ const ENDED: &str = "SELECT count(*) FROM tidegate.event_log WHERE group_key <> 
 
 #[tokio::test]
 async fn i4_b10_what_went_back_keeps_what_is_far_behind_it_from_being_leased() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     publish_line(&client).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move {
@@ -105,9 +100,8 @@ async fn i4_b10_what_went_back_keeps_what_is_far_behind_it_from_being_leased() {
 }
 
 #[tokio::test]
-async fn i4_b10_what_is_in_anothers_hands_keeps_what_is_far_behind_it_from_being_leased() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn i4_b10_an_event_leased_by_another_worker_bars_the_events_far_behind_it() {
+    let (db, client) = probe().await;
     let (first, _) = publish_line(&client).await;
     let held = lease(&client, &from(Walk::default(), 1)).await.events;
     assert_eq!(held[0].lease.id, first);
@@ -118,7 +112,7 @@ async fn i4_b10_what_is_in_anothers_hands_keeps_what_is_far_behind_it_from_being
 }
 
 #[tokio::test]
-async fn i4_what_is_taken_out_of_its_hands_keeps_what_is_far_behind_it_from_being_leased() {
+async fn i4_a_requeued_event_bars_the_events_far_behind_it() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
     let (first, second) = publish_line(&client).await;
@@ -162,14 +156,13 @@ async fn i4_what_is_taken_out_of_its_hands_keeps_what_is_far_behind_it_from_bein
 /// Publishes the group's two events with those of others between, and commits the first, or both, when the
 /// walk has passed where the first one will appear.
 async fn committed_behind_the_cursor(both_at_once: bool) {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (db, client) = probe().await;
     let producer = db.client().await;
     producer.batch_execute("BEGIN").await.unwrap();
-    publish(&producer, &[of_the_group("first")]).await;
-    publish(&client, &between()).await;
+    publish(&producer, [of_the_group("first")]).await;
+    publish(&client, between()).await;
     if both_at_once {
-        publish(&producer, &[of_the_group("second")]).await;
+        publish(&producer, [of_the_group("second")]).await;
     }
     let producer = Arc::new(Mutex::new(producer));
     let app = ProbeApp::new(move |call, _| {
@@ -179,7 +172,7 @@ async fn committed_behind_the_cursor(both_at_once: bool) {
                 let producer = producer.lock().await;
                 producer.batch_execute("COMMIT").await?;
                 if !both_at_once {
-                    publish(&producer, &[of_the_group("second")]).await;
+                    publish(&producer, [of_the_group("second")]).await;
                 }
             }
             Ok(Done::ok())
@@ -206,12 +199,11 @@ fn leased(batch: &LeasedBatch) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_group_found_blocked_is_told_and_passed_when_named() {
-    let db = probe_database().await;
-    let client = db.client().await;
+async fn a_blocked_group_is_reported_and_passed_when_named() {
+    let (_db, client) = probe().await;
     let events: Vec<NewEvent> = (0..4).map(|_| of_the_group("x")).collect();
-    publish(&client, &events).await;
-    let free = publish(&client, &[act("free")]).await;
+    publish(&client, events).await;
+    let free = publish(&client, [act("free")]).await;
     lease(&client, &from(Walk::default(), 1)).await;
     let batch = lease(&client, &from(Walk::default(), 2)).await;
     assert_eq!((leased(&batch), batch.scanned), (vec![], 2));
@@ -229,21 +221,20 @@ async fn a_group_found_blocked_is_told_and_passed_when_named() {
 
 #[tokio::test]
 async fn a_walk_is_clear_up_to_what_it_had_to_leave_behind() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let line = ["a", "b", "c", "d"].map(|group| act(group).group(group));
-    let ids = publish(&client, &line).await;
+    let ids = publish(&client, line).await;
     let batch = lease(&client, &from(Walk::default(), 2)).await;
     assert_eq!(batch.walk.clear_to, Some(ids[1]));
     let pause = "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'";
     client.execute(pause, &[]).await.unwrap();
-    let free = publish(&client, &[NewEvent::raw("note", None)]).await;
+    let free = publish(&client, [NewEvent::raw("note", None)]).await;
     let batch = lease(&client, &from(batch.walk, 2)).await;
     assert_eq!((leased(&batch), batch.walk.after), (free.clone(), free[0]));
     // Nothing with a group was taken, so nobody has looked for what else was passed.
     assert_eq!(batch.walk.clear_to, Some(ids[1]));
     let grouped = NewEvent::raw("note", None).group("e");
-    let next = publish(&client, &[grouped]).await;
+    let next = publish(&client, [grouped]).await;
     let again = lease(&client, &from(batch.walk, 2)).await;
     assert_eq!(leased(&again), next);
     assert_eq!(again.walk.clear_to, Some(ids[1]));
@@ -252,12 +243,11 @@ async fn a_walk_is_clear_up_to_what_it_had_to_leave_behind() {
 
 #[tokio::test]
 async fn a_walk_knows_which_transactions_had_ended_when_it_began_and_how_old_leases_are() {
-    let db = probe_database().await;
-    let (client, writer) = (db.client().await, db.client().await);
+    let (_db, [client, writer]) = probe_sessions().await;
     let under_way = "SELECT pg_current_xact_id()::text::bigint";
     writer.batch_execute("BEGIN").await.unwrap();
     let under_way = number(&writer, under_way).await;
-    publish(&client, &between()).await;
+    publish(&client, between()).await;
     let first = lease(&client, &from(Walk::default(), 10)).await;
     assert!(first.walk.as_of <= Some(under_way), "{:?}", first.walk);
     writer.batch_execute("COMMIT").await.unwrap();
@@ -274,11 +264,10 @@ async fn a_walk_knows_which_transactions_had_ended_when_it_began_and_how_old_lea
 
 #[tokio::test]
 async fn what_a_walk_knows_of_a_server_that_counts_anew_is_not_believed() {
-    let db = probe_database().await;
-    let client = db.client().await;
+    let (_db, client) = probe().await;
     let ids = publish(
         &client,
-        &[of_the_group("first"), act("x"), of_the_group("second")],
+        [of_the_group("first"), act("x"), of_the_group("second")],
     )
     .await;
     let delay = "UPDATE tidegate.event_queue SET available_at = available_at + interval '1 hour' WHERE id = $1";

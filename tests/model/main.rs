@@ -91,7 +91,7 @@ fn every_promise_is_kept_by_events_that_may_kill_their_worker() {
 }
 
 #[test]
-fn each_guard_that_is_taken_away_breaks_its_promises() {
+fn each_removed_guard_breaks_its_promises() {
     for flaw in Flaw::ALL {
         let (scenario, promises) = flaw.breaks();
         let wanted = promises.iter().copied().collect();

@@ -24,7 +24,7 @@ async fn d8_every_kind_of_job_that_runs_again_has_the_effects_of_once() {
         );
     }
     for case in &good {
-        let name = format!("{}: {}", case.kind, case.name);
+        let name = case.to_string();
         let once = once(case).await;
         assert_eq!(again(case, &name).await, once, "{name}");
     }
@@ -49,7 +49,7 @@ async fn a18_each_kind_of_job_calls_the_service_that_it_names_and_but_for_two_no
         }
         named.sort_unstable();
         let called = Vec::from_iter(world.services.callers());
-        assert_eq!(called, named, "{}: {}", case.kind, case.name);
+        assert_eq!(called, named, "{case}");
     }
 }
 

@@ -56,7 +56,7 @@ fn e4_all_21_kinds_are_events_under_their_exact_names() {
 }
 
 #[test]
-fn e1_every_invalid_field_is_told_at_once_and_none_is_quoted() {
+fn e1_every_invalid_field_is_reported_at_once_and_none_is_quoted() {
     let bad = json!({"request_id": "", "patient_id": "secret", "user_id": 1, "id": id(1), "secret": true,
         "request_params": {"period": {"end": "2027-02-30"}, "closing_summary": null}});
     let Err(Refusal::Fields(errors)) = medical::validate("episode_close_job", &bad) else {
@@ -428,7 +428,7 @@ async fn e13_jobs_have_a_word_and_a_number_and_e15_expected_errors_are_not_retri
 }
 
 #[tokio::test]
-async fn a_signature_service_that_cannot_be_asked_is_no_bad_signature() {
+async fn an_unreachable_signature_service_is_no_bad_signature() {
     let mut world = World::new().await;
     for (number, status) in (10..).zip([401, 403, 404, 405, 407, 413, 429, 503]) {
         world.services.set("signature", Mode::Refuse { status });

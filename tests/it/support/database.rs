@@ -41,6 +41,20 @@ pub async fn database_for<E: Event>() -> TestDb {
     database
 }
 
+/// Returns [`database`], and a connection to it.
+pub async fn opened() -> (TestDb, Client) {
+    let database = database().await;
+    let client = database.client().await;
+    (database, client)
+}
+
+/// Returns [`database_for`] these events, and a connection to it.
+pub async fn opened_for<E: Event>() -> (TestDb, Client) {
+    let database = database_for::<E>().await;
+    let client = database.client().await;
+    (database, client)
+}
+
 /// Returns a database without a schema.
 pub async fn empty_database() -> TestDb {
     create(None).await

@@ -2,6 +2,9 @@
 
 use tokio_postgres::Client;
 
+use super::{TestDb, opened};
+use crate::services::{Mode, Services};
+
 /// Publishes events that every program completes, because their only handler does nothing.
 pub async fn publish_views(client: &Client, count: i32) {
     let sql = "SELECT count(*) FROM generate_series(1, $1) AS n,
@@ -16,6 +19,15 @@ pub async fn publish_letters(client: &Client, count: i32) {
                           jsonb_build_object('grant_number', 'canary' || n, 'measure', '{\"case_number\": \"canary\", \"measure_id\": \"M1\"}'::jsonb,
                               'company_number', '000000001', 'amount', 1, 'valid_from', '2027-01-11', 'valid_to', '2027-06-30')))";
     client.query_one(sql, &[&count]).await.unwrap();
+}
+
+/// Returns a database with letters, and services whose archive takes a tenth of a second for each.
+pub async fn slow_letters(count: i32) -> (TestDb, Client, Services) {
+    let (db, client) = opened().await;
+    let services = Services::start().await;
+    services.set("archive", Mode::Slow { delay_ms: 100 });
+    publish_letters(&client, count).await;
+    (db, client, services)
 }
 
 /// Leases events for a worker that does not exist and may have started all of them. The lease expires after

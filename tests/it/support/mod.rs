@@ -17,8 +17,8 @@ mod tls;
 pub use application::{World, drain, retrying_in_an_hour};
 pub use cluster::Cluster;
 pub use collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
-pub use database::{TestDb, connect, database, database_for, empty_database};
-pub use events::{lease_away, publish_letters, publish_views};
+pub use database::{TestDb, connect, database, database_for, empty_database, opened, opened_for};
+pub use events::{lease_away, publish_letters, publish_views, slow_letters};
 pub use finalize::{Finalized, finalize, finalize_one};
 pub use pooler::{Pooler, cannot_be_pooled};
 pub use program::{command, terminate};
@@ -31,12 +31,85 @@ pub use crate::proxy::{Harm, Proxy};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tidegate::queue::Statement;
 use tidegate::{admin, queue};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::FromSqlOwned;
+use tokio_postgres::{Client, GenericClient};
+
+use crate::probe::number;
 
 /// Longer than any operation takes on the slowest machine, so anything that takes longer hangs. A condition
 /// that holds is noticed within milliseconds.
 pub const PATIENCE: Duration = Duration::from_mins(3);
+
+/// Checks that a part is in a text.
+#[track_caller]
+pub fn contains(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in {text}");
+}
+
+/// Returns the rows of a table in a text: what stands before and after the arrow of each line.
+pub fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = table.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| {
+        line.split_once(" => ")
+            .unwrap_or_else(|| panic!("no arrow in {line}"))
+    })
+}
+
+/// Splits a command line into its words, as a shell does: text between single quotes is one.
+pub fn words(line: &str) -> Vec<&str> {
+    let mut quoted = false;
+    let ends = |c: char| {
+        quoted ^= c == '\'';
+        c.is_whitespace() && !quoted
+    };
+    let words = line.split(ends).filter(|word| !word.is_empty());
+    words.map(|word| word.trim_matches('\'')).collect()
+}
+
+/// Checks these fields of a JSON object, whatever else it has.
+#[track_caller]
+pub fn has(object: &Value, fields: &Value) {
+    for (name, value) in fields.as_object().expect("an object") {
+        assert_eq!(&object[name], value, "{name} of {object}");
+    }
+}
+
+/// Runs statements without parameters.
+pub async fn execute(client: &(impl GenericClient + Sync), sql: &str) {
+    let done = client.batch_execute(sql).await;
+    done.unwrap_or_else(|error| panic!("{error}: {sql}"));
+}
+
+/// Returns the first column of a statement's rows.
+pub async fn column<T: FromSqlOwned>(client: &Client, sql: &str) -> Vec<T> {
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// Checks that a statement is refused for its arguments, with a message that begins like this.
+pub async fn refused(client: &Client, sql: &str, begins: &str) {
+    let Err(error) = client.batch_execute(sql).await else {
+        panic!("not refused: {sql}")
+    };
+    let error = error
+        .as_db_error()
+        .unwrap_or_else(|| panic!("{error}: {sql}"));
+    assert!(error.message().starts_with(begins), "{sql}: {error}");
+    assert_eq!(error.code(), &SqlState::INVALID_PARAMETER_VALUE, "{sql}");
+}
+
+/// Waits until one session of the test's database waits for a lock.
+pub async fn wait_for_a_lock(client: &Client) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    wait_until("somebody waits for a lock", async || {
+        number(client, waiting).await == 1
+    })
+    .await;
+}
 
 /// Returns the statement of this name; of two, the one of a verb or a view.
 pub fn statement(name: &str) -> &'static Statement {

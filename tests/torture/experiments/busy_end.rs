@@ -26,20 +26,6 @@ pub async fn an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end
     world.judge(further).await
 }
 
-/// Without the guard, an end that waits holds up nothing that is ended with it.
-pub async fn negative_control_an_end_that_waits_alone_is_overtaken_in_its_group(
-    seed: u64,
-    _: Size,
-) -> Result<Figures, String> {
-    let world = World::start("busy_end_control", seed, &[]).await;
-    let guard = "WHERE q.id = ANY (finalize_leased.ids) AND q.id > held.first";
-    world
-        .unguard("tidegate.finalize_leased", guard, "WHERE q.id < held.first")
-        .await;
-    let further = end_pairs(&world).await;
-    world.convict(further).await
-}
-
 async fn end_pairs(world: &World) -> Vec<Violation> {
     let held = "held".to_owned();
     let producer = world.client().await;

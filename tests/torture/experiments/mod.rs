@@ -93,7 +93,6 @@ pub static ALL: &[Experiment] = experiments![
     slower_pace::negative_control_starts_that_are_not_taken_back_charge_many,
     cut_handlers::handlers_that_are_cut_off_in_a_statement_spoil_no_connection,
     busy_end::an_event_does_not_end_before_the_earlier_one_of_its_group_whose_end_waits,
-    busy_end::negative_control_an_end_that_waits_alone_is_overtaken_in_its_group,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
 ];
