@@ -82,10 +82,11 @@ pub struct HttpService {
 }
 
 impl HttpService {
-    /// Creates a service with this name. `variable`, such as `ARCHIVE_URL`, holds its base URL. Variables with the same prefix hold its credentials:
-    /// `ARCHIVE_AUTH_SECRET_ID` or `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`.
-    /// Anyone on the network path can read an `http://` connection to another machine. It is allowed only for
-    /// the services listed in `SERVICES_OVER_HTTP`, separated by commas.
+    /// Creates a service with this name. `variable`, such as `ARCHIVE_URL`, holds its base URL. Variables
+    /// with the same prefix hold its credentials: `ARCHIVE_AUTH_SECRET_ID` or `ARCHIVE_AUTH_FILE`,
+    /// `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`. Anyone on the network path can read an `http://`
+    /// connection to another machine. It is allowed only for the services listed in `SERVICES_OVER_HTTP`,
+    /// separated by commas.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.

@@ -1,5 +1,5 @@
-//! Owns the check of JSON against the published schema of a type, so that an interface accepts exactly what it
-//! promises. It reports every fault with its place, and knows no system.
+//! Owns the check of JSON against the published schema of a type, so that an interface accepts exactly what
+//! it promises. It reports every fault with its place, and knows no system.
 //!
 //! It supports only the JSON Schema keywords that our types use. A test fails if a type starts to
 //! use another keyword. A validator for all keywords (`jsonschema`, without its default features) would

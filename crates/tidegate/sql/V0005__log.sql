@@ -469,8 +469,8 @@ END $$;
 
 -- Ends live events that no drain would pass to a handler any more: their deadline has passed, their attempts
 -- are used up, or they have waited for a service for too long, and they are in no live lease. They move to
--- the log with the same codes as in a drain. The function first breaks the leases of dead workers, which may use up an attempt. It walks the
--- primary key in pages of `page` rows. `last_id` is null at the end.
+-- the log with the same codes as in a drain. The function first breaks the leases of dead workers, which may
+-- use up an attempt. It walks the primary key in pages of `page` rows. `last_id` is null at the end.
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
     actor text DEFAULT NULL, now timestamptz DEFAULT NULL, OUT expired bigint[], OUT abandoned bigint[], OUT given_up bigint[], OUT last_id bigint

@@ -137,7 +137,8 @@ CREATE FUNCTION tidegate.patience(policy jsonb) RETURNS interval
 COMMENT ON FUNCTION tidegate.patience IS 'How long events wait for a service that does not answer. policy: that of their kind.';
 
 -- Kinds whose events have waited for a service for longer than they may, and how long that is. A service that
--- an operator has paused does not count, and neither does a paused kind: the operator decides when they go on.
+-- an operator has paused does not count, and neither does a paused kind: the operator decides when they go
+-- on.
 CREATE FUNCTION tidegate.outages(now timestamptz) RETURNS TABLE (kind text, service text, patience interval)
     LANGUAGE sql STABLE AS $$
     SELECT DISTINCT ON (k.kind) k.kind, s.service, tidegate.patience(k.policy)
@@ -180,8 +181,8 @@ BEGIN
         RETURN;
     END IF;
     chosen := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (chosen) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
-    -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we
-    -- have locked.
+    -- A separate statement, so that it sees leases that were being taken. No lease can take the events that
+    -- we have locked.
     SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
     FOR outage IN SELECT o.service, o.patience, array_agg(q.id ORDER BY q.id) AS ids
                     FROM tidegate.event_queue AS q JOIN tidegate.outages(moment) AS o ON o.kind = q.kind

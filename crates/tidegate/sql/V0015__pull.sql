@@ -1,7 +1,7 @@
--- Handling events by SQL, in any language: poll() leases, finalize() and retry() end an attempt, extend() keeps
--- the lease, settle() does all that for several events. They work on the leases of the drains, with all their
--- properties. The caller's lease is one token, and the token is also the lease's worker: a later call needs to
--- name nothing else, and knows only what the token proves.
+-- Handling events by SQL, in any language: poll() leases, finalize() and retry() end an attempt, extend()
+-- keeps the lease, settle() does all that for several events. They work on the leases of the drains, with all
+-- their properties. The caller's lease is one token, and the token is also the lease's worker: a later call
+-- needs to name nothing else, and knows only what the token proves.
 
 -- Refuses lengths of a lease.
 CREATE FUNCTION tidegate.check_lease_time(lease interval) RETURNS void
@@ -64,8 +64,8 @@ CREATE FUNCTION tidegate.close_lease(token uuid) RETURNS void
            SELECT FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r))
 $$;
 
--- It leases once more while a lease brings nothing to handle, until the walk has reached the end of the queue.
--- An injected time says what is due and what has expired. Leases keep the database's clock.
+-- It leases once more while a lease brings nothing to handle, until the walk has reached the end of the
+-- queue. An injected time says what is due and what has expired. Leases keep the database's clock.
 CREATE FUNCTION tidegate.poll(kinds text[], most integer DEFAULT 1, lease interval DEFAULT '60 seconds', now timestamptz DEFAULT NULL)
     RETURNS TABLE (id bigint, token uuid, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, lease_expires_at timestamptz,
@@ -239,8 +239,8 @@ COMMENT ON FUNCTION tidegate.finalize IS
     'again returns the same and changes nothing. If the lease was lost, it raises TG001, so that nothing of the transaction '
     'stays; an id of no event raises 22023.';
 
--- The delay after this number of attempts, as drains compute it: the kind's backoff, doubled with each further
--- attempt, of which the upper half is random.
+-- The delay after this number of attempts, as drains compute it: the kind's backoff, doubled with each
+-- further attempt, of which the upper half is random.
 CREATE FUNCTION tidegate.backoff(kind text, attempts integer, random double precision) RETURNS interval
     LANGUAGE sql STABLE AS $$
     SELECT make_interval(secs => least(coalesce((k.policy->>'backoff_ms')::double precision, 1000) * 2 ^ least(greatest(attempts - 1, 0), 31),

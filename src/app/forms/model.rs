@@ -1,5 +1,5 @@
-//! Owns the definition of a grant application: the form, the grant it may lead to, the notices about both, and
-//! the allowed values. It knows neither the queue nor the services.
+//! Owns the definition of a grant application: the form, the grant it may lead to, the notices about both,
+//! and the allowed values. It knows neither the queue nor the services.
 //!
 //! Names, national ids, addresses and free text are [`Private`], a type that cannot be displayed.
 //! Every type here may therefore derive `Debug`, and an error can only name a field but not quote it.

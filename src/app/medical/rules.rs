@@ -408,8 +408,8 @@ fn must_be_signed_by(
     demand(root.uuid(employee)? == signer, conflict(other))
 }
 
-/// Creates all entities of a signed content: the root below `parent_id` with these facts, the others below the
-/// root.
+/// Creates all entities of a signed content: the root below `parent_id` with these facts, the others below
+/// the root.
 async fn create_package(
     patient: &Patient<'_>,
     signed: &Signed,

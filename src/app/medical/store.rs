@@ -1,5 +1,5 @@
-//! Owns the SQL of the medical tables, which finds, locks, creates and changes the entities of a patient. Every
-//! write adds its audit row in the same statement.
+//! Owns the SQL of the medical tables, which finds, locks, creates and changes the entities of a patient.
+//! Every write adds its audit row in the same statement.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -213,9 +213,9 @@ impl Patient<'_> {
         verdict::links(self.common.patient_id, entities)
     }
 
-    /// Creates or changes entities. Requires that every row is written. A missing row would mean a change that
-    /// was not made. `by` is the event and its kind, or only a name if the change is made at once, without a
-    /// job.
+    /// Creates or changes entities. Requires that every row is written. A missing row would mean a change
+    /// that was not made. `by` is the event and its kind, or only a name if the change is made at once,
+    /// without a job.
     pub(super) async fn write(
         &self,
         Write(stage, sql): Write,

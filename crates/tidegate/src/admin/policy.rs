@@ -37,7 +37,8 @@ pub struct PolicyRequest {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[serde(default, deserialize_with = "written")]
     pub batch_within: Option<Duration>,
-    /// How long an event waits for an outside service that does not answer, such as 24h, before it ends FAILED.
+    /// How long an event waits for an outside service that does not answer, such as 24h, before it ends
+    /// FAILED.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[serde(default, deserialize_with = "written")]
     pub give_up_after: Option<Duration>,

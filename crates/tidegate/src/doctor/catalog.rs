@@ -28,9 +28,8 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('Inter
     ///
     /// Three things are left out. First, what each version words differently: NOT NULL as a constraint, and
     /// bodies in standard SQL. Second, what differs between databases: the log's partitions by day, the
-    /// bodies of
-    /// `default_max_attempts`, `max_group_delay`, `give_up_after`, `usual_group` and `takes_plaintext`, and the migrations' histories. Third,
-    /// what a partition inherits from its parent.
+    /// bodies of `default_max_attempts`, `max_group_delay`, `give_up_after`, `usual_group` and
+    /// `takes_plaintext`, and the migrations' histories. Third, what a partition inherits from its parent.
     CATALOG: "catalog" [] = "\
 WITH relation AS (
     SELECT c.oid, c.relname AS name, c.relkind AS sort, c.relispartition AS is_partition, c.relpartbound AS bound

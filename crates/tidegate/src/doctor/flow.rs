@@ -102,8 +102,8 @@ SELECT format('%s (%s)', k.kind, count(*)), 'tidegate resume ' || k.kind
  WHERE k.paused
  GROUP BY k.kind ORDER BY k.kind";
 
-    /// Services that are not called: for how many seconds, how many events wait, the code of the last failure,
-    /// and in how many seconds the first event gives up.
+    /// Services that are not called: for how many seconds, how many events wait, the code of the last
+    /// failure, and in how many seconds the first event gives up.
     SERVICES_DOWN: "services_down" [] = "\
 SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::float8, s.waiting, s.last_error,
        CASE WHEN s.state <> 'paused' THEN (
