@@ -15,7 +15,7 @@ pub mod schemas;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// So are those of the handbook's pages that have whole ones.
+/// Compiles the handbook's pages whose Rust examples are complete, too.
 #[cfg(doctest)]
 mod handbook {
     #[doc = include_str!("../docs/guides/publish.md")]

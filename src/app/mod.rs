@@ -61,13 +61,13 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
 /// messages request an AI check.
 #[must_use]
 pub fn program() -> Program {
-    let asked = Filter::from_settings(&environment);
-    let received = asked.clone();
+    let filter = Filter::from_settings(&environment);
+    let received = filter.clone();
     Program::new(App::from_settings)
         .tables(TABLES)
         .records(People::new(environment))
         .action("receive_issuing", move |database, fields| {
-            checks::answer(asked.clone(), database, fields)
+            checks::answer(filter.clone(), database, fields)
         })
         .receive(move |transaction, message| {
             let filter = received.clone();

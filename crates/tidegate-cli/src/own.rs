@@ -87,8 +87,8 @@ impl Ask {
     }
 }
 
-/// The requested verb.
-enum Asked {
+/// The chosen verb.
+enum Chosen {
     OfAll(Box<Verb>),
     OfOwn(usize, ArgMatches),
 }
@@ -166,18 +166,18 @@ impl CommandLine {
     /// the doctor found something.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        let (asked, json) = match self.asked() {
-            Ok(asked) => asked,
+        let (chosen, json) = match self.chosen() {
+            Ok(chosen) => chosen,
             Err(error) => return misused(&error),
         };
-        if let Some(answer) = self.describe(&asked) {
+        if let Some(answer) = self.describe(&chosen) {
             return match answer {
                 Ok(answer) => give(&answer, json),
                 Err(error) => fail(&error.into(), json),
             };
         }
         let origin = self.program.origin();
-        match block_on(origin, self.answer(asked, json, &environment)) {
+        match block_on(origin, self.answer(chosen, json, &environment)) {
             Ok(answer) => give(&answer, json),
             Err(failed) => fail(&failed, json),
         }
@@ -195,8 +195,8 @@ impl CommandLine {
     }
 
     /// Answers the verbs about the command line itself.
-    fn describe(&self, asked: &Asked) -> Option<Result<Answer, Error>> {
-        let Asked::OfAll(verb) = asked else {
+    fn describe(&self, chosen: &Chosen) -> Option<Result<Answer, Error>> {
+        let Chosen::OfAll(verb) = chosen else {
             return None;
         };
         match &**verb {
@@ -228,7 +228,7 @@ impl CommandLine {
         all.chain(own).collect()
     }
 
-    fn asked(&self) -> Result<(Asked, bool), clap::Error> {
+    fn chosen(&self) -> Result<(Chosen, bool), clap::Error> {
         let matches = self.command().try_get_matches()?;
         let json = matches.get_flag("json");
         let own = matches.subcommand().and_then(|(name, matches)| {
@@ -236,27 +236,32 @@ impl CommandLine {
                 .verbs
                 .iter()
                 .position(|own| own.command.get_name() == name)?;
-            Some(Asked::OfOwn(number, matches.clone()))
+            Some(Chosen::OfOwn(number, matches.clone()))
         });
         if let Some(own) = own {
             return Ok((own, json));
         }
         let verb = Cli::from_arg_matches(&matches)?.verb;
-        Ok((Asked::OfAll(Box::new(verb)), json))
+        Ok((Chosen::OfAll(Box::new(verb)), json))
     }
 
-    async fn answer(self, asked: Asked, json: bool, lookup: Lookup<'_>) -> Result<Answer, Failed> {
+    async fn answer(
+        self,
+        chosen: Chosen,
+        json: bool,
+        lookup: Lookup<'_>,
+    ) -> Result<Answer, Failed> {
         let start = |program: Program| {
             let mut service = program.start(lookup)?;
             service.metrics_to = write_line;
             Ok::<_, Error>(service)
         };
-        match asked {
-            Asked::OfAll(verb) => {
+        match chosen {
+            Chosen::OfAll(verb) => {
                 let service = start(self.program)?;
                 verbs::answer(&service, *verb, json).await
             }
-            Asked::OfOwn(number, matches) => match &self.verbs[number].answer {
+            Chosen::OfOwn(number, matches) => match &self.verbs[number].answer {
                 Some(answer) => {
                     let service = Arc::new(start(self.program)?);
                     Ok(answer(Ask { service, json }, &matches).await?)

@@ -44,12 +44,12 @@ pub(crate) struct Checkup(Arc<watch::Sender<Seen>>);
 impl Checkup {
     /// Returns the last result. Starts a run if there is no result, if it is old, or if the reader asks for
     /// one, and waits for it for a moment.
-    pub(crate) async fn look<F>(&self, is_asked: bool, patience: Duration, examine: F) -> Seen
+    pub(crate) async fn look<F>(&self, is_requested: bool, patience: Duration, examine: F) -> Seen
     where
         F: Future<Output = Result<DoctorReport, Error>> + Send + 'static,
     {
         let started = self.0.send_if_modified(|seen| {
-            let starts = !seen.is_running && (is_asked || seen.is_old());
+            let starts = !seen.is_running && (is_requested || seen.is_old());
             seen.is_running |= starts;
             starts
         });

@@ -91,7 +91,7 @@ impl FromRequestParts<Arc<Shared>> for Desk {
             who,
             address,
             is_part,
-            done: flash::brought(&parts.headers).filter(|_| !is_part),
+            done: flash::read(&parts.headers).filter(|_| !is_part),
         })
     }
 }

@@ -15,7 +15,7 @@ const NAME: &str = "tidegate_done";
 const LONGEST: usize = 600;
 
 /// Reads the message from a request's cookie.
-pub(crate) fn brought(headers: &HeaderMap) -> Option<String> {
+pub(crate) fn read(headers: &HeaderMap) -> Option<String> {
     let encoded = cookie(headers, NAME)?;
     let shown = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
     (!shown.is_empty()).then_some(shown)
@@ -53,8 +53,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         let pair = cookie.split(';').next().unwrap();
         headers.insert(COOKIE, HeaderValue::from_str(pair).unwrap());
-        assert_eq!(brought(&headers).as_deref(), Some(text));
+        assert_eq!(read(&headers).as_deref(), Some(text));
         headers.insert(COOKIE, HeaderValue::from_static("tidegate_done=%%%"));
-        assert_eq!(brought(&headers), None);
+        assert_eq!(read(&headers), None);
     }
 }

@@ -62,7 +62,8 @@ impl Fields {
 
     /// Returns a number, or `None` if the field is empty or missing.
     pub(crate) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Problem> {
-        self.text(name).map(|value| number(name, value)).transpose()
+        let refused = |text: &str| format!("must be a number, got {text:?}");
+        self.read(name, |text| text.parse().map_err(|_| refused(text)))
     }
 
     /// As [`Fields::number`], for a duration such as `30s`.
@@ -102,15 +103,10 @@ impl Fields {
     }
 }
 
-fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {
-    let read = value.trim().parse();
-    read.map_err(|_| Problem::invalid(format!("{name}: must be a number, got {value:?}")))
-}
-
 /// The query of a request.
-pub(crate) struct Asked(pub Fields);
+pub(crate) struct Params(pub Fields);
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for Params {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
@@ -129,11 +125,8 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
         let fields = Form::<Vec<(String, String)>>::from_request(request, state).await;
         let fields = fields.map_err(|error| {
-            Problem::new(
-                error.status(),
-                "This form cannot be read",
-                error.body_text(),
-            )
+            let title = "This form cannot be read";
+            Problem::new(error.status(), title, error.body_text())
         })?;
         Ok(Self(Fields(fields.0)))
     }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -89,24 +89,23 @@ fn given(request: &Parts) -> Option<Given> {
 async fn admitted(guard: &Guard, parts: &Parts) -> Result<Identity, Problem> {
     let settings = &guard.shared.settings;
     let by_password = settings.auth.has_passwords();
-    if settings.behind_tls && !came_through_tls(&parts.headers) {
+    if settings.behind_tls && !used_tls(&parts.headers) {
         return Err(Problem::refused(&Refusal::NotPrivate, by_password));
     }
     let peer = parts.extensions.get::<Peer>().copied();
     let peer = peer.unwrap_or_default();
-    let identified = settings
-        .auth
-        .identify(&parts.headers, peer, given(parts).as_ref())
-        .await;
-    let identity = identified.map_err(|refusal| Problem::refused(&refusal, by_password))?;
+    let given = given(parts);
+    let identified = settings.auth.identify(&parts.headers, peer, given.as_ref());
+    let identity = identified
+        .await
+        .map_err(|refusal| Problem::refused(&refusal, by_password))?;
     if !guard.pace.allows(&identity.name) {
         return Err(Problem::too_often(1));
     }
     if !is_safe(&parts.method) {
         if !is_our_own(&parts.headers) {
-            return Err(Problem::forbidden(
-                "The request did not come from a page of this console.",
-            ));
+            let text = "The request did not come from a page of this console.";
+            return Err(Problem::forbidden(text));
         }
         if !settings.acting.allows(&identity) {
             return Err(Problem::forbidden("You have read-only access."));
@@ -119,10 +118,9 @@ fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-fn came_through_tls(headers: &HeaderMap) -> bool {
-    headers
-        .get("x-forwarded-proto")
-        .is_some_and(|scheme| scheme == "https")
+fn used_tls(headers: &HeaderMap) -> bool {
+    let scheme = headers.get("x-forwarded-proto");
+    scheme.is_some_and(|scheme| scheme == "https")
 }
 
 /// Whether the request comes from a page of the console, or from a person who typed the address.
@@ -130,17 +128,12 @@ fn is_our_own(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
     }
-    let text = |name| {
-        headers
-            .get(name)
-            .map(|value: &axum::http::HeaderValue| value.to_str())
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok();
+    let (Some(origin), Some(host)) = (text(ORIGIN), text(HOST)) else {
+        return false;
     };
-    match (text(ORIGIN), text(HOST)) {
-        (Some(Ok(origin)), Some(Ok(host))) => origin
-            .split_once("://")
-            .is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(host)),
-        _ => false,
-    }
+    let origin = origin.split_once("://");
+    origin.is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(host))
 }
 
 /// Answers 421 to requests for unknown host names. This protects against DNS rebinding.
@@ -194,11 +187,8 @@ fn without_port(host: &str) -> &str {
 
 fn answers_to(settings: &Settings, host: &str) -> bool {
     let name = without_port(host);
-    is_this_machine(name)
-        || settings
-            .hosts
-            .iter()
-            .any(|known| known == host || known == name)
+    let mut hosts = settings.hosts.iter();
+    is_this_machine(name) || hosts.any(|known| known == host || known == name)
 }
 
 /// Renders the page of a problem.

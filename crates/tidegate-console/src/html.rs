@@ -87,17 +87,14 @@ pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     #[expect(clippy::cast_precision_loss, reason = "three figures are shown")]
     let mut left = bytes as f64;
-    let mut units = UNITS.iter();
-    let mut unit = units.next();
-    while left >= 1000.0 && units.len() > 0 {
+    let mut unit = 0;
+    while left >= 1000.0 && unit + 1 < UNITS.len() {
         left /= 1000.0;
-        unit = units.next();
+        unit += 1;
     }
-    let unit = unit.copied().unwrap_or_default();
-    if bytes < 1000 {
-        format!("{bytes} B")
-    } else {
-        format!("{left:.1} {unit}")
+    match unit {
+        0 => format!("{bytes} B"),
+        unit => format!("{left:.1} {}", UNITS[unit]),
     }
 }
 

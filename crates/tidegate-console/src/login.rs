@@ -7,14 +7,14 @@ use axum::http::header::{CACHE_CONTROL, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
 
-use crate::form::Asked;
+use crate::form::Params;
 use crate::problem::Problem;
 use crate::shared::Shared;
 use crate::who::COOKIE;
 
 pub(crate) async fn login(
     State(shared): State<Arc<Shared>>,
-    Asked(request): Asked,
+    Params(request): Params,
 ) -> Result<Response, Problem> {
     let settings = &shared.settings;
     let session = request

@@ -58,7 +58,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     if let Some(What::HashPassword) = request.what {
         return hashed();
     }
-    // Before anybody is told that it listens: a signal must not end the process without its answer.
+    // Bound before it says that it listens: a signal must not end the process without its answer.
     let stop = stop_signal();
     let listen = request.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
@@ -75,7 +75,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     if !link.is_empty() {
         ask.say(&format!("open {url}{link} (the link works once)"));
     }
-    let shared = "the program is in use elsewhere";
+    let shared = "bug: the program is still shared";
     let service = Arc::into_inner(ask.service).ok_or_else(|| Error::Config(shared.to_owned()))?;
     let routes = mounted(&base, router(service, settings));
     serve(listener, routes, stop).await.map_err(failed)?;

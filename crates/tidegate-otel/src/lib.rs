@@ -40,9 +40,7 @@ struct Inner {
     exporter: SpanExporter,
     failure: Failure,
     spool: Spool,
-    ratio: f64,
-    shows_correlation: bool,
-    limit: Duration,
+    settings: Settings,
 }
 
 static INSTALLED: OnceLock<Telemetry> = OnceLock::new();
@@ -128,9 +126,7 @@ impl Telemetry {
             exporter: sender::exporter(lookup, &settings, failure.clone())?,
             failure,
             spool: Spool::default(),
-            ratio: settings.ratio,
-            shows_correlation: settings.shows_correlation,
-            limit: settings.limit,
+            settings,
         }))))
     }
 
@@ -153,8 +149,8 @@ impl Telemetry {
         work: impl Future<Output = T>,
         left: impl FnOnce() -> Option<Duration>,
     ) -> T {
-        let done = TraceContext::sampling(self.0.ratio, work).await;
-        let limit = self.0.limit;
+        let done = TraceContext::sampling(self.0.settings.ratio, work).await;
+        let limit = self.0.settings.limit;
         self.flush(left().map_or(limit, |left| left.min(limit)))
             .await;
         done
@@ -184,7 +180,7 @@ impl Telemetry {
 impl fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Telemetry")
-            .field("ratio", &self.0.ratio)
+            .field("ratio", &self.0.settings.ratio)
             .finish_non_exhaustive()
     }
 }

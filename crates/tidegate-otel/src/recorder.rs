@@ -210,7 +210,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             return;
         };
         let telemetry = &self.0.0;
-        if !telemetry.shows_correlation {
+        if !telemetry.settings.shows_correlation {
             open.attributes
                 .retain(|one| one.key.as_str() != CORRELATION);
         }

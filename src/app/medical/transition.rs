@@ -48,8 +48,8 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     if let Some(call) = plan.call {
         drop(tx);
         let key = ctx.idempotency_key("call");
-        let told = services.tell(call, common.patient_id, &key);
-        ctx.once("call", told).await?;
+        let sent = services.tell(call, common.patient_id, &key);
+        ctx.once("call", sent).await?;
         (tx, plan) = prepare(job, ctx).await?;
     }
     let patient = Patient {

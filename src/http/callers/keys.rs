@@ -155,16 +155,16 @@ async fn answer(
 
 /// Converts the messages of the SQL functions, which begin with the field, and violations of a constraint.
 fn refused(error: Error) -> Error {
-    let told = match &error {
+    let raised = match &error {
         Error::Database { source, .. } => source.as_db_error(),
         _ => None,
     };
-    match told.map(|told| (told.code(), told)) {
-        Some((&SqlState::INVALID_PARAMETER_VALUE, told)) => {
-            Error::Invalid(told.message().to_owned())
+    match raised.map(|raised| (raised.code(), raised)) {
+        Some((&SqlState::INVALID_PARAMETER_VALUE, raised)) => {
+            Error::Invalid(raised.message().to_owned())
         }
-        Some((&SqlState::CHECK_VIOLATION, told)) => {
-            let rule = told
+        Some((&SqlState::CHECK_VIOLATION, raised)) => {
+            let rule = raised
                 .constraint()
                 .unwrap_or("a constraint")
                 .replace('_', " ");

@@ -19,11 +19,11 @@ use super::keys::{self, NewKey};
 )]
 pub struct ApiKey {
     #[command(subcommand)]
-    asked: Asked,
+    action: Action,
 }
 
 #[derive(Subcommand)]
-enum Asked {
+enum Action {
     /// Create a key and print it; it is not shown again.
     Create(Create),
     /// List the keys that are still stored.
@@ -49,22 +49,22 @@ struct Create {
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
-pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
+pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
     let client = ask.service.database.connect().await?;
-    match asked.asked {
-        Asked::Create(create) => {
+    match request.action {
+        Action::Create(create) => {
             let made = keys::create(&client, &create.key, &named(&ask, create.by)).await?;
             let [id, key, until] = ["id", "key", "expires_at"].map(|name| shown(&made[name]));
             let text = format!("{key}\nkey {id}, valid until {until}; it is not shown again");
             Ok(Answer::new(made, text))
         }
-        Asked::List => {
+        Action::List => {
             let keys = keys::list(&client).await?;
             let text = table(&keys);
             let document = json!({"action": "list_api_keys", "keys": keys});
             Ok(Answer::new(document, text))
         }
-        Asked::Revoke { id, by } => {
+        Action::Revoke { id, by } => {
             let revoked = keys::revoke(&client, id, &named(&ask, by)).await?;
             let text = match revoked["changed"].as_bool() {
                 Some(true) => format!("key {id} is revoked"),
@@ -119,7 +119,7 @@ fn shown(value: &Value) -> String {
 )]
 pub struct LinkKey {
     #[command(subcommand)]
-    asked: Rotate,
+    action: Rotate,
 }
 
 #[derive(Subcommand)]
@@ -138,8 +138,8 @@ enum Rotate {
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
-pub async fn link_key(ask: Ask, asked: LinkKey) -> Result<Answer, Error> {
-    let Rotate::Rotate { forget, by } = asked.asked;
+pub async fn link_key(ask: Ask, request: LinkKey) -> Result<Answer, Error> {
+    let Rotate::Rotate { forget, by } = request.action;
     let client = ask.service.database.connect().await?;
     let rotated = keys::rotate(&client, forget, &named(&ask, by)).await?;
     let text = if forget {

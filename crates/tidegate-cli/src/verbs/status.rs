@@ -1,5 +1,5 @@
 //! Prints the status, as text or for Prometheus, once or at intervals. A database that does not answer is
-//! reported in its place, and asked again.
+//! reported in its place, and tried again.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;

@@ -11,7 +11,7 @@ use tidegate_cli::Answer;
 use super::forget;
 use crate::acts::{Action, Intent, done};
 use crate::desk::Desk;
-use crate::form::{Asked, Fields, Sent};
+use crate::form::{Fields, Params, Sent};
 use crate::offer;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
@@ -27,7 +27,7 @@ pub(super) async fn index(desk: Desk) -> Answered {
     Page::new("/events", "Actions", "tidegate help", body).answer(&desk)
 }
 
-pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Asked(query): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Params(query): Params) -> Answered {
     desk.permitted()?;
     if verb == forget::VERB {
         return forget::show(&desk);

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tidegate::admin::views::AuditRequest;
 
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
+use crate::form::{Fields, Params};
 use crate::html::{empty, event, field, input, named, table, time};
 use crate::link::Base;
 use crate::page::Page;
@@ -14,7 +14,7 @@ use crate::problem::Answered;
 /// The entries on a page.
 const LISTED: u32 = 50;
 
-pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Params(wanted): Params) -> Answered {
     let request = AuditRequest {
         before: wanted.number("before")?,
         actor: wanted.owned("actor"),

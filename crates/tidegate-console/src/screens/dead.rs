@@ -7,7 +7,7 @@ use tidegate::admin::views::{DEAD_LOOKED_AT, DeadLetters};
 use tidegate_cli::quoted;
 
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{empty, event, input, named, number, select, short, status, table, time_of};
 use crate::link::Base;
 use crate::page::Page;
@@ -22,7 +22,7 @@ const SPANS: [(&str, &str, &str, u64); 4] = [
     ("month", "the last 30 days", "30d", 30 * 24),
 ];
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = SPANS
         .iter()
         .find(|(name, ..)| request.text("span") == Some(name));

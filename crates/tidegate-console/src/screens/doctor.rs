@@ -38,7 +38,7 @@ pub(super) async fn run(desk: Desk) -> Response {
     Redirect::to(desk.base().to("/doctor").as_str()).into_response()
 }
 
-async fn look(desk: &Desk, is_asked: bool) -> Seen {
+async fn look(desk: &Desk, is_requested: bool) -> Seen {
     let shared = desk.shared.clone();
     let patience = if shared.settings.is_frozen_between {
         PATIENCE_IF_FROZEN
@@ -46,7 +46,10 @@ async fn look(desk: &Desk, is_asked: bool) -> Seen {
         PATIENCE
     };
     let examine = async move { shared.service.run(&DoctorRequest {}).await };
-    desk.shared.checkup.look(is_asked, patience, examine).await
+    desk.shared
+        .checkup
+        .look(is_requested, patience, examine)
+        .await
 }
 
 fn progress(desk: &Desk, seen: &Seen) -> Markup {

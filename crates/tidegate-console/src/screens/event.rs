@@ -6,7 +6,7 @@ use serde_json::Value;
 use tidegate::admin::views::{Content, Dossier, Lineage, RelatedEvent, Relation};
 
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
+use crate::form::{Fields, Params};
 use crate::html::{
     bytes, chip, empty, event, field, named, nothing, number, short, status, table, text, time,
     time_of,
@@ -17,7 +17,7 @@ use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 
-pub(super) async fn show(desk: Desk, Path(id): Path<String>, Asked(request): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Path(id): Path<String>, Params(request): Params) -> Answered {
     let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
     let dossier = desk.service().dossier(id, desk.shows_content()).await?;
     let one = &dossier.event;
@@ -126,7 +126,7 @@ fn errors(content: &Content) -> Markup {
         n "Attempt" { (field(&fault["attempt"])) }
         td "Handler" { (field(&fault["handler"])) }
         th "Code" { code { (field(&fault["code"])) } }
-        error "Message" { @match fault["message"].as_str() { Some(told) => (text(told)), None => (nothing()) } }
+        error "Message" { @match fault["message"].as_str() { Some(message) => (text(message)), None => (nothing()) } }
         td "When" { (time(&fault["at"])) }
         td "Details" { @if !fault["details"].is_null() { pre { code { bdi { (pretty(&fault["details"].to_string()).chars().take(SHOWN).collect::<String>()) } } } } }
     };

@@ -8,7 +8,7 @@ use tidegate::admin::{SearchReport, Searched};
 
 use crate::acts::{Action, Intent};
 use crate::desk::Desk;
-use crate::form::{Asked, Fields};
+use crate::form::{Fields, Params};
 use crate::html::{empty, event, field, named, number, reason, status, table, time, time_of};
 use crate::link::{Base, Link};
 use crate::page::Page;
@@ -23,7 +23,7 @@ const LISTED: u32 = 50;
 /// The most events on a page.
 const MOST_LISTED: u32 = 500;
 
-pub(super) async fn show(desk: Desk, Asked(wanted): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Params(wanted): Params) -> Answered {
     let verb = Action::of("list").ok_or_else(Problem::not_found)?;
     let limit = wanted.number("limit")?.unwrap_or(LISTED);
     let mut bounded = wanted.clone();

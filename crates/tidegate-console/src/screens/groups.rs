@@ -8,7 +8,7 @@ use tidegate_cli::quoted;
 
 use super::events;
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{empty, event, field, named, number, table, time};
 use crate::offer::offer;
 use crate::page::Page;
@@ -17,7 +17,7 @@ use crate::problem::Answered;
 /// The most live events on a group's page.
 const SHOWN: u32 = 100;
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     if let Some(key) = request.text("key") {
         return group(&desk, key).await;
     }

@@ -11,7 +11,7 @@ use super::span;
 use crate::acts::title;
 use crate::chart;
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{empty, field, millis, number, short, table, time_of};
 use crate::offer::{fields, form, offer};
 use crate::page::Page;
@@ -28,7 +28,7 @@ const POLICY: [(&str, &str); 7] = [
     ("batch_within", "batch_within_ms"),
 ];
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = desk.service();
     let (kinds, overview, ended) =
@@ -47,7 +47,7 @@ pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Answered {
         .answer(&desk)
 }
 
-pub(super) async fn one(desk: Desk, Path(name): Path<String>, Asked(request): Asked) -> Answered {
+pub(super) async fn one(desk: Desk, Path(name): Path<String>, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = desk.service();
     let (kinds, course, ended) = tokio::try_join!(

@@ -9,7 +9,7 @@ use tidegate::admin::views::{Depth, Kind, KindFigures, Overview, Span, Step};
 use super::{drains, span, span_name};
 use crate::chart;
 use crate::desk::Desk;
-use crate::form::Asked;
+use crate::form::Params;
 use crate::html::{age, chip, millis, named, number, share, table};
 use crate::link::{Base, Link};
 use crate::page::Page;
@@ -18,7 +18,7 @@ use crate::problem::Answered;
 /// The most kinds in the table. With thousands the page would be too large for an answer of Lambda.
 const MOST_KINDS: usize = 300;
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = span(&request);
     let service = desk.service();
     let (overview, course, ended) = tokio::try_join!(

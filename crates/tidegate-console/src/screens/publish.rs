@@ -5,12 +5,12 @@ use serde_json::value::RawValue;
 use tidegate::NewEvent;
 
 use crate::desk::Desk;
-use crate::form::{Asked, Fields, Sent};
+use crate::form::{Fields, Params, Sent};
 use crate::html::{input, reason};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
 
-pub(super) async fn show(desk: Desk, Asked(request): Asked) -> Answered {
+pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     desk.permitted()?;
     let kinds = desk.service().kinds().await?;
     let names: Vec<&str> = kinds.iter().map(|kind| kind.kind.as_str()).collect();

@@ -4,13 +4,12 @@ use maud::{Markup, html};
 use tidegate::{ServiceState, ServiceStatus};
 
 use crate::desk::Desk;
-use crate::form::Asked;
 use crate::html::{chip, empty, number, short, table, time_of};
 use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
 
-pub(super) async fn show(desk: Desk, Asked(_): Asked) -> Answered {
+pub(super) async fn show(desk: Desk) -> Answered {
     let overview = desk.service().overview().await?;
     let down = overview
         .services

@@ -157,7 +157,7 @@ pub(crate) enum Given {
     /// The ARN from the request context of a function URL.
     #[cfg_attr(
         not(feature = "lambda"),
-        expect(dead_code, reason = "only a function is told")
+        expect(dead_code, reason = "constructed only in Lambda")
     )]
     Iam(String),
     /// From a layer of the application that contains the console.

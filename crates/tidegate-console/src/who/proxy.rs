@@ -47,12 +47,10 @@ impl Proxy {
             ));
         }
         let mut names = headers.get_all(&self.header).iter();
-        match (
-            names
-                .next()
-                .map(|name| std::str::from_utf8(name.as_bytes())),
-            names.next(),
-        ) {
+        let name = names
+            .next()
+            .map(|name| std::str::from_utf8(name.as_bytes()));
+        match (name, names.next()) {
             (Some(Ok(name)), None) => named(name),
             _ => Err(Refusal::Unknown("the proxy has not sent a user name")),
         }

@@ -49,10 +49,8 @@ impl Tokens {
     /// Exchanges a token for a session.
     pub(super) fn open(&self, token: &str) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = known
-            .unused
-            .iter()
-            .find(|unused| same(unused.as_bytes(), token.as_bytes()));
+        let mut unused = known.unused.iter();
+        let found = unused.find(|unused| same(unused.as_bytes(), token.as_bytes()));
         let found = found.cloned()?;
         known.unused.remove(&found);
         let session = random();
@@ -73,11 +71,8 @@ impl Tokens {
             ));
         };
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = known
-            .sessions
-            .iter()
-            .any(|known| same(known.as_bytes(), session.as_bytes()));
-        if is_known {
+        let mut sessions = known.sessions.iter();
+        if sessions.any(|known| same(known.as_bytes(), session.as_bytes())) {
             named(&self.operator)
         } else {
             Err(Refusal::Unknown(
