@@ -12,9 +12,11 @@ pub(crate) mod sql;
 pub mod submission;
 pub mod verb;
 
+use std::time::Duration;
+
 use tidegate::config::environment;
 use tidegate::migrate::Migrations;
-use tidegate::{Context, Dispatch, Error, Handlers, Lookup, Program};
+use tidegate::{Context, Dispatch, Error, Handlers, Lookup, Policy, Program};
 
 use checks::handler::{AI_CHECK, Checks};
 use checks::{CheckEvent, Filter};
@@ -57,12 +59,28 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
 )
 .grants(include_str!("../../migrations/roles.sql"));
 
+/// How long a medical job waits for a service that does not answer. Its client polls, and later jobs of its
+/// patient wait behind it.
+const JOB_WAITS: Duration = Duration::from_hours(24);
+
+/// How long a check may take, and how long it waits for an AI service that does not answer.
+const CHECK_TAKES: Duration = Duration::from_mins(2);
+const CHECK_WAITS: Duration = Duration::from_hours(1);
+
 /// Builds the program for the command line and the functions. `ISSUING_KIND` and `ISSUING_STAGE` define which
 /// messages request an AI check.
 pub fn program() -> Program {
     let filter = Filter::from_settings(&environment);
     let received = filter.clone();
-    Program::new(App::from_settings)
+    let checks = Policy::default()
+        .handler_timeout(CHECK_TAKES)
+        .give_up_after(CHECK_WAITS);
+    let program = Program::new(App::from_settings);
+    let program = medical::KINDS.iter().fold(program, |program, kind| {
+        program.policy(kind, Policy::default().give_up_after(JOB_WAITS))
+    });
+    program
+        .policy("issuings-ai-checks", checks)
         .tables(TABLES)
         .records(People::new(environment))
         .action("receive_issuing", move |database, fields| {

@@ -549,3 +549,24 @@ async fn an_operator_says_how_long_a_kind_waits_and_what_is_paused_waits_on() {
         (&json!(10), 10)
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_expected_after_the_next_try_of_the_service_that_holds_it_or_its_group_up() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Post::down();
+    let events = [letter("head").group("g"), note().group("g"), note()];
+    let ids = publish(&client, events).await;
+    drain(&db, &post).await;
+    let late = "UPDATE tidegate.service SET state = 'open', kinds = '{letter}', retry_at = clock_timestamp() + interval '10 minutes'";
+    client.batch_execute(late).await.unwrap();
+    let tick = Duration::from_mins(1);
+    let next = "SELECT to_char(retry_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS') FROM tidegate.service";
+    let next: String = client.query_one(next, &[]).await.unwrap().get(0);
+    for id in &ids[..2] {
+        let eta = queue::job(&client, *id, tick).await.unwrap().unwrap().eta;
+        assert!(eta > next, "{eta} {next}");
+    }
+    let done = queue::job(&client, ids[2], tick).await.unwrap().unwrap();
+    assert!(done.eta < next, "it waits for nobody");
+}

@@ -193,6 +193,22 @@ $$;
 COMMENT ON FUNCTION tidegate.job IS
     'The state of one event: a row of the view jobs, or no row if there is no such event. id: the event''s id.';
 
+-- What holds a live event up, and until when: its own time, that of the first event of its group, or the next
+-- try of a service that one of them waits for.
+CREATE FUNCTION tidegate.due_at(id bigint) RETURNS timestamptz
+    LANGUAGE sql STABLE SECURITY DEFINER AS $$
+    SELECT greatest(q.available_at, head.available_at, (
+               SELECT max(s.retry_at) FROM tidegate.service AS s
+                WHERE s.state IN ('open', 'probing') AND s.kinds && ARRAY[q.kind, head.kind]))
+      FROM tidegate.event_queue AS q
+      LEFT JOIN LATERAL (SELECT h.kind, h.available_at FROM tidegate.event_queue AS h
+                          WHERE h.group_key = q.group_key AND h.id < q.id ORDER BY h.id LIMIT 1) AS head ON true
+     WHERE q.id = due_at.id
+$$;
+COMMENT ON FUNCTION tidegate.due_at IS
+    'When a live event may start at the earliest: the next try of a service that does not answer counts, and what the first '
+    'event of its group waits for. Null if it is not live. id: the event''s id.';
+
 CREATE VIEW tidegate.ends AS
 SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
        nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
@@ -343,6 +359,6 @@ GRANT SELECT ON tidegate.stats, tidegate.stuck_events, tidegate.blocked_groups T
 GRANT SELECT ON tidegate.jobs TO tidegate_operate;
 GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at) ON
     tidegate.jobs TO tidegate_read;
-GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_drain, tidegate_operate, tidegate_jobs;
+GRANT EXECUTE ON FUNCTION tidegate.job, tidegate.due_at TO tidegate_drain, tidegate_operate, tidegate_jobs;
 GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code
    TO tidegate_operate, tidegate_read;

@@ -84,7 +84,7 @@ SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', 
 SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'status_code', j.status_code,
                           'result', j.result, 'errors', j.errors,
                           'eta', to_char(coalesce(j.finished_at, j.created_at + make_interval(secs => $2)
-                              * (1 + floor(greatest(0, extract(epoch FROM clock_timestamp() - j.created_at)) / $2)::float8))
+                              * (1 + floor(greatest(0, extract(epoch FROM greatest(clock_timestamp(), tidegate.due_at(j.id)) - j.created_at)) / $2)::float8))
                               AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
   FROM tidegate.job($1) AS j";
 
@@ -178,8 +178,9 @@ pub struct Job {
     pub result: Option<Value>,
     /// All faults so far, the latest last.
     pub errors: Vec<Fault>,
-    /// When the job ended. While it is pending, when it is expected to end: the next time the drain is woken,
-    /// counted from the publish. RFC 3339, UTC.
+    /// When the job ended. While it is pending, when it is expected to end: the first time that the drain is
+    /// woken, counted from the publish, after what holds the job up: its own time, the next try of a service
+    /// that is down, what the first event of its group waits for. RFC 3339, UTC.
     pub eta: String,
 }
 
