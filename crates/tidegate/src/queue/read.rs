@@ -202,7 +202,7 @@ pub enum JobStatus {
 /// woken.
 ///
 /// # Errors
-/// When the database fails or does not answer, or [`Error::Unreadable`].
+/// When the database fails or does not answer, or [`Error::Unreadable`](crate::Error::Unreadable).
 pub async fn job(client: &impl Queryable, id: i64, wake_interval: Duration) -> Result<Option<Job>> {
     document(client, &JOB, &[&id, &wake_interval.as_secs_f64()]).await
 }
@@ -219,7 +219,7 @@ pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<(
 /// with the defaults.
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is out of range; otherwise the database's error.
+/// [`Error::Invalid`](crate::Error::Invalid) names what is out of range; otherwise the database's error.
 pub async fn declare_policies(
     client: &impl Queryable,
     kinds: &[&str],

@@ -188,7 +188,8 @@ pub async fn declared_schedules(client: &impl Queryable, keeper: &str) -> Result
 /// Creates or changes a schedule that a program declares.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
+/// [`Error::Invalid`](crate::Error::Invalid) names the field and what it must be; otherwise the database's
+/// error.
 pub async fn put_schedule(
     client: &impl Queryable,
     keeper: &str,
