@@ -35,24 +35,14 @@ DUMPS = {
 }
 PAGE = PROJECT / "docs" / "sql.md"
 FOLDER = PROJECT / "examples" / "sql"
+GUIDE, PULL = PROJECT / "docs" / "guides" / "pull.md", PROJECT / "examples" / "pull"
 DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")
 NODE_OLDEST = (18, 0)
 RUN_LIMIT_S = 120
 LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php"}
 REFERENCE = re.compile(r"(<!-- reference -->\n).*?(<!-- end of the reference -->)", re.DOTALL)
-SHOWN = re.compile(r"(<!-- (examples/sql/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
+SHOWN = re.compile(r"(<!-- (examples/(?:sql|pull)/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
 LOGINS = (FOLDER / "logins.sql").read_text()
-# The same of every snippet, in the order of the publishes.
-STORED = """
-SELECT concat_ws(' ', q.kind, q.payload::jsonb, coalesce(q.group_key, '-'), coalesce(q.dedup_key, '-'), q.delayed)
-  FROM tidegate.event_queue AS q, orders AS o WHERE o.id = 7 ORDER BY q.id
-"""
-WANTED = [
-    'order_placed {"skus": ["a-1", "b-2"], "order_id": 7} customer-3 order-7 f',
-    'order_placed {"order_id": 8} - - f',
-    'order_paid {"order_id": 8} - - t',
-]
-TOLD = "event 1 new\nevent 2 new\nevent 3 new\nrefused: kind: 'order_plcaed' is not registered; registered are: "
 ROLES = ("publish", "pull", "read", "operate", "jobs")
 
 RELATIONS, FUNCTIONS = (PROJECT / "scripts" / "reference.sql").read_text().rstrip().rstrip(";").split(";\n")
@@ -78,7 +68,7 @@ def work(word):
         if word == "snippets":
             server.run(LOGINS)
             return _all_run(server)
-        made[PAGE] = _page(server)
+        made[PAGE], made[GUIDE] = _page(server), SHOWN.sub(_shown, GUIDE.read_text())
         if word == "check":
             return int(any([differs(file, text) for file, text in made.items()]))
         for file, text in made.items():
@@ -201,24 +191,26 @@ def _all_run(server):
     for name, lacking, command in SNIPPETS:
         try:
             with tempfile.TemporaryDirectory(prefix="snippet-") as room:
-                arguments, more = command(FOLDER / name, Path(room))
+                arguments, more = command(name, Path(room))
                 failed += not _runs(server, name, arguments, more)
         except Unavailable as error:
             print(f"left out: {name}: {error}")
-            stages.note(lacking, name)
+            stages.note(lacking, name.name)
     return int(failed > 0)
 
 
 def _runs(server, name, command, more):
-    database = re.sub(r"\W", "_", name.lower())
+    database = re.sub(r"\W", "_", name.name.lower())
     server.run(f"CREATE DATABASE {database} TEMPLATE postgres")
+    before, query, rows, told = (name.parent / part for part in ("before.sql", "stored.sql", "stored.txt", "told.txt"))
+    server.run(before.read_text() if before.exists() else "", database)
     environment = {**local.environment(), **server.variables(database), **more}
     done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True, timeout=RUN_LIMIT_S)
-    stored = server.run(STORED, database).splitlines()
-    if done.returncode == 0 and done.stdout.startswith(TOLD) and stored == WANTED:
-        print(f"{name} publishes what it says")
+    stored = server.run(query.read_text(), database)
+    if done.returncode == 0 and done.stdout.startswith(told.read_text()) and stored == rows.read_text().strip():
+        print(f"{name.name} does what it says")
         return True
-    print(f"{name}: exit code {done.returncode}\n{done.stdout}{done.stderr}stored:\n" + "\n".join(stored), file=sys.stderr)
+    print(f"{name}: exit code {done.returncode}\n{done.stdout}{done.stderr}stored:\n{stored}", file=sys.stderr)
     return False
 
 
@@ -282,13 +274,15 @@ def _try(command, variables):
 
 
 SNIPPETS = [
-    ("psycopg_publish.py", "psycopg", _python),
-    ("sqlalchemy_publish.py", "psycopg", _python),
-    ("node_publish.mjs", "node-postgres", _node),
-    ("JdbcPublish.java", "jdbc", _java),
-    ("publish.go", "lib-pq", _go),
-    ("publish.rb", "ruby-pg", _ruby),
-    ("publish.php", "pdo-pgsql", _php),
+    (FOLDER / "psycopg_publish.py", "psycopg", _python),
+    (FOLDER / "sqlalchemy_publish.py", "psycopg", _python),
+    (FOLDER / "node_publish.mjs", "node-postgres", _node),
+    (FOLDER / "JdbcPublish.java", "jdbc", _java),
+    (FOLDER / "publish.go", "lib-pq", _go),
+    (FOLDER / "publish.rb", "ruby-pg", _ruby),
+    (FOLDER / "publish.php", "pdo-pgsql", _php),
+    (PULL / "worker.py", "psycopg", _python),
+    (PULL / "worker.mjs", "node-postgres", _node),
 ]
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ def ship(connection, event):
     return {"items": len(event["payload"]["skus"])}
 
 
-with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
-    connection.row_factory = psycopg.rows.dict_row
+with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
     while events := connection.execute("SELECT * FROM tidegate.poll(%s, most => 10, lease => '5 min')", [KINDS]).fetchall():
         for event in events:
             try:
