@@ -123,11 +123,6 @@ impl HttpService {
         })
     }
 
-    /// Reports whether a base URL is set.
-    pub(super) fn is_configured(&self) -> bool {
-        self.base.is_some()
-    }
-
     /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of this
     /// call, and for no other call.
     ///

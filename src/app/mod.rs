@@ -95,8 +95,9 @@ pub fn program() -> Program {
 impl App {
     /// Reads the base URLs of the services: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`;
     /// `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. If a URL is not set, the events that need this service wait,
-    /// and everything else works. Only the signature service is optional. `AI_CHECK_RETRY_DELAY` sets how
-    /// long a check is postponed while other checks are running. The default is the time budget of a drain.
+    /// and everything else works. `SIGNATURES=unverified` does without the signature service.
+    /// `AI_CHECK_RETRY_DELAY` sets how long a check is postponed while other checks are running. The default
+    /// is the time budget of a drain.
     ///
     /// # Errors
     /// [`Error::Config`] if a setting is malformed. It names the setting and what is allowed.

@@ -1,12 +1,13 @@
 //! What the queue and the transactions promise around the rules (requirements E1 to E15).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::Event as _;
-use tidegate_job::app::Event;
 use tidegate_job::app::medical::{self, KINDS, Refusal};
+use tidegate_job::app::{App, Event};
 use uuid::Uuid;
 
 use super::world::{
@@ -449,6 +450,30 @@ async fn an_unreachable_signature_service_is_no_bad_signature() {
         let job = world.run("service_request_create_job", &create).await;
         assert_eq!(job["status_code"], 422, "{status}: {job}");
     }
+}
+
+#[tokio::test]
+async fn signed_jobs_wait_without_a_signature_service_unless_nobody_wants_one() {
+    let mut world = World::new().await;
+    let content = json!({"id": id(1), "requester_employee": USER});
+    let create = payload(&json!({"signed_data": signed(&content)}));
+    world.submit("service_request_create_job", &create).await;
+    for (signatures, completed) in [("verified", 0), ("unverified", 1)] {
+        let setting = |name: &str| match name {
+            "SIGNATURE_URL" => None,
+            "SIGNATURES" => Some(signatures.to_owned()),
+            _ => world.services.setting(name),
+        };
+        world.app = Arc::new(App::from_settings(&setting).unwrap());
+        world.time_passes().await;
+        assert_eq!(world.drain().await.completed, completed, "{signatures}");
+    }
+    let bad = App::from_settings(&|name| (name == "SIGNATURES").then(|| "maybe".to_owned()));
+    let refused = bad.err().unwrap().to_string();
+    assert!(
+        refused.contains("SIGNATURES: must be verified or unverified"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
