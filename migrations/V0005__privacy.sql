@@ -33,22 +33,24 @@ BEGIN
     RETURN told;
 END $$;
 
--- Removes forms that have not changed for this long, whatever their status, up to the given number, and
--- messages without a form.
+-- Removes closed forms that have not changed for this long, up to the given number, and messages without a
+-- form. A form that nobody has decided on stays.
 CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
+    closed CONSTANT text[] := ARRAY['approved', 'cancelled'];
     ids text[];
     messages bigint;
 BEGIN
     IF expire.dry_run THEN
         RETURN jsonb_build_object(
-            'forms.form', (SELECT count(*) FROM forms.form AS f WHERE f.updated_at < until),
+            'forms.form', (SELECT count(*) FROM forms.form AS f WHERE f.updated_at < until AND f.status = ANY (closed)),
             'forms.message', (SELECT count(*) FROM forms.message AS m LEFT JOIN forms.form AS f ON f.id = m.form_id
-                               WHERE coalesce(f.updated_at, m.received_at) < until));
+                               WHERE coalesce(f.updated_at, m.received_at) < until AND coalesce(f.status = ANY (closed), true)));
     END IF;
-    ids := ARRAY(SELECT f.id FROM forms.form AS f WHERE f.updated_at < until LIMIT expire.most FOR UPDATE SKIP LOCKED);
+    ids := ARRAY(SELECT f.id FROM forms.form AS f WHERE f.updated_at < until AND f.status = ANY (closed)
+                  LIMIT expire.most FOR UPDATE SKIP LOCKED);
     UPDATE forms.awarded_grant AS g SET form_id = NULL WHERE g.form_id = ANY (ids);
     DELETE FROM forms.message AS m
      WHERE m.form_id = ANY (ids)
@@ -77,17 +79,44 @@ BEGIN
     RETURN jsonb_build_object('checks.issuing_check', removed);
 END $$;
 
--- Removes entities that no job has changed for this long.
+-- Whether an entity waits for further jobs.
+CREATE FUNCTION medical.is_open(e medical.entity) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN (e.kind, e.status) IN (('episode', 'active'), ('service_request', 'active'), ('service_request', 'in_progress'), ('approval', 'new'));
+
+-- The entities of at most `most` whole trees, such as an episode with its encounters and all that is recorded
+-- there, in which nothing is open and nothing has changed since a time.
+CREATE FUNCTION medical.old_trees(until timestamptz, most integer) RETURNS uuid[]
+    LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE tree AS (
+        SELECT e.id AS root, e.id, e.updated_at < until AND NOT medical.is_open(e) AS over
+          FROM medical.entity AS e
+         WHERE NOT EXISTS (SELECT FROM medical.entity AS p WHERE p.id = e.parent_id)
+           AND e.updated_at < until AND NOT medical.is_open(e)
+         UNION ALL
+        SELECT t.root, c.id, c.updated_at < until AND NOT medical.is_open(c)
+          FROM tree AS t JOIN medical.entity AS c ON c.parent_id = t.id
+    )
+    SELECT coalesce(array_agg(m.id), '{}')
+      FROM (SELECT t.root FROM tree AS t GROUP BY t.root HAVING bool_and(t.over) ORDER BY t.root LIMIT most) AS r
+      JOIN tree AS m USING (root)
+$$;
+
+-- Removes trees of entities that no job has changed for this long, each as a whole and only if all of it is
+-- closed.
 CREATE FUNCTION medical.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
-    removed bigint := (SELECT count(*) FROM medical.entity AS e WHERE expire.dry_run AND e.updated_at < until);
+    ids uuid[] := medical.old_trees(until, CASE WHEN NOT expire.dry_run THEN expire.most END);
+    again uuid[];
+    removed bigint := cardinality(ids);
 BEGIN
     IF NOT expire.dry_run THEN
-        DELETE FROM medical.entity AS e
-         WHERE e.ctid = ANY (ARRAY(SELECT o.ctid FROM medical.entity AS o WHERE o.updated_at < until
-                                    LIMIT expire.most FOR UPDATE SKIP LOCKED)) AND e.updated_at < until;
+        PERFORM FROM medical.entity AS e WHERE e.id = ANY (ids) ORDER BY e.kind, e.id FOR UPDATE;
+        -- A separate statement, so that it sees what a job has changed while we waited.
+        again := medical.old_trees(until, expire.most);
+        DELETE FROM medical.entity AS e WHERE e.id = ANY (ids) AND e.id = ANY (again);
         GET DIAGNOSTICS removed = ROW_COUNT;
     END IF;
     RETURN jsonb_build_object('medical.entity', removed);

@@ -16,8 +16,8 @@ use crate::support;
 
 const ROWS: &str = "
 INSERT INTO forms.form SELECT id, '000000001', 'Company', 'Contact', 'c@example.org', '1', '98765432109', 'Employee', 'Expert', 'Company',
-       'Competence', 'Reason', 'Requirement', 1, 1, '2027-01-11', 'cancelled', NULL, NULL, now() - age, now() - age
-  FROM (VALUES ('old', interval '800 days'), ('young', '10 days')) AS v(id, age);
+       'Competence', 'Reason', 'Requirement', 1, 1, '2027-01-11', status, NULL, NULL, now() - age, now() - age
+  FROM (VALUES ('old', interval '800 days', 'cancelled'), ('young', '10 days', 'cancelled'), ('open', '800 days', 'submitted')) AS v(id, age, status);
 INSERT INTO forms.message (source, external_id, subject, form_id, content, received_at) VALUES
     ('s', '1', 'cancellation', 'old', '{}', now()), ('s', '2', 'cancellation', 'young', '{}', now() - interval '800 days'),
     ('s', '3', 'grant_letter', NULL, '{}', now() - interval '800 days'), ('s', '4', 'grant_letter', NULL, '{}', now());
@@ -27,7 +27,13 @@ INSERT INTO checks.issuing_check (trigger_id, application_id, work_statusom, upd
 INSERT INTO medical.entity (kind, id, patient_id, organization_id, status, content, updated_at)
 SELECT 'episode', gen_random_uuid(), p, gen_random_uuid(), 'closed', '{}', now() - age
   FROM (VALUES ('00000000-0000-0000-0000-000000000001'::uuid, interval '5000 days'), ('00000000-0000-0000-0000-000000000001', '1 day'),
-               ('00000000-0000-0000-0000-000000000002', '1 day')) AS v(p, age);";
+               ('00000000-0000-0000-0000-000000000002', '1 day')) AS v(p, age);
+INSERT INTO medical.entity (kind, id, patient_id, parent_id, organization_id, status, content, updated_at)
+SELECT kind, lpad(id, 32, '0')::uuid, '00000000-0000-0000-0000-000000000003', lpad(parent, 32, '0')::uuid, gen_random_uuid(), status, '{}', now() - age
+  FROM (VALUES ('episode', 'a', NULL, 'active', interval '5000 days'), ('encounter', 'aa', 'a', 'finished', '5000 days'),
+               ('episode', 'b', NULL, 'closed', '5000 days'), ('encounter', 'bb', 'b', 'finished', '1 day'),
+               ('episode', 'c', NULL, 'closed', '5000 days'), ('encounter', 'cc', 'c', 'finished', '5000 days'))
+       AS v(kind, id, parent, status, age);";
 
 async fn cleaned(
     database: &Database,
@@ -66,23 +72,24 @@ async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() 
     let database = db.database();
     let unset = cleaned(&database, false, |_| None).await.unwrap();
     assert!(unset.records.is_empty(), "{unset:?}");
-    assert_eq!(counted(&client).await, [2, 4, 1, 3, 3]);
+    assert_eq!(counted(&client).await, [3, 4, 1, 3, 9]);
 
     let two_years = |name: &str| (name != "MEDICAL_RETENTION").then(|| "730d".to_owned());
     let preview = cleaned(&database, true, two_years).await.unwrap();
-    assert_eq!(counted(&client).await, [2, 4, 1, 3, 3]);
+    assert_eq!(counted(&client).await, [3, 4, 1, 3, 9]);
     let report = cleaned(&database, false, two_years).await.unwrap();
     assert_eq!(preview.records, report.records);
-    // A form's messages are as old as the form; a check that is open is not old; a grant stays.
-    assert_eq!(counted(&client).await, [1, 2, 1, 2, 3], "{report:?}");
+    // A form's messages are as old as the form; what is open is not old; a grant stays.
+    assert_eq!(counted(&client).await, [2, 2, 1, 2, 9], "{report:?}");
     assert_eq!(report.records["forms.message"], 2);
     let linked = "SELECT count(*) FROM forms.awarded_grant WHERE form_id IS NOT NULL";
     assert_eq!(number(&client, linked).await, 0);
 
     let ten_years = |name: &str| (name == "MEDICAL_RETENTION").then(|| "3650d".to_owned());
     let report = cleaned(&database, false, ten_years).await.unwrap();
-    assert_eq!(report.records["medical.entity"], 1);
-    assert_eq!(counted(&client).await, [1, 2, 1, 2, 2]);
+    // An open episode keeps its encounter, and a young encounter its episode: trees go whole.
+    assert_eq!(report.records["medical.entity"], 3);
+    assert_eq!(counted(&client).await, [2, 2, 1, 2, 6]);
 }
 
 #[tokio::test]
