@@ -10,7 +10,7 @@ SELECT tidegate.make_role('tidegate_intake');
 
 GRANT USAGE ON SCHEMA tidegate TO tidegate_intake;
 GRANT EXECUTE ON FUNCTION tidegate.should_wake, tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-                          tidegate.receive, tidegate.default_max_attempts, tidegate.job
+                          tidegate.receive, tidegate.default_max_attempts, tidegate.job, tidegate.due_at
    TO tidegate_intake;
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_intake;
 GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_intake;

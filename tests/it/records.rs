@@ -133,7 +133,7 @@ async fn a_patient_is_forgotten_from_the_command_line_and_others_are_not() {
         (&json!(1), &json!(1), &json!(2)),
         "{document}"
     );
-    assert_eq!(counted(&client).await[4], 1);
+    assert_eq!(counted(&client).await[4], 7);
     let left =
         "SELECT count(*) FROM tidegate.event_log WHERE payload IS NULL AND group_key IS NULL";
     assert_eq!(number(&client, left).await, 1);
