@@ -419,7 +419,6 @@ impl NewEvent {
     }
 
     /// Sets what may be given or not: `event.set_if(key, NewEvent::group)`.
-    #[must_use]
     pub fn set_if<T>(self, given: Option<T>, set: impl FnOnce(Self, T) -> Self) -> Self {
         match given {
             Some(value) => set(self, value),
