@@ -268,7 +268,7 @@ async fn a_made_partition_is_like_the_log_itself() {
 }
 
 #[tokio::test]
-async fn a_partition_whose_last_row_has_expired_is_dropped_whole() {
+async fn b14_a_partition_whose_last_row_has_expired_is_dropped_whole() {
     let (db, client) = retained_database().await;
     let gone = expired_partition(&client, 2 * DAY, 100).await;
     let older = expired_partition(&client, 3 * DAY, 50).await;

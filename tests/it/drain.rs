@@ -172,7 +172,7 @@ async fn a8_one_bad_row_harms_only_itself() {
 }
 
 #[tokio::test]
-async fn a9_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
+async fn a9_a11_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
  {
     let (db, client) = probe().await;
     let id = queue::publish(&client, &act("x").max_attempts(3))
@@ -278,7 +278,7 @@ async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
 /// What no kind has, an operator cannot set by mistake: the number of attempts is one for all, or an event's
 /// own.
 #[tokio::test]
-async fn b7_the_limit_of_attempts_is_that_of_all_kinds_and_none_has_its_own() {
+async fn b7_the_limit_of_attempts_is_that_of_all_kinds_unless_a_policy_gives_one_its_own() {
     let (db, client) = probe().await;
     let database = db.database();
     let limited = Migrate::new(&database, Probe::KINDS).stored(StoredSettings {
@@ -299,13 +299,15 @@ async fn b7_the_limit_of_attempts_is_that_of_all_kinds_and_none_has_its_own() {
         let runs = calls.iter().filter(|call| call.handler == handler);
         assert_eq!(runs.count(), 2, "{handler}");
     }
-    let of_kinds = "SELECT string_agg(column_name::text, ' ') FROM information_schema.columns
-                     WHERE table_schema = 'tidegate' AND table_name = 'event_kind'";
-    let columns: String = client.query_one(of_kinds, &[]).await.unwrap().get(0);
-    assert!(
-        columns.contains("retention") && !columns.contains("attempt"),
-        "{columns}"
-    );
+    let set = "SELECT tidegate.set_policy('note', '{\"max_attempts\": 7}', 'it is flaky')";
+    client.batch_execute(set).await.unwrap();
+    let note = NewEvent::of(&Probe::Note(())).unwrap();
+    let published = queue::publish_batch(&client, &[act("x"), note]).await;
+    let limits = "SELECT max_attempts::bigint FROM tidegate.event_queue WHERE id = $1";
+    for (event, limit) in published.unwrap().iter().zip([2_i64, 7]) {
+        let row = client.query_one(limits, &[&event.id]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), limit);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

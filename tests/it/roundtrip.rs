@@ -142,7 +142,7 @@ fn short(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn b3_payloads_of_every_size_and_make_come_out_of_the_log_and_a_replay_as_they_went_in() {
+async fn b2_payloads_of_every_size_and_make_come_out_of_the_log_and_a_replay_as_they_went_in() {
     let (db, client) = opened_for::<Raw>().await;
     let mut expected = BTreeMap::new();
     for text in taken() {
