@@ -35,7 +35,7 @@ MACHINE = re.compile(r"(?<![\w./~:-])/(?:home|root|work|Users)/[\w.-]+")
 GOLDEN = ROOT / "tests" / "golden"
 LIBRARY = ROOT / "crates" / "tidegate" / "src"
 SQL = ROOT / "crates" / "tidegate" / "sql"
-SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|NO_COLOR|TRACEPARENT'
+SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|SIGNATURES|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
 # Pages that may document settings. The first one links to the others.
 SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
