@@ -12,7 +12,7 @@ use tidegate_job::app::forms::model::{
     Company, Contact, Employee, Expert, FormStatus, Need, Private,
 };
 use tidegate_job::app::forms::{
-    self, Cancellation, Form, Grant, Letter, Measure, SubmitReport, Viewed,
+    self, Form, Grant, Letter, Measure, MeasureNotice, SubmitReport, Viewed,
 };
 use tokio_postgres::Client;
 
@@ -51,8 +51,20 @@ async fn publish_all() -> Outcome<()> {
     let external = grant(&format!("sample-{run}-G2"), elsewhere);
     receive_letter(&mut client, &format!("{run}-2"), &external).await?;
     receive_letter(&mut client, &format!("{run}-2"), &external).await?;
-    let cancelled = with_case(&mut client, run, 5).await?;
-    cancel(&mut client, &format!("{run}-3"), &cancelled).await?;
+    let cancelled = notice(run, 3, with_case(&mut client, run, 5).await?);
+    let tx = client.transaction().await?;
+    let received = forms::cancel(&tx, None, &cancelled).await?;
+    tx.commit().await?;
+    println!(
+        "cancellation {}: {}",
+        cancelled.external_id,
+        told(&received)
+    );
+    let declined = notice(run, 4, with_case(&mut client, run, 6).await?);
+    let tx = client.transaction().await?;
+    let received = forms::decline(&tx, None, &declined).await?;
+    tx.commit().await?;
+    println!("decline {}: {}", declined.external_id, told(&received));
     view(&mut client, &granted.grant_number).await?;
     Ok(())
 }
@@ -100,17 +112,12 @@ async fn receive_letter(client: &mut Client, external_id: &str, grant: &Grant) -
     Ok(())
 }
 
-async fn cancel(client: &mut Client, external_id: &str, measure: &Measure) -> Outcome<()> {
-    let tx = client.transaction().await?;
-    let notice = Cancellation {
+fn notice(run: u128, number: u32, measure: Measure) -> MeasureNotice {
+    MeasureNotice {
         source: SOURCE.to_owned(),
-        external_id: external_id.to_owned(),
-        measure: measure.clone(),
-    };
-    let received = forms::cancel(&tx, None, &notice).await?;
-    tx.commit().await?;
-    println!("cancellation {external_id}: {}", told(&received));
-    Ok(())
+        external_id: format!("{run}-{number}"),
+        measure,
+    }
 }
 
 async fn view(client: &mut Client, grant_number: &str) -> Outcome<()> {

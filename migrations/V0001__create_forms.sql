@@ -35,8 +35,7 @@ CREATE TABLE forms.form (
     CONSTRAINT employee_national_id_is_11_digits CHECK (employee_national_id ~ '^[0-9]{11}$'),
     CONSTRAINT need_estimated_cost_is_not_negative CHECK (need_estimated_cost >= 0),
     CONSTRAINT need_hours_is_not_negative CHECK (need_hours >= 0),
-    CONSTRAINT status_is_draft_submitted_approved_or_cancelled
-        CHECK (status IN ('draft', 'submitted', 'approved', 'cancelled')),
+    CONSTRAINT status_is_known CHECK (status IN ('draft', 'submitted', 'approved', 'cancelled', 'declined')),
     CONSTRAINT case_is_whole CHECK ((case_number IS NULL) = (measure_id IS NULL)),
     CONSTRAINT draft_has_no_case CHECK (status <> 'draft' OR case_number IS NULL)
 );
@@ -59,7 +58,7 @@ CREATE TABLE forms.message (
     CONSTRAINT message_is_received_once UNIQUE NULLS NOT DISTINCT (client_id, source, external_id),
     CONSTRAINT source_is_1_to_100_characters CHECK (char_length(source) BETWEEN 1 AND 100),
     CONSTRAINT external_id_is_1_to_200_characters CHECK (char_length(external_id) BETWEEN 1 AND 200),
-    CONSTRAINT subject_is_grant_letter_or_cancellation CHECK (subject IN ('grant_letter', 'cancellation'))
+    CONSTRAINT subject_is_known CHECK (subject IN ('grant_letter', 'cancellation', 'decline'))
 );
 
 -- For the reference to a form: without this index, deleting a form scans all messages.

@@ -39,7 +39,7 @@ CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETUR
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
-    closed CONSTANT text[] := ARRAY['approved', 'cancelled'];
+    closed CONSTANT text[] := ARRAY['approved', 'cancelled', 'declined'];
     ids text[];
     messages bigint;
 BEGIN

@@ -166,6 +166,14 @@ mod tests {
                 ("cancel_form", "database"),
             ],
         ),
+        (
+            "form_declined",
+            &[
+                ("archive_decision", "archive"),
+                ("notify_declined", "notifications"),
+                ("decline_form", "database"),
+            ],
+        ),
         ("grant_letter_viewed", &[("count_view", "database")]),
         ("issuings-ai-checks", &[("check_issuing", "ai_check")]),
     ];

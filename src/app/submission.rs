@@ -7,6 +7,7 @@
 //! | `form` | a form, see [`Form`]; its `status` is optional |
 //! | `letter` | `{"source", "external_id", "grant": {…}}`: a grant letter, for our case or another |
 //! | `cancellation` | `{"source", "external_id", "measure": {"case_number", "measure_id"}}` |
+//! | `decline` | as a cancellation: the application was declined |
 //! | `viewed` | `{"grant_number"}`: a grant letter was viewed |
 //!
 //! A message names its subject in a field of its own: `"type": "letter"`. A message without `type`, or with
@@ -22,7 +23,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::checks::{self, Filter};
-use super::forms::{self, Cancellation, Form, Letter, SubmitReport, Viewed};
+use super::forms::{self, Form, Letter, MeasureNotice, SubmitReport, Viewed};
 use super::schema::{self, Described, Schemas, describe};
 use tidegate::Error;
 use tidegate::intake::Message;
@@ -37,6 +38,8 @@ pub enum Subject {
     Letter,
     /// A notice that a measure was cancelled
     Cancellation,
+    /// A decision that declines an application
+    Decline,
     /// A notice that a grant letter was viewed
     Viewed,
 }
@@ -57,6 +60,7 @@ impl Subject {
             Self::Form => forms::submit(tx, &read("form", json)?).await,
             Self::Letter => forms::receive_letter(tx, client, &read("letter", json)?).await,
             Self::Cancellation => forms::cancel(tx, client, &read("cancellation", json)?).await,
+            Self::Decline => forms::decline(tx, client, &read("decline", json)?).await,
             Self::Viewed => forms::letter_viewed(tx, None, &read("viewed", json)?).await,
         }
     }
@@ -78,7 +82,7 @@ pub async fn receive(
     };
     let subject = name.as_str().map(|name| Subject::from_str(name, false));
     let Some(Ok(subject)) = subject else {
-        let wanted = "must be form, letter, cancellation or viewed, or be left out";
+        let wanted = "must be form, letter, cancellation, decline or viewed, or be left out";
         return Err(Error::Invalid(format!("type: {wanted}")));
     };
     subject.take_in(tx, None, &said).await.map(drop)
@@ -89,7 +93,7 @@ pub(super) fn schemas() -> Described {
     let mut schemas = Described::new();
     describe::<Form>(&mut schemas);
     describe::<Letter>(&mut schemas);
-    describe::<Cancellation>(&mut schemas);
+    describe::<MeasureNotice>(&mut schemas);
     describe::<Viewed>(&mut schemas);
     schemas
 }

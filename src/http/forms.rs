@@ -13,7 +13,7 @@ use super::answer::Data;
 use super::jobs::refused as by_the_queue;
 use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use crate::app::forms::{self, Cancellation, Form, Letter, SubmitReport, Viewed};
+use crate::app::forms::{self, Form, Letter, MeasureNotice, SubmitReport, Viewed};
 use crate::app::submission::{Subject, read};
 use tidegate::Error;
 
@@ -29,6 +29,7 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(letter))
         .routes(routes!(cancellation))
+        .routes(routes!(decline))
 }
 
 /// Submits a form. Its `status` is optional. Its id must not have been used before.
@@ -68,7 +69,7 @@ async fn letter(posted: Posted) -> Answered {
 ///
 /// Processed once for each `source` and `external_id` of the client.
 #[utoipa::path(
-    post, path = "/cancellations", tag = "forms", request_body = Cancellation,
+    post, path = "/cancellations", tag = "forms", request_body = MeasureNotice,
     responses(
         (status = 202, description = "The cancellation is stored, or was stored before. Its event is published if the case is one of ours", body = Data<SubmitReport>),
         (status = 422, description = "The body is JSON, but not a valid cancellation; the message names the first invalid field", body = Refusal),
@@ -79,6 +80,23 @@ async fn letter(posted: Posted) -> Answered {
 )]
 async fn cancellation(posted: Posted) -> Answered {
     take_in(Subject::Cancellation, posted).await
+}
+
+/// Reports that the case system declined the application of a measure.
+///
+/// Processed once for each `source` and `external_id` of the client.
+#[utoipa::path(
+    post, path = "/declines", tag = "forms", request_body = MeasureNotice,
+    responses(
+        (status = 202, description = "The decision is stored, or was stored before. Its event is published if the case is one of ours", body = Data<SubmitReport>),
+        (status = 422, description = "The body is JSON, but not a valid decision; the message names the first invalid field", body = Refusal),
+        Unread,
+        Gated,
+        Common
+    )
+)]
+async fn decline(posted: Posted) -> Answered {
+    take_in(Subject::Decline, posted).await
 }
 
 /// Reports that a grant letter of this form was viewed.

@@ -120,7 +120,7 @@ async fn every_route_but_those_of_operation_asks_for_a_credential_and_says_so() 
             }
         }
     }
-    assert_eq!(asked, 21 + 2 + 2 + 4, "no route is forgotten");
+    assert_eq!(asked, 21 + 2 + 3 + 4, "no route is forgotten");
     let scheme = &document["components"]["securitySchemes"]["bearer"];
     has(scheme, &json!({"type": "http", "scheme": "bearer"}));
     let payload = &document["components"]["schemas"]["ServiceRequestUseJob"]["required"];

@@ -11,7 +11,7 @@ use tidegate::testing::handlers_of;
 use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent};
 use tidegate_job::app::forms::events::{FormEvent, FormSubmitted};
 use tidegate_job::app::forms::{
-    self, Cancellation, Form, Grant, Letter, Measure, SubmitReport, Viewed,
+    self, Form, Grant, Letter, Measure, MeasureNotice, SubmitReport, Viewed,
 };
 use tidegate_job::app::submission::Subject;
 use tidegate_job::app::{App, Event};
@@ -39,8 +39,8 @@ fn letter(external_id: &str, grant: &Grant) -> Letter {
     }
 }
 
-fn cancellation(external_id: &str, measure: Measure) -> Cancellation {
-    Cancellation {
+fn notice(external_id: &str, measure: Measure) -> MeasureNotice {
+    MeasureNotice {
         source: "case-system".to_owned(),
         external_id: external_id.to_owned(),
         measure,
@@ -230,6 +230,10 @@ fn samples() -> Vec<(&'static str, Value)> {
             json!({"form_id": "f1", "measure": case()}),
         ),
         (
+            "form_declined",
+            json!({"form_id": "f1", "letter_id": "L1", "measure": case()}),
+        ),
+        (
             "grant_letter_viewed",
             json!({"grant_number": "G1", "form_id": "f1"}),
         ),
@@ -364,13 +368,13 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
     let mut world = World::new().await;
     world.store_with_case(&form("f1"), &case()).await;
     let tx = world.client.transaction().await.unwrap();
-    let ours = forms::cancel(&tx, None, &cancellation("1", case())).await;
+    let ours = forms::cancel(&tx, None, &notice("1", case())).await;
     let ours = ours.unwrap();
     let other = Measure {
         case_number: "C2".to_owned(),
         ..case()
     };
-    let unrelated = forms::cancel(&tx, None, &cancellation("2", other)).await;
+    let unrelated = forms::cancel(&tx, None, &notice("2", other)).await;
     let unrelated = unrelated.unwrap();
     tx.commit().await.unwrap();
     assert!(ours.id.is_some() && ours.form_id.is_some(), "{ours:?}");
@@ -396,6 +400,56 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
     let codes =
         "SELECT errors->0->>'code' FROM tidegate.event_log WHERE kind = 'grant_letter_archived'";
     assert_eq!(world.value(codes).await, "form_status");
+    assert_eq!(
+        world.services.kept("notifications"),
+        ["statuses form/f1/cancelled"],
+        "nobody is told of an approval"
+    );
+}
+
+#[tokio::test]
+async fn a_declined_application_is_archived_and_told_and_no_letter_brings_it_back() {
+    let mut world = World::new().await;
+    world.store_with_case(&form("f1"), &case()).await;
+    for repeated in [false, true] {
+        let tx = world.client.transaction().await.unwrap();
+        let declined = forms::decline(&tx, None, &notice("1", case())).await;
+        tx.commit().await.unwrap();
+        assert_eq!(declined.unwrap().repeated, repeated);
+    }
+    world.drain().await;
+    assert_eq!(world.log().await, completed(&["form_declined"]));
+    let status = "SELECT status FROM forms.form";
+    assert_eq!(world.value(status).await, "declined");
+    let letter = "SELECT 'documents letter/' || id FROM forms.message";
+    assert_eq!(
+        json!(world.services.kept("archive")),
+        json!([world.value(letter).await])
+    );
+    let told = [
+        "messages form/f1/declined/message",
+        "statuses form/f1/declined/status",
+    ];
+    assert_eq!(world.services.kept("notifications"), told);
+
+    world.receive_letter("2", &grant()).await;
+    let tx = world.client.transaction().await.unwrap();
+    forms::cancel(&tx, None, &notice("3", case()))
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    world.drain().await;
+    assert_eq!(world.value(status).await, "declined");
+    assert_eq!(world.services.kept("notifications"), told);
+    let ended = "SELECT array_agg(kind || ' ' || (errors->0->>'code') ORDER BY id) FROM tidegate.event_log WHERE status <> 'COMPLETED'";
+    assert_eq!(
+        world.value(&format!("SELECT to_jsonb(({ended}))")).await,
+        json!([
+            "form_cancelled form_status",
+            "grant_letter_archived form_status",
+            "grant_saved form_status"
+        ])
+    );
 }
 
 #[tokio::test]
@@ -543,6 +597,7 @@ async fn a_missing_row_is_final_at_the_first_attempt() {
         "grant_letter_archived",
         "grant_saved",
         "form_cancelled",
+        "form_declined",
     ];
     for (kind, payload) in samples()
         .into_iter()
@@ -796,20 +851,21 @@ async fn of_two_transactions_with_the_same_letter_one_publishes() {
 
 #[tokio::test]
 async fn a18_each_handler_calls_the_service_that_it_names_and_no_other() {
-    let mut world = World::new().await;
-    world.store_with_case(&form("f1"), &case()).await;
-    // That one has a case; this one is to get its own.
-    world.submit_form(&form("f2")).await;
-    let mut named = BTreeSet::new();
+    let (mut named, mut called) = (BTreeSet::new(), BTreeSet::new());
     for (kind, payload) in samples() {
+        let mut world = World::new().await;
+        world.store_with_case(&form("f1"), &case()).await;
+        // That one has a case; this one is to get its own.
+        world.submit_form(&form("f2")).await;
         world.publish(kind, &payload).await;
         world.drain().await;
+        called.extend(world.services.callers());
         let event = Event::decode(kind, Some(payload.to_string().as_bytes())).unwrap();
         for (handler, service) in handlers_of(&*world.app, &event) {
             named.extend(service.map(|service| (handler.to_owned(), service)));
         }
     }
-    assert_eq!(world.services.callers(), named);
+    assert_eq!(called, named);
 }
 
 #[tokio::test]

@@ -1100,6 +1100,7 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
         ("post", "/forms"),
         ("post", "/letters"),
         ("post", "/cancellations"),
+        ("post", "/declines"),
         ("post", "/forms/{id}/viewed"),
         ("get", "/patients/{patient_id}/{entities}/{id}"),
         ("post", "/patients/{patient_id}/approvals/{id}/confirmation"),
@@ -1127,7 +1128,7 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
     let paths = document["paths"].as_object().unwrap().len();
     assert_eq!(
         paths,
-        medical::KINDS.len() + 10,
+        medical::KINDS.len() + 11,
         "nothing else is documented"
     );
     let mut references = Vec::new();
@@ -1192,9 +1193,12 @@ async fn forms_and_word_about_them_are_taken_in_with_their_events() {
     assert_eq!(api.count("event_queue").await, 1);
     let cancelled = json!({"source": "cases", "external_id": "2",
         "measure": {"case_number": "C1", "measure_id": "M1"}});
+    let mut declined = cancelled.clone();
+    declined["external_id"] = json!("3");
     for (path, body, events) in [
         ("/letters", letter("1"), 1),
         ("/cancellations", cancelled, 0),
+        ("/declines", declined, 0),
     ] {
         let before = api.count("event_queue").await;
         for repeated in [false, true] {

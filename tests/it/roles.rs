@@ -507,6 +507,7 @@ const VERBS: &str = r#"
     receive-issuing --message '{"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1"}' => Intake Drain
     submit viewed '{"grant_number": "G-1"}' => Intake Drain
     submit cancellation '{"source": "s", "external_id": "1", "measure": {"case_number": "c", "measure_id": "m"}}' => Intake Drain
+    submit decline '{"source": "s", "external_id": "2", "measure": {"case_number": "c", "measure_id": "m"}}' => Intake Drain
     drain --max-events 1 => Drain
     status => Operate Read
     list => Drain Operate Read

@@ -1,4 +1,4 @@
-//! Owns the payloads of the ten kinds of the forms system. Each payload carries what the next step
+//! Owns the payloads of the eleven kinds of the forms system. Each payload carries what the next step
 //! needs.
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ tidegate::events! {
         ExternalLetterArchived(ExternalLetterArchived) = "external_letter_archived",
         /// The case system cancelled a measure of a form.
         FormCancelled(FormCancelled) = "form_cancelled",
+        /// The case system declined the application.
+        FormDeclined(FormDeclined) = "form_declined",
         /// A grant letter was viewed.
         GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
     }
@@ -125,6 +127,17 @@ pub struct FormCancelled {
     /// The form.
     pub form_id: String,
     /// The cancelled measure.
+    pub measure: Measure,
+}
+
+/// The case system declined the form's measure.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FormDeclined {
+    /// The form.
+    pub form_id: String,
+    /// The stored message that declined it.
+    pub letter_id: String,
+    /// The declined measure.
     pub measure: Measure,
 }
 

@@ -62,6 +62,14 @@ pub fn handlers<'a>(
                 .calls(NOTIFICATIONS)
                 .and("cancel_form", cancelled)
         }
+        FormEvent::FormDeclined(event) => {
+            let declined = advance(&event.form_id, FormStatus::Declined, ctx);
+            Handlers::one("archive_decision", archive.decision(event, ctx))
+                .calls(ARCHIVE)
+                .and("notify_declined", notifications.declined(event, ctx))
+                .calls(NOTIFICATIONS)
+                .and("decline_form", declined)
+        }
         // The queue's statistics count the view once its event is in the log.
         FormEvent::GrantLetterViewed(_) => Handlers::one("count_view", async { Ok(Done::ok()) }),
     }
@@ -98,6 +106,14 @@ impl Archive {
         };
         let archived = FormEvent::GrantLetterArchived(archived);
         follow_up(ctx, &event.form_id, &archived)?;
+        Ok(Done::ok())
+    }
+
+    /// Archives the decision that declined a form.
+    async fn decision(&self, event: &events::FormDeclined, ctx: &Context) -> HandlerResult {
+        let reference = ("letter", event.letter_id.as_str());
+        let archived = self.store(ctx, reference, "Declined", &event.measure);
+        archived.await?;
         Ok(Done::ok())
     }
 
@@ -150,7 +166,7 @@ impl Notifications {
 
     /// Notifies the company of its grant with a message and a new status.
     async fn approved(&self, event: &events::GrantSaved, ctx: &Context) -> HandlerResult {
-        let form = store::load(ctx, &event.form_id).await?;
+        let form = may_be(FormStatus::Approved, &event.form_id, ctx).await?;
         for (part, text) in [
             (Part::MESSAGE, "Your application was approved"),
             (Part::STATUS, "Approved"),
@@ -187,9 +203,23 @@ impl Notifications {
 
     /// Notifies the company that its application was cancelled.
     async fn cancelled(&self, event: &events::FormCancelled, ctx: &Context) -> HandlerResult {
-        let form = store::load(ctx, &event.form_id).await?;
+        let form = may_be(FormStatus::Cancelled, &event.form_id, ctx).await?;
         let notice = form_notice(&form, format!("form/{}/cancelled", form.id), "Cancelled");
         self.send(ctx, Part::STATUS, &notice).await?;
+        Ok(Done::ok())
+    }
+
+    /// Notifies the company that its application was declined, with a message and a new status.
+    async fn declined(&self, event: &events::FormDeclined, ctx: &Context) -> HandlerResult {
+        let form = may_be(FormStatus::Declined, &event.form_id, ctx).await?;
+        for (part, text) in [
+            (Part::MESSAGE, "Your application was declined"),
+            (Part::STATUS, "Declined"),
+        ] {
+            let reference = format!("form/{}/declined/{}", form.id, part.0);
+            let notice = form_notice(&form, reference, text);
+            ctx.once(part.0, self.send(ctx, part, &notice)).await?;
+        }
         Ok(Done::ok())
     }
 }
@@ -224,8 +254,16 @@ fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), Hand
     ctx.emit_new(NewEvent::of(event).reject("emit")?.group(group_of(form_id)))
 }
 
-/// Marks a form as approved or cancelled. A form that was cancelled before its approval stays cancelled, and
-/// the event's result says so.
+/// Loads a form to tell its company of an end. A form that has ended otherwise is rejected: nobody is told
+/// "Approved" of an application that was cancelled or declined.
+async fn may_be(wanted: FormStatus, form_id: &str, ctx: &Context) -> Result<Form, HandlerError> {
+    let form = store::load(ctx, form_id).await?;
+    store::allowed(form_id, form.status, wanted)?;
+    Ok(form)
+}
+
+/// Marks a form as approved, cancelled or declined. A form that has ended otherwise stays as it is, and the
+/// event's result says so.
 async fn advance(form_id: &str, wanted: FormStatus, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     store::advance(&tx, form_id, wanted).await?;

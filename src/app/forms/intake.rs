@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::events::{self, FormEvent};
-use super::model::{Cancellation, Form, FormStatus, Letter, Viewed};
+use super::model::{Form, FormStatus, Letter, MeasureNotice, Viewed};
 use super::store;
 use tidegate::{Error, NewEvent, Published, publish};
 
@@ -102,20 +102,51 @@ pub async fn receive_letter(
 pub async fn cancel(
     tx: &Transaction<'_>,
     client: Option<Uuid>,
-    notice: &Cancellation,
+    notice: &MeasureNotice,
 ) -> Result<SubmitReport, Error> {
-    let measure = notice.measure.clone();
-    let form_id = store::form_of(tx.client(), &measure).await?;
+    ended(tx, client, ("cancellation", notice), |form_id, _| {
+        let measure = notice.measure.clone();
+        FormEvent::FormCancelled(events::FormCancelled { form_id, measure })
+    })
+    .await
+}
+
+/// Receives the decision of the case system to decline an application, once for each source and external id
+/// of a client. Publishes `form_declined` if the case is one of ours.
+///
+/// # Errors
+/// Database errors.
+pub async fn decline(
+    tx: &Transaction<'_>,
+    client: Option<Uuid>,
+    notice: &MeasureNotice,
+) -> Result<SubmitReport, Error> {
+    ended(tx, client, ("decline", notice), |form_id, letter_id| {
+        FormEvent::FormDeclined(events::FormDeclined {
+            form_id,
+            letter_id,
+            measure: notice.measure.clone(),
+        })
+    })
+    .await
+}
+
+/// Keeps a notice that ends a form, and publishes the event of the form and the stored notice.
+async fn ended(
+    tx: &Transaction<'_>,
+    client: Option<Uuid>,
+    (subject, notice): (&str, &MeasureNotice),
+    event: impl FnOnce(String, String) -> FormEvent,
+) -> Result<SubmitReport, Error> {
+    let form_id = store::form_of(tx.client(), &notice.measure).await?;
     let key = (client, &*notice.source, &*notice.external_id);
-    let content = ("cancellation", &json!(measure));
+    let content = (subject, &json!(notice.measure));
     let stored = store::keep_message(tx.client(), &key, form_id.as_deref(), content).await?;
-    let (Some(_), Some(form_id)) = (&stored, form_id) else {
-        return Ok(unpublished(stored.is_none()));
+    let repeated = stored.is_none();
+    let (Some(letter_id), Some(form_id)) = (stored, form_id) else {
+        return Ok(unpublished(repeated));
     };
-    let event = FormEvent::FormCancelled(events::FormCancelled {
-        form_id: form_id.clone(),
-        measure,
-    });
+    let event = event(form_id.clone(), letter_id);
     published(tx, of_form(&form_id, &event)?, Some(form_id)).await
 }
 

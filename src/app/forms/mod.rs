@@ -6,7 +6,7 @@
 //! form_submitted → form_archived → case_opened
 //! grant_letter_received → grant_letter_archived → grant_saved
 //! external_letter_received → external_letter_archived
-//! form_cancelled            grant_letter_viewed
+//! form_cancelled            form_declined            grant_letter_viewed
 //! ```
 //!
 //! # Layout
@@ -25,6 +25,7 @@ pub mod services;
 mod store;
 
 pub use intake::{
-    HANDED_IN_BEFORE, NO_GRANT_OF_FORM, SubmitReport, cancel, letter_viewed, receive_letter, submit,
+    HANDED_IN_BEFORE, NO_GRANT_OF_FORM, SubmitReport, cancel, decline, letter_viewed,
+    receive_letter, submit,
 };
-pub use model::{Cancellation, Form, Grant, Letter, Measure, Viewed};
+pub use model::{Form, Grant, Letter, Measure, MeasureNotice, Viewed};

@@ -144,6 +144,21 @@ pub enum FormStatus {
     Approved,
     /// The case system cancelled it.
     Cancelled,
+    /// The case system declined it.
+    Declined,
+}
+
+impl FormStatus {
+    /// Returns whether a form with this status may get the other one. It only moves forward: nothing is granted
+    /// or declined after another end, and only an approved form can still be cancelled.
+    pub(super) fn leads_to(self, next: Self) -> bool {
+        match self {
+            Self::Draft => false,
+            Self::Submitted => next != Self::Draft,
+            Self::Approved => matches!(next, Self::Approved | Self::Cancelled),
+            Self::Cancelled | Self::Declined => next == self,
+        }
+    }
 }
 
 /// The name that the database stores.
@@ -201,9 +216,9 @@ pub struct Letter {
     pub grant: Grant,
 }
 
-/// A notice from the case system that a measure was cancelled.
+/// A notice from the case system about one of its measures.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-pub struct Cancellation {
+pub struct MeasureNotice {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub source: String,
@@ -211,7 +226,7 @@ pub struct Cancellation {
     /// known id is a repetition.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub external_id: String,
-    /// The cancelled measure.
+    /// The cancelled or declined measure.
     pub measure: Measure,
 }
 

@@ -53,13 +53,11 @@ SELECT jsonb_build_object('case_number', case_number, 'measure_id', measure_id)
 
 const FORM_OF: &str = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
-/// Changes the status of a form. It only moves forward: a cancelled form cannot become approved.
 const ADVANCE: &str = "\
-UPDATE forms.form SET status = $2, updated_at = clock_timestamp()
- WHERE id = $1 AND (status = 'submitted' OR status = 'approved' AND $2 = 'cancelled')
+UPDATE forms.form SET status = $2, updated_at = clock_timestamp() WHERE id = $1 AND status <> $2
 RETURNING id";
 
-const STATUS_OF: &str = "SELECT to_jsonb(status) FROM forms.form WHERE id = $1";
+const STATUS_OF: &str = "SELECT to_jsonb(status) FROM forms.form WHERE id = $1 FOR NO KEY UPDATE";
 
 /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form.
 const SAVE_GRANT: &str = "\
@@ -129,19 +127,26 @@ pub(super) async fn advance(
     form_id: &str,
     wanted: FormStatus,
 ) -> Result<(), HandlerError> {
+    allowed(form_id, status_of(client, form_id).await?, wanted)?;
     let params: [&dyn Param; 2] = [&form_id, &wanted.to_string()];
-    let advanced = first::<String>(client, "forms.advance", ADVANCE, &params).await?;
-    if advanced.is_some() {
+    first::<String>(client, "forms.advance", ADVANCE, &params).await?;
+    Ok(())
+}
+
+/// Rejects a status that the form can no longer get.
+pub(super) fn allowed(
+    form_id: &str,
+    status: FormStatus,
+    wanted: FormStatus,
+) -> Result<(), HandlerError> {
+    if status.leads_to(wanted) {
         return Ok(());
     }
-    let status = status_of(client, form_id).await?;
-    if status == wanted {
-        return Ok(());
-    }
-    let message = format!("form {form_id} is {status:?} and cannot become {wanted:?}");
+    let message = format!("form {form_id} is {status} and cannot become {wanted}");
     Err(HandlerError::reject("form_status", message))
 }
 
+/// Returns the status of a form, and keeps others from changing it until the transaction ends.
 pub(super) async fn status_of(client: &Client, form_id: &str) -> Result<FormStatus, HandlerError> {
     let status = document(client, "forms.status_of", STATUS_OF, &[&form_id]).await?;
     status.ok_or_else(|| missing(form_id))

@@ -47,7 +47,7 @@ impl Scope {
     pub const JOBS: Self = Self("jobs");
     /// Submitting forms, and reporting that a letter was viewed.
     pub const FORMS: Self = Self("forms");
-    /// Notices of the case system: letters and cancellations.
+    /// Notices of the case system: letters, cancellations and declines.
     pub const LETTERS: Self = Self("letters");
     /// Reading metrics.
     pub const METRICS: Self = Self("metrics");
