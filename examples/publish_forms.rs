@@ -71,7 +71,7 @@ async fn publish_all() -> Outcome<()> {
 
 async fn submit(client: &mut Client, form: &Form) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let submitted = forms::submit(&tx, form).await?;
+    let submitted = forms::submit(&tx, None, form).await?;
     tx.commit().await?;
     println!("form {} handed in {}", form.id, told(&submitted));
     Ok(())
@@ -85,7 +85,7 @@ async fn with_case(client: &mut Client, run: u128, number: u32) -> Outcome<Measu
         measure_id: "M1".to_owned(),
     };
     let tx = client.transaction().await?;
-    let submitted = forms::submit(&tx, &form).await?;
+    let submitted = forms::submit(&tx, None, &form).await?;
     let open = "UPDATE forms.form SET case_number = $2, measure_id = $3 WHERE id = $1";
     tx.execute(open, &[&form.id, &case.case_number, &case.measure_id])
         .await?;

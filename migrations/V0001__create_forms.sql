@@ -30,6 +30,8 @@ CREATE TABLE forms.form (
     measure_id           text,
     created_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The client that submitted it over HTTP, and may read it there. Other ways in have none.
+    client_id            uuid,
     CONSTRAINT id_is_1_to_100_characters CHECK (char_length(id) BETWEEN 1 AND 100),
     CONSTRAINT company_number_is_9_digits CHECK (company_number ~ '^[0-9]{9}$'),
     CONSTRAINT employee_national_id_is_11_digits CHECK (employee_national_id ~ '^[0-9]{11}$'),
@@ -42,6 +44,17 @@ CREATE TABLE forms.form (
 
 -- A message from the case system names its case, never the form, so two forms cannot have the same case.
 CREATE UNIQUE INDEX form_case ON forms.form (case_number, measure_id) WHERE case_number IS NOT NULL;
+
+-- The steps of a form, oldest first: the events of its group, without their content. Readers of forms may not
+-- read events.
+CREATE FUNCTION forms.steps(form_id text) RETURNS jsonb
+    LANGUAGE sql STABLE SECURITY DEFINER AS $$
+    SELECT coalesce(jsonb_agg(jsonb_build_object('kind', s.kind, 'status', s.status,
+                                                 'created_at', s.created_at, 'finished_at', s.finished_at) ORDER BY s.id), '[]')
+      FROM (SELECT * FROM tidegate.jobs AS j
+             WHERE j.correlation_id = steps.form_id AND j.group_key = 'form:' || steps.form_id
+             ORDER BY j.id LIMIT 100) AS s
+$$;
 
 -- Every message from outside, once. Its key identifies a repetition. The client that sent it over HTTP is
 -- part of the key, so that no client takes another one's ids. Other ways in, and callers who are not

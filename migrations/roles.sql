@@ -14,6 +14,7 @@ GRANT EXECUTE ON FUNCTION tidegate.should_wake, tidegate.publish, tidegate.publi
    TO tidegate_intake;
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_intake;
 GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_intake;
+GRANT EXECUTE ON FUNCTION forms.steps TO tidegate_intake;
 GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_intake;
 GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_intake;
 GRANT SELECT ON forms.awarded_grant, medical.entity TO tidegate_intake;

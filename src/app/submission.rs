@@ -57,7 +57,7 @@ impl Subject {
         json: &Value,
     ) -> Result<SubmitReport, Error> {
         match self {
-            Self::Form => forms::submit(tx, &read("form", json)?).await,
+            Self::Form => forms::submit(tx, client, &read("form", json)?).await,
             Self::Letter => forms::receive_letter(tx, client, &read("letter", json)?).await,
             Self::Cancellation => forms::cancel(tx, client, &read("cancellation", json)?).await,
             Self::Decline => forms::decline(tx, client, &read("decline", json)?).await,

@@ -1,19 +1,23 @@
 //! Receives forms and notices about them, as [`crate::app::submission`] reads them. One transaction stores
-//! the data and publishes the event.
+//! the data and publishes the event. Returns a form with its steps to the client that submitted it.
 
-use axum::Json;
-use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Serialize;
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Shared;
 use super::answer::Data;
+use super::callers::Caller;
 use super::jobs::refused as by_the_queue;
 use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
-use crate::app::forms::{self, Form, Letter, MeasureNotice, SubmitReport, Viewed};
+use super::{Shared, begin, connection};
+use crate::app::forms::{self, Form, Letter, MeasureNotice, Progress, SubmitReport, Viewed};
 use crate::app::submission::{Subject, read};
 use tidegate::Error;
 
@@ -21,6 +25,7 @@ use tidegate::Error;
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(form))
+        .routes(routes!(progress))
         .routes(routes!(viewed))
 }
 
@@ -46,6 +51,41 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
 )]
 async fn form(posted: Posted) -> Answered {
     take_in(Subject::Form, posted).await
+}
+
+/// A form with its progress.
+#[derive(Serialize, ToSchema)]
+struct FormAnswer {
+    /// The form, with its status.
+    form: Form,
+    #[serde(flatten)]
+    progress: Progress,
+}
+
+/// Returns a form with its steps, to the client that submitted it.
+#[utoipa::path(
+    get, path = "/forms/{id}", tag = "forms",
+    params(("id" = String, Path, description = "The form's id")),
+    responses(
+        (status = 200, description = "The form", body = Data<FormAnswer>),
+        (status = 404, description = "The client has submitted no such form, or it is no longer stored", body = Refusal),
+        Gated,
+        Common
+    )
+)]
+async fn progress(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+) -> Answered {
+    let nothing = || Problem::because(StatusCode::NOT_FOUND, "there is no such form");
+    let Path(id) = id.map_err(|_| nothing())?;
+    let mut client = connection(&shared.database).await?;
+    let transaction = begin(&mut client).await?;
+    let found = forms::read(&transaction, caller.client, &id).await?;
+    let (form, progress) = found.ok_or_else(nothing)?;
+    let data = FormAnswer { form, progress };
+    Ok(Json(Data { data }).into_response())
 }
 
 /// Submits a grant letter for one of our cases or another one.

@@ -120,7 +120,7 @@ async fn every_route_but_those_of_operation_asks_for_a_credential_and_says_so() 
             }
         }
     }
-    assert_eq!(asked, 21 + 2 + 3 + 4, "no route is forgotten");
+    assert_eq!(asked, 21 + 3 + 3 + 4, "no route is forgotten");
     let scheme = &document["components"]["securitySchemes"]["bearer"];
     has(scheme, &json!({"type": "http", "scheme": "bearer"}));
     let payload = &document["components"]["schemas"]["ServiceRequestUseJob"]["required"];
@@ -224,6 +224,7 @@ async fn a_credential_is_good_for_its_scopes_and_for_nothing_else() {
             ("jobs", Method::GET, &patient, Value::Null, 404),
             ("jobs", Method::POST, &approval, json!({}), 422),
             ("forms", Method::POST, "/forms", form("f1"), 202),
+            ("forms", Method::GET, "/forms/f1", Value::Null, 200),
             (
                 "forms",
                 Method::POST,
@@ -404,6 +405,27 @@ async fn until_it_is_said_who_may_call_no_other_host_name_is_answered() {
     let decided = Api::asking(access(&[("TIDEGATE_HTTP_AUTH", "none")])).await;
     let asked = request(&decided, Method::GET, "/jobs/1", &Value::Null).header(HOST, "app.example");
     assert_eq!(asked.send().await.unwrap().status(), 404);
+}
+
+#[tokio::test]
+async fn a_form_is_read_by_its_own_client_alone() {
+    let api = with_keys().await;
+    let (ours, _) = key(&api, Uuid::new_v4(), &["forms"]).await;
+    let (theirs, _) = key(&api, Uuid::new_v4(), &["forms"]).await;
+    post(&api, "/forms", &ours, &form("f1")).await;
+    let unsent = "UPDATE forms.form SET client_id = NULL WHERE id = 'f2'";
+    post(&api, "/forms", &ours, &form("f2")).await;
+    api.client.batch_execute(unsent).await.unwrap();
+    for (key, path, wanted) in [
+        (&ours, "/forms/f1", 200),
+        (&theirs, "/forms/f1", 404),
+        (&ours, "/forms/f2", 404),
+        (&ours, "/forms/none", 404),
+        (&ours, "/forms/f1%00", 404),
+    ] {
+        let response = send(&api, Method::GET, path, key, &Value::Null).await;
+        assert_eq!(response.status(), wanted, "{path}");
+    }
 }
 
 #[tokio::test]

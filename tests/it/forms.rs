@@ -80,7 +80,9 @@ impl World {
             .transaction()
             .await
             .expect("a transaction starts");
-        let published = forms::submit(&tx, form).await.expect("the form is good");
+        let published = forms::submit(&tx, None, form)
+            .await
+            .expect("the form is good");
         tx.commit().await.expect("it commits");
         published
     }
@@ -244,7 +246,7 @@ fn samples() -> Vec<(&'static str, Value)> {
 async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
     let mut world = World::new().await;
     let tx = world.client.transaction().await.unwrap();
-    forms::submit(&tx, &form("f1")).await.unwrap();
+    forms::submit(&tx, None, &form("f1")).await.unwrap();
     tx.rollback().await.unwrap();
     assert_eq!(world.value("SELECT count(*) FROM forms.form").await, 0);
     assert_eq!(world.drain().await.leased, 0);
@@ -255,7 +257,7 @@ async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
         "submitted"
     );
     let tx = world.client.transaction().await.unwrap();
-    let again = forms::submit(&tx, &form("f1"))
+    let again = forms::submit(&tx, None, &form("f1"))
         .await
         .expect_err("it was handed in")
         .to_string();
@@ -1064,7 +1066,7 @@ async fn i9_a_refused_form_or_row_is_not_quoted() {
     // The database's own refusal quotes the row in its detail.
     let narrow = "ALTER TABLE forms.form ADD CONSTRAINT narrow CHECK (id <> 'f1')";
     tx.batch_execute(narrow).await.unwrap();
-    let error = forms::submit(&tx, &form("f1"))
+    let error = forms::submit(&tx, None, &form("f1"))
         .await
         .expect_err("the row is refused");
     assert_nothing_private("the database's refusal", &error.to_string());

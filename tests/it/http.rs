@@ -1101,6 +1101,7 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
         ("post", "/letters"),
         ("post", "/cancellations"),
         ("post", "/declines"),
+        ("get", "/forms/{id}"),
         ("post", "/forms/{id}/viewed"),
         ("get", "/patients/{patient_id}/{entities}/{id}"),
         ("post", "/patients/{patient_id}/approvals/{id}/confirmation"),
@@ -1128,7 +1129,7 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
     let paths = document["paths"].as_object().unwrap().len();
     assert_eq!(
         paths,
-        medical::KINDS.len() + 11,
+        medical::KINDS.len() + 12,
         "nothing else is documented"
     );
     let mut references = Vec::new();
@@ -1220,6 +1221,41 @@ async fn forms_and_word_about_them_are_taken_in_with_their_events() {
     );
     let (status, answer) = send("/forms/f2/viewed", &viewed).await;
     assert_eq!(status, 404, "{answer}");
+}
+
+#[tokio::test]
+async fn a_form_is_shown_with_its_case_and_its_steps() {
+    let api = Api::new().await;
+    api.send(Method::POST, "/forms", form("f1").to_string())
+        .await;
+    let case = "UPDATE forms.form SET case_number = 'C1', measure_id = 'M1';
+        SELECT tidegate.cancel(kind => 'form_submitted', reason => 'one step was given up');
+        SELECT * FROM tidegate.publish('form_archived', '{}', 'form:f1', correlation_id => 'f1');
+        SELECT * FROM tidegate.publish('form_archived', '{}', 'form:f2', correlation_id => 'f1')";
+    api.client.batch_execute(case).await.unwrap();
+    let (status, answer) = api.get("/forms/f1").await;
+    let data = &answer["data"];
+    let mut submitted = form("f1");
+    submitted["status"] = json!("submitted");
+    assert_eq!((status, &data["form"]), (200, &submitted), "{answer}");
+    assert_eq!(
+        data["measure"],
+        json!({"case_number": "C1", "measure_id": "M1"})
+    );
+    assert!(data["submitted_at"].is_string() && data["updated_at"].is_string());
+    let steps = data["steps"].as_array().unwrap();
+    let steps = steps.iter().map(|step| {
+        let ended = step["finished_at"].is_string();
+        json!([step["kind"], step["status"], ended])
+    });
+    assert_eq!(
+        steps.collect::<Vec<_>>(),
+        [
+            json!(["form_submitted", "failed_with_error", true]),
+            json!(["form_archived", "pending", false])
+        ],
+        "views are no steps, and neither are other groups' events"
+    );
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::events::{self, FormEvent};
-use super::model::{Form, FormStatus, Letter, MeasureNotice, Viewed};
+use super::model::{Form, FormStatus, Letter, MeasureNotice, Progress, Viewed};
 use super::store;
 use tidegate::{Error, NewEvent, Published, publish};
 
@@ -38,22 +38,42 @@ pub(in crate::app) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 
-/// Submits a form: stores it with status submitted and publishes `form_submitted`. The fields are checked
-/// where the form is read ([`crate::app::submission`]), as those of letters and notices are.
+/// Submits a form for a client: stores it with status submitted and publishes `form_submitted`. The fields are
+/// checked where the form is read ([`crate::app::submission`]), as those of letters and notices are.
 ///
 /// # Errors
 /// [`Error::Invalid`] if its id is used. Otherwise database errors.
-pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<SubmitReport, Error> {
+pub async fn submit(
+    tx: &Transaction<'_>,
+    client: Option<Uuid>,
+    form: &Form,
+) -> Result<SubmitReport, Error> {
     let form = Form {
         status: FormStatus::Submitted,
         ..form.clone()
     };
-    if !store::submit(tx.client(), &form).await? {
+    if !store::submit(tx.client(), client, &form).await? {
         return Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()));
     }
     let id = form.id.clone();
     let event = FormEvent::FormSubmitted(events::FormSubmitted { form });
     published(tx, of_form(&id, &event)?, Some(id)).await
+}
+
+/// Returns a form with its progress, if this client submitted it.
+///
+/// # Errors
+/// Database errors.
+pub async fn read(
+    tx: &Transaction<'_>,
+    client: Option<Uuid>,
+    form_id: &str,
+) -> Result<Option<(Form, Progress)>, Error> {
+    // The database stores no text with this character.
+    if form_id.contains('\0') {
+        return Ok(None);
+    }
+    store::progress(tx.client(), client, form_id).await
 }
 
 /// Receives a grant letter, once for each source and external id of a client. Publishes

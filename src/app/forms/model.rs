@@ -168,6 +168,38 @@ impl fmt::Display for FormStatus {
     }
 }
 
+/// What has become of a submitted form.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Progress {
+    /// When it was submitted.
+    #[schema(format = DateTime)]
+    pub submitted_at: String,
+    /// When its status or its case last changed.
+    #[schema(format = DateTime)]
+    pub updated_at: String,
+    /// Its case and measure in the case system. Missing until the case is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measure: Option<Measure>,
+    /// The events of the form, oldest first; the first hundred that are still stored.
+    pub steps: Vec<Step>,
+}
+
+/// One event of a form.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Step {
+    /// Its kind, such as `form_archived`.
+    pub kind: String,
+    /// `pending`, `processed`, `failed`, or `failed_with_error` if it was given up.
+    pub status: String,
+    /// When it was published.
+    #[schema(format = DateTime)]
+    pub created_at: String,
+    /// When it ended. Missing while it is pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    pub finished_at: Option<String>,
+}
+
 /// A grant, as announced by its letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {

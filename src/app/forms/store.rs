@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::events::Archived;
-use super::model::{Form, FormStatus, Grant, Measure};
+use super::model::{Form, FormStatus, Grant, Measure, Progress};
 use crate::app::sql::{Param, document, first};
 use tidegate::{Context, Error, HandlerError};
 
@@ -15,13 +15,13 @@ const SUBMIT: &str = "\
 INSERT INTO forms.form
        (id, company_number, company_name, contact_name, contact_email, contact_phone,
         employee_national_id, employee_name, expert_name, expert_company, expert_competence,
-        need_reason, need_requirement, need_estimated_cost, need_hours, need_start_date, status)
+        need_reason, need_requirement, need_estimated_cost, need_hours, need_start_date, status, client_id)
 SELECT d->>'id', d->'company'->>'number', d->'company'->>'name',
        d->'company'->'contact'->>'name', d->'company'->'contact'->>'email', d->'company'->'contact'->>'phone',
        d->'employee'->>'national_id', d->'employee'->>'name',
        d->'expert'->>'name', d->'expert'->>'company', d->'expert'->>'competence',
        d->'need'->>'reason', d->'need'->>'requirement', (d->'need'->>'estimated_cost')::bigint,
-       (d->'need'->>'hours')::integer, (d->'need'->>'start_date')::date, 'submitted'
+       (d->'need'->>'hours')::integer, (d->'need'->>'start_date')::date, 'submitted', $2
   FROM (SELECT $1::jsonb) AS given(d)
     ON CONFLICT (id) DO NOTHING
 RETURNING id";
@@ -38,6 +38,14 @@ SELECT jsonb_build_object(
            'start_date', to_char(need_start_date, 'YYYY-MM-DD')),
        'status', status)
   FROM forms.form WHERE id = $1";
+
+/// The progress of a form, for the client that submitted it. Times are in RFC 3339.
+const PROGRESS: &str = "\
+SELECT jsonb_strip_nulls(jsonb_build_object(
+       'submitted_at', created_at, 'updated_at', updated_at, 'steps', forms.steps(id),
+       'measure', CASE WHEN case_number IS NOT NULL
+                       THEN jsonb_build_object('case_number', case_number, 'measure_id', measure_id) END))
+  FROM forms.form WHERE id = $1 AND client_id IS NOT DISTINCT FROM $2";
 
 /// Stores the case and returns the stored one. The first case is kept.
 const KEEP_CASE: &str = "\
@@ -86,9 +94,14 @@ VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (client_id, source, external_id) DO NOTHING
 RETURNING id::text";
 
-/// Stores a form. Returns false if a form with this id exists.
-pub(super) async fn submit(client: &Client, form: &Form) -> Result<bool, Error> {
-    let id = first::<String>(client, "forms.submit", SUBMIT, &[&json!(form)]).await?;
+/// Stores a form that this client submitted. Returns false if a form with this id exists.
+pub(super) async fn submit(
+    client: &Client,
+    sender: Option<Uuid>,
+    form: &Form,
+) -> Result<bool, Error> {
+    let params: [&dyn Param; 2] = [&json!(form), &sender];
+    let id = first::<String>(client, "forms.submit", SUBMIT, &params).await?;
     Ok(id.is_some())
 }
 
@@ -97,6 +110,18 @@ pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerEr
     let client = ctx.connection().await?;
     let form = document(&client, "forms.load", LOAD, &[&form_id]).await?;
     form.ok_or_else(|| missing(form_id))
+}
+
+/// Returns the form with its progress, if this client submitted it.
+pub(super) async fn progress(
+    client: &Client,
+    sender: Option<Uuid>,
+    form_id: &str,
+) -> Result<Option<(Form, Progress)>, Error> {
+    let params: [&dyn Param; 2] = [&form_id, &sender];
+    let progress = document(client, "forms.progress", PROGRESS, &params).await?;
+    let form = document(client, "forms.load", LOAD, &[&form_id]).await?;
+    Ok(form.zip(progress))
 }
 
 /// Stores the case and returns the form's case.
