@@ -382,6 +382,30 @@ async fn b34_what_was_put_off_is_checked_once_the_gate_is_open() {
 }
 
 #[tokio::test]
+async fn b34_a_check_that_has_waited_for_hours_is_put_off_for_minutes() {
+    let mut world = World::putting_off("1s").await;
+    world.others(2).await;
+    let id = world.ask(1).await;
+    let waits = "UPDATE checks.issuing_check SET updated_at = updated_at - interval '3 hours' WHERE trigger_id = 'T1'";
+    world.client.execute(waits, &[]).await.unwrap();
+    world.drain().await;
+    assert_eq!(world.end(id).await, completed("put_off"));
+    let later =
+        "SELECT round(extract(epoch FROM available_at - created_at)) FROM tidegate.event_queue";
+    assert_eq!(world.value(later).await, 300);
+    assert_eq!(world.standing(1).await, "PLANNED");
+
+    let unknown = "SELECT tidegate.publish('issuings-ai-checks', '{\"triggerId\": \"T2\", \"applicationId\": \"A2\"}')";
+    world.client.execute(unknown, &[]).await.unwrap();
+    world.drain().await;
+    assert_eq!(
+        world.standing(2).await,
+        "PLANNED",
+        "its wait counts from now on"
+    );
+}
+
+#[tokio::test]
 async fn b34_a_check_near_its_deadline_comes_again_before_it() {
     let mut world = World::putting_off("1h").await;
     world.others(2).await;

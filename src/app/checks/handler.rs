@@ -9,14 +9,14 @@
 //! both happen or neither. No own transaction is needed, because nothing else is written with it.
 
 use std::ops::RangeInclusive;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::IssuingCheck;
-use super::store::{self, Standing};
+use super::store::{self, Full, Standing};
 use crate::app::client::{HttpClient, HttpService};
 use tidegate::{
     Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Lookup, NewEvent, Verdicts,
@@ -35,6 +35,10 @@ const RESERVE: Duration = Duration::from_secs(2);
 /// A place expires this long after the time limit of its handler. A place therefore expires only if its
 /// worker died.
 const PLACE_MARGIN: Duration = Duration::from_secs(5);
+
+/// A check that waits long is postponed longer, up to this. Each time makes a row in the log, and a thousand
+/// checks may wait.
+const LONGEST: Duration = Duration::from_mins(5);
 
 /// Minimum and maximum of `AI_CHECK_RETRY_DELAY`.
 const DELAYS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
@@ -64,7 +68,7 @@ impl End {
 }
 
 impl Checks {
-    /// Reads `AI_CHECK_URL` and `AI_CHECK_RETRY_DELAY`. The delay sets how long a check is postponed if
+    /// Reads `AI_CHECK_URL` and `AI_CHECK_RETRY_DELAY`. The delay sets how long a check is first postponed if
     /// the gate is full. The default is the time budget of a drain (`TIDEGATE_BUDGET`, or 50 s). An
     /// event that a drain postpones is then not due before that drain has ended, even if the drain
     /// lingers. A drain with a longer budget than the delay may meet the event again, once for each
@@ -90,8 +94,8 @@ impl Checks {
             Standing::Open => {}
         }
         let held_for = time_left(ctx) + PLACE_MARGIN;
-        if let Some(full_at) = store::take_place(ctx, check, PLACES, held_for).await? {
-            return self.put_off(check, ctx, full_at);
+        if let Some(full) = store::take_place(ctx, check, PLACES, held_for).await? {
+            return self.put_off(check, ctx, full);
         }
         let checked = self.ask(check, ctx).await;
         if let Err(error) = &checked {
@@ -103,14 +107,15 @@ impl Checks {
     /// Emits the event again with the same payload, group, correlation id, deadline and number of
     /// attempts. The new event starts with no attempts used. It may have the deduplication key of the
     /// old event, which has ended by then.
-    fn put_off(&self, check: &IssuingCheck, ctx: &Context, at: SystemTime) -> HandlerResult {
+    fn put_off(&self, check: &IssuingCheck, ctx: &Context, full: Full) -> HandlerResult {
         let left = ctx
             .start_before()
-            .map(|deadline| deadline.duration_since(at).unwrap_or_default());
+            .map(|deadline| deadline.duration_since(full.at).unwrap_or_default());
+        let waited = full.at.duration_since(full.since).unwrap_or_default();
         let attempts = u16::try_from(ctx.max_attempts()).ok();
         let event = check.event().reject("emit")?;
         let event = event
-            .delay(delay_within(self.delay, left))
+            .delay(delay_within(after(self.delay, waited), left))
             .set_if(ctx.group_key(), NewEvent::group)
             .set_if(ctx.start_before(), NewEvent::start_before)
             .set_if(attempts, NewEvent::max_attempts);
@@ -135,6 +140,12 @@ impl Checks {
         stored.map_err(unstored)?;
         tx.complete(End::Checked.done()?).await
     }
+}
+
+/// Returns how long to postpone a check that has waited this long: a quarter of that time, at least the delay of
+/// the setting, and at most [`LONGEST`] unless that delay is longer.
+fn after(delay: Duration, waited: Duration) -> Duration {
+    delay.max(LONGEST.min(waited / 4))
 }
 
 /// Returns how long to postpone a check that must start within `left`, if it has a deadline. If the
@@ -212,6 +223,20 @@ mod tests {
             let error = checks("AI_CHECK_RETRY_DELAY", bad).expect_err(bad);
             let error = error.to_string();
             assert!(error.contains("AI_CHECK_RETRY_DELAY: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn b34_a_check_that_waits_long_is_put_off_less_often() {
+        let minute = 60 * SECOND;
+        for (delay, waited, expected) in [
+            (50 * SECOND, Duration::ZERO, 50 * SECOND),
+            (50 * SECOND, 3 * minute, 50 * SECOND),
+            (50 * SECOND, 8 * minute, 2 * minute),
+            (50 * SECOND, 24 * 60 * minute, 5 * minute),
+            (10 * minute, 24 * 60 * minute, 10 * minute),
+        ] {
+            assert_eq!(after(delay, waited), expected, "{waited:?}");
         }
     }
 

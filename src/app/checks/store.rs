@@ -4,11 +4,11 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 use super::IssuingCheck;
-use crate::app::sql::{Param, document, first, query};
-use tidegate::{Context, Error, HandlerError, Verdicts};
+use crate::app::sql::{Param, document, query};
+use tidegate::{Context, Error, HandlerError};
 
 /// Stores a planned check. A message may change the due time, and may reopen a check that ended
 /// without an answer.
@@ -27,7 +27,7 @@ SELECT to_jsonb(CASE WHEN work_statusom = 'DONE' THEN 'answered'
   FROM checks.issuing_check WHERE trigger_id = $1 AND application_id = $2";
 
 const TAKE_PLACE: &str =
-    "SELECT CASE WHEN NOT taken THEN at END FROM checks.take_place($1, $2, $3, $4)";
+    "SELECT at, waits_since FROM checks.take_place($1, $2, $3, $4) WHERE NOT taken";
 
 /// Stores an answer. The first answer is kept.
 const ANSWER: &str = "\
@@ -78,20 +78,32 @@ pub(super) async fn standing(
     Ok(standing.unwrap_or(Standing::Open))
 }
 
-/// Makes the check NEW, unless `places` other checks already are: then returns when that was, by the
-/// database's clock. Runs outside the event's transaction: other checks must see at once that this check is
-/// NEW.
+/// There was no place for a check. Times are the database's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Full {
+    /// When it asked for a place.
+    pub(super) at: SystemTime,
+    /// Since when it has waited for one.
+    pub(super) since: SystemTime,
+}
+
+/// Makes the check NEW, unless `places` other checks already are. Runs outside the event's transaction: other
+/// checks must see at once that this check is NEW.
 pub(super) async fn take_place(
     ctx: &Context,
     check: &IssuingCheck,
     places: i32,
     held_for: Duration,
-) -> Result<Option<SystemTime>, HandlerError> {
+) -> Result<Option<Full>, HandlerError> {
     let client = ctx.connection().await?;
     let held_for = held_for.as_secs_f64();
     let params: [&dyn Param; 4] = [&check.trigger_id, &check.application_id, &places, &held_for];
-    let full_at = first(&client, "checks.take_place", TAKE_PLACE, &params).await?;
-    full_at.retryable()
+    let full = query(&client, "checks.take_place", TAKE_PLACE, &params).await?;
+    let times = |row: &Row| Full {
+        at: row.get(0),
+        since: row.get(1),
+    };
+    Ok(full.first().map(times))
 }
 
 /// Stores the AI service's answer and makes the check DONE.
