@@ -47,8 +47,8 @@ INSERT INTO checks.gate DEFAULT VALUES;
 
 -- Takes one of `places` for a check, for at most `held_for` seconds. Its row is NEW from then on. This is a
 -- function, because counting and taking must be one step that commits before the call to the service, and the
--- count needs a snapshot taken after the lock. A check without a place is PLANNED; it has waited for a place since
--- `waits_since`, when anything last happened to it.
+-- count needs a snapshot taken after the lock. A check without a place is PLANNED; it has waited for a place
+-- since `waits_since`, when anything last happened to it.
 CREATE FUNCTION checks.take_place(
     trigger_id text, application_id text, places integer, held_for double precision
 ) RETURNS TABLE (taken boolean, at timestamptz, waits_since timestamptz)

@@ -1,8 +1,8 @@
 -- The rights of the queue's roles on this program's own tables, and a role for systems that submit data. It
 -- runs after the queue's own grants, if the roles are used.
 --
--- tidegate_intake   submit forms, letters, cancellations, declines and checks, request medical jobs, read the entities
---                   of a patient and confirm an approval. It may also publish.
+-- tidegate_intake   submit forms, letters, cancellations, declines and checks, request medical jobs, read
+--                   forms and the entities of a patient, and confirm an approval. It may also publish.
 -- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither.
 -- A role that only publishes cannot read these tables.
 

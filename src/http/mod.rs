@@ -6,7 +6,8 @@
 //! # Layout
 //!
 //! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`
-//! - `forms`: `GET /forms/{id}`, `POST /forms`, `/letters`, `/cancellations`, `/declines` and `/forms/{id}/viewed`
+//! - `forms`: `GET /forms/{id}`, `POST /forms`, `/letters`, `/cancellations`, `/declines` and
+//!   `/forms/{id}/viewed`
 //! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, which the links of a job lead to, and the
 //!   confirmation of approvals
 //! - `posted`: the JSON of a request, and the transaction that does what it asks for

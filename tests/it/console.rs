@@ -378,6 +378,17 @@ const REFUSED: &str = "
     explode?reason=r => 404 does not exist
 ";
 
+/// A field that a page leaves out cannot be seen or changed there.
+#[tokio::test]
+async fn the_page_of_a_kind_has_every_field_of_its_policy() {
+    let site = Site::acting().await;
+    let page = site.page("/kinds/invoice_sent").await;
+    for field in ["attempts", "concurrency", "batch_within", "give_up_after"] {
+        contains(&page, &format!("name=\"{field}\""));
+        contains(&page, &format!("name=\"reset\" value=\"{field}\""));
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_done_is_refused_and_nothing_is_done() {
     let site = Site::acting().await;

@@ -455,6 +455,29 @@ async fn a_declined_application_is_archived_and_told_and_no_letter_brings_it_bac
 }
 
 #[tokio::test]
+async fn the_steps_of_a_form_are_found_among_thousands_of_others() {
+    let mut world = World::new().await;
+    world.submit_form(&form("f1")).await;
+    world.drain().await;
+    let others = "INSERT INTO tidegate.event_log (id, kind, group_key, correlation_id, status, attempts, max_attempts,
+                                                  errors, created_at, finished_at, expires_at)
+        SELECT 1000 + n, 'form_archived', 'form:o' || n, 'o' || n, 'COMPLETED', 1, 5, '[]', now(), now(), now() + interval '9 days'
+          FROM generate_series(1, 20000) AS n";
+    world.client.batch_execute(others).await.unwrap();
+    for statistics in ["", "ANALYZE tidegate.event_queue, tidegate.event_log"] {
+        world.client.batch_execute(statistics).await.unwrap();
+        let tx = world.client.transaction().await.unwrap();
+        let read = "SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_xact_user_tables
+                     WHERE schemaname = 'tidegate'";
+        let steps = "SELECT jsonb_array_length(forms.steps('f1'))";
+        let steps: i32 = tx.query_one(steps, &[]).await.unwrap().get(0);
+        let read: i64 = tx.query_one(read, &[]).await.unwrap().get(0);
+        assert_eq!(steps, 3);
+        assert!((1..100).contains(&read), "{read} rows");
+    }
+}
+
+#[tokio::test]
 async fn b23_views_of_a_letter_are_counted_by_the_statistics() {
     let mut world = World::new().await;
     for _ in 0..3 {

@@ -142,8 +142,8 @@ impl Checks {
     }
 }
 
-/// Returns how long to postpone a check that has waited this long: a quarter of that time, at least the delay of
-/// the setting, and at most [`LONGEST`] unless that delay is longer.
+/// Returns how long to postpone a check that has waited this long: a quarter of that time, at least the delay
+/// of the setting, and at most [`LONGEST`] unless that delay is longer.
 fn after(delay: Duration, waited: Duration) -> Duration {
     delay.max(LONGEST.min(waited / 4))
 }

@@ -38,8 +38,8 @@ pub(in crate::app) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 
-/// Submits a form for a client: stores it with status submitted and publishes `form_submitted`. The fields are
-/// checked where the form is read ([`crate::app::submission`]), as those of letters and notices are.
+/// Submits a form for a client: stores it with status submitted and publishes `form_submitted`. The fields
+/// are checked where the form is read ([`crate::app::submission`]), as those of letters and notices are.
 ///
 /// # Errors
 /// [`Error::Invalid`] if its id is used. Otherwise database errors.

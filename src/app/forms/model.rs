@@ -149,8 +149,8 @@ pub enum FormStatus {
 }
 
 impl FormStatus {
-    /// Returns whether a form with this status may get the other one. It only moves forward: nothing is granted
-    /// or declined after another end, and only an approved form can still be cancelled.
+    /// Returns whether a form with this status may get the other one. It only moves forward: nothing is
+    /// granted or declined after another end, and only an approved form can still be cancelled.
     pub(super) fn leads_to(self, next: Self) -> bool {
         match self {
             Self::Draft => false,

@@ -3,6 +3,7 @@
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
+use tidegate::admin::POLICY_FIELDS;
 use tidegate::admin::views::Kind;
 use tidegate_cli::quoted;
 
@@ -16,17 +17,6 @@ use crate::html::{empty, field, millis, number, short, table, time_of};
 use crate::offer::{fields, form, offer};
 use crate::page::Page;
 use crate::problem::Answered;
-
-/// The fields of a policy, and their names in the database.
-const POLICY: [(&str, &str); 7] = [
-    ("attempts", "max_attempts"),
-    ("handler_timeout", "handler_timeout_ms"),
-    ("backoff", "backoff_ms"),
-    ("backoff_max", "backoff_max_ms"),
-    ("concurrency", "concurrency"),
-    ("batch", "batch"),
-    ("batch_within", "batch_within_ms"),
-];
 
 pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = span(&request);
@@ -95,7 +85,7 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
         Some(value) if stored.ends_with("_ms") => millis(value),
         Some(value) => number(value),
     };
-    let table = table! { "Policy"; (name, stored) in POLICY;
+    let table = table! { "Policy"; (name, stored) in POLICY_FIELDS;
         th "Setting" { (title(name)) }
         n "In effect" { (shown(&kind.policy, stored)) }
         n "Declared by the program" { (shown(&kind.declared, stored)) }
@@ -103,8 +93,8 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
     };
     let of: &[(&str, &str)] = &[("kind", &kind.kind)];
     let fields = html! {
-        (fields("policy", &POLICY.map(|(name, _)| name)))
-        @for (name, _) in POLICY { label.tick { input type="checkbox" name="reset" value=(name); span { "reset " (title(name)) } } }
+        (fields("policy", &POLICY_FIELDS.map(|(name, _)| name)))
+        @for (name, _) in POLICY_FIELDS { label.tick { input type="checkbox" name="reset" value=(name); span { "reset " (title(name)) } } }
     };
     html! { section { h2 { "Policy" } (table) div.actions { (form(desk, "policy", "Change the policy", of, &fields)) } } }
 }

@@ -55,8 +55,8 @@ pub struct PolicyRequest {
     pub actor: Option<String>,
 }
 
-/// The names of the fields in requests, and in the database.
-const FIELDS: [(&str, &str); 8] = [
+/// The names of a policy's fields in requests, and in the database.
+pub const POLICY_FIELDS: [(&str, &str); 8] = [
     ("attempts", "max_attempts"),
     ("handler_timeout", "handler_timeout_ms"),
     ("backoff", "backoff_ms"),
@@ -87,15 +87,15 @@ impl PolicyRequest {
             millis(self.batch_within),
             millis(self.give_up_after),
         ];
-        let fields = FIELDS.iter().zip(given);
+        let fields = POLICY_FIELDS.iter().zip(given);
         let mut change: Map<String, Value> = fields
             .filter_map(|((_, stored), value)| Some(((*stored).to_owned(), value?)))
             .collect();
         for name in &self.reset {
             // The command line writes them as its flags.
             let field = name.replace('-', "_");
-            let Some((_, stored)) = FIELDS.iter().find(|(known, _)| *known == field) else {
-                let known = FIELDS.map(|(name, _)| name).join(", ");
+            let Some((_, stored)) = POLICY_FIELDS.iter().find(|(known, _)| *known == field) else {
+                let known = POLICY_FIELDS.map(|(name, _)| name).join(", ");
                 let why = format!("reset: must be of {known}, got {name:?}");
                 return Err(Error::Invalid(why));
             };
