@@ -123,3 +123,66 @@ async fn b13_a_snoozed_event_ends_when_its_deadline_has_passed() {
     assert_eq!((status.as_str(), attempts), ("FAILED", 0));
     assert_eq!(codes, ["expired"]);
 }
+
+/// Handlers that leave their work to another event: "now" does not, "in a transaction" ends its event itself,
+/// and "to nobody" emits an event that no program has registered.
+fn putting_off() -> Arc<ProbeApp> {
+    ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            let later = |kind| NewEvent::raw(kind, None).delay(Duration::from_hours(1));
+            match (call.name.as_str(), call.handler) {
+                ("now", _) | ("half", "second") => return Ok(Done::ok()),
+                ("to nobody", _) => ctx.emit_new(later("nobody"))?,
+                _ => ctx.emit_new(later("note"))?,
+            }
+            let done = Done::ok().put_off();
+            if call.name == "in a transaction" {
+                return ctx.transaction().await?.complete(done).await;
+            }
+            Ok(done)
+        })
+    })
+}
+
+#[tokio::test]
+async fn what_is_put_off_is_no_finished_work_and_no_attempt() {
+    let (db, client) = probe().await;
+    let events = [
+        act("now"),
+        act("alone"),
+        act("in a transaction"),
+        pair("both"),
+        pair("half"),
+    ];
+    queue::publish_batch(&client, &events).await.unwrap();
+    let report = drain(&db, &putting_off(), &DrainOptions::default()).await;
+    assert!(report.is_balanced(), "{report:?}");
+    let ends = (report.completed, report.snoozed, report.published);
+    assert_eq!(ends, (2, 3, 5), "{report:?}");
+    let log = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED' AND attempts =";
+    for (attempts, events) in [(0, 3), (1, 2)] {
+        assert_eq!(number(&client, &format!("{log} {attempts}")).await, events);
+    }
+    let ended =
+        "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE kind <> 'note' AND status =";
+    for (status, events) in [("PUT_OFF", 3), ("COMPLETED", 2)] {
+        assert_eq!(
+            number(&client, &format!("{ended} '{status}'")).await,
+            events
+        );
+    }
+    let finished = "SELECT sum(completed)::bigint FROM tidegate.stats";
+    assert_eq!(number(&client, finished).await, 2);
+}
+
+#[tokio::test]
+async fn what_cannot_be_put_off_fails_with_its_attempt() {
+    let (db, client) = probe().await;
+    let event = act("to nobody").max_attempts(2);
+    let id = queue::publish(&client, &event).await.unwrap().id;
+    let report = drain(&db, &putting_off(), &DrainOptions::default()).await;
+    assert_eq!((report.failed, report.snoozed), (1, 0), "{report:?}");
+    let (status, attempts, codes) = logged(&client, id).await.unwrap();
+    assert_eq!((status.as_str(), attempts), ("FAILED", 1));
+    assert_eq!(codes, ["unstorable"]);
+}

@@ -460,7 +460,7 @@ COMMENT ON COLUMN tidegate.event_log.correlation_id IS 'The correlation id of th
 COMMENT ON COLUMN tidegate.event_log.status IS
     'COMPLETED: all handlers succeeded. COMPLETED_WITH_ERRORS: a handler rejected the event; errors says why. FAILED: '
     'attempts were spent, the deadline passed, an operator cancelled it, or there was no handler.';
-COMMENT ON COLUMN tidegate.event_log.attempts IS 'How many attempts the event had.';
+COMMENT ON COLUMN tidegate.event_log.attempts IS 'How many attempts the event had. A COMPLETED event with none was put off: it only published an event that does the work later.';
 COMMENT ON COLUMN tidegate.event_log.result IS 'The results of the handlers. Null: none.';
 COMMENT ON COLUMN tidegate.event_log.progress IS 'The handlers that had finished, for a replay of only the failed ones.';
 COMMENT ON COLUMN tidegate.event_log.processing_started_at IS 'When the lease that ended it was taken. Null: it was not leased.';

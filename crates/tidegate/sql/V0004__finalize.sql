@@ -302,9 +302,9 @@ BEGIN
                                          f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
                                          f.traceparents) AS p)
     SELECT array_agg(logged.id) AS ended, (SELECT count(*) FILTER (WHERE p.created) FROM put AS p) AS published,
-           array_agg(logged.kind) AS kinds, array_agg(logged.status) AS statuses, array_agg(logged.attempts) AS attempts,
-           array_agg(logged.created_at) AS created_ats
-      INTO put FROM logged;
+           array_agg(logged.kind) AS kinds, array_agg(logged.attempts) AS attempts, array_agg(logged.created_at) AS created_ats,
+           array_agg(CASE WHEN logged.status = 'COMPLETED' AND NOT o.ran THEN 'PUT_OFF' ELSE logged.status END) AS statuses
+      INTO put FROM logged JOIN outcome AS o USING (id);
     ended_ids := coalesce(put.ended, '{}');
     PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(put.published, 0);

@@ -290,6 +290,8 @@ WITH held AS MATERIALIZED (
                ORDER BY CASE WHEN isfinite(finished_at) AND isfinite(created_at) THEN finished_at - created_at END) AS latency
       FROM tidegate.event_log AS l LEFT JOIN tidegate.event_kind AS k ON k.kind = l.kind
      WHERE finished_at > statement_timestamp() - interval '1 hour'
+       -- Without an attempt: put off, and nothing was done.
+       AND (attempts > 0 OR status <> 'COMPLETED')
      GROUP BY 1
 )
 SELECT kind,

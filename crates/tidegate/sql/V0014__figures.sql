@@ -21,7 +21,7 @@ COMMENT ON TABLE tidegate.minute_stats IS
 COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s id, without further meaning.';
 COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The start of the minute, hour or day (UTC) in which the events ended.';
 COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events; (unregistered) for all kinds that nobody has registered.';
-COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
+COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED. PUT_OFF: the log has them as COMPLETED, but they only published an event that does the work later.';
 COMMENT ON COLUMN tidegate.minute_stats.within_ms IS
     'The latency bucket: the events ended within this many milliseconds after their publish, but not within the next '
     'smaller bound. The bounds are 50, 250, 1000, 5000, 30000, 120000, 600000 and 3600000. Null: later than all bounds.';
@@ -76,7 +76,7 @@ BEGIN
           FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies)
                AS e(kind, status, bucket, events, attempts, latency)
           LEFT JOIN tidegate.event_kind AS k ON k.kind = e.kind
-         WHERE e.status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+         WHERE e.status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED', 'PUT_OFF')
          GROUP BY 1, 2, 3
     ), placed AS MATERIALIZED (
         SELECT s.*, row.id
@@ -210,7 +210,7 @@ BEGIN
 END $$;
 
 -- What the roles may do here; see roles.sql.
-GRANT SELECT (minute, kind, events) ON tidegate.minute_stats TO tidegate_drain;
+GRANT SELECT (minute, kind, status, events) ON tidegate.minute_stats TO tidegate_drain;
 GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run, tidegate.daily_stats TO tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.count_completed, tidegate.add_figures,
     tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;

@@ -17,7 +17,7 @@ pub struct KindFigures {
     pub failed: u64,
     /// Events that went back to the queue for another attempt.
     pub retried: u64,
-    /// Events that went back to the queue because their handlers snoozed them.
+    /// Events that their handlers snoozed or put off.
     pub snoozed: u64,
     /// How long all handlers of an event took together, with one entry per attempt.
     pub took: Histogram,
@@ -30,8 +30,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Records an attempt: how it ended and how long its handlers took. `None` means a retry, unless the
-    /// attempt was snoozed.
+    /// Records an attempt: how it ended and how long its handlers took. `None` means a retry. A snoozed attempt
+    /// counts as such, however it ended.
     pub(crate) fn note(
         &mut self,
         kind: &str,
@@ -46,10 +46,10 @@ impl Figures {
             return;
         };
         *match ended {
+            _ if snoozed => &mut figures.snoozed,
             Some(Status::Completed) => &mut figures.completed,
             Some(Status::CompletedWithErrors) => &mut figures.completed_with_errors,
             Some(Status::Failed) => &mut figures.failed,
-            None if snoozed => &mut figures.snoozed,
             None => &mut figures.retried,
         } += 1;
         figures.took.add(took);

@@ -33,6 +33,8 @@ pub type HandlerResult = Result<Done, HandlerError>;
 pub struct Done {
     pub(crate) result: Option<Value>,
     pub(crate) committed: Committed,
+    /// A follow-up does the work.
+    pub(crate) put_off: bool,
 }
 
 /// What the handler's own transaction has already committed.
@@ -53,6 +55,7 @@ impl Done {
         Self {
             result: None,
             committed: Committed::Nothing,
+            put_off: false,
         }
     }
 
@@ -64,8 +67,18 @@ impl Done {
         let result = kept("result", result)?;
         Ok(Self {
             result: Some(result),
-            committed: Committed::Nothing,
+            ..Self::ok()
         })
+    }
+
+    /// The handler has done nothing but emit an event that does the work later. The event ends COMPLETED
+    /// without a spent attempt. Figures count it as snoozed, so that rates and forecasts see only work that
+    /// was done. Of an event with several handlers, all must have put it off.
+    pub fn put_off(self) -> Self {
+        Self {
+            put_off: true,
+            ..self
+        }
     }
 }
 

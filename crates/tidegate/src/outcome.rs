@@ -109,6 +109,12 @@ pub(crate) fn is_charged(ends: &[HandlerEnd]) -> bool {
         && (unfinished.clone().next().is_none() || !unfinished.all(|end| end.snoozed().is_some()))
 }
 
+/// Whether handlers left the whole work to follow-ups.
+pub(crate) fn is_put_off(ends: &[HandlerEnd]) -> bool {
+    let put_off = |end: &HandlerEnd| end.result.as_ref().is_ok_and(|done| done.put_off);
+    !ends.is_empty() && ends.iter().all(put_off)
+}
+
 /// Whether handlers want another attempt, and when: the longest delay that any of them wants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Again {

@@ -151,13 +151,14 @@ UNION ALL
        WHERE s.state = 'ready') AS m(document)
   ORDER BY s.kind COLLATE \"C\", s.place)";
 
-    /// All events that have ever ended, by kind and status, their attempts, and the histogram of their
+    /// All events that have ever ended by being handled, by kind and status, their attempts, and the histogram of their
     /// latency. Its buckets are those of `tidegate.minute_stats`.
     ENDED: "prometheus_ended" [] = "\
 WITH ended AS (
     SELECT coalesce(k.kind, 'other') AS kind, m.status, m.within_ms, least(sum(m.events), 1e17) AS events,
            least(sum(m.attempts), 1e17) AS attempts, sum(m.latency_ms) AS latency_ms
       FROM tidegate.minute_stats AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
+     WHERE m.status <> 'PUT_OFF'
      GROUP BY coalesce(k.kind, 'other'), m.status, m.within_ms
     UNION ALL
     SELECT k.kind, NULL, NULL, 0, 0, 0 FROM tidegate.event_kind AS k)

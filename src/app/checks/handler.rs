@@ -120,7 +120,7 @@ impl Checks {
             .set_if(ctx.start_before(), NewEvent::start_before)
             .set_if(attempts, NewEvent::max_attempts);
         ctx.emit_new(event)?;
-        End::PutOff.done()
+        End::PutOff.done().map(Done::put_off)
     }
 
     /// Calls the AI service, and stores its answer together with the end of the event.

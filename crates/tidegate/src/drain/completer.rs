@@ -506,7 +506,7 @@ impl Completer {
         }
         self.settled(end.number);
         let group = end.group.as_deref();
-        let leased = matches!(end.class, Class::Handled(_));
+        let leased = end.class.was_leased();
         let reopens = end.was_held && group.is_some_and(|group| !self.holds(group));
         outcome.changes.push(Change {
             opens: end.holds_group,

@@ -20,7 +20,7 @@ use super::session::Session;
 use crate::error::Error;
 use crate::handler::Fault;
 use crate::lease::{Lease, LeasedEvent};
-use crate::outcome::{HandlerEnd, Status};
+use crate::outcome::{HandlerEnd, Status, is_put_off};
 use crate::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, Returned,
     ServiceReport, ending,
@@ -35,10 +35,28 @@ const MOST_REFUSALS: u32 = 64;
 pub(super) enum Class {
     /// It was leased to be handled, and ended with this status.
     Handled(Status),
+    /// It was leased to be handled, and its handlers put it off.
+    PutOff,
     /// It was swept because its deadline had passed.
     Expired,
     /// It was swept because its last attempt was abandoned.
     Abandoned,
+}
+
+impl Class {
+    /// Returns how to count an event that these handlers ended.
+    pub(super) fn of(status: Status, ends: &[HandlerEnd]) -> Self {
+        if is_put_off(ends) {
+            Self::PutOff
+        } else {
+            Self::Handled(status)
+        }
+    }
+
+    /// Whether the report has counted the event as leased.
+    pub(super) fn was_leased(self) -> bool {
+        matches!(self, Self::Handled(_) | Self::PutOff)
+    }
 }
 
 /// An event's end, with what the loop must know when it is written or cannot be written.
@@ -73,7 +91,7 @@ impl End {
                 deferred: Vec::new(),
             },
             group: self.group,
-            leased: matches!(self.class, Class::Handled(_)),
+            leased: self.class.was_leased(),
             number: Some(self.number),
             busy_since: None,
         }

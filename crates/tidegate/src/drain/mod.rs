@@ -937,12 +937,12 @@ impl<D: Dispatch> Drain<D> {
         match settled {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;
-                count(&mut self.report, Class::Handled(status));
+                count(&mut self.report, Class::of(status, &ends));
                 self.buffer.note_gone(event.lease);
                 self.open_group(event);
             }
             Settled::Finish(end) => {
-                let class = Class::Handled(end.status);
+                let class = Class::of(end.status, &ends);
                 ctx.note_completion(self.finish(event, end, class, ends));
             }
             Settled::Retry(retried) => self.retry(event, retried),

@@ -12,7 +12,7 @@ use super::spans::Spans;
 use crate::context::Context;
 use crate::error::Error;
 use crate::figures::Figures;
-use crate::outcome::HandlerEnd;
+use crate::outcome::{HandlerEnd, is_put_off};
 
 #[derive(Default)]
 pub(super) struct Observers {
@@ -50,7 +50,8 @@ impl Observers {
     ) {
         if let Some(figures) = &mut self.figures {
             let kind = &ctx.event().kind;
-            figures.note(kind, settled.status(), settled.is_snoozed(), took);
+            let snoozed = settled.is_snoozed() || is_put_off(ends);
+            figures.note(kind, settled.status(), snoozed, took);
         }
         if let Some(spans) = &self.spans {
             spans.attempted(ctx, settled, ends, took);

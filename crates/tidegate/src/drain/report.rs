@@ -47,7 +47,8 @@ pub struct DrainReport {
     /// Back in the queue, with their attempt restored: a service that they need does not answer.
     #[serde(default, skip_serializing_if = "is_none")]
     pub deferred: u64,
-    /// Back in the queue, with their attempt restored: their handlers asked to run later.
+    /// Their handlers asked to run later: back in the queue with their attempt restored, or COMPLETED with a
+    /// new event that does the work ([`Done::put_off`](crate::Done::put_off)).
     #[serde(default, skip_serializing_if = "is_none")]
     pub snoozed: u64,
     /// Back in the queue before they started, with their attempt restored.

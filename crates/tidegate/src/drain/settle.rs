@@ -104,6 +104,7 @@ pub(super) fn count(report: &mut DrainReport, class: Class) {
         Class::Handled(Status::Completed) => &mut report.completed,
         Class::Handled(Status::CompletedWithErrors) => &mut report.completed_with_errors,
         Class::Handled(Status::Failed) => &mut report.failed,
+        Class::PutOff => &mut report.snoozed,
         Class::Expired => &mut report.expired,
         Class::Abandoned => &mut report.abandoned,
     } += 1;

@@ -6,7 +6,7 @@ use super::{ErrorEntry, Finalization};
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault};
 use crate::lease::{Fate, LeasedEvent};
-use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
+use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status, is_put_off};
 
 /// Returns the end of an event whose handlers ended like this.
 pub(crate) fn finalization(
@@ -33,6 +33,7 @@ pub(crate) fn finalization(
         result: result(ends),
         progress: if partly { progress(ends) } else { None },
         follow_ups: follow_ups(ends),
+        put_off: is_put_off(ends),
         ..Finalization::new(event.lease, status)
     }
 }

@@ -100,6 +100,8 @@ pub struct Finalization {
     pub follow_ups: Vec<NewEvent>,
     /// Whether handlers have ended it. Then it has had an attempt.
     pub ran: bool,
+    /// Whether handlers left the whole work to its follow-ups. Then the attempt is not charged.
+    pub put_off: bool,
 }
 
 impl Finalization {
@@ -113,6 +115,7 @@ impl Finalization {
             progress: None,
             follow_ups: Vec::new(),
             ran: true,
+            put_off: false,
         }
     }
 
@@ -120,6 +123,7 @@ impl Finalization {
     pub fn is_plain(&self) -> bool {
         self.status == Status::Completed
             && self.ran
+            && !self.put_off
             && self.errors.is_empty()
             && self.result.is_none()
             && self.progress.is_none()
@@ -268,7 +272,7 @@ pub async fn finalize_under(
     let each = || ends.iter().copied();
     let ids: Vec<i64> = each().map(|end| end.lease.id).collect();
     let statuses: Vec<&str> = each().map(|end| end.status.as_str()).collect();
-    let rans: Vec<bool> = each().map(|end| end.ran).collect();
+    let rans: Vec<bool> = each().map(|end| end.ran && !end.put_off).collect();
     let errors = json_column("errors", &each(), |end| unless_empty(&end.errors))?;
     let results = json_column("result", &each(), |end| end.result.as_ref())?;
     let progress = json_column("progress", &each(), |end| end.progress.as_ref())?;

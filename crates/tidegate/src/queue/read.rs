@@ -68,7 +68,7 @@ WITH held AS MATERIALIZED (
 ), finished AS MATERIALIZED (
     SELECT m.kind, sum(m.events)::float8 / extract(epoch FROM statement_timestamp() - span.since)::float8 AS per_second
       FROM span JOIN tidegate.minute_stats AS m ON m.minute >= span.since
-     WHERE EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
+     WHERE m.status <> 'PUT_OFF' AND EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
      GROUP BY m.kind, span.since
 ), placed AS (
     SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.expires_at) AS place FROM first AS f)
