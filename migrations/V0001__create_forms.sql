@@ -96,3 +96,23 @@ CREATE TABLE forms.awarded_grant (
 );
 
 CREATE INDEX awarded_grant_form ON forms.awarded_grant (form_id) WHERE form_id IS NOT NULL;
+
+-- What companies read. The owner changes a text with UPDATE, and the next message has it.
+CREATE TABLE forms.notice (
+    about text NOT NULL,
+    part  text NOT NULL,
+    text  text NOT NULL,
+    PRIMARY KEY (about, part),
+    CONSTRAINT text_is_1_to_1000_characters CHECK (char_length(text) BETWEEN 1 AND 1000)
+);
+
+INSERT INTO forms.notice (about, part, text) VALUES
+    ('received', 'case', 'We have received your application'),
+    ('approved', 'message', 'Your application was approved'),
+    ('approved', 'status', 'Approved'),
+    ('declined', 'message', 'Your application was declined'),
+    ('declined', 'status', 'Declined'),
+    ('cancelled', 'status', 'Cancelled'),
+    ('external', 'case', 'Expert help'),
+    ('external', 'message', 'You have a new grant letter'),
+    ('external', 'status', 'Approved');

@@ -3,7 +3,8 @@
 --
 -- tidegate_intake   submit forms, letters, cancellations, declines and checks, request medical jobs, read
 --                   forms and the entities of a patient, and confirm an approval. It may also publish.
--- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither.
+-- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither. Change the
+--                   texts that companies read.
 -- A role that only publishes cannot read these tables.
 
 SELECT tidegate.make_role('tidegate_intake');
@@ -33,7 +34,9 @@ GRANT SELECT (kind) ON tidegate.event_kind TO tidegate_intake;
 
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA forms, checks, medical TO tidegate_drain;
+REVOKE INSERT, UPDATE ON forms.notice FROM tidegate_drain;
 GRANT EXECUTE ON FUNCTION checks.take_place TO tidegate_drain;
 
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_operate;
+GRANT SELECT, UPDATE (text) ON forms.notice TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION forms.forget, forms.expire, checks.expire, medical.forget, medical.expire TO tidegate_operate;

@@ -49,9 +49,22 @@ def run():
         local.step("Receive what may ask for AI checks", [programs / "examples" / "publish_checks"], environment)
         local.step("Publish a sample of medical jobs", [programs / "examples" / "publish_jobs"], environment)
         local.step("Drain the queue", [tidegate, "drain", "--budget", "20s", "--linger", "2s"], environment)
+        _outage(programs, environment)
         local.step("What the queue holds and has held", [tidegate, "status"], environment)
         local.step("The events, newest first", [tidegate, "list", "--limit", "50"], environment)
     return 0
+
+
+def _outage(programs, environment):
+    """Shows a job that waits for a service, and one that has waited for too long."""
+    tidegate, without_passwords = programs / "tidegate", {**environment, "OTP_URL": "http://127.0.0.1:9"}
+    limit = ["policy", "approval_create_job", "--give-up-after", "1s", "--reason", "to show it"]
+    local.step("Let approvals wait for a service for a second only", [tidegate, *limit], environment)
+    waits = ("0s", "Its service is down, so the job waits")
+    for linger, heading in waits, ("8s", "After a second it is given up"), waits:
+        if linger == "0s":
+            local.step("Ask for an approval", [programs / "examples" / "publish_jobs", "approval"], environment)
+        local.step(heading, [tidegate, "drain", "--budget", "15s", "--linger", linger], without_passwords)
 
 
 def invoke_all():

@@ -287,7 +287,7 @@ async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_notified() {
     assert_eq!(world.services.kept("cases"), ["cases form/f1"]);
     assert_eq!(
         world.services.kept("notifications"),
-        ["cases form/f1/received"]
+        ["cases form/f1/received/case"]
     );
     let case = world
         .value("SELECT ARRAY[case_number, measure_id] FROM forms.form")
@@ -390,7 +390,7 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
     );
     assert_eq!(
         world.services.kept("notifications"),
-        ["statuses form/f1/cancelled"]
+        ["statuses form/f1/cancelled/status"]
     );
 
     world.receive_letter("3", &grant()).await;
@@ -404,7 +404,7 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
     assert_eq!(world.value(codes).await, "form_status");
     assert_eq!(
         world.services.kept("notifications"),
-        ["statuses form/f1/cancelled"],
+        ["statuses form/f1/cancelled/status"],
         "nobody is told of an approval"
     );
 }
@@ -451,6 +451,28 @@ async fn a_declined_application_is_archived_and_told_and_no_letter_brings_it_bac
             "grant_letter_archived form_status",
             "grant_saved form_status"
         ])
+    );
+}
+
+#[tokio::test]
+async fn companies_read_the_texts_of_the_table() {
+    let mut world = World::new().await;
+    let ours = "UPDATE forms.notice SET text = 'Vi har mottatt søknaden' WHERE about = 'received'";
+    world.client.batch_execute(ours).await.unwrap();
+    world.submit_form(&form("f1")).await;
+    world.drain().await;
+    let read = &world.services.calls("notifications")[0].body["text"];
+    assert_eq!(read, "Vi har mottatt søknaden");
+
+    let none = "DELETE FROM forms.notice WHERE about = 'received'";
+    world.client.batch_execute(none).await.unwrap();
+    world.submit_form(&form("f2")).await;
+    let report = world.drain().await;
+    assert_eq!(report.retried, 1, "{report:?}");
+    let error = "SELECT last_error FROM tidegate.event_queue";
+    assert_eq!(
+        world.value(error).await,
+        "notice_missing: forms.notice has no text for received, case"
     );
 }
 

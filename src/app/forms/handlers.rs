@@ -158,23 +158,19 @@ impl Notifications {
     /// Notifies the company that its application was received.
     async fn received(&self, event: &events::CaseOpened, ctx: &Context) -> HandlerResult {
         let form = store::load(ctx, &event.form_id).await?;
-        let reference = format!("form/{}/received", form.id);
-        let notice = form_notice(&form, reference, "We have received your application");
-        self.send(ctx, Part::CASE, &notice).await?;
-        Ok(Done::ok())
+        let notice = form_notice(&form, "received");
+        self.notify(ctx, notice, &[Part::CASE]).await
     }
 
     /// Notifies the company of its grant with a message and a new status.
     async fn approved(&self, event: &events::GrantSaved, ctx: &Context) -> HandlerResult {
         let form = may_be(FormStatus::Approved, &event.form_id, ctx).await?;
-        for (part, text) in [
-            (Part::MESSAGE, "Your application was approved"),
-            (Part::STATUS, "Approved"),
-        ] {
-            let notice = form_notice(&form, of_grant(&event.grant, part), text);
-            ctx.once(part.0, self.send(ctx, part, &notice)).await?;
-        }
-        Ok(Done::ok())
+        let notice = Notice {
+            reference: of_grant(&event.grant),
+            ..form_notice(&form, "approved")
+        };
+        self.notify(ctx, notice, &[Part::MESSAGE, Part::STATUS])
+            .await
     }
 
     /// Notifies a company of a grant for a case of another system. The company's page has no entry for
@@ -184,40 +180,45 @@ impl Notifications {
         event: &events::ExternalLetterArchived,
         ctx: &Context,
     ) -> HandlerResult {
-        for (part, text) in [
-            (Part::CASE, "Expert help"),
-            (Part::MESSAGE, "You have a new grant letter"),
-            (Part::STATUS, "Approved"),
-        ] {
-            let notice = Notice {
-                reference: of_grant(&event.grant, part),
-                group: format!("case/{}", event.grant.measure.case_number),
-                company_number: &event.grant.company_number,
-                text,
-                contact: None,
-            };
-            ctx.once(part.0, self.send(ctx, part, &notice)).await?;
-        }
-        Ok(Done::ok())
+        let notice = Notice {
+            about: "external",
+            reference: of_grant(&event.grant),
+            group: format!("case/{}", event.grant.measure.case_number),
+            company_number: &event.grant.company_number,
+            text: String::new(),
+            contact: None,
+        };
+        self.notify(ctx, notice, &[Part::CASE, Part::MESSAGE, Part::STATUS])
+            .await
     }
 
     /// Notifies the company that its application was cancelled.
     async fn cancelled(&self, event: &events::FormCancelled, ctx: &Context) -> HandlerResult {
         let form = may_be(FormStatus::Cancelled, &event.form_id, ctx).await?;
-        let notice = form_notice(&form, format!("form/{}/cancelled", form.id), "Cancelled");
-        self.send(ctx, Part::STATUS, &notice).await?;
-        Ok(Done::ok())
+        let notice = form_notice(&form, "cancelled");
+        self.notify(ctx, notice, &[Part::STATUS]).await
     }
 
     /// Notifies the company that its application was declined, with a message and a new status.
     async fn declined(&self, event: &events::FormDeclined, ctx: &Context) -> HandlerResult {
         let form = may_be(FormStatus::Declined, &event.form_id, ctx).await?;
-        for (part, text) in [
-            (Part::MESSAGE, "Your application was declined"),
-            (Part::STATUS, "Declined"),
-        ] {
-            let reference = format!("form/{}/declined/{}", form.id, part.0);
-            let notice = form_notice(&form, reference, text);
+        let notice = form_notice(&form, "declined");
+        self.notify(ctx, notice, &[Part::MESSAGE, Part::STATUS])
+            .await
+    }
+
+    /// Sends a company the parts of a notice, each once. `forms.notice` has their texts.
+    async fn notify(&self, ctx: &Context, notice: Notice<'_>, parts: &[Part]) -> HandlerResult {
+        let about = notice.about;
+        let mut texts = store::notice(ctx, about).await?;
+        for part in parts.iter().copied() {
+            let missing = || format!("forms.notice has no text for {about}, {}", part.0);
+            let missing = || HandlerError::retry("notice_missing", missing());
+            let notice = Notice {
+                reference: format!("{}/{}", notice.reference, part.0),
+                text: texts.remove(part.0).ok_or_else(missing)?,
+                ..notice.clone()
+            };
             ctx.once(part.0, self.send(ctx, part, &notice)).await?;
         }
         Ok(Done::ok())
@@ -270,17 +271,18 @@ async fn advance(form_id: &str, wanted: FormStatus, ctx: &Context) -> HandlerRes
     tx.complete(Done::ok()).await
 }
 
-/// Returns the reference of a notification about a grant.
-fn of_grant(grant: &Grant, part: Part) -> String {
-    format!("grant/{}/{}", grant.grant_number, part.0)
+/// Returns the reference of notifications about a grant.
+fn of_grant(grant: &Grant) -> String {
+    format!("grant/{}", grant.grant_number)
 }
 
-fn form_notice<'a>(form: &'a Form, reference: String, text: &'static str) -> Notice<'a> {
+fn form_notice<'a>(form: &'a Form, about: &'static str) -> Notice<'a> {
     Notice {
-        reference,
+        about,
+        reference: format!("form/{}/{about}", form.id),
         group: format!("form/{}", form.id),
         company_number: &form.company.number,
-        text,
+        text: String::new(),
         contact: Some(&form.company.contact),
     }
 }

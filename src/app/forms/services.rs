@@ -118,14 +118,17 @@ impl Part {
 }
 
 /// A notification for a company about one application or grant.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Notice<'a> {
+    /// What its texts are about: a key of `forms.notice`.
+    #[serde(skip)]
+    pub about: &'static str,
     /// Our own reference. The service recognizes a repetition by it.
     pub reference: String,
     /// Groups related entries on the company's page.
     pub group: String,
     pub company_number: &'a str,
-    pub text: &'static str,
+    pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contact: Option<&'a Contact>,
 }

@@ -1,6 +1,8 @@
 //! Owns the SQL of the forms system's tables, one function for each statement. Those that handlers call
 //! reject a form that is missing.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -46,6 +48,9 @@ SELECT jsonb_strip_nulls(jsonb_build_object(
        'measure', CASE WHEN case_number IS NOT NULL
                        THEN jsonb_build_object('case_number', case_number, 'measure_id', measure_id) END))
   FROM forms.form WHERE id = $1 AND client_id IS NOT DISTINCT FROM $2";
+
+const NOTICE: &str =
+    "SELECT coalesce(jsonb_object_agg(part, text), '{}') FROM forms.notice WHERE about = $1";
 
 /// Stores the case and returns the stored one. The first case is kept.
 const KEEP_CASE: &str = "\
@@ -110,6 +115,16 @@ pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerEr
     let client = ctx.connection().await?;
     let form = document(&client, "forms.load", LOAD, &[&form_id]).await?;
     form.ok_or_else(|| missing(form_id))
+}
+
+/// Returns the parts of what a company reads about something.
+pub(super) async fn notice(
+    ctx: &Context,
+    about: &'static str,
+) -> Result<BTreeMap<String, String>, HandlerError> {
+    let client = ctx.connection().await?;
+    let parts = document(&client, "forms.notice", NOTICE, &[&about]).await?;
+    Ok(parts.unwrap_or_default())
 }
 
 /// Returns the form with its progress, if this client submitted it.
