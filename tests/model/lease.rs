@@ -257,7 +257,11 @@ impl Protocol {
         }
         if !mine.is_empty() {
             let is_alone = page.suspect && !self.has(Flaw::SuspectStartsWithItsLease);
-            let begun = if is_alone { 0 } else { call.ask.first_window };
+            let begun = match self.scenario.poller {
+                Some(poller) if poller == call.worker => call.ask.most,
+                _ if is_alone => 0,
+                _ => call.ask.first_window,
+            };
             state.leases.push(Lease {
                 token,
                 worker: call.worker,

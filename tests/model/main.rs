@@ -91,6 +91,11 @@ fn every_promise_is_kept_by_events_that_may_kill_their_worker() {
 }
 
 #[test]
+fn every_promise_is_kept_beside_a_poller() {
+    check(Scenario::POLLED);
+}
+
+#[test]
 fn each_removed_guard_breaks_its_promises() {
     for flaw in Flaw::ALL {
         let (scenario, promises) = flaw.breaks();
@@ -130,6 +135,7 @@ fn every_promise_is_kept_in_wider_worlds() {
         Scenario::WALK_WIDE,
         Scenario::THREE,
         Scenario::THREE_SUSPECTS,
+        Scenario::POLLED_WIDE,
     ] {
         check(scenario);
     }

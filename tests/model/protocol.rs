@@ -195,14 +195,15 @@ impl Protocol {
                 .any(|(publish, theirs)| matches!(publish, Publish::Open(_)) && *theirs == group)
     }
 
-    /// Workers are interchangeable, so the second one appears only after the first one has begun.
+    /// Unless one is a poller, workers are interchangeable, so the second one appears only after the first one has begun.
     fn known_workers(&self, state: &State) -> std::ops::Range<Worker> {
         let has_begun = |worker: &Worker| {
             *state.mind(*worker) != Mind::default()
                 || state.leases.iter().any(|lease| lease.worker == *worker)
                 || state.calls.iter().any(|call| call.worker == *worker)
         };
-        let idle = (0..self.scenario.workers).find(|worker| !has_begun(worker));
+        let idle = (0..self.scenario.workers)
+            .find(|worker| !has_begun(worker) && self.scenario.poller.is_none());
         0..idle.map_or(self.scenario.workers, |idle| idle + 1)
     }
 
@@ -211,7 +212,8 @@ impl Protocol {
         if mind.gone {
             return;
         }
-        if state.call_of(worker).is_none() {
+        let polls = self.scenario.poller == Some(worker);
+        if state.call_of(worker).is_none() && !(polls && !mind.held.is_empty()) {
             self.of_leases(state, worker, actions);
             actions.push(Action::Sweep(worker));
         }

@@ -42,6 +42,8 @@ pub struct Scenario {
     pub paused: Option<usize>,
     /// The event that becomes ready later.
     pub delayed: Option<usize>,
+    /// The worker that leases by `poll`: one lease at a time, all of whose events start with it.
+    pub poller: Option<Worker>,
     /// The states that must be reachable in this scenario.
     pub reaches: &'static [&'static str],
 }
@@ -86,6 +88,7 @@ impl Scenario {
         published: false,
         paused: None,
         delayed: None,
+        poller: None,
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
     };
     /// The same with an operator who requeues.
@@ -362,6 +365,18 @@ impl Scenario {
         wait_ends: true,
         ..Self::SUSPECTS
     };
+    /// A program that handles events by SQL, beside a drain.
+    pub const POLLED: Self = Self {
+        name: "two events of a group, a drain and a poller",
+        poller: Some(1),
+        allowed: Spent {
+            lapses: 2,
+            requeues: 1,
+            ..NOTHING
+        },
+        reaches: &[OVERLAP, ALL_END, REFUSED, GIVEN_UP],
+        ..Self::SUSPECTS_OF_A_GROUP
+    };
     /// Leases that have ended are still there.
     pub const ENDED: Self = Self {
         name: "two events, and leases that have ended",
@@ -498,6 +513,18 @@ impl Scenario {
         most: 3,
         published: true,
         ..Self::GROUP
+    };
+    /// The same with an event without a group, and a crash.
+    pub const POLLED_WIDE: Self = Self {
+        name: "two events of a group and one without, a drain and a poller",
+        groups: &[Some(1), Some(1), None],
+        allowed: Spent {
+            crashes: 1,
+            lapses: 1,
+            requeues: 1,
+            ..NOTHING
+        },
+        ..Self::POLLED
     };
     /// Three events that lapse.
     pub const THREE_SUSPECTS: Self = Self {
