@@ -77,6 +77,7 @@ mod snooze;
 mod starter;
 mod steady;
 mod strict;
+mod tick;
 mod trace;
 mod upgrade;
 mod versions;

@@ -128,7 +128,10 @@ impl Sender {
     async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         if let Some(Place { service, region }) = &self.signing {
             let (url, body) = (request.uri().to_string(), request.body().clone());
-            let signed = self.signer.headers(service, region, &url, &[], &body).await;
+            let signed = self
+                .signer
+                .headers((service, region), ("POST", &url), &[], &body)
+                .await;
             let signed = signed.map_err(|error| format!("it cannot be signed: {error}"))?;
             request.headers_mut().extend(signed);
         }

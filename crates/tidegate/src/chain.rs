@@ -1,7 +1,7 @@
 //! Owns how drains start other drains: which one follows which, and how many are worth running in parallel.
 //! It starts none itself; a shell does that ([`StartDrain`]).
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,15 @@ pub trait StartDrain: Send + Sync + 'static {
     /// # Errors
     /// When the drain cannot be started. Then a later drain continues.
     fn start(&self, chain: Chain) -> BoxFuture<'_, Result<()>>;
+}
+
+/// Wakes a drain at a time that each drain sets anew, so that no tick has to come meanwhile.
+pub trait NextTick: Send + Sync + 'static {
+    /// Moves the tick to this time, or a little later. `None` removes it.
+    ///
+    /// # Errors
+    /// When it stays where it was.
+    fn set(&self, at: Option<SystemTime>) -> BoxFuture<'_, Result<()>>;
 }
 
 /// Returns how many drains would empty a queue of `ready` events in time, if each ends `rate` events per

@@ -23,7 +23,7 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     event.check()?;
     let client = service.database.connect().await?;
     let published = queue::publish(&client, &event).await?;
-    if args.delay.is_none() {
+    if service.wakes_for(&event) {
         service.wake().await;
     }
     let text = if published.created {

@@ -7,21 +7,24 @@ mod deployment;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::{BoxFuture, FutureExt, join};
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::Transaction;
 
 pub use self::deployment::Deployment;
 use super::{Actions, MigrateRequest, Request, Verb};
-use crate::chain::StartDrain;
+use crate::chain::{NextTick, StartDrain};
 use crate::config::Lookup;
-use crate::connect::Database;
+use crate::connect::{Database, next_tick};
 use crate::dispatch::Dispatch;
 use crate::doctor::{Target, refuse_foreign};
-use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
+use crate::drain::{
+    DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, StopReason, drain_measured,
+};
 use crate::error::{Error, Result};
-use crate::event::Event;
+use crate::event::{Event, NewEvent};
 use crate::figures::Figures;
 use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
@@ -239,6 +242,9 @@ impl Program {
             actor: actor(lookup),
             looks_within: None,
             wakes: wake::from_settings(lookup)?,
+            next_tick: lookup(NEXT_TICK)
+                .map(|arn| next_tick(NEXT_TICK, arn))
+                .transpose()?,
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
             actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
@@ -247,6 +253,9 @@ impl Program {
         })
     }
 }
+
+/// The ARN of the schedule that each drain moves to the time of the next work.
+pub(super) const NEXT_TICK: &str = "TIDEGATE_NEXT_TICK";
 
 /// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing
 /// verifies this name; the database knows only its own user for certain.
@@ -268,6 +277,8 @@ pub struct Service {
     pub looks_within: Option<Duration>,
     /// What starts a drain after a publish.
     pub wakes: Option<Arc<dyn StartDrain>>,
+    /// What wakes a drain when the next work is due, if no tick does.
+    pub next_tick: Option<Arc<dyn NextTick>>,
     /// The metrics to emit for each drain, if they are configured.
     pub metrics: Option<Metrics>,
     /// Receives each line of metrics.
@@ -342,7 +353,8 @@ impl Service {
         }
     }
 
-    /// Drains the queue, and emits metrics of the drain if they are configured.
+    /// Drains the queue, and emits metrics of the drain if they are configured. Moves the next tick to when
+    /// the next work is due.
     ///
     /// # Errors
     /// As [`crate::drain()`].
@@ -354,7 +366,19 @@ impl Service {
         let (shown, figures) = oneshot::channel();
         let shown = self.metrics.is_some().then_some(shown);
         let drained = self.handlers.drain(&self.database, options, hooks, shown);
-        let drained = drained.await;
+        // If this drain dies, another one comes when its leases and its slot are free.
+        let after = SystemTime::now() + options.budget + options.lease_timeout;
+        let (moved, drained) = join(self.tick_at(Some(after)), drained).await;
+        // After a spent budget the caller's deadline is near, and the tick as well. A drain that this one has
+        // started, or that has kept it out, moves the tick itself.
+        if let Ok(report) = &drained
+            && moved
+            && report.slot > 0
+            && report.started_drains == 0
+            && report.stop_reason != StopReason::BudgetSpent
+        {
+            self.tick_at(needed_again(report)).await;
+        }
         let Some(metrics) = &self.metrics else {
             return drained;
         };
@@ -434,6 +458,26 @@ impl Service {
         migrate.run().await
     }
 
+    /// Moves the next tick, and returns whether it has. A failure is only logged: then a drain comes at the
+    /// time that was set before.
+    async fn tick_at(&self, at: Option<SystemTime>) -> bool {
+        let Some(tick) = &self.next_tick else {
+            return false;
+        };
+        let moved = tick.set(at).await;
+        if let Err(error) = &moved {
+            tracing::warn!(%error, "the next tick could not be moved");
+        }
+        moved.is_ok()
+    }
+
+    /// Whether a publish of this event should wake a drain. One that is planned for later needs a drain only
+    /// to move the next tick to its time.
+    #[must_use]
+    pub fn wakes_for(&self, event: &NewEvent) -> bool {
+        event.delay.is_none() || self.next_tick.is_some()
+    }
+
     /// Wakes the function that `TIDEGATE_WAKE` names, if no drain is at work. Call it after the commit of a
     /// publish. A failure is only logged, because the publish is not affected.
     pub async fn wake(&self) {
@@ -441,6 +485,15 @@ impl Service {
             wake::wake_quietly(&self.database, &**starter).await;
         }
     }
+}
+
+/// Returns when the next drain is needed: now if this one has left work, otherwise when the next work is due.
+fn needed_again(report: &DrainReport) -> Option<SystemTime> {
+    if report.ready_left > 0 {
+        return Some(SystemTime::now());
+    }
+    let due: Timestamp = report.next_due_at.as_ref()?.parse().ok()?;
+    Some(due.into())
 }
 
 /// Turns a configuration error into an error of the request. The settings were checked when the service was

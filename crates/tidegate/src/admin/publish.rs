@@ -42,7 +42,7 @@ impl Service {
             recorded.map_err(refused)?;
         }
         transaction.commit().await.map_err(Error::at("commit"))?;
-        if event.delay.is_none() {
+        if self.wakes_for(&event) {
             self.wake().await;
         }
         Ok(published)

@@ -38,7 +38,7 @@ use tokio_postgres::Client;
 
 #[cfg(feature = "aws")]
 pub use self::aws::{
-    Invoked, SecretText, SelfInvoke, Signer, config_of_secret, secret_reader, starter,
+    Invoked, SecretText, SelfInvoke, Signer, config_of_secret, next_tick, secret_reader, starter,
 };
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login};
@@ -105,6 +105,11 @@ mod without_aws {
 
     #[doc(hidden)]
     pub fn starter(setting: &str, _: String) -> Result<Arc<dyn crate::chain::StartDrain>> {
+        refused(setting)
+    }
+
+    #[doc(hidden)]
+    pub fn next_tick(setting: &str, _: String) -> Result<Arc<dyn crate::chain::NextTick>> {
         refused(setting)
     }
 

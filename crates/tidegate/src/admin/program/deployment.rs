@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::Request;
 use super::databases::one_after_the_other;
-use super::{Failure, Program, Service};
+use super::{Failure, NEXT_TICK, Program, Service};
 use crate::config::Lookup;
 use crate::drain::Hooks;
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>> {
         return Ok(None);
     };
     let refused = |what: String| Err(Error::Config(format!("{IDS}: {what}")));
-    for other in ["DATABASE_URL", "DATABASE_SECRET_ID"] {
+    for other in ["DATABASE_URL", "DATABASE_SECRET_ID", NEXT_TICK] {
         if lookup(other).is_some() {
             return refused(format!("must be set alone, and {other} is set too"));
         }

@@ -1,6 +1,6 @@
-//! Owns how a function on AWS Lambda invokes itself: with one request for each start, signed with the
-//! function's credentials, over the HTTP client that also reads secrets. The SDK's own crate for Lambda would
-//! be larger than all the rest of the SDK. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
+//! Owns how a function on AWS Lambda invokes itself, <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>,
+//! and the requests to AWS that the SDK does not make: signed with the function's credentials, over the HTTP
+//! client that also reads secrets. The SDK's own crate for Lambda would be larger than all the rest of the SDK.
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
@@ -48,56 +48,83 @@ impl Invoked {
         if let Some(database) = &self.database {
             body["database"] = json!(database);
         }
-        let body = body.to_string();
-        let (url, place) = (self.url().await?, Place::of(&self.arn)?);
+        let place = Place::of(&self.arn)?;
+        let host = self.by.endpoint("LAMBDA", &place).await?;
+        let url = format!(
+            "{host}/2015-03-31/functions/{}/invocations",
+            encoded(&self.arn)
+        );
         let headers = headers(self.trace.as_deref());
-        let by = &self.by.signer;
-        let signed = by.headers("lambda", place.region, &url, &headers, body.as_bytes());
-        let signed = signed
-            .await
-            .map_err(|error| failed(format!("it cannot be signed: {error}")))?;
-        let http = self.by.http.get_or_try_init(http_client).await?;
-        let mut request = http.post(url).body(body).headers(signed);
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        let answer = request.send().await.map_err(failed)?;
-        let status = answer.status();
-        if status.is_success() {
-            return Ok(());
-        }
-        let why = answer.text().await.unwrap_or_default();
-        let why: String = why.chars().take(MOST_TOLD).collect();
-        Err(failed(format!("Lambda answered {status}: {why}")))
-    }
-
-    async fn url(&self) -> Result<String> {
-        let config = self.by.signer.0.config().await?;
-        let own = environment("AWS_ENDPOINT_URL_LAMBDA");
-        let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
-        let host = match own {
-            Some(own) => own,
-            None => Place::of(&self.arn)?.endpoint(),
-        };
-        let (host, arn) = (host.trim_end_matches('/'), encoded(&self.arn));
-        Ok(format!("{host}/2015-03-31/functions/{arn}/invocations"))
+        let sent = self
+            .by
+            .send(&place, ("POST", &url), &headers, body.to_string());
+        sent.await.map(drop)
     }
 }
 
-/// Where a function is, according to its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.
-struct Place<'a> {
+impl SelfInvoke {
+    /// Returns where the service of this place is, without a slash at the end. `AWS_ENDPOINT_URL_…` with the
+    /// name of the service, or `AWS_ENDPOINT_URL`, replaces it.
+    pub(super) async fn endpoint(&self, name: &str, place: &Place<'_>) -> Result<String> {
+        let own = environment(&format!("AWS_ENDPOINT_URL_{name}"));
+        let config = self.signer.0.config().await?;
+        let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
+        let host = own.unwrap_or_else(|| place.endpoint());
+        Ok(host.trim_end_matches('/').to_owned())
+    }
+
+    /// Sends a signed request, and returns the text of the answer.
+    pub(super) async fn send(
+        &self,
+        place: &Place<'_>,
+        (method, url): (&str, &str),
+        headers: &[(&'static str, &str)],
+        body: String,
+    ) -> Result<String> {
+        let to = (place.service, place.region);
+        let signed = self
+            .signer
+            .headers(to, (method, url), headers, body.as_bytes());
+        let signed = signed
+            .await
+            .map_err(|error| failed(format!("it cannot be signed: {error}")))?;
+        let http = self.http.get_or_try_init(http_client).await?;
+        let method = method.parse().map_err(failed)?;
+        let mut request = http.request(method, url).body(body).headers(signed);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = request.send().await.map_err(failed)?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(failed)?;
+        if status.is_success() {
+            return Ok(text);
+        }
+        let why: String = text.chars().take(MOST_TOLD).collect();
+        Err(failed(format!(
+            "{} answered {status}: {why}",
+            place.service
+        )))
+    }
+}
+
+/// Where something is, according to its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.
+pub(super) struct Place<'a> {
     partition: &'a str,
+    service: &'a str,
     region: &'a str,
 }
 
 impl<'a> Place<'a> {
-    fn of(arn: &'a str) -> Result<Self> {
+    pub(super) fn of(arn: &'a str) -> Result<Self> {
         let mut parts = arn.split(':');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some("arn"), Some(partition), Some("lambda"), Some(region)) => {
-                Ok(Self { partition, region })
-            }
-            _ => Err(failed(format!("{arn:?} is no ARN of a function"))),
+            (Some("arn"), Some(partition), Some(service), Some(region)) => Ok(Self {
+                partition,
+                service,
+                region,
+            }),
+            _ => Err(failed(format!("{arn:?} is no ARN"))),
         }
     }
 
@@ -106,7 +133,7 @@ impl<'a> Place<'a> {
             "aws-cn" => "amazonaws.com.cn",
             _ => "amazonaws.com",
         };
-        format!("https://lambda.{}.{suffix}", self.region)
+        format!("https://{}.{}.{suffix}", self.service, self.region)
     }
 }
 
@@ -120,7 +147,7 @@ fn headers(trace: Option<&str>) -> Vec<(&'static str, &str)> {
     headers
 }
 
-fn failed(why: impl std::fmt::Display) -> Error {
+pub(super) fn failed(why: impl std::fmt::Display) -> Error {
     Error::Start(why.to_string())
 }
 
@@ -170,7 +197,7 @@ mod tests {
         let headers = headers(Some("Root=1-2-3;Lineage=a:1"));
         assert!(headers.contains(&("x-amzn-trace-id", "Root=1-2-3;Lineage=a:1")));
         let url = "https://lambda.eu-central-1.amazonaws.com/2015-03-31/functions/f/invocations";
-        let signed = signature(to, url, &headers, b"{}", credentials).unwrap();
+        let signed = signature(to, ("POST", url), &headers, b"{}", credentials).unwrap();
         let header = |name| signed.get(name).unwrap().to_str().unwrap();
         assert_eq!(header("x-amz-security-token"), "token");
         let signature = header("authorization");

@@ -7,6 +7,7 @@ mod invoke;
 mod sdk;
 mod secret;
 mod sign;
+mod tick;
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use super::login::Login;
 use super::settings::DatabasePlace;
 use super::source::Source;
 use super::tls::Trust;
-use crate::chain::StartDrain;
+use crate::chain::{NextTick, StartDrain};
 use crate::error::Result;
 
 /// Returns the source of this login with signed tokens as the password.
@@ -63,6 +64,15 @@ pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>> {
         trace: None,
         database: None,
     }))
+}
+
+/// Returns the schedule with this ARN.
+///
+/// # Errors
+/// [`Error::Config`](crate::Error::Config) when it is not the ARN of a schedule.
+#[doc(hidden)]
+pub fn next_tick(setting: &str, arn: String) -> Result<Arc<dyn NextTick>> {
+    Ok(Arc::new(tick::TickSchedule::new(setting, arn)?))
 }
 
 /// The configuration in the text of a secret alone.

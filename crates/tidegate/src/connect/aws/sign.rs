@@ -46,15 +46,14 @@ impl For<'_> {
 pub struct Signer(pub(super) Aws);
 
 impl Signer {
-    /// Returns the headers that sign a POST of `body` to `url`, which has these headers already.
+    /// Returns the headers that sign a request with `body` to `url`, which has these headers already.
     ///
     /// # Errors
     /// If there are no credentials, or the URL is malformed.
     pub async fn headers(
         &self,
-        service: &str,
-        region: &str,
-        url: &str,
+        (service, region): (&str, &str),
+        (method, url): (&str, &str),
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<HeaderMap, Failed> {
@@ -64,20 +63,21 @@ impl Signer {
             settings: SigningSettings::default(),
             now: SystemTime::now(),
         };
-        signature(to, url, headers, body, self.0.credentials().await?)
+        let credentials = self.0.credentials().await?;
+        signature(to, (method, url), headers, body, credentials)
     }
 }
 
 pub(super) fn signature(
     to: For<'_>,
-    url: &str,
+    (method, url): (&str, &str),
     headers: &[(&str, &str)],
     body: &[u8],
     credentials: Credentials,
 ) -> Result<HeaderMap, Failed> {
     let headers = headers.iter().copied();
-    let signable = SignableRequest::new("POST", url, headers, SignableBody::Bytes(body))?;
-    let mut request = http::Request::post(url).body(())?;
+    let signable = SignableRequest::new(method, url, headers, SignableBody::Bytes(body))?;
+    let mut request = http::Request::builder().uri(url).body(())?;
     to.sign(credentials, signable)?
         .apply_to_request_http1x(&mut request);
     Ok(std::mem::take(request.headers_mut()))
