@@ -124,6 +124,10 @@ impl Dispatch for App {
             Event::Medical(job) => job.handlers(&self.medical, ctx),
         }
     }
+
+    fn warnings(&self) -> Vec<&'static str> {
+        self.medical.warnings()
+    }
 }
 
 #[cfg(test)]

@@ -750,6 +750,7 @@ async fn c12_a_handlers_limit_beyond_its_lease_is_reported() {
             kinds: app::Event::KINDS,
             options: &options,
             tables: &[],
+            warnings: Vec::new(),
         })
         .await
         .unwrap();
@@ -759,6 +760,31 @@ async fn c12_a_handlers_limit_beyond_its_lease_is_reported() {
             .find(|check| check.name == "settings")
             .unwrap();
         assert_eq!(check.state, state, "{check:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_programs_settings_give_up_is_named_by_the_doctor_and_at_the_start() {
+    let db = support::database().await;
+    for (signatures, expected) in [("verified", None), ("unverified", Some("warning"))] {
+        let cli = Cli::on(&db).with("SIGNATURES", signatures);
+        let ran = cli.run(&["doctor", "--json"]).await;
+        let document = ran.document();
+        let mut checks = document["checks"].as_array().unwrap().iter();
+        let found = checks.find(|check| check["name"] == "program");
+        let state = found.map(|check| check["state"].as_str().unwrap());
+        assert_eq!(state, expected, "{document}");
+        let named = "signatures of medical jobs are not verified: SIGNATURES=unverified";
+        assert_eq!(
+            found.is_some_and(|check| check["finding"] == named),
+            expected.is_some()
+        );
+        assert_eq!(
+            ran.stderr.contains(named),
+            expected.is_some(),
+            "{}",
+            ran.stderr
+        );
     }
 }
 

@@ -48,6 +48,12 @@ pub trait Dispatch: Send + Sync + 'static {
     fn schedules(&self) -> Vec<Schedule<Self::Event>> {
         Vec::new()
     }
+
+    /// Lists what the settings of this program give up, one text each, such as a check that they turn off.
+    /// Every start logs them as warnings, and the doctor reports them.
+    fn warnings(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
 }
 
 /// The handlers of one event.

@@ -50,9 +50,6 @@ impl Services {
                 return Err(Error::Config(format!("{must}, got {other:?}")));
             }
         };
-        if unverified {
-            tracing::warn!("signatures of medical jobs are not verified: SIGNATURES=unverified");
-        }
         Ok(Self {
             unverified,
             otp: service(OTP, "OTP_URL")?,
@@ -80,6 +77,12 @@ impl Services {
         let body = json!({"reference": reference, "patient_id": patient_id});
         let answer: Result<Value, _> = service.post(path, key, &body).await;
         answer.map(drop).map_err(HandlerError::into_retry)
+    }
+
+    /// Returns what the settings give up.
+    pub(in crate::app) fn warnings(&self) -> Vec<&'static str> {
+        let unverified = "signatures of medical jobs are not verified: SIGNATURES=unverified";
+        Vec::from_iter(self.unverified.then_some(unverified))
     }
 
     /// Reports whether signatures are verified.

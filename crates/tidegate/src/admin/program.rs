@@ -89,6 +89,9 @@ trait Drains: Send + Sync {
 
     /// Returns the program's periodic events.
     fn schedules(&self) -> Result<Vec<Declared>>;
+
+    /// Returns what the program's settings give up.
+    fn warnings(&self) -> Vec<&'static str>;
 }
 
 struct Typed<D>(Arc<D>);
@@ -106,6 +109,10 @@ impl<D: Dispatch> Drains for Typed<D> {
 
     fn schedules(&self) -> Result<Vec<Declared>> {
         self.0.schedules().iter().map(Schedule::declared).collect()
+    }
+
+    fn warnings(&self) -> Vec<&'static str> {
+        self.0.warnings()
     }
 }
 
@@ -222,9 +229,18 @@ impl Program {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service> {
-        let handlers = (self.handlers)(lookup)?;
+        let handlers = self.handling(lookup)?;
         let one = deployment::one_of(lookup)?;
         Arc::new(self).serve(&*one, handlers)
+    }
+
+    /// Builds the handlers, and logs what the settings give up.
+    fn handling(&self, lookup: Lookup<'_>) -> Result<Arc<dyn Drains>> {
+        let handlers = (self.handlers)(lookup)?;
+        for warning in handlers.warnings() {
+            tracing::warn!("{warning}");
+        }
+        Ok(handlers)
     }
 
     /// Builds the service for the database that the settings name.
@@ -350,6 +366,7 @@ impl Service {
             kinds: self.program.kinds,
             options: &self.options,
             tables: &self.program.tables,
+            warnings: self.handlers.warnings(),
         }
     }
 

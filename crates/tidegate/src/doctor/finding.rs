@@ -65,6 +65,15 @@ impl Finding {
         Self::new(State::Problem, text.into(), Some(remedy.into()))
     }
 
+    /// Creates the finding of what the program's settings give up.
+    pub(super) fn given_up(text: &str) -> Self {
+        let finding = Self::new(State::Warning, text.to_owned(), None);
+        Self {
+            name: "program",
+            ..finding
+        }
+    }
+
     /// Creates a problem that no command repairs. The text says what to do.
     pub(super) fn beyond_us(text: impl Into<String>) -> Self {
         Self::new(State::Problem, text.into(), None)

@@ -65,6 +65,8 @@ pub struct Target<'a> {
     pub options: &'a DrainOptions,
     /// The program's own migrations, which are applied besides the queue's.
     pub tables: &'a [Migrations],
+    /// What the program's settings give up. Each is a finding of its own.
+    pub warnings: Vec<&'static str>,
 }
 
 /// What a check works with: the target and a connection, which may be a new one for each check.
@@ -205,6 +207,8 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
             ..finding
         });
     }
+    let warnings = target.warnings.iter();
+    checks.extend(warnings.map(|warning| Finding::given_up(warning)));
     Ok(DoctorReport {
         ok: checks.iter().all(|check| check.state == State::Ok),
         checks,

@@ -51,7 +51,7 @@ impl Program {
                 has_names: false,
             });
         };
-        let handlers = (self.handlers)(lookup)?;
+        let handlers = self.handling(lookup)?;
         let program = Arc::new(self);
         let services = databases.into_iter().map(|database| {
             let of_this = of(lookup, &database);
