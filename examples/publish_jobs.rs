@@ -115,7 +115,19 @@ impl Sample {
     }
 
     fn service_request(&self) -> String {
-        signed(&json!({"id": self.request, "requester_employee": self.user, "text": "Sample"}))
+        signed(
+            &self.part(
+                json!({"id": self.request, "requester_employee": self.user, "text": "Sample"}),
+            ),
+        )
+    }
+
+    /// An entity of a signed content: these fields, and those that every new one has.
+    fn part(&self, mut own: Value) -> Value {
+        own["subject"] = json!(self.patient);
+        own["code"] = json!("A00");
+        own["date"] = json!("2026-01-15");
+        own
     }
 
     /// The requests of the story, in order, each with its expected result.
@@ -132,11 +144,13 @@ impl Sample {
             "managing_organization": client, "period": {"start": "2027-01-11"}, "care_manager": user,
             "referral_requests": [request]})
         };
-        let encounter = json!({"encounter": {"id": Uuid::new_v4(), "episode": episode},
-            "conditions": [{"id": Uuid::new_v4()}], "observations": [{"id": Uuid::new_v4(), "value": 36.6}]});
-        let report = json!({"diagnostic_report": {"id": Uuid::new_v4(), "recorded_by": user},
-            "observations": [{"id": Uuid::new_v4(), "value": 120}]});
-        let procedure = json!({"id": Uuid::new_v4(), "text": "Sample"});
+        let part = |own| self.part(own);
+        let measured = |value: f64| part(json!({"id": Uuid::new_v4(), "value": value}));
+        let encounter = json!({"encounter": part(json!({"id": Uuid::new_v4(), "episode": episode})),
+            "conditions": [part(json!({"id": Uuid::new_v4()}))], "observations": [measured(36.6)]});
+        let report = json!({"observations": [measured(120.0)],
+            "diagnostic_report": part(json!({"id": Uuid::new_v4(), "recorded_by": user}))});
+        let procedure = part(json!({"id": Uuid::new_v4(), "recorded_by": user, "text": "Sample"}));
         let visit = json!({"id": Uuid::new_v4(), "period": {"start": "2027-01-11"}});
         let approval = json!({"id": Uuid::new_v4(), "service_request": request, "granted_to": user,
             "access_level": "read"});

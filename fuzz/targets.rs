@@ -388,7 +388,7 @@ fn signed_content(input: &[u8]) {
 /// The faults of a content that is read as this shape, as JSON.
 fn faults_as<T: Content>(signed_data: &str) -> String {
     let faults = match open::<T>(signed_data) {
-        Ok(signed) => serde_json::to_string(&signed.faults_of_new()),
+        Ok(signed) => serde_json::to_string(&signed.faults_of_new(uuid::Uuid::nil())),
         Err(refusal) => serde_json::to_string(refusal.faults()),
     };
     faults.unwrap_or_default()

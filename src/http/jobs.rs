@@ -72,8 +72,8 @@ fn for_kind(mut operation: Operation, kind: &str, name: &str, payload: &Value) -
 }
 
 /// Accepts a job of this kind. If an equal job is pending (equal except for `request_id`), the
-/// answer is about that job, and no new job is created. Approvals are never considered equal. It is
-/// therefore safe to repeat a request whose answer was lost.
+/// answer is about that job, and no new job is created. It is therefore safe to repeat a request whose
+/// answer was lost.
 #[utoipa::path(
     post, path = "/jobs/{kind}", tag = "jobs",
     responses(

@@ -1,10 +1,11 @@
 //! Reads the entities of patients, which the links of a job lead to, and confirms approvals.
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
@@ -26,13 +27,16 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
 
 type Place<T> = Result<Path<T>, PathRejection>;
 
-/// Returns the current state of a patient's entity. The links of processed jobs lead here.
+/// Returns the current state of a patient's entity. The links of processed jobs lead here. A client that is
+/// known reads what belongs to it, a service request that it uses or that led to an episode of its own, and
+/// what an active approval permits its employee to read.
 #[utoipa::path(
     get, path = "/patients/{patient_id}/{entities}/{id}", tag = "patients",
     params(
         ("patient_id" = Uuid, Path, description = "The id of the patient"),
         ("entities" = String, Path, example = "episodes", description = "The kind of entity in the plural, such as `episodes` or `service_requests`"),
-        ("id" = Uuid, Path, description = "The id of the entity")
+        ("id" = Uuid, Path, description = "The id of the entity"),
+        ("user_id" = Option<Uuid>, Query, description = "The employee who reads, if the credential names no user")
     ),
     responses(
         (status = 200, description = "The entity", body = Data<Record>),
@@ -45,6 +49,7 @@ async fn entity(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     place: Place<(String, String, String)>,
+    RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let place = place.ok().and_then(|Path((patient, entities, id))| {
         let kind = EntityKind::of_plural(&entities)?;
@@ -52,10 +57,18 @@ async fn entity(
     });
     let (patient_id, kind, id) = place.ok_or_else(nothing)?;
     caller.reach(patient_id)?;
+    let user_id = reader(caller, query.as_deref().unwrap_or_default())?;
     let mut client = connection(&shared.database).await?;
     let transaction = begin(&mut client).await?;
     let data = record::read(transaction.client(), patient_id, kind, id).await?;
     let data = data.ok_or_else(nothing)?;
+    if let Some(client_id) = caller.client {
+        let client = transaction.client();
+        if !record::may_read(client, &data, client_id, user_id).await? {
+            let message = "the record belongs to another legal entity, and no active approval permits this user_id to read it";
+            return Err(Problem::because(StatusCode::FORBIDDEN, message));
+        }
+    }
     Ok(Json(Data { data }).into_response())
 }
 
@@ -101,6 +114,17 @@ async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<R
             Err(Problem::because(StatusCode::CONFLICT, message))
         }
     }
+}
+
+/// Returns the employee who reads: the user of the credential, or the one that the query names.
+fn reader(caller: Caller, query: &str) -> Result<Option<Uuid>, Problem> {
+    let mut pairs = query.split('&');
+    let named = pairs.find_map(|pair| pair.strip_prefix("user_id="));
+    let mut said = named.map_or_else(|| json!({}), |id| json!({ "user_id": id }));
+    caller.speak_for(&mut said, &["user_id"])?;
+    let said = said["user_id"].as_str();
+    let malformed = || Problem::because(StatusCode::BAD_REQUEST, "user_id: must be a UUID");
+    said.map(|id| uuid(id).ok_or_else(malformed)).transpose()
 }
 
 /// Accepts only the exact format that we write, so an id has only one address.

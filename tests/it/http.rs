@@ -429,7 +429,10 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
     };
     let user = &common["user_id"];
     let (episode, request) = (uuid(), uuid());
-    let mut package = json!({"encounter": {"id": uuid(), "episode": episode}});
+    let known = json!({"subject": common["patient_id"], "code": "A00", "date": "2026-01-15"});
+    let part = |own: Value| merged(&known, &own);
+    let encounter = part(json!({"id": uuid(), "episode": episode}));
+    let mut package = json!({ "encounter": encounter });
     for list in [
         "conditions",
         "observations",
@@ -440,10 +443,10 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
         "medication_statements",
         "diagnostic_reports",
     ] {
-        package[list] = json!([{"id": uuid(), "text": "Text"}]);
+        package[list] = json!([part(json!({"id": uuid(), "text": "Text"}))]);
     }
-    let procedure = json!({"id": uuid()});
-    let referral = json!({"id": request, "requester_employee": user});
+    let procedure = part(json!({"id": uuid(), "recorded_by": user}));
+    let referral = part(json!({"id": request, "requester_employee": user}));
     let client = common["client_id"].as_str().unwrap();
     let visit = json!({"id": uuid(), "period": {"start": "2026-01-01"}});
     let jobs = [
@@ -639,7 +642,7 @@ async fn e15_a_password_is_not_sent_again_for_another_legal_entity_nor_once_it_w
     );
     assert_eq!(
         ends[0]["error"],
-        "another legal entity has asked for the approval"
+        "the approval belongs to another legal entity"
     );
     let mut asked = common;
     asked.as_object_mut().unwrap().remove("patient_id");

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::entity::{EntityKind, EntityStatus};
+use super::value::Date;
 
 /// A signed content of one shape.
 pub(crate) trait Content: ToSchema {
@@ -17,26 +18,68 @@ pub(crate) trait Content: ToSchema {
     const LISTS: &'static [(&'static str, EntityKind)] = &[];
 }
 
-/// One entity of a package. Other fields are stored but not checked.
-#[derive(Deserialize, ToSchema)]
-pub struct PackageItem {
-    /// Its id.
-    pub id: Uuid,
-    /// Its state. The default is the initial state of its kind.
-    #[serde(default)]
-    pub status: Option<EntityStatus>,
+/// An entity: the fields that the jobs look at. Other fields are stored but not checked.
+macro_rules! entity {
+    ($(#[$attr:meta])* $name:ident { $($(#[$field_attr:meta])* $field:ident: $type:ty),* }) => {
+        $(#[$attr])*
+        #[derive(Deserialize, ToSchema)]
+        pub struct $name {
+            /// Its id.
+            pub id: Uuid,
+            /// Its state. The default is the initial state of its kind.
+            #[serde(default)]
+            pub status: Option<EntityStatus>,
+            /// The patient whom it is about: that of the job. A new entity needs it.
+            #[serde(default)]
+            pub subject: Option<Uuid>,
+            /// What it is, as a code. A new entity needs it.
+            #[serde(default)]
+            #[schema(min_length = 1, max_length = 100)]
+            pub code: Option<String>,
+            /// The day on which it happened or was found, not in the future. A new entity needs it.
+            #[serde(default)]
+            pub date: Option<Date>,
+            $($(#[$field_attr])* pub $field: $type),*
+        }
+    };
 }
 
-/// The encounter that a package is about.
-#[derive(Deserialize, ToSchema)]
-pub struct Encounter {
-    /// Its id.
-    pub id: Uuid,
-    /// Its state. The default is `finished`.
-    #[serde(default)]
-    pub status: Option<EntityStatus>,
-    /// The episode of care it belongs to.
-    pub episode: Uuid,
+entity! {
+    /// One entity of a package.
+    PackageItem {}
+}
+
+entity! {
+    /// The encounter that a package is about.
+    Encounter {
+        /// The episode of care it belongs to.
+        episode: Uuid
+    }
+}
+
+entity! {
+    /// The result of an examination.
+    DiagnosticReport {
+        /// The employee who recorded it. This employee has to sign it.
+        recorded_by: Uuid
+    }
+}
+
+entity! {
+    /// A procedure that was carried out.
+    Procedure {
+        /// The employee who recorded it. This employee has to sign a new procedure.
+        #[serde(default)]
+        recorded_by: Option<Uuid>
+    }
+}
+
+entity! {
+    /// A service that is requested.
+    ServiceRequest {
+        /// The employee who requests it. This employee has to sign it.
+        requester_employee: Uuid
+    }
 }
 
 /// A package: an entity with lists of entities below it.
@@ -83,42 +126,8 @@ package! {
     }
 }
 
-/// The result of an examination.
-#[derive(Deserialize, ToSchema)]
-pub struct DiagnosticReport {
-    /// Its id.
-    pub id: Uuid,
-    /// Its state. The default is `final`.
-    #[serde(default)]
-    pub status: Option<EntityStatus>,
-    /// The employee who recorded it. This employee has to sign it.
-    pub recorded_by: Uuid,
-}
-
-/// A procedure that was carried out.
-#[derive(Deserialize, ToSchema)]
-pub struct Procedure {
-    /// Its id.
-    pub id: Uuid,
-    /// Its state. The default is `completed`.
-    #[serde(default)]
-    pub status: Option<EntityStatus>,
-}
-
 impl Content for Procedure {
     const ROOT: EntityKind = EntityKind::Procedure;
-}
-
-/// A service that is requested.
-#[derive(Deserialize, ToSchema)]
-pub struct ServiceRequest {
-    /// Its id.
-    pub id: Uuid,
-    /// Its state. The default is `active`.
-    #[serde(default)]
-    pub status: Option<EntityStatus>,
-    /// The employee who requests it. This employee has to sign it.
-    pub requester_employee: Uuid,
 }
 
 impl Content for ServiceRequest {

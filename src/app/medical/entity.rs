@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as Unknown, StrDeserializer};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -150,23 +150,9 @@ impl Entity {
         demand(allowed.contains(status), conflict(needed))
     }
 
-    /// Requires that the entity belongs to this legal entity.
-    ///
-    /// # Errors
-    /// 409 if it belongs to another legal entity than the user's client.
-    pub(super) fn must_belong_to(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        let foreign = format!("the {} belongs to another legal entity", self.kind);
-        demand(self.organization_id == client_id, conflict(foreign))
-    }
-
-    /// Requires that this legal entity requested it.
-    ///
-    /// # Errors
-    /// 403 if another legal entity requested it.
-    pub(super) fn must_be_asked_for_by(&self, client_id: Uuid) -> Result<(), HandlerError> {
-        let foreign = format!("another legal entity has asked for the {}", self.kind);
-        let forbidden = HandlerError::reject("403", foreign);
-        demand(self.organization_id == client_id, forbidden)
+    /// Reports whether this legal entity uses the service request.
+    pub(super) fn is_used_by(&self, client_id: Uuid) -> bool {
+        self.facts["used_by_legal_entity"] == json!(client_id)
     }
 
     /// Requires that the entity has not expired.
@@ -276,8 +262,6 @@ pub struct Record {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

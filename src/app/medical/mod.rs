@@ -6,6 +6,7 @@
 //! - [`payload`] defines what clients may request, and checks a request.
 //! - [`value`] and [`entity`] define the parts of both, and [`content`] the shapes of signed contents, which
 //!   `signed` opens.
+//! - [`authority`] decides who may do a job.
 //! - [`transition`] turns a job into a change. `rules` contains the rules of each kind.
 //! - [`verdict`] builds the stored result of a job.
 //! - [`record`] reads data, and confirms approvals at once.
@@ -14,9 +15,10 @@
 //!
 //! # How to add a kind
 //!
-//! Add a payload in [`payload`], with the service that it calls and what it signs, and a `Transition` in
-//! `rules`. If the rules are missing, the program does not compile.
+//! Add a payload in [`payload`], with who may do it, the service that it calls and what it signs, and a
+//! `Transition` in `rules`. If the rules are missing, the program does not compile.
 
+pub mod authority;
 pub mod content;
 pub mod entity;
 pub mod payload;
@@ -32,7 +34,7 @@ pub mod verdict;
 use tidegate::{Context, Handlers};
 
 pub use super::schema::FieldError;
-pub use payload::{Job, KINDS, Refusal, group, schema_name, schemas, validate};
+pub use payload::{AUTHORITIES, Job, KINDS, Refusal, group, schema_name, schemas, validate};
 
 macro_rules! dispatched {
     ($($(#[$attr:meta])* $name:ident = $kind:literal;)+) => {

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder};
 use uuid::Uuid;
 
+use super::authority::{Authority, Who};
 use super::value::{
     AccessLevel, EpisodeCancellation, EpisodeChange, EpisodeClosing, EpisodeStatus, Period,
     Resource, Visit,
@@ -43,6 +44,9 @@ pub trait Job: Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static {
     /// The kind, as it appears in the queue and in the URL of the interface.
     const KIND: &'static str;
 
+    /// Who may do it.
+    const AUTHORITY: Authority;
+
     /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient
     /// call two services and name the second one. A verified signature is not verified again.
     const SERVICE: Option<&'static str> = None;
@@ -66,11 +70,14 @@ pub enum Refusal {
 }
 
 macro_rules! jobs {
-    ($($(#[$attr:meta])* $name:ident = $kind:literal $(calls $service:ident)? $(signs $signed:literal)? {
+    ($($(#[$attr:meta])* $name:ident = $kind:literal for $who:ident $(else $code:literal)? $(calls $service:ident)? $(signs $signed:literal)? {
         $($(#[$field_attr:meta])* $field:ident: $type:ty),* $(,)?
     })+) => {
         /// The 21 kinds, in the order of the table of seed data.
         pub const KINDS: &[&str] = &[$($kind),+];
+
+        /// Who may do a job of each kind.
+        pub const AUTHORITIES: &[(&str, Authority)] = &[$(($kind, $name::AUTHORITY)),+];
 
         $(
         $(#[$attr])*
@@ -103,6 +110,10 @@ macro_rules! jobs {
 
         impl Job for $name {
             const KIND: &'static str = $kind;
+            const AUTHORITY: Authority = Authority {
+                who: Who::$who,
+                code: [$(stringify!($code),)? "403"][0],
+            };
             $(const SERVICE: Option<&'static str> = Some(services::$service);)?
 
             fn common(&self) -> Common<'_> {
@@ -166,7 +177,7 @@ macro_rules! jobs {
 
 jobs! {
     /// Grants an employee access to some of the patient's data, once the patient agrees.
-    ApprovalCreateJob = "approval_create_job" calls OTP {
+    ApprovalCreateJob = "approval_create_job" for Anyone calls OTP {
         /// The id of the new approval.
         id: Uuid,
         /// The resources that access is granted to. Either this field or `service_request` is
@@ -184,32 +195,32 @@ jobs! {
         access_level: AccessLevel,
     }
     /// Sends the one-time password of a new approval again.
-    ApprovalResendJob = "approval_resend_job" calls OTP {
+    ApprovalResendJob = "approval_resend_job" for Owner calls OTP {
         /// The approval.
         id: Uuid,
     }
     /// Marks parts of a diagnostic report package as entered in error.
-    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" calls SIGNATURE
+    DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" for Owner calls SIGNATURE
         signs "Base64 of the signed package: equal to the stored one, except for the parts marked `entered_in_error`." {}
     /// Stores a diagnostic report with its observations.
-    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" calls SIGNATURE
+    DiagnosticReportPackageCreateJob = "diagnostic_report_package_create_job" for Signer else 409 calls SIGNATURE
         signs "Base64 of the signed package: JSON with `diagnostic_report` and `observations`." {}
     /// Marks an episode of care as entered in error.
-    EpisodeCancelJob = "episode_cancel_job" {
+    EpisodeCancelJob = "episode_cancel_job" for Owner else 409 {
         /// The episode.
         id: Uuid,
         /// Why.
         request_params: EpisodeCancellation,
     }
     /// Closes an episode of care, and the referrals it was opened for.
-    EpisodeCloseJob = "episode_close_job" {
+    EpisodeCloseJob = "episode_close_job" for Owner else 409 {
         /// The episode.
         id: Uuid,
         /// When and why.
         request_params: EpisodeClosing,
     }
     /// Opens an episode of care.
-    EpisodeCreateJob = "episode_create_job" {
+    EpisodeCreateJob = "episode_create_job" for Itself {
         /// The id of the new episode.
         id: Uuid,
         /// Its display name.
@@ -231,46 +242,46 @@ jobs! {
         referral_requests: Vec<Uuid>,
     }
     /// Changes an episode's name and care manager.
-    EpisodeUpdateJob = "episode_update_job" {
+    EpisodeUpdateJob = "episode_update_job" for OwnerOrApproved {
         /// The episode.
         id: Uuid,
         /// The new values.
         request_params: EpisodeChange,
     }
     /// Marks parts of an encounter package as entered in error.
-    PackageCancelJob = "package_cancel_job" calls SIGNATURE
+    PackageCancelJob = "package_cancel_job" for Owner calls SIGNATURE
         signs "Base64 of the signed package: equal to the stored one, except for the parts marked `entered_in_error`." {}
     /// Stores an encounter and everything that was recorded during it.
-    PackageCreateJob = "package_create_job" calls SIGNATURE
+    PackageCreateJob = "package_create_job" for OwnerOrApproved calls SIGNATURE
         signs "Base64 of the signed package: JSON with `encounter` and lists of the entities that belong to it."
     {
         /// The visit it was part of.
         visit: Visit,
     }
     /// Marks a procedure as entered in error.
-    ProcedureCancelJob = "procedure_cancel_job" calls SIGNATURE
+    ProcedureCancelJob = "procedure_cancel_job" for Owner else 409 calls SIGNATURE
         signs "Base64 of the signed procedure: equal to the stored one, except for the status and its reasons."
     {
         /// The procedure.
         id: Uuid,
     }
     /// Stores a procedure.
-    ProcedureCreateJob = "procedure_create_job" calls SIGNATURE
+    ProcedureCreateJob = "procedure_create_job" for Signer calls SIGNATURE
         signs "Base64 of the signed procedure, JSON." {}
     /// Marks a service request as entered in error and notifies the patient.
-    ServiceRequestCancelJob = "service_request_cancel_job" calls SMS
+    ServiceRequestCancelJob = "service_request_cancel_job" for Owner calls SMS
         signs "Base64 of the signed service request."
     {
         /// The service request.
         service_request_id: Uuid,
     }
     /// Completes a service request whose episode was closed.
-    ServiceRequestCloseJob = "service_request_close_job" {
+    ServiceRequestCloseJob = "service_request_close_job" for OwnerOrReferred {
         /// The service request.
         id: Uuid,
     }
     /// Completes a service request and records its result.
-    ServiceRequestCompleteJob = "service_request_complete_job" {
+    ServiceRequestCompleteJob = "service_request_complete_job" for User else 409 {
         /// The service request.
         service_request_id: Uuid,
         /// The result of the service request.
@@ -280,32 +291,32 @@ jobs! {
         status_reason: String,
     }
     /// Stores a service request.
-    ServiceRequestCreateJob = "service_request_create_job" calls SIGNATURE
+    ServiceRequestCreateJob = "service_request_create_job" for Signer else 409 calls SIGNATURE
         signs "Base64 of the signed service request, JSON." {}
     /// Starts the requested service.
-    ServiceRequestProcessJob = "service_request_process_job" {
+    ServiceRequestProcessJob = "service_request_process_job" for User else 409 {
         /// The service request.
         service_request_id: Uuid,
     }
     /// Recalls a service request and notifies the patient.
-    ServiceRequestRecallJob = "service_request_recall_job" calls SMS
+    ServiceRequestRecallJob = "service_request_recall_job" for Owner calls SMS
         signs "Base64 of the signed service request, as stored."
     {
         /// The service request.
         service_request_id: Uuid,
     }
     /// Releases a service request, so that another legal entity can use it.
-    ServiceRequestReleaseJob = "service_request_release_job" {
+    ServiceRequestReleaseJob = "service_request_release_job" for OwnerOrUser {
         /// The service request.
         service_request_id: Uuid,
     }
     /// Sends the patient the message about a service request again.
-    ServiceRequestResendJob = "service_request_resend_job" calls SMS {
+    ServiceRequestResendJob = "service_request_resend_job" for Owner calls SMS {
         /// The service request.
         service_request_id: Uuid,
     }
     /// Assigns a service request to an employee and a legal entity.
-    ServiceRequestUseJob = "service_request_use_job" {
+    ServiceRequestUseJob = "service_request_use_job" for Itself {
         /// The service request.
         service_request_id: Uuid,
         /// The employee who provides the service.
@@ -350,16 +361,12 @@ fn validate_as<T: Job>(payload: &Value) -> Result<NewEvent, Refusal> {
 /// correlation id.
 ///
 /// If an equal job is pending, a publish returns the id of that job (E2, E3). Two jobs are equal if kind,
-/// parameters, user, client and patient are equal. The time and the request's id do not matter. Approvals are
-/// never considered equal.
+/// parameters, user, client and patient are equal. The time and the request's id do not matter.
 pub(super) fn event_of<T: Job>(job: &T) -> Result<NewEvent, serde_json::Error> {
     let common = job.common();
     let event = NewEvent::raw(T::KIND, Some(to_raw_value(job)?))
         .group(group(common.patient_id))
         .correlation(common.request_id);
-    if T::KIND == ApprovalCreateJob::KIND {
-        return Ok(event);
-    }
     let mut parameters = serde_json::to_value(job)?;
     if let Some(fields) = parameters.as_object_mut() {
         fields.remove("request_id");

@@ -5,14 +5,46 @@
 //! row, which it locks, so it cannot disturb the order of the jobs. The audit records it like every other
 //! change.
 
-use tokio_postgres::Transaction;
+use serde_json::json;
+use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
 use super::entity::{EntityKind, EntityStatus, Record};
-use super::payload::{Common, Confirmation};
+use super::payload::{ApprovalResendJob, Common, Confirmation, Job};
 pub use super::store::read;
-use super::store::{CHANGE, EntityRow, Patient};
+use super::store::{self, CHANGE, EntityRow, Patient};
 use tidegate::Error;
+
+/// Reports whether a legal entity may read a record: one that belongs to it, a service request that it uses
+/// or that led to an episode of its own, or what an active approval permits its employee `user_id` to read.
+///
+/// # Errors
+/// Database errors.
+pub async fn may_read(
+    client: &Client,
+    record: &Record,
+    client_id: Uuid,
+    user_id: Option<Uuid>,
+) -> Result<bool, Error> {
+    let Record {
+        entity,
+        id,
+        patient_id,
+        ..
+    } = record;
+    if record.organization_id == client_id
+        || record.facts.get("used_by_legal_entity") == Some(&json!(client_id))
+        || *entity == EntityKind::ServiceRequest
+            && store::is_referred(client, *patient_id, client_id, *id).await?
+    {
+        return Ok(true);
+    }
+    let Some(user_id) = user_id else {
+        return Ok(false);
+    };
+    let reader = (client_id, user_id);
+    store::is_approved(client, *patient_id, (*entity, *id), reader, false).await
+}
 
 /// The outcome of a confirmation.
 pub enum Confirmed {
@@ -48,6 +80,7 @@ pub async fn confirm(
             user_id: request.user_id,
             client_id: request.client_id,
         },
+        authority: ApprovalResendJob::AUTHORITY,
     };
     let Some(approval) = patient.find(kind, id).await? else {
         return Ok(Confirmed::Unknown);

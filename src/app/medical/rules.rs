@@ -7,17 +7,17 @@
 //!   every kind. If an entity that the job only refers to does not exist, the code is 422. Such
 //!   references are the resources of an approval, the episode of a new encounter, the referrals of a new
 //!   episode, and what a service request was completed with.
-//! - 403 has only one use: only the legal entity that requested an approval may have its password sent
-//!   again. Otherwise anyone could have messages sent to a patient.
-//! - A content gets 422 if it is not base64 of JSON, lacks required fields, or is not signed. It gets 409
+//! - Who may do a job is no rule of a kind but its [`Authority`](super::authority::Authority), which is
+//!   looked at first.
+//! - A content gets 422 if it is not base64 of JSON, lacks required fields, is about another patient or the
+//!   future, or is not signed. It gets 409
 //!   if it conflicts with the stored data.
 //! - There is no register of employees and legal entities here. The signer is the user who makes the
 //!   request (`user_id`). "signer = employee" means that the content names that user (`recorded_by`,
-//!   `requester_employee`); otherwise the code is 409. "Own organization" means `client_id`: an episode
-//!   belongs to its `managing_organization`, every other entity to the client that created it.
+//!   `requester_employee`). "Own organization" means `client_id`: an episode belongs to its
+//!   `managing_organization`, every other entity to the client that created it.
 //! - There is no register of patients either. A patient is known if any entity is stored for them.
-//! - If a client states that another legal entity uses a service request, this is accepted unchecked.
-//!   Releasing a service request that is not in use succeeds. A resend changes no data, so it leaves no
+//! - Releasing a service request that is not in use succeeds. A resend changes no data, so it leaves no
 //!   audit row.
 //! - The episode of an encounter must be active when the package is created. A package has at most 60
 //!   entities, because the links to them must fit into a stored result.
@@ -31,6 +31,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::authority::{Permission, Subject};
 use super::content::{
     Content, DiagnosticReportPackage, EncounterPackage, Procedure, ServiceRequest,
 };
@@ -43,9 +44,17 @@ use super::services::Call;
 use super::signed::{Part, Signed, open};
 use super::store::{EntityRow, Patient};
 use super::transition::{Plan, Transition};
+use super::value::Resource;
 use super::verdict::{fault, invalid, refuse};
 use crate::app::schema::FieldError;
 use tidegate::HandlerError;
+
+/// What a service request can be completed with.
+const RESULTS: [EntityKind; 3] = [
+    EntityKind::Encounter,
+    EntityKind::DiagnosticReport,
+    EntityKind::Procedure,
+];
 
 type Planned = Result<Plan, HandlerError>;
 
@@ -65,6 +74,7 @@ impl Transition for payload::ApprovalCreateJob {
                 return Err(fault("$", "exclusive", needed));
             }
         }
+        let permission = patient.permit(Subject::Nothing).await?;
         let wanted = (EntityKind::Approval, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
         let mut content = json!({"id": self.id, "granted_to": self.granted_to,
@@ -77,9 +87,8 @@ impl Transition for payload::ApprovalCreateJob {
         let mut approval = content.clone();
         approval["status"] = json!(New);
         let created = new_entity(patient, EntityKind::Approval, self.id, content);
-        Ok(Plan::answer(json!({ "response_data": approval }))
-            .create(created)
-            .tell(Call::Otp(self.id)))
+        let plan = Plan::answer(permission, json!({ "response_data": approval }));
+        Ok(plan.create(created).tell(Call::Otp(self.id)))
     }
 }
 
@@ -92,10 +101,10 @@ async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result
 
 impl Transition for payload::ApprovalResendJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let approval = patient.get(EntityKind::Approval, self.id).await?;
-        approval.must_be_asked_for_by(patient.common.client_id)?;
+        let (approval, permission) = patient.target(EntityKind::Approval, self.id).await?;
         approval.must_be(&[New])?;
-        Ok(Plan::answer(json!({ "response_data": "" })).tell(Call::Otp(self.id)))
+        let plan = Plan::answer(permission, json!({ "response_data": "" }));
+        Ok(plan.tell(Call::Otp(self.id)))
     }
 }
 
@@ -104,15 +113,17 @@ impl Transition for payload::ApprovalResendJob {
 impl Transition for payload::DiagnosticReportPackageCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
-        must_be_signed_by(patient, &signed.root, "recorded_by")?;
-        create_package(patient, &signed, None, json!({})).await
+        create_signed(patient, &signed, "recorded_by").await
     }
 }
 
 impl Transition for payload::DiagnosticReportPackageCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
-        cancel_package(patient, &signed).await
+        let (report, permission) = patient
+            .target(signed.root.kind, signed.root.item.id)
+            .await?;
+        cancel_package(patient, permission, &signed, report).await
     }
 }
 
@@ -120,6 +131,8 @@ impl Transition for payload::DiagnosticReportPackageCancelJob {
 
 impl Transition for payload::EpisodeCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let managing = Subject::Client(self.managing_organization);
+        let permission = patient.permit(managing).await?;
         let wanted = (EntityKind::Episode, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
         let referrals = self.referral_requests.iter();
@@ -128,28 +141,25 @@ impl Transition for payload::EpisodeCreateJob {
         let content = json!({"id": self.id, "name": self.name, "type": self.r#type,
             "managing_organization": self.managing_organization, "period": self.period,
             "care_manager": self.care_manager, "referral_requests": self.referral_requests});
-        let episode = EntityRow {
-            organization_id: Some(self.managing_organization),
-            ..new_entity(patient, EntityKind::Episode, self.id, content)
-        };
-        Ok(Plan::answer(patient.links(&[(EntityKind::Episode, self.id)])).create(episode))
+        let links = patient.links(&[(EntityKind::Episode, self.id)]);
+        let episode = new_entity(patient, EntityKind::Episode, self.id, content);
+        Ok(Plan::answer(permission, links).create(episode))
     }
 }
 
 impl Transition for payload::EpisodeUpdateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let episode = patient.get(EntityKind::Episode, self.id).await?;
+        let (episode, permission) = patient.target(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active])?;
         let content = json!(self.request_params);
-        Ok(linked(patient, &episode).rewrite(&episode, Active, content, json!({})))
+        Ok(linked(patient, permission, &episode).rewrite(&episode, Active, content, json!({})))
     }
 }
 
 impl Transition for payload::EpisodeCloseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let episode = patient.get(EntityKind::Episode, self.id).await?;
+        let (episode, permission) = patient.target(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active])?;
-        episode.must_belong_to(patient.common.client_id)?;
         let end = json!(self.request_params.period.end);
         let mut period = episode.content["period"].clone();
         // Days are stored as text, and the texts sort in the same order as the days.
@@ -161,7 +171,7 @@ impl Transition for payload::EpisodeCloseJob {
         let facts = json!({"closing_summary": self.request_params.closing_summary,
             "status_reason": self.request_params.status_reason});
         let content = json!({ "period": period });
-        let plan = linked(patient, &episode).rewrite(&episode, Closed, content, facts);
+        let plan = linked(patient, permission, &episode).rewrite(&episode, Closed, content, facts);
         // One job for each referral. Each referral has its own state, and a referral that cannot be closed
         // must not keep the episode open.
         let referrals = Vec::<Uuid>::deserialize(&episode.content["referral_requests"]);
@@ -180,15 +190,14 @@ impl Transition for payload::EpisodeCloseJob {
 
 impl Transition for payload::EpisodeCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let episode = patient.get(EntityKind::Episode, self.id).await?;
+        let (episode, permission) = patient.target(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active, Closed])?;
-        episode.must_belong_to(patient.common.client_id)?;
         let children = patient.children_of(self.id).await?;
         let are_cancelled = children.iter().all(|child| child.is(EnteredInError));
         let uncancelled = conflict("an encounter of the episode is not cancelled");
         demand(are_cancelled, uncancelled)?;
         let facts = json!(self.request_params);
-        Ok(linked(patient, &episode).change(&episode, EnteredInError, facts))
+        Ok(linked(patient, permission, &episode).change(&episode, EnteredInError, facts))
     }
 }
 
@@ -198,13 +207,16 @@ impl Transition for payload::PackageCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<EncounterPackage>(&self.signed_data)?;
         let episode_id = signed.root.uuid("episode")?;
-        let episode = patient.find(EntityKind::Episode, episode_id).await?;
-        if !episode.is_some_and(|episode| episode.is(Active)) {
+        let missing = || {
             let description = "an active episode of the patient is needed";
-            return Err(fault("$.encounter.episode", "existence", description));
-        }
+            fault("$.encounter.episode", "existence", description)
+        };
+        let episode = patient.find(EntityKind::Episode, episode_id).await?;
+        let episode = episode.ok_or_else(missing)?;
+        let permission = patient.permit(Subject::Entity(&episode)).await?;
+        demand(episode.is(Active), missing())?;
         let facts = json!({ "visit": self.visit });
-        create_package(patient, &signed, Some(episode_id), facts).await
+        create_package(patient, permission, &signed, Some(episode_id), facts).await
     }
 }
 
@@ -215,10 +227,11 @@ impl Transition for payload::PackageCancelJob {
             return Err(not_found("patient"));
         }
         let root = &signed.root;
-        patient.get(EntityKind::Encounter, root.id).await?;
-        let episode_id = root.uuid("episode")?;
-        patient.get(EntityKind::Episode, episode_id).await?;
-        cancel_package(patient, &signed).await
+        let (encounter, permission) = patient.target(root.kind, root.item.id).await?;
+        patient
+            .get(EntityKind::Episode, root.uuid("episode")?)
+            .await?;
+        cancel_package(patient, permission, &signed, encounter).await
     }
 }
 
@@ -227,18 +240,18 @@ impl Transition for payload::PackageCancelJob {
 impl Transition for payload::ProcedureCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<Procedure>(&self.signed_data)?;
-        create_package(patient, &signed, None, json!({})).await
+        create_signed(patient, &signed, "recorded_by").await
     }
 }
 
 impl Transition for payload::ProcedureCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (procedure, root) =
-            signed_entity::<Procedure>(patient, self.id, &self.signed_data).await?;
-        procedure.must_belong_to(patient.common.client_id)?;
+        let root = signed_root::<Procedure>(self.id, &self.signed_data)?;
+        let (procedure, permission) = patient.target(root.kind, root.item.id).await?;
         procedure.must_be(&[Completed])?;
         procedure.must_equal(&root.content)?;
-        Ok(linked(patient, &procedure).change(&procedure, EnteredInError, reasons(&root)))
+        let plan = linked(patient, permission, &procedure);
+        Ok(plan.change(&procedure, EnteredInError, reasons(&root)))
     }
 }
 
@@ -247,50 +260,58 @@ impl Transition for payload::ProcedureCancelJob {
 impl Transition for payload::ServiceRequestCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<ServiceRequest>(&self.signed_data)?;
-        must_be_signed_by(patient, &signed.root, "requester_employee")?;
-        create_package(patient, &signed, None, json!({})).await
+        create_signed(patient, &signed, "requester_employee").await
     }
 }
 
 impl Transition for payload::ServiceRequestUseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id, Active).await?;
+        let client = Subject::Client(self.used_by_legal_entity);
+        let permission = patient.permit(client).await?;
+        let request = patient.get(EntityKind::ServiceRequest, self.service_request_id);
+        let request = request.await?;
+        request.must_be(&[Active])?;
         request.must_not_be_expired()?;
         let is_free = request.facts["used_by_legal_entity"].is_null();
         demand(is_free, conflict("the service_request is used already"))?;
         let facts = json!({"used_by_employee": self.used_by_employee,
             "used_by_legal_entity": self.used_by_legal_entity});
-        Ok(linked(patient, &request).change(&request, Active, facts))
+        Ok(linked(patient, permission, &request).change(&request, Active, facts))
     }
 }
 
 impl Transition for payload::ServiceRequestReleaseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id, Active).await?;
+        let (request, permission) =
+            service_request(patient, self.service_request_id, Active).await?;
         request.must_not_be_expired()?;
         let facts = json!({"used_by_employee": null, "used_by_legal_entity": null});
-        Ok(linked(patient, &request).change(&request, Active, facts))
+        Ok(linked(patient, permission, &request).change(&request, Active, facts))
     }
 }
 
 impl Transition for payload::ServiceRequestProcessJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id, Active).await?;
-        must_be_used_by_client(patient, &request)?;
-        Ok(linked(patient, &request).change(&request, InProgress, json!({})))
+        let (request, permission) =
+            service_request(patient, self.service_request_id, Active).await?;
+        Ok(linked(patient, permission, &request).change(&request, InProgress, json!({})))
     }
 }
 
 impl Transition for payload::ServiceRequestCompleteJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id, InProgress).await?;
-        must_be_used_by_client(patient, &request)?;
-        let with = &self.completed_with;
-        let wanted = (with.entity, with.id, "$.completed_with".to_owned());
-        must_exist(patient, &[wanted]).await?;
+        let (request, permission) =
+            service_request(patient, self.service_request_id, InProgress).await?;
+        let Resource { entity, id } = self.completed_with;
+        if !RESULTS.contains(&entity) {
+            let results = RESULTS.map(|kind| kind.to_string()).join(" or ");
+            let needed = format!("must be {results}");
+            return Err(fault("$.completed_with.entity", "inclusion", &needed));
+        }
+        must_exist(patient, &[(entity, id, "$.completed_with".to_owned())]).await?;
         let facts =
             json!({"completed_with": self.completed_with, "status_reason": self.status_reason});
-        Ok(linked(patient, &request).change(&request, Completed, facts))
+        Ok(linked(patient, permission, &request).change(&request, Completed, facts))
     }
 }
 
@@ -317,24 +338,26 @@ async fn take_back(
     from: &[EntityStatus],
     (to, about): (EntityStatus, &'static str),
 ) -> Planned {
-    let (request, root) = signed_entity::<ServiceRequest>(patient, id, signed_data).await?;
+    let root = signed_root::<ServiceRequest>(id, signed_data)?;
+    let (request, permission) = patient.target(root.kind, root.item.id).await?;
     request.must_be(from)?;
     request.must_equal(&root.content)?;
-    let plan = linked(patient, &request).tell(Call::Sms(id, about));
+    let plan = linked(patient, permission, &request).tell(Call::Sms(id, about));
     Ok(plan.change(&request, to, reasons(&root)))
 }
 
 impl Transition for payload::ServiceRequestCloseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.id, Active).await?;
-        Ok(linked(patient, &request).change(&request, Completed, json!({})))
+        let (request, permission) = service_request(patient, self.id, Active).await?;
+        Ok(linked(patient, permission, &request).change(&request, Completed, json!({})))
     }
 }
 
 impl Transition for payload::ServiceRequestResendJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let request = service_request(patient, self.service_request_id, Active).await?;
-        Ok(linked(patient, &request).tell(Call::Sms(request.id, "resent")))
+        let (request, permission) =
+            service_request(patient, self.service_request_id, Active).await?;
+        Ok(linked(patient, permission, &request).tell(Call::Sms(request.id, "resent")))
     }
 }
 
@@ -367,91 +390,83 @@ fn listed(
     entities.map(place).collect()
 }
 
-/// Returns a service request, which must have this state.
+/// Returns the service request that a job is about, which must have this state.
 async fn service_request(
     patient: &Patient<'_>,
     id: Uuid,
     status: EntityStatus,
-) -> Result<Entity, HandlerError> {
-    let request = patient.get(EntityKind::ServiceRequest, id).await?;
+) -> Result<(Entity, Permission), HandlerError> {
+    let (request, permission) = patient.target(EntityKind::ServiceRequest, id).await?;
     request.must_be(&[status])?;
-    Ok(request)
+    Ok((request, permission))
 }
 
-/// Returns the stored entity that a signed content is about, and the content itself.
-async fn signed_entity<T: Content>(
-    patient: &Patient<'_>,
-    id: Uuid,
-    signed_data: &str,
-) -> Result<(Entity, Part), HandlerError> {
+/// Returns a signed content, which must be about the entity with this id.
+fn signed_root<T: Content>(id: Uuid, signed_data: &str) -> Result<Part, HandlerError> {
     let root = open::<T>(signed_data)?.root;
-    if root.id != id {
-        let description = "must be the id that the job is about";
-        return Err(fault("$.id", "inclusion", description));
-    }
-    Ok((patient.get(T::ROOT, id).await?, root))
+    let description = "must be the id that the job is about";
+    demand(root.item.id == id, fault("$.id", "inclusion", description))?;
+    Ok(root)
 }
 
-fn must_be_used_by_client(patient: &Patient<'_>, request: &Entity) -> Result<(), HandlerError> {
-    let is_theirs = request.facts["used_by_legal_entity"] == json!(patient.common.client_id);
-    let foreign = "the service_request is not used by this legal entity";
-    demand(is_theirs, conflict(foreign))
-}
-
-fn must_be_signed_by(
-    patient: &Patient<'_>,
-    root: &Part,
-    employee: &str,
-) -> Result<(), HandlerError> {
-    let other = format!("the signer is not the {employee} of the {}", root.kind);
-    let signer = patient.common.user_id;
-    demand(root.uuid(employee)? == signer, conflict(other))
+/// Creates all entities of a content that the employee in this field has to sign.
+async fn create_signed(patient: &Patient<'_>, signed: &Signed, employee: &'static str) -> Planned {
+    let signer = Subject::Employee(&signed.root, employee);
+    let permission = patient.permit(signer).await?;
+    create_package(patient, permission, signed, None, json!({})).await
 }
 
 /// Creates all entities of a signed content: the root below `parent_id` with these facts, the others below
 /// the root.
 async fn create_package(
     patient: &Patient<'_>,
+    permission: Permission,
     signed: &Signed,
     parent_id: Option<Uuid>,
     facts: Value,
 ) -> Planned {
-    refuse(&signed.faults_of_new())?;
+    refuse(&signed.faults_of_new(patient.common.patient_id))?;
     let wanted = signed.parts();
-    let wanted = wanted.map(|part| (part.kind, part.id, format!("{}.id", part.at)));
+    let wanted = wanted.map(|part| (part.kind, part.item.id, format!("{}.id", part.at)));
     patient.must_be_new(&wanted.collect::<Vec<_>>()).await?;
-    let links: Vec<_> = signed.parts().map(|part| (part.kind, part.id)).collect();
+    let links: Vec<_> = signed
+        .parts()
+        .map(|part| (part.kind, part.item.id))
+        .collect();
     let new = |part: &Part, parent_id| EntityRow {
         parent_id,
-        ..new_entity(patient, part.kind, part.id, part.content.clone())
+        ..new_entity(patient, part.kind, part.item.id, part.content.clone())
     };
     let root = EntityRow {
         facts,
         ..new(&signed.root, parent_id)
     };
-    let plan = Plan::answer(patient.links(&links)).create(root);
-    let parent_id = Some(signed.root.id);
+    let plan = Plan::answer(permission, patient.links(&links)).create(root);
+    let parent_id = Some(signed.root.item.id);
     let below = signed.below.iter();
     Ok(below.fold(plan, |plan, part| plan.create(new(part, parent_id))))
 }
 
 /// Marks the entities of a package that the content marks as `entered_in_error`.
-async fn cancel_package(patient: &Patient<'_>, signed: &Signed) -> Planned {
-    let root = &signed.root;
-    let stored_root = patient.get(root.kind, root.id).await?;
+async fn cancel_package(
+    patient: &Patient<'_>,
+    permission: Permission,
+    signed: &Signed,
+    root: Entity,
+) -> Planned {
     let mut stored = patient.children_of(root.id).await?;
-    stored.push(stored_root);
-    let mut plan = Plan::answer(patient.links(&[]));
+    stored.push(root);
+    let mut plan = Plan::answer(permission, patient.links(&[]));
     let mut cancelled = 0;
     for part in signed.parts() {
-        let is_part = |entity: &Entity| (entity.kind, entity.id) == (part.kind, part.id);
+        let is_part = |entity: &Entity| (entity.kind, entity.id) == (part.kind, part.item.id);
         let at = stored
             .iter()
             .position(is_part)
             .ok_or_else(not_the_package)?;
         let entity = stored.swap_remove(at);
         entity.must_equal(&part.content)?;
-        match part.status {
+        match part.item.status {
             Some(EnteredInError) if !entity.is(EnteredInError) => {
                 cancelled += 1;
                 plan = plan.change(&entity, EnteredInError, reasons(part));
@@ -481,8 +496,8 @@ fn reasons(part: &Part) -> Value {
         "explanatory_letter": part.content["explanatory_letter"]})
 }
 
-fn linked(patient: &Patient<'_>, entity: &Entity) -> Plan {
-    Plan::answer(patient.links(&[(entity.kind, entity.id)]))
+fn linked(patient: &Patient<'_>, permission: Permission, entity: &Entity) -> Plan {
+    Plan::answer(permission, patient.links(&[(entity.kind, entity.id)]))
 }
 
 /// Builds an entity that belongs to the client and has no parent.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::content::{Content, PackageItem};
-use super::entity::{EntityKind, EntityStatus};
+use super::entity::EntityKind;
 use super::payload::SCHEMAS;
 use super::verdict::{fault, refuse};
 use crate::app::schema::FieldError;
@@ -19,8 +19,8 @@ use tidegate::HandlerError;
 /// One entity of a signed content.
 pub(crate) struct Part {
     pub kind: EntityKind,
-    pub id: Uuid,
-    pub status: Option<EntityStatus>,
+    /// The fields that every kind of entity has.
+    pub item: PackageItem,
     /// Its place in the content, for error messages: `$.conditions[0]`.
     pub at: String,
     pub content: Value,
@@ -76,11 +76,9 @@ fn holds_nul(json: &Value) -> bool {
 /// and state.
 fn split<T: Content>(json: &Value) -> Option<Signed> {
     let part = |kind, at: String, content: &Value| {
-        let PackageItem { id, status } = PackageItem::deserialize(content).ok()?;
         Some(Part {
             kind,
-            id,
-            status,
+            item: PackageItem::deserialize(content).ok()?,
             at,
             content: content.clone(),
         })
@@ -103,21 +101,39 @@ impl Signed {
         std::iter::once(&self.root).chain(&self.below)
     }
 
-    /// Returns the faults of entities that are to be created: duplicate ids, and states that are not
-    /// the initial one.
-    pub(crate) fn faults_of_new(&self) -> Vec<FieldError> {
+    /// Returns the faults of entities that are to be created for this patient: duplicate ids, states that are
+    /// not the initial one, and what must be said of a new entity.
+    pub(crate) fn faults_of_new(&self, patient_id: Uuid) -> Vec<FieldError> {
         let mut faults = Vec::new();
         for (index, part) in self.parts().enumerate() {
-            let is_same = |other: &Part| (other.kind, other.id) == (part.kind, part.id);
+            let Part { kind, item, at, .. } = part;
+            let fault =
+                |field, rule, needed: &str| FieldError::new(format!("{at}.{field}"), rule, needed);
+            let is_same = |other: &Part| (other.kind, other.item.id) == (*kind, item.id);
             if self.parts().take(index).any(is_same) {
-                let entry = format!("{}.id", part.at);
-                faults.push(FieldError::new(entry, "unique", "is there twice"));
+                faults.push(fault("id", "unique", "is there twice"));
             }
-            let first = part.kind.initial();
-            if part.status.is_some_and(|status| status != first) {
-                let needed = format!("must be {first}");
-                let fault = FieldError::new(format!("{}.status", part.at), "inclusion", needed);
+            let first = kind.initial();
+            if item.status.is_some_and(|status| status != first) {
+                let fault = fault("status", "inclusion", &format!("must be {first}"));
                 faults.push(fault.with([json!(first)]));
+            }
+            if item.subject != Some(patient_id) {
+                faults.push(fault(
+                    "subject",
+                    "inclusion",
+                    "must be the patient of the job",
+                ));
+            }
+            if item.code.is_none() {
+                faults.push(fault("code", "required", "is needed"));
+            }
+            match &item.date {
+                None => faults.push(fault("date", "required", "is needed")),
+                Some(date) if date.is_future() => {
+                    faults.push(fault("date", "order", "must not be in the future"));
+                }
+                Some(_) => {}
             }
         }
         faults
@@ -161,10 +177,12 @@ mod tests {
     #[test]
     fn a_package_falls_into_its_entities_root_first() {
         let id = Uuid::from_u128;
+        let (patient, code, date) = (id(8), "A00", "2026-01-15");
         let package = json!({
-            "encounter": {"id": id(1), "episode": id(9)},
-            "devices": [{"id": id(2)}],
-            "conditions": [{"id": id(3), "free": {"text": 1}}, {"id": id(3), "status": "closed"}],
+            "encounter": {"id": id(1), "episode": id(9), "subject": patient, "code": code, "date": date},
+            "devices": [{"id": id(2), "subject": id(7), "code": code, "date": "9999-12-31"}],
+            "conditions": [{"id": id(3), "free": {"text": 1}, "subject": patient, "code": code, "date": date},
+                {"id": id(3), "status": "closed"}],
         });
         let signed = open::<EncounterPackage>(&signed(&package)).ok().unwrap();
         let found: Vec<(&str, EntityKind)> = signed
@@ -181,10 +199,15 @@ mod tests {
             ]
         );
         let faults: Vec<String> = signed
-            .faults_of_new()
+            .faults_of_new(patient)
             .into_iter()
             .map(|fault| fault.entry)
             .collect();
-        assert_eq!(faults, ["$.conditions[1].id", "$.conditions[1].status"]);
+        let second = ["id", "status", "subject", "code", "date"];
+        let mut wanted = second
+            .map(|field| format!("$.conditions[1].{field}"))
+            .to_vec();
+        wanted.extend(["subject", "date"].map(|field| format!("$.devices[0].{field}")));
+        assert_eq!(faults, wanted);
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use super::authority::Authority;
 use super::entity::{Entity, EntityKind, EntityStatus, Record, not_found};
 use super::payload::Common;
 use super::verdict::{self, refuse};
@@ -50,6 +51,29 @@ SELECT jsonb_build_array(e.kind, e.id)
   JOIN jsonb_to_recordset($1::jsonb) AS g(kind text, id uuid) USING (kind, id)";
 
 const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
+
+/// Reports whether a legal entity has an episode that this service request led to.
+const REFERRED: &str = "\
+SELECT EXISTS (
+    SELECT FROM medical.entity
+     WHERE patient_id = $1 AND kind = 'episode' AND organization_id = $2 AND status <> 'entered_in_error'
+       AND content->'referral_requests' ? $3::text)";
+
+/// Reports whether an employee of a legal entity may read (or write) an entity, because an active approval
+/// names it, or an entity that it is a part of. The approval for a service request is also for its result.
+const APPROVED: &str = "\
+WITH RECURSIVE named AS (
+    SELECT kind, id, parent_id FROM medical.entity WHERE patient_id = $1 AND kind = $2 AND id = $3
+     UNION
+    SELECT e.kind, e.id, e.parent_id FROM named JOIN medical.entity AS e ON e.patient_id = $1 AND e.id = named.parent_id
+), granted AS (
+    SELECT CASE WHEN r.id IS NULL THEN a.content->'resources'
+                ELSE jsonb_build_array(jsonb_build_object('entity', r.kind, 'id', r.id), r.facts->'completed_with') END AS resources
+      FROM medical.entity AS a
+      LEFT JOIN medical.entity AS r ON r.patient_id = $1 AND r.kind = 'service_request' AND r.id::text = a.content->>'service_request'
+     WHERE a.patient_id = $1 AND a.kind = 'approval' AND a.status = 'active' AND a.organization_id = $4
+       AND a.content->>'granted_to' = $5::text AND (a.content->>'access_level' = 'write' OR NOT $6))
+SELECT EXISTS (SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))";
 
 /// A statement that writes rows, with its name.
 pub(super) struct Write(&'static str, &'static str);
@@ -154,10 +178,44 @@ pub async fn read(
     document(client, "medical.read", READ, &params).await
 }
 
+/// Reports whether a legal entity has an episode that this service request led to.
+///
+/// # Errors
+/// Database errors.
+pub(super) async fn is_referred(
+    client: &Client,
+    patient_id: Uuid,
+    organization: Uuid,
+    id: Uuid,
+) -> Result<bool, Error> {
+    let params: [&dyn Param; 3] = [&patient_id, &organization, &id];
+    let referred = first(client, "medical.referred", REFERRED, &params).await?;
+    Ok(referred.unwrap_or_default())
+}
+
+/// Reports whether an active approval permits this employee of a legal entity to read an entity, or to write
+/// it.
+///
+/// # Errors
+/// Database errors.
+pub(super) async fn is_approved(
+    client: &Client,
+    patient_id: Uuid,
+    (kind, id): (EntityKind, Uuid),
+    (organization, user): (Uuid, Uuid),
+    to_write: bool,
+) -> Result<bool, Error> {
+    let kind = kind.to_string();
+    let params: [&dyn Param; 6] = [&patient_id, &kind, &id, &organization, &user, &to_write];
+    let approved = first(client, "medical.approved", APPROVED, &params).await?;
+    Ok(approved.unwrap_or_default())
+}
+
 /// The patient of a job, inside the job's transaction. It gives access to no other patient.
 pub struct Patient<'a> {
     pub(super) client: &'a Client,
     pub(super) common: Common<'a>,
+    pub(super) authority: Authority,
 }
 
 impl Patient<'_> {

@@ -7,7 +7,9 @@
 //! call to another system. After the call, the second plan decides again, based on the data at that time.
 
 use serde_json::{Value, json};
+use tokio_postgres::Client;
 
+use super::authority::Permission;
 use super::entity::{Entity, EntityStatus};
 use super::payload::{Job, event_of};
 use super::services::{Call, SIGNATURE, Services};
@@ -20,7 +22,7 @@ use tidegate::{
 
 /// The rules of a kind. A new kind needs them besides its payload.
 pub trait Transition: Job {
-    /// Returns the plan, or an expected error: 404, 409 or 422.
+    /// Returns the plan, or an expected error: 403, 404, 409 or 422.
     fn plan(
         &self,
         patient: &Patient<'_>,
@@ -52,10 +54,7 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         ctx.once("call", sent).await?;
         (tx, plan) = prepare(job, ctx).await?;
     }
-    let patient = Patient {
-        client: &tx,
-        common,
-    };
+    let patient = of(job, &tx);
     let by = (Some(ctx.event_id()), J::KIND);
     patient.write(CREATE, by, &plan.created).await?;
     patient.write(CHANGE, by, &plan.changed).await?;
@@ -83,16 +82,20 @@ async fn prepare<'a, J: Transition>(
     ctx: &'a Context,
 ) -> Result<(Transaction<'a>, Plan), HandlerError> {
     let tx = ctx.transaction().await?;
-    let patient = Patient {
-        client: &tx,
-        common: job.common(),
-    };
-    let plan = job.plan(&patient).await?;
+    let plan = job.plan(&of(job, &tx)).await?;
     Ok((tx, plan))
 }
 
+/// Returns the patient of a job.
+fn of<'a, J: Transition>(job: &'a J, client: &'a Client) -> Patient<'a> {
+    Patient {
+        client,
+        common: job.common(),
+        authority: J::AUTHORITY,
+    }
+}
+
 /// The changes that a job is going to make.
-#[derive(Default)]
 pub struct Plan {
     created: Vec<EntityRow>,
     changed: Vec<EntityRow>,
@@ -102,11 +105,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan that changes nothing and only returns a result.
-    pub(super) fn answer(result: Value) -> Self {
+    /// A plan of a permitted job that changes nothing and only returns a result.
+    pub(super) fn answer(_: Permission, result: Value) -> Self {
         Self {
+            created: Vec::new(),
+            changed: Vec::new(),
+            follow_ups: Vec::new(),
+            call: None,
             result,
-            ..Self::default()
         }
     }
 

@@ -1,5 +1,6 @@
 //! Owns the smaller parts of payloads and signed contents.
 
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -22,6 +23,14 @@ impl TryFrom<String> for Date {
         } else {
             Err("must be a day that exists, YYYY-MM-DD")
         }
+    }
+}
+
+impl Date {
+    /// Reports whether no place on earth has reached this day yet.
+    pub(super) fn is_future(&self) -> bool {
+        let east = Timestamp::now() + SignedDuration::from_hours(14);
+        self.0 > east.strftime("%F").to_string()
     }
 }
 

@@ -11,7 +11,7 @@ use tidegate_job::app::{App, Event};
 use uuid::Uuid;
 
 use super::world::{
-    CANARY, CLIENT, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, drain, drain_one, id,
+    CANARY, CLIENT, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, drain, drain_one, id, part,
     payload, signed, submit, with,
 };
 use crate::services::Mode;
@@ -32,12 +32,12 @@ fn rename(number: u128, name: &str) -> Value {
 }
 
 fn request(number: u128) -> Value {
-    let content = json!({"id": id(number), "requester_employee": USER});
+    let content = part(&json!({"id": id(number), "requester_employee": USER}));
     json!({"kind": "service_request", "id": id(number), "status": "active", "content": content})
 }
 
 fn recall(number: u128) -> Value {
-    let content = json!({"id": id(number), "requester_employee": USER});
+    let content = part(&json!({"id": id(number), "requester_employee": USER}));
     payload(&json!({"service_request_id": id(number), "signed_data": signed(&content)}))
 }
 
@@ -168,15 +168,21 @@ async fn e3_concurrent_twins_are_one_job() {
 }
 
 #[tokio::test]
-async fn approvals_are_never_taken_for_each_other() {
+async fn e3_an_approval_is_asked_for_once_however_often() {
     let mut world = World::new().await;
     let approval = payload(
         &json!({"id": id(3), "granted_to": id(9), "access_level": "read",
         "service_request": id(2)}),
     );
     let one = world.submit("approval_create_job", &approval).await;
-    let other = world.submit("approval_create_job", &approval).await;
-    assert!(one.created && other.created && one.id != other.id);
+    let again = with(&approval, &json!({"request_id": "request-2"}));
+    let again = world.submit("approval_create_job", &again).await;
+    assert_eq!((again.id, again.created), (one.id, false));
+    let other = with(&approval, &json!({"id": id(4)}));
+    assert!(world.submit("approval_create_job", &other).await.created);
+    drain(&world.database, &world.app, 1).await;
+    let after = world.submit("approval_create_job", &approval).await;
+    assert!(after.created && after.id > one.id, "it is over: a new job");
 }
 
 #[tokio::test]
@@ -433,7 +439,7 @@ async fn an_unreachable_signature_service_is_no_bad_signature() {
     let mut world = World::new().await;
     for (number, status) in (10..).zip([401, 403, 404, 405, 407, 413, 429, 503]) {
         world.services.set("signature", Mode::Refuse { status });
-        let content = json!({"id": id(number), "requester_employee": USER});
+        let content = part(&json!({"id": id(number), "requester_employee": USER}));
         let create = payload(&json!({"signed_data": signed(&content)}));
         let job = world.run("service_request_create_job", &create).await;
         assert_eq!(job["status"], "pending", "{status}: {job}");
@@ -445,7 +451,7 @@ async fn an_unreachable_signature_service_is_no_bad_signature() {
     }
     for (number, status) in (100..).zip([400, 422]) {
         world.services.set("signature", Mode::Refuse { status });
-        let content = json!({"id": id(number), "requester_employee": USER});
+        let content = part(&json!({"id": id(number), "requester_employee": USER}));
         let create = payload(&json!({"signed_data": signed(&content)}));
         let job = world.run("service_request_create_job", &create).await;
         assert_eq!(job["status_code"], 422, "{status}: {job}");
@@ -455,7 +461,7 @@ async fn an_unreachable_signature_service_is_no_bad_signature() {
 #[tokio::test]
 async fn signed_jobs_wait_without_a_signature_service_unless_nobody_wants_one() {
     let mut world = World::new().await;
-    let content = json!({"id": id(1), "requester_employee": USER});
+    let content = part(&json!({"id": id(1), "requester_employee": USER}));
     let create = payload(&json!({"signed_data": signed(&content)}));
     world.submit("service_request_create_job", &create).await;
     for (signatures, completed) in [("verified", 0), ("unverified", 1)] {
@@ -529,7 +535,7 @@ async fn e14_the_database_refuses_every_other_transition() {
 #[tokio::test]
 async fn a_service_request_ends_with_the_seventh_day_after_its_own() {
     let mut world = World::new().await;
-    let content = json!({"id": id(2), "requester_employee": USER});
+    let content = part(&json!({"id": id(2), "requester_employee": USER}));
     let create = payload(&json!({"signed_data": signed(&content)}));
     world.run("service_request_create_job", &create).await;
     let end = "SELECT to_char(expires_at AT TIME ZONE 'UTC', 'HH24:MI:SS') FROM medical.entity";

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate_job::app::medical::KINDS;
 
 use super::world::{
-    CANARY, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, id, payload, signed, with,
+    CANARY, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, id, part, payload, signed, with,
 };
 use crate::services::Mode;
 
@@ -109,7 +109,8 @@ async fn every_kind_of_job_ends_in_every_way_its_row_lists() {
     );
 }
 
-/// The failures that the table lists, and those that its reading adds (404 for what is named).
+/// The failures that the table lists, and those that its reading adds (404 for what is named). Strangers are
+/// in `authority`.
 const LISTED: &[(&str, &[u16])] = &[
     ("approval_create_job", &[409, 422, 500]),
     ("approval_resend_job", &[403, 404, 409, 500]),
@@ -122,7 +123,7 @@ const LISTED: &[(&str, &[u16])] = &[
     ("package_cancel_job", &[404, 409, 422]),
     ("package_create_job", &[422]),
     ("procedure_cancel_job", &[404, 409, 422]),
-    ("procedure_create_job", &[422]),
+    ("procedure_create_job", &[403, 422]),
     ("service_request_cancel_job", &[404, 409, 422, 500]),
     ("service_request_close_job", &[404, 409]),
     ("service_request_complete_job", &[404, 409, 422]),
@@ -225,7 +226,7 @@ pub fn episode(status: &str) -> Value {
 }
 
 pub fn request_content() -> Value {
-    json!({"id": id(2), "requester_employee": USER, "text": CANARY})
+    part(&json!({"id": id(2), "requester_employee": USER, "text": CANARY}))
 }
 
 pub fn request(status: &str) -> Value {
@@ -285,15 +286,19 @@ fn approvals() -> Vec<Case> {
         resend(vec![approval("new")]).done("approval new", json!({"response_data": ""})),
         resend(vec![]).fails(404, "approval not found"),
         resend(vec![foreign(&approval("new"))])
-            .fails(403, "another legal entity has asked for the approval"),
+            .fails(403, "the approval belongs to another legal entity"),
         resend(vec![approval("active")]).fails(409, "is active, needed is new"),
         resend(vec![approval("new")]).refused_by("otp"),
     ]
 }
 
 pub fn report_content() -> Value {
-    json!({"diagnostic_report": {"id": id(4), "recorded_by": USER, "conclusion": CANARY},
-        "observations": [{"id": id(5), "value": 36.6}, {"id": id(6), "value": 120}]})
+    let report = json!({"id": id(4), "recorded_by": USER, "conclusion": CANARY});
+    let observations = [
+        json!({"id": id(5), "value": 36.6}),
+        json!({"id": id(6), "value": 120}),
+    ];
+    json!({"diagnostic_report": part(&report), "observations": observations.map(|one| part(&one))})
 }
 
 fn stored_report() -> Vec<Value> {
@@ -481,9 +486,10 @@ const LISTS: [(&str, &str, &str); 8] = [
 ];
 
 pub fn package_content() -> Value {
-    let mut content = json!({"encounter": {"id": id(10), "episode": id(1), "text": CANARY}});
+    let encounter = part(&json!({"id": id(10), "episode": id(1), "text": CANARY}));
+    let mut content = json!({ "encounter": encounter });
     for (number, (field, _, _)) in (11..).zip(LISTS) {
-        content[field] = json!([{"id": id(number), "text": CANARY}]);
+        content[field] = json!([part(&json!({"id": id(number), "text": CANARY}))]);
     }
     content
 }
@@ -521,7 +527,7 @@ fn packages() -> Vec<Case> {
         .chain(LISTS.iter().map(|(_, kind, _)| *kind).zip(11..))
         .collect();
     let mut twice = content.clone();
-    twice["devices"] = json!([{"id": id(16)}, {"id": id(16)}]);
+    twice["devices"] = json!([part(&json!({"id": id(16)})), part(&json!({"id": id(16)}))]);
     let many: Vec<Value> = (100..160).map(|number| json!({"id": id(number)})).collect();
     let too_many = changed(&content, "/devices", json!(many));
     let stored = stored_package();
@@ -561,7 +567,7 @@ fn packages() -> Vec<Case> {
 }
 
 fn procedures() -> Vec<Case> {
-    let content = json!({"id": id(20), "text": CANARY});
+    let content = part(&json!({"id": id(20), "recorded_by": USER, "text": CANARY}));
     let create = |content: &Value, seed| {
         case(
             "procedure_create_job",
@@ -585,6 +591,15 @@ fn procedures() -> Vec<Case> {
     let link = links(&[("procedure", 20)]);
     vec![
         create(&content, vec![]).done("procedure completed", link.clone()),
+        create(&with(&content, &json!({"recorded_by": id(99)})), vec![])
+            .fails(403, "the signer is not the recorded_by"),
+        create(&with(&content, &json!({"recorded_by": null})), vec![]).fails(422, "$.recorded_by"),
+        create(&with(&content, &json!({"subject": OTHER_PATIENT})), vec![]).fails(422, "$.subject"),
+        create(&with(&content, &json!({"date": "9999-12-31"})), vec![]).fails(422, "$.date"),
+        create(&with(&content, &json!({"date": "2026-02-30"})), vec![]).fails(422, "$.date"),
+        create(&with(&content, &json!({"code": ""})), vec![]).fails(422, "$.code"),
+        create(&json!({"id": id(20), "recorded_by": USER}), vec![])
+            .fails(422, "$.subject $.code $.date"),
         create(&content, vec![stored.clone()]).fails(422, "$.id"),
         cancel(&in_error, vec![stored.clone()]).done("procedure entered_in_error", link),
         cancel(
@@ -639,6 +654,8 @@ fn requests_used() -> Vec<Case> {
         &own,
         &json!({"completed_with": {"entity": "procedure", "id": id(20)}, "status_reason": "done"}),
     );
+    let itself = json!({"completed_with": {"entity": "service_request", "id": id(2)}});
+    let completed_by_itself = with(&completing, &itself);
     let (ours, theirs) = (
         |status| used_by(&request(status), super::world::CLIENT),
         |status| used_by(&request(status), OTHER_CLIENT),
@@ -679,6 +696,8 @@ fn requests_used() -> Vec<Case> {
         job(complete, vec![ours("in_progress"), procedure.clone()])
             .done("procedure completed, service_request completed", link),
         job(complete, vec![ours("in_progress")]).fails(422, "$.completed_with"),
+        case(complete, completed_by_itself, vec![ours("in_progress")])
+            .fails(422, "$.completed_with.entity"),
         job(complete, vec![ours("in_progress"), elsewhere(&procedure)])
             .fails(422, "$.completed_with"),
         job(complete, vec![ours("active")]).fails(409, "is active, needed is in_progress"),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate::Database;
 use tidegate_job::app::App;
 
-use super::world::{CLIENT, USER, World, drain, id, payload, signed, with};
+use super::world::{CLIENT, USER, World, drain, id, part, payload, signed, with};
 use crate::probe::{expire_leases, live};
 use crate::process::Worker;
 use crate::support::wait_until;
@@ -116,7 +116,7 @@ fn failures(effects: &Value) -> Vec<Value> {
 }
 
 fn requests() -> Batch {
-    let content = |number| json!({"id": id(number), "requester_employee": USER});
+    let content = |number| part(&json!({"id": id(number), "requester_employee": USER}));
     let create = |number| {
         (
             "service_request_create_job",

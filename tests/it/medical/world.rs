@@ -33,6 +33,14 @@ pub fn signed(content: &Value) -> String {
     STANDARD.encode(content.to_string())
 }
 
+/// An entity of a signed content: `own` with the fields that every new one has.
+pub fn part(own: &Value) -> Value {
+    with(
+        &json!({"subject": PATIENT, "code": "A00", "date": "2026-01-15"}),
+        own,
+    )
+}
+
 /// `own` with the fields that every kind has.
 pub fn payload(own: &Value) -> Value {
     let common = json!({"request_id": "request-1", "patient_id": PATIENT, "user_id": USER, "client_id": CLIENT});
