@@ -16,10 +16,11 @@ CREATE TABLE callers.link_key (
 INSERT INTO callers.link_key DEFAULT VALUES;
 
 -- A key is shown once. The stored digest can verify a key but does not help to forge one. There is no salt
--- and no slow digest, because 256 random bits cannot be guessed either way.
+-- and no slow digest, because 256 random bits cannot be guessed either way. A caller that AWS IAM identifies
+-- has a row with the digest of its ARN, which is also the label.
 CREATE TABLE callers.api_key (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    digest     bytea       NOT NULL UNIQUE,
+    digest     bytea       NOT NULL,
     label      text        NOT NULL,
     -- The client on whose behalf its holder calls, and the user, if it is always the same one.
     client_id  uuid        NOT NULL,
@@ -33,6 +34,9 @@ CREATE TABLE callers.api_key (
     CONSTRAINT scopes_are_jobs_forms_letters_or_metrics
         CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters', 'metrics'])
 );
+
+-- A principal that was revoked can be permitted again.
+CREATE UNIQUE INDEX api_key_digest ON callers.api_key (digest) WHERE revoked_at IS NULL;
 
 -- Returns what a given key permits, or nothing if it is unknown, expired or revoked. It is a function, so
 -- that the HTTP server can ask for one key and see no other.

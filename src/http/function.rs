@@ -32,7 +32,7 @@ fn configured() -> Result<Router, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {
         return Err(Error::Config(
-            "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none if something in front authenticates the callers; it is not set".to_owned(),
+            "TIDEGATE_HTTP_AUTH: must be one or more of keys, jwt and iam, or none if something in front authenticates the callers; it is not set".to_owned(),
         ));
     }
     tidegate::seal::from_settings(&environment)?;

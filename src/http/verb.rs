@@ -68,7 +68,7 @@ pub async fn run(ask: Ask, request: Serve) -> Result<Answer, Error> {
     }
     if access.needs_gateway() {
         return Err(Error::Config(
-            "TIDEGATE_HTTP_AUTH: must be keys or none for serve: only API Gateway verifies tokens, in front of the function"
+            "TIDEGATE_HTTP_AUTH: must be keys or none for serve: only AWS in front of the function verifies tokens and identities"
                 .to_owned(),
         ));
     }

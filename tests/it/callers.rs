@@ -456,7 +456,7 @@ async fn serve_is_for_this_machine_alone_until_it_is_said_who_may_call() {
     let refused = cli.run(&["serve", "--listen", "0.0.0.0:0"]).await;
     let elsewhere = "--listen 0.0.0.0:0: must be a loopback address";
     refused.failed(2, &[elsewhere, "TIDEGATE_HTTP_AUTH"]);
-    for odd in ["yes", "jwt", "keys,jwt"] {
+    for odd in ["yes", "jwt", "keys,jwt", "iam"] {
         let cli = Cli::at(api.db.direct()).with("TIDEGATE_HTTP_AUTH", odd);
         let refused = cli.run(&["serve", "--listen", "127.0.0.1:0"]).await;
         refused.failed(2, &["TIDEGATE_HTTP_AUTH: must be"]);
@@ -671,4 +671,222 @@ async fn a_token_for_a_patient_reaches_that_patient_alone() {
     let body = json!({"request_id": "r1", "user_id": Uuid::nil()});
     assert_eq!(behind.post(&own, &confirm, &body).await.0, 403);
     assert_eq!(behind.post(&everybodys, &confirm, &body).await.0, 404);
+}
+
+// Behind AWS that knows the identity
+
+/// What AWS adds to a request that this identity has signed.
+fn signed_by(arn: &str) -> Value {
+    let iam = json!({"accessKey": "EXAMPLE", "accountId": "123456789012", "callerId": "EXAMPLE:session",
+        "cognitoIdentity": null, "principalOrgId": "o-example", "userArn": arn, "userId": "EXAMPLE:session"});
+    json!({"requestContext": {"authentication": null, "authorizer": {"iam": iam}}})
+}
+
+/// Permits a role or a user to ask for jobs.
+async fn permit(api: &Api, arn: &str, client: Uuid) -> (bool, Value) {
+    let client = client.to_string();
+    let arguments = ["api-key", "create", "--iam", arn, "--client", &client];
+    let more = ["--scope", "jobs", "--reason", "a test"];
+    verb(api, &[&arguments[..], &more].concat()).await
+}
+
+#[tokio::test]
+async fn an_aws_identity_is_the_client_of_its_row_whatever_the_body_says() {
+    let behind = Behind::new("iam").await;
+    let client = Uuid::new_v4();
+    let role = "arn:aws:iam::123456789012:role/ward-3";
+    let (done, made) = permit(
+        &behind.api,
+        "arn:aws:iam::123456789012:role/path/ward-3",
+        client,
+    )
+    .await;
+    assert!(
+        done && made["label"] == role && made["key"].is_null(),
+        "{made}"
+    );
+    let session = "arn:aws:sts::123456789012:assumed-role/ward-3/anybody";
+    let ask =
+        async |arn: &str, body: &Value| behind.send(("POST", KIND, body), &signed_by(arn)).await;
+    assert_eq!(ask(session, &job_of_nobody()).await.0, 202);
+    let stored = "SELECT payload->>'client_id' FROM tidegate.event_queue";
+    let stored: String = behind
+        .api
+        .client
+        .query_one(stored, &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(stored, client.to_string());
+    let (status, answer) = ask(session, &use_job()).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        status == 403 && message.starts_with("client_id"),
+        "{answer}"
+    );
+    let (status, answer) = behind
+        .send(("POST", "/letters", &letter("1")), &signed_by(session))
+        .await;
+    assert_eq!(status, 403, "another scope: {answer}");
+
+    for stranger in [
+        "arn:aws:sts::123456789012:assumed-role/ward-4/ward-3",
+        "arn:aws:sts::210987654321:assumed-role/ward-3/anybody",
+        "arn:aws:iam::123456789012:user/ward-3",
+        "arn:aws:iam::123456789012:root",
+    ] {
+        let (status, answer) = ask(stranger, &job_of_nobody()).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(
+            status == 403 && message.contains("no caller"),
+            "{stranger}: {answer}"
+        );
+    }
+    let (key, _) = key(&behind.api, Uuid::new_v4(), &["jobs"]).await;
+    for own in [
+        json!({}),
+        json!({"headers": {"authorization": format!("Bearer {key}")}}),
+        json!({"headers": {"authorization": format!("Bearer {role}")}}),
+        verified(&claims(&json!({}))),
+        json!({"requestContext": {"authorizer": {"iam": null}}}),
+        json!({"requestContext": {"authorizer": {"iam": {"userId": role}}}}),
+    ] {
+        let (status, answer) = behind.send(("POST", KIND, &job_of_nobody()), &own).await;
+        assert_eq!(status, 401, "{own}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_aws_identity_is_permitted_once_revoked_and_permitted_again() {
+    let behind = Behind::new("keys,iam").await;
+    let api = &behind.api;
+    let user = "arn:aws:iam::123456789012:user/ward";
+    let client = Uuid::new_v4();
+    let (done, made) = permit(api, user, client).await;
+    assert!(done, "{made}");
+    let (done, refused) = permit(api, user, client).await;
+    assert!(
+        !done && refused.to_string().contains("iam: must be no caller yet"),
+        "{refused}"
+    );
+    let asked = job_of_nobody();
+    let ask = async || {
+        behind
+            .send(("POST", KIND, &asked), &signed_by(user))
+            .await
+            .0
+    };
+    assert_eq!(ask().await, 202);
+    let id = made["id"].to_string();
+    verb(api, &["api-key", "revoke", &id, "--reason", "a test"]).await;
+    assert_eq!(ask().await, 403);
+    assert!(permit(api, user, client).await.0);
+    assert_eq!(ask().await, 202);
+    let (key, _) = key(api, Uuid::new_v4(), &["jobs"]).await;
+    let with_key = json!({"headers": {"authorization": format!("Bearer {key}")}});
+    assert_eq!(behind.send(("POST", KIND, &asked), &with_key).await.0, 202);
+    let cli = Cli::at(api.db.direct());
+    let (client, wrong) = (client.to_string(), "arn:aws:s3:::bucket");
+    let arguments = ["api-key", "create", "--iam", wrong, "--client", &client];
+    let more = ["--scope", "jobs", "--reason", "a test"];
+    let ran = cli.run(&[&arguments[..], &more].concat()).await;
+    ran.failed(2, &["must be the ARN of a role or a user of IAM"]);
+}
+
+// Whose records a caller reads
+
+#[tokio::test]
+async fn a_record_is_read_by_whom_it_belongs_to_or_by_approval() {
+    let api = with_keys().await;
+    let [ours, theirs, patient, employee] = [(); 4].map(|()| Uuid::new_v4());
+    let (our_key, _) = key(&api, ours, &["jobs"]).await;
+    let (their_key, _) = key(&api, theirs, &["jobs"]).await;
+    let [episode, encounter, observation, unnamed, request, result] =
+        [(); 6].map(|()| Uuid::new_v4());
+    let row = |kind: &str, id: Uuid, status: &str| {
+        json!({"kind": kind, "id": id, "status": status,
+        "organization_id": ours, "content": {}, "facts": {}})
+    };
+    let below = |mut row: Value, parent: Uuid| {
+        row["parent_id"] = json!(parent);
+        row
+    };
+    let mut completed = row("service_request", request, "completed");
+    completed["facts"] = json!({"completed_with": {"entity": "procedure", "id": result}});
+    let rows = json!([
+        row("episode", episode, "active"),
+        below(row("encounter", encounter, "finished"), episode),
+        below(row("observation", observation, "valid"), encounter),
+        row("episode", unnamed, "active"),
+        completed,
+        row("procedure", result, "completed"),
+    ]);
+    let insert = "
+INSERT INTO medical.entity (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
+SELECT kind, id, $2, parent_id, organization_id, status, content, facts,
+       CASE WHEN kind = 'service_request' THEN now() END
+  FROM jsonb_to_recordset($1) AS s(kind text, id uuid, parent_id uuid, organization_id uuid, status text, content jsonb, facts jsonb)";
+    api.client
+        .execute(insert, &[&rows, &patient])
+        .await
+        .unwrap();
+    let path = |entities: &str, id: Uuid| format!("/patients/{patient}/{entities}/{id}");
+    let named = [
+        path("episodes", episode),
+        path("encounters", encounter),
+        path("observations", observation),
+    ];
+    let referred = [
+        path("service_requests", request),
+        path("procedures", result),
+    ];
+    let all = [&named[..], &referred, &[path("episodes", unnamed)]].concat();
+    let read = async |path: &str, user: Option<Uuid>, key: &str| {
+        let asked = user.map_or_else(String::new, |user| format!("?user_id={user}"));
+        get(&api, &format!("{path}{asked}"), key).await
+    };
+    for path in &all {
+        assert_eq!(read(path, None, &our_key).await.0, 200, "{path}");
+        let refused_answer = read(path, Some(employee), &their_key).await;
+        refused(refused_answer, 403, "forbidden");
+    }
+    // The patient agrees that their employee reads the episode, and then that he reads the service request.
+    let approve = async |own: Value, status: &str| {
+        let mut approval = row("approval", Uuid::new_v4(), status);
+        approval["organization_id"] = json!(theirs);
+        approval["content"] = own;
+        approval["content"]["granted_to"] = json!(employee);
+        approval["content"]["access_level"] = json!("read");
+        let rows = json!([approval]);
+        api.client
+            .execute(insert, &[&rows, &patient])
+            .await
+            .unwrap();
+    };
+    let resources = json!({"resources": [{"entity": "episode", "id": episode}]});
+    approve(resources.clone(), "new").await;
+    assert_eq!(read(&named[0], Some(employee), &their_key).await.0, 403);
+    approve(resources, "active").await;
+    approve(json!({ "service_request": request }), "active").await;
+    for path in &all {
+        let wanted = if path.contains(&unnamed.to_string()) {
+            403
+        } else {
+            200
+        };
+        assert_eq!(
+            read(path, Some(employee), &their_key).await.0,
+            wanted,
+            "{path}"
+        );
+        for other in [None, Some(Uuid::new_v4())] {
+            assert_eq!(read(path, other, &their_key).await.0, 403, "{path}");
+        }
+    }
+    let odd = format!("{}?user_id=me", named[0]);
+    refused(get(&api, &odd, &their_key).await, 400, "bad_request");
+    // Who uses a service request reads it.
+    let used = "UPDATE medical.entity SET facts = jsonb_build_object('used_by_legal_entity', $1::uuid) WHERE kind = 'service_request'";
+    api.client.execute(used, &[&theirs]).await.unwrap();
+    assert_eq!(read(&referred[0], None, &their_key).await.0, 200);
 }

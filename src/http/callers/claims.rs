@@ -1,11 +1,13 @@
-//! Owns what a gateway in front says of a caller: the claims of a token that its authorizer has verified.
+//! Owns what AWS in front says of a caller: the claims of a token that an authorizer has verified, or the IAM
+//! identity that has signed the request.
 //!
-//! They are believed only in the request context of the Lambda event, which API Gateway writes and no caller
-//! can. A header says nothing, and under `tidegate serve` there are no claims.
+//! They are believed only in the request context of the Lambda event, which AWS writes and no caller
+//! can. A header says nothing, and under `tidegate serve` there is neither.
 
 use std::collections::HashMap;
 
 use axum::http::Extensions;
+use lambda_http::aws_lambda_events::apigw::ApiGatewayRequestAuthorizer as Authorizer;
 use lambda_http::request::RequestContext;
 use serde_json::Value;
 use uuid::Uuid;
@@ -17,12 +19,40 @@ const CLAIMS: &str = "TIDEGATE_HTTP_JWT_CLAIMS";
 
 type Claims = HashMap<String, Value>;
 
-/// Returns the claims that a JWT authorizer has verified, or what a Lambda authorizer says.
-pub(super) fn verified(extensions: &Extensions) -> Option<Claims> {
-    let Some(RequestContext::ApiGatewayV2(context)) = extensions.get() else {
+fn authorizer(extensions: &Extensions) -> Option<&Authorizer> {
+    let RequestContext::ApiGatewayV2(context) = extensions.get()? else {
         return None;
     };
-    let authorizer = context.authorizer.as_ref()?;
+    context.authorizer.as_ref()
+}
+
+/// Returns the IAM identity that AWS has verified, as [`principal`] writes it.
+pub(super) fn identity(extensions: &Extensions) -> Option<String> {
+    let arn = authorizer(extensions)?.iam.as_ref()?.user_arn.as_ref()?;
+    Some(principal(arn).unwrap_or_else(|| arn.clone()))
+}
+
+/// Returns the ARN of a role or a user without its path, or `None` if it is the ARN of something else. A
+/// session has the ARN of its role: the caller chooses the session's name.
+pub(super) fn principal(arn: &str) -> Option<String> {
+    let parts: Vec<&str> = arn.splitn(6, ':').collect();
+    let ["arn", partition, service, "", account, resource] = parts[..] else {
+        return None;
+    };
+    let names: Vec<&str> = resource.split('/').collect();
+    let (kind, name) = match (service, &names[..]) {
+        ("sts", ["assumed-role", role, _]) => ("role", role),
+        ("iam", [kind @ ("role" | "user"), .., name]) => (*kind, name),
+        _ => return None,
+    };
+    let is_account = account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit());
+    (is_account && !name.is_empty())
+        .then(|| format!("arn:{partition}:iam::{account}:{kind}/{name}"))
+}
+
+/// Returns the claims that a JWT authorizer has verified, or what a Lambda authorizer says.
+pub(super) fn verified(extensions: &Extensions) -> Option<Claims> {
+    let authorizer = authorizer(extensions)?;
     let claims = match &authorizer.jwt {
         Some(jwt) => {
             let texts = jwt.claims.iter();
@@ -134,6 +164,31 @@ mod tests {
                 error.contains("TIDEGATE_HTTP_JWT_CLAIMS: must be"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn a_session_is_its_role_and_paths_are_no_part_of_a_name() {
+        let [role, user] =
+            ["role", "user"].map(|kind| format!("arn:aws:iam::123456789012:{kind}/ward"));
+        for (arn, wanted) in [
+            (
+                "arn:aws:sts::123456789012:assumed-role/ward/anybody",
+                Some(&role),
+            ),
+            ("arn:aws:iam::123456789012:role/ward", Some(&role)),
+            ("arn:aws:iam::123456789012:role/a/path/ward", Some(&role)),
+            ("arn:aws:iam::123456789012:user/a/ward", Some(&user)),
+            ("arn:aws:iam::123456789012:root", None),
+            ("arn:aws:iam::123456789012:role/", None),
+            ("arn:aws:iam::123456789012:role", None),
+            ("arn:aws:iam::12345:role/ward", None),
+            ("arn:aws:sts::123456789012:assumed-role/ward", None),
+            ("arn:aws:sts::123456789012:federated-user/ward", None),
+            ("arn:aws:s3:::ward", None),
+            ("ward", None),
+        ] {
+            assert_eq!(principal(arn).as_ref(), wanted, "{arn}");
         }
     }
 

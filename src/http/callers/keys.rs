@@ -1,5 +1,6 @@
 //! Owns API keys, and the key that signs links. An API key has 256 random bits. It is shown once, and only
-//! its digest is stored.
+//! its digest is stored. A caller that AWS IAM identifies has a row of the same table, with the digest of its
+//! ARN. No bearer of the ARN is taken for it, because an ARN does not look like a key.
 //!
 //! A key is looked up at every request, so a revoked key is refused at once.
 
@@ -50,7 +51,8 @@ pub(super) fn is_key(token: &str) -> bool {
     random.is_some_and(|text| text.len() == CHARACTERS && text.is_ascii())
 }
 
-/// Returns the owner of the key and what the key permits, or `None` if it is unknown, expired or revoked.
+/// Returns the owner of the key (or the IAM principal) and what it permits, or `None` if it is unknown,
+/// expired or revoked.
 ///
 /// # Errors
 /// Database errors.
@@ -67,8 +69,11 @@ fn digest(key: &str) -> Vec<u8> {
 #[derive(Args)]
 pub(super) struct NewKey {
     /// Name of the key for people, 1 to 100 characters.
-    #[arg(long)]
-    label: String,
+    #[arg(long, required_unless_present = "iam")]
+    label: Option<String>,
+    /// Permit a role or user of AWS IAM instead of the holder of a key, an ARN; the label is the ARN.
+    #[arg(long, conflicts_with = "label", value_parser = principal)]
+    iam: Option<String>,
     /// Legal entity on whose behalf the holder of the key calls, a UUID.
     #[arg(long, value_parser = uuid)]
     client: Uuid,
@@ -83,20 +88,25 @@ pub(super) struct NewKey {
     expires_in: Duration,
 }
 
+fn principal(text: &str) -> Result<String, String> {
+    let must = "must be the ARN of a role or a user of IAM";
+    super::claims::principal(text).ok_or_else(|| must.to_owned())
+}
+
 fn uuid(text: &str) -> Result<Uuid, String> {
     Uuid::try_parse(text).map_err(|_| "must be a UUID".to_owned())
 }
 
 /// Creates a key. Returns the stored properties, and the key itself in the field `key`. The key is available
-/// nowhere else.
+/// nowhere else. A principal of IAM has no key.
 ///
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub(super) async fn create(client: &Client, new: &NewKey, by: &Audit) -> Result<Value, Error> {
-    let key = new_key()?;
+    let key = new.iam.clone().map_or_else(new_key, Ok)?;
     let params: [&dyn Param; 8] = [
         &digest(&key),
-        &new.label,
+        new.label.as_ref().unwrap_or(&key),
         &new.client,
         &new.user,
         &new.scopes,
@@ -105,7 +115,9 @@ pub(super) async fn create(client: &Client, new: &NewKey, by: &Audit) -> Result<
         &by.actor,
     ];
     let mut made = answer(client, "create api key", CREATE, &params).await?;
-    made["key"] = json!(key);
+    if new.iam.is_none() {
+        made["key"] = json!(key);
+    }
     Ok(made)
 }
 
@@ -162,6 +174,9 @@ fn refused(error: Error) -> Error {
     match raised.map(|raised| (raised.code(), raised)) {
         Some((&SqlState::INVALID_PARAMETER_VALUE, raised)) => {
             Error::Invalid(raised.message().to_owned())
+        }
+        Some((&SqlState::UNIQUE_VIOLATION, _)) => {
+            Error::Invalid("iam: must be no caller yet; revoke its key first".to_owned())
         }
         Some((&SqlState::CHECK_VIOLATION, raised)) => {
             let rule = raised

@@ -124,6 +124,8 @@ pub struct Access {
     keys: bool,
     /// What the claims are called that a gateway in front has verified, if they are believed.
     claims: Option<Arc<ClaimNames>>,
+    /// Whether the IAM identity that has signed the request is looked up.
+    iam: bool,
     at_work: Shares<Uuid>,
 }
 
@@ -135,6 +137,7 @@ impl Access {
             undecided: false,
             keys: false,
             claims: None,
+            iam: false,
             at_work: Shares::new(IN_FLIGHT_OF_ONE),
         }
     }
@@ -151,9 +154,11 @@ impl Access {
         for way in ways.into_iter().flat_map(|ways| ways.split(',')) {
             match way.trim() {
                 "keys" => access.keys = true,
+                "iam" => access.iam = true,
                 "jwt" => access.claims = Some(Arc::new(ClaimNames::from_settings(lookup)?)),
                 _ => {
-                    let allowed = "must be none, keys, jwt or keys,jwt";
+                    let allowed =
+                        "must be none, or one or more of keys, jwt and iam, such as keys,jwt";
                     let said = said.as_deref().unwrap_or_default();
                     return Err(Error::Config(format!("{AUTH}: {allowed}, got {said:?}")));
                 }
@@ -168,14 +173,14 @@ impl Access {
         self.undecided
     }
 
-    /// Reports whether a gateway in front verifies the callers' tokens.
+    /// Reports whether AWS in front verifies the callers' tokens or identities.
     #[must_use]
     pub fn needs_gateway(&self) -> bool {
-        self.claims.is_some()
+        self.claims.is_some() || self.iam
     }
 
     fn asks(&self) -> bool {
-        self.keys || self.claims.is_some()
+        self.keys || self.needs_gateway()
     }
 
     /// Returns the caller of a request. Verified claims come first: whoever has them has no other credential.
@@ -198,6 +203,17 @@ impl Access {
                 not_valid("its claims do not name the client, or an id in them is not a UUID")
             });
         }
+        if self.iam {
+            if let Some(principal) = claims::identity(extensions) {
+                let mut client = connection(database).await?;
+                let found = keys::find(&mut client, &principal).await?;
+                let why = || format!("{principal} is no caller of this service, or no longer");
+                return found.ok_or_else(|| forbidden(why()));
+            }
+            if !self.keys && self.claims.is_none() {
+                return Err(unknown("a request that is signed for AWS is required"));
+            }
+        }
         let token = bearer(headers)?;
         if self.keys && keys::is_key(token) {
             let mut client = connection(database).await?;
@@ -219,7 +235,12 @@ pub(super) fn describe(access: &Access, document: &mut OpenApi) {
     if access.keys {
         ways.push("an API key of this service");
     }
-    if access.needs_gateway() {
+    if access.iam {
+        ways.push(
+            "a signature of an AWS identity (Signature Version 4) that is a caller of this service",
+        );
+    }
+    if access.claims.is_some() {
         ways.push("a token that the gateway in front verifies");
         scheme.bearer_format = Some("JWT".to_owned());
     }

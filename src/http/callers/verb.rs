@@ -54,8 +54,11 @@ pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
     match request.action {
         Action::Create(create) => {
             let made = keys::create(&client, &create.key, &named(&ask, create.by)).await?;
-            let [id, key, until] = ["id", "key", "expires_at"].map(|name| shown(&made[name]));
-            let text = format!("{key}\nkey {id}, valid until {until}; it is not shown again");
+            let [id, label, until] = ["id", "label", "expires_at"].map(|name| shown(&made[name]));
+            let text = match made["key"].as_str() {
+                Some(key) => format!("{key}\nkey {id}, valid until {until}; it is not shown again"),
+                None => format!("{label} may call as key {id}, valid until {until}"),
+            };
             Ok(Answer::new(made, text))
         }
         Action::List => {
