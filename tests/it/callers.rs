@@ -742,6 +742,13 @@ async fn an_aws_identity_is_the_client_of_its_row_whatever_the_body_says() {
             "{stranger}: {answer}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_aws_identity_is_believed_from_the_request_context_alone() {
+    let behind = Behind::new("iam").await;
+    let role = "arn:aws:iam::123456789012:role/ward-3";
+    assert!(permit(&behind.api, role, Uuid::new_v4()).await.0);
     let (key, _) = key(&behind.api, Uuid::new_v4(), &["jobs"]).await;
     for own in [
         json!({}),
@@ -795,98 +802,89 @@ async fn an_aws_identity_is_permitted_once_revoked_and_permitted_again() {
 
 // Whose records a caller reads
 
+/// The records of one patient of one client: their kinds, and the record that each is a part of, by its place.
+const RECORDS: [(&str, &str, Option<usize>); 6] = [
+    ("episode", "active", None),
+    ("encounter", "finished", Some(0)),
+    ("observation", "valid", Some(1)),
+    ("service_request", "completed", None),
+    ("procedure", "completed", None),
+    ("episode", "active", None),
+];
+
+/// Stores rows of a patient.
+async fn store(api: &Api, patient: Uuid, rows: &Value) {
+    let insert = "
+INSERT INTO medical.entity (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
+SELECT kind, id, $2, parent_id, organization_id, status, coalesce(content, '{}'), coalesce(facts, '{}'),
+       CASE WHEN kind = 'service_request' THEN now() END
+  FROM jsonb_to_recordset($1) AS s(kind text, id uuid, parent_id uuid, organization_id uuid, status text, content jsonb, facts jsonb)";
+    let stored = api.client.execute(insert, &[rows, &patient]).await;
+    stored.unwrap();
+}
+
+/// Stores the records, whose procedure completed the service request. Their ids and paths.
+async fn records(api: &Api, patient: Uuid, client: Uuid) -> Vec<(Uuid, String)> {
+    let ids = RECORDS.map(|_| Uuid::new_v4());
+    let rows = RECORDS.iter().zip(ids).map(|((kind, status, parent), id)| {
+        let facts = json!({"completed_with": {"entity": "procedure", "id": ids[4]}});
+        json!({"kind": kind, "id": id, "status": status, "organization_id": client,
+            "parent_id": parent.map(|at| ids[at]), "facts": facts})
+    });
+    store(api, patient, &rows.collect()).await;
+    let path = |((kind, _, _), id): (&(&str, &str, Option<usize>), Uuid)| {
+        (id, format!("/patients/{patient}/{kind}s/{id}"))
+    };
+    RECORDS.iter().zip(ids).map(path).collect()
+}
+
+/// The status that a read has for a user.
+async fn read(api: &Api, path: &str, user: Option<Uuid>, key: &str) -> u16 {
+    let asked = user.map_or_else(String::new, |user| format!("?user_id={user}"));
+    get(api, &format!("{path}{asked}"), key).await.0
+}
+
 #[tokio::test]
 async fn a_record_is_read_by_whom_it_belongs_to_or_by_approval() {
     let api = with_keys().await;
     let [ours, theirs, patient, employee] = [(); 4].map(|()| Uuid::new_v4());
     let (our_key, _) = key(&api, ours, &["jobs"]).await;
     let (their_key, _) = key(&api, theirs, &["jobs"]).await;
-    let [episode, encounter, observation, unnamed, request, result] =
-        [(); 6].map(|()| Uuid::new_v4());
-    let row = |kind: &str, id: Uuid, status: &str| {
-        json!({"kind": kind, "id": id, "status": status,
-        "organization_id": ours, "content": {}, "facts": {}})
-    };
-    let below = |mut row: Value, parent: Uuid| {
-        row["parent_id"] = json!(parent);
-        row
-    };
-    let mut completed = row("service_request", request, "completed");
-    completed["facts"] = json!({"completed_with": {"entity": "procedure", "id": result}});
-    let rows = json!([
-        row("episode", episode, "active"),
-        below(row("encounter", encounter, "finished"), episode),
-        below(row("observation", observation, "valid"), encounter),
-        row("episode", unnamed, "active"),
-        completed,
-        row("procedure", result, "completed"),
-    ]);
-    let insert = "
-INSERT INTO medical.entity (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
-SELECT kind, id, $2, parent_id, organization_id, status, content, facts,
-       CASE WHEN kind = 'service_request' THEN now() END
-  FROM jsonb_to_recordset($1) AS s(kind text, id uuid, parent_id uuid, organization_id uuid, status text, content jsonb, facts jsonb)";
-    api.client
-        .execute(insert, &[&rows, &patient])
-        .await
-        .unwrap();
-    let path = |entities: &str, id: Uuid| format!("/patients/{patient}/{entities}/{id}");
-    let named = [
-        path("episodes", episode),
-        path("encounters", encounter),
-        path("observations", observation),
-    ];
-    let referred = [
-        path("service_requests", request),
-        path("procedures", result),
-    ];
-    let all = [&named[..], &referred, &[path("episodes", unnamed)]].concat();
-    let read = async |path: &str, user: Option<Uuid>, key: &str| {
-        let asked = user.map_or_else(String::new, |user| format!("?user_id={user}"));
-        get(&api, &format!("{path}{asked}"), key).await
-    };
-    for path in &all {
-        assert_eq!(read(path, None, &our_key).await.0, 200, "{path}");
-        let refused_answer = read(path, Some(employee), &their_key).await;
-        refused(refused_answer, 403, "forbidden");
+    let records = records(&api, patient, ours).await;
+    for (_, path) in &records {
+        assert_eq!(read(&api, path, None, &our_key).await, 200, "{path}");
+        let asked = format!("{path}?user_id={employee}");
+        refused(get(&api, &asked, &their_key).await, 403, "forbidden");
     }
-    // The patient agrees that their employee reads the episode, and then that he reads the service request.
-    let approve = async |own: Value, status: &str| {
-        let mut approval = row("approval", Uuid::new_v4(), status);
-        approval["organization_id"] = json!(theirs);
-        approval["content"] = own;
-        approval["content"]["granted_to"] = json!(employee);
-        approval["content"]["access_level"] = json!("read");
-        let rows = json!([approval]);
-        api.client
-            .execute(insert, &[&rows, &patient])
-            .await
-            .unwrap();
+    // The patient agrees that their employee reads an episode, and then a service request.
+    let approve = async |status: &str, mut content: Value| {
+        content["granted_to"] = json!(employee);
+        content["access_level"] = json!("read");
+        let approval = json!([{"kind": "approval", "id": Uuid::new_v4(), "status": status,
+            "organization_id": theirs, "content": content}]);
+        store(&api, patient, &approval).await;
+    };
+    let [(episode, path), .., (request, used), _, _] = &records[..] else {
+        panic!("{records:?}")
     };
     let resources = json!({"resources": [{"entity": "episode", "id": episode}]});
-    approve(resources.clone(), "new").await;
-    assert_eq!(read(&named[0], Some(employee), &their_key).await.0, 403);
-    approve(resources, "active").await;
-    approve(json!({ "service_request": request }), "active").await;
-    for path in &all {
-        let wanted = if path.contains(&unnamed.to_string()) {
-            403
-        } else {
-            200
-        };
-        assert_eq!(
-            read(path, Some(employee), &their_key).await.0,
-            wanted,
-            "{path}"
-        );
+    approve("new", resources.clone()).await;
+    assert_eq!(read(&api, path, Some(employee), &their_key).await, 403);
+    approve("active", resources).await;
+    approve("active", json!({ "service_request": request })).await;
+    for (at, (_, path)) in records.iter().enumerate() {
+        // Nothing names the last one.
+        let wanted = if at < 5 { 200 } else { 403 };
+        let status = read(&api, path, Some(employee), &their_key).await;
+        assert_eq!(status, wanted, "{path}");
         for other in [None, Some(Uuid::new_v4())] {
-            assert_eq!(read(path, other, &their_key).await.0, 403, "{path}");
+            assert_eq!(read(&api, path, other, &their_key).await, 403, "{path}");
         }
     }
-    let odd = format!("{}?user_id=me", named[0]);
+    let odd = format!("{path}?user_id=me");
     refused(get(&api, &odd, &their_key).await, 400, "bad_request");
     // Who uses a service request reads it.
-    let used = "UPDATE medical.entity SET facts = jsonb_build_object('used_by_legal_entity', $1::uuid) WHERE kind = 'service_request'";
-    api.client.execute(used, &[&theirs]).await.unwrap();
-    assert_eq!(read(&referred[0], None, &their_key).await.0, 200);
+    let use_it = "UPDATE medical.entity SET facts = jsonb_build_object('used_by_legal_entity', $1::uuid) WHERE kind = 'service_request'";
+    api.client.execute(use_it, &[&theirs]).await.unwrap();
+    assert_eq!(read(&api, used, None, &their_key).await, 200);
 }

@@ -124,7 +124,7 @@ pub(super) struct Entity {
     pub kind: EntityKind,
     pub id: Uuid,
     pub status: EntityStatus,
-    /// The legal entity it belongs to.
+    /// The legal entity that created it.
     pub organization_id: Uuid,
     /// The content that was requested or signed when the entity was created.
     pub content: Value,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::entity::{EntityKind, EntityStatus, Record};
 use super::payload::{ApprovalResendJob, Common, Confirmation, Job};
 pub use super::store::read;
-use super::store::{self, CHANGE, EntityRow, Patient};
+use super::store::{self, CHANGE, EntityRow, Patient, Reach};
 use tidegate::Error;
 
 /// Reports whether a legal entity may read a record: one that belongs to it, a service request that it uses
@@ -26,24 +26,12 @@ pub async fn may_read(
     client_id: Uuid,
     user_id: Option<Uuid>,
 ) -> Result<bool, Error> {
-    let Record {
-        entity,
-        id,
-        patient_id,
-        ..
-    } = record;
-    if record.organization_id == client_id
-        || record.facts.get("used_by_legal_entity") == Some(&json!(client_id))
-        || *entity == EntityKind::ServiceRequest
-            && store::is_referred(client, *patient_id, client_id, *id).await?
-    {
+    let used_by = record.facts.get("used_by_legal_entity");
+    if record.organization_id == client_id || used_by == Some(&json!(client_id)) {
         return Ok(true);
     }
-    let Some(user_id) = user_id else {
-        return Ok(false);
-    };
-    let reader = (client_id, user_id);
-    store::is_approved(client, *patient_id, (*entity, *id), reader, false).await
+    let named = (record.patient_id, record.entity, record.id);
+    store::reaches(client, named, (client_id, user_id), Reach::Read).await
 }
 
 /// The outcome of a confirmation.

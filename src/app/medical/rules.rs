@@ -14,8 +14,8 @@
 //!   if it conflicts with the stored data.
 //! - There is no register of employees and legal entities here. The signer is the user who makes the
 //!   request (`user_id`). "signer = employee" means that the content names that user (`recorded_by`,
-//!   `requester_employee`). "Own organization" means `client_id`: an episode belongs to its
-//!   `managing_organization`, every other entity to the client that created it.
+//!   `requester_employee`). "Own organization" means `client_id`: an entity belongs to the client that created
+//!   it, and only its `managing_organization` creates an episode.
 //! - There is no register of patients either. A patient is known if any entity is stored for them.
 //! - Releasing a service request that is not in use succeeds. A resend changes no data, so it leaves no
 //!   audit row.
@@ -31,7 +31,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::authority::{Permission, Subject};
 use super::content::{
     Content, DiagnosticReportPackage, EncounterPackage, Procedure, ServiceRequest,
 };
@@ -43,7 +42,7 @@ use super::payload;
 use super::services::Call;
 use super::signed::{Part, Signed, open};
 use super::store::{EntityRow, Patient};
-use super::transition::{Plan, Transition};
+use super::transition::{Plan, Subject, Transition};
 use super::value::Resource;
 use super::verdict::{fault, invalid, refuse};
 use crate::app::schema::FieldError;
@@ -74,7 +73,7 @@ impl Transition for payload::ApprovalCreateJob {
                 return Err(fault("$", "exclusive", needed));
             }
         }
-        let permission = patient.permit(Subject::Nothing).await?;
+        let plan = patient.permit(Subject::Nothing).await?;
         let wanted = (EntityKind::Approval, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
         let mut content = json!({"id": self.id, "granted_to": self.granted_to,
@@ -86,8 +85,8 @@ impl Transition for payload::ApprovalCreateJob {
         }
         let mut approval = content.clone();
         approval["status"] = json!(New);
-        let created = new_entity(patient, EntityKind::Approval, self.id, content);
-        let plan = Plan::answer(permission, json!({ "response_data": approval }));
+        let created = new_entity(EntityKind::Approval, self.id, content);
+        let plan = plan.answer(json!({ "response_data": approval }));
         Ok(plan.create(created).tell(Call::Otp(self.id)))
     }
 }
@@ -101,9 +100,9 @@ async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result
 
 impl Transition for payload::ApprovalResendJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (approval, permission) = patient.target(EntityKind::Approval, self.id).await?;
+        let (approval, plan) = patient.target(EntityKind::Approval, self.id).await?;
         approval.must_be(&[New])?;
-        let plan = Plan::answer(permission, json!({ "response_data": "" }));
+        let plan = plan.answer(json!({ "response_data": "" }));
         Ok(plan.tell(Call::Otp(self.id)))
     }
 }
@@ -120,10 +119,10 @@ impl Transition for payload::DiagnosticReportPackageCreateJob {
 impl Transition for payload::DiagnosticReportPackageCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
-        let (report, permission) = patient
+        let (report, plan) = patient
             .target(signed.root.kind, signed.root.item.id)
             .await?;
-        cancel_package(patient, permission, &signed, report).await
+        cancel_package(patient, plan, &signed, report).await
     }
 }
 
@@ -132,7 +131,7 @@ impl Transition for payload::DiagnosticReportPackageCancelJob {
 impl Transition for payload::EpisodeCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let managing = Subject::Client(self.managing_organization);
-        let permission = patient.permit(managing).await?;
+        let plan = patient.permit(managing).await?;
         let wanted = (EntityKind::Episode, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
         let referrals = self.referral_requests.iter();
@@ -142,23 +141,23 @@ impl Transition for payload::EpisodeCreateJob {
             "managing_organization": self.managing_organization, "period": self.period,
             "care_manager": self.care_manager, "referral_requests": self.referral_requests});
         let links = patient.links(&[(EntityKind::Episode, self.id)]);
-        let episode = new_entity(patient, EntityKind::Episode, self.id, content);
-        Ok(Plan::answer(permission, links).create(episode))
+        let episode = new_entity(EntityKind::Episode, self.id, content);
+        Ok(plan.answer(links).create(episode))
     }
 }
 
 impl Transition for payload::EpisodeUpdateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (episode, permission) = patient.target(EntityKind::Episode, self.id).await?;
+        let (episode, plan) = patient.target(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active])?;
         let content = json!(self.request_params);
-        Ok(linked(patient, permission, &episode).rewrite(&episode, Active, content, json!({})))
+        Ok(plan.rewrite(&episode, Active, content, json!({})))
     }
 }
 
 impl Transition for payload::EpisodeCloseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (episode, permission) = patient.target(EntityKind::Episode, self.id).await?;
+        let (episode, plan) = patient.target(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active])?;
         let end = json!(self.request_params.period.end);
         let mut period = episode.content["period"].clone();
@@ -171,7 +170,7 @@ impl Transition for payload::EpisodeCloseJob {
         let facts = json!({"closing_summary": self.request_params.closing_summary,
             "status_reason": self.request_params.status_reason});
         let content = json!({ "period": period });
-        let plan = linked(patient, permission, &episode).rewrite(&episode, Closed, content, facts);
+        let plan = plan.rewrite(&episode, Closed, content, facts);
         // One job for each referral. Each referral has its own state, and a referral that cannot be closed
         // must not keep the episode open.
         let referrals = Vec::<Uuid>::deserialize(&episode.content["referral_requests"]);
@@ -190,14 +189,14 @@ impl Transition for payload::EpisodeCloseJob {
 
 impl Transition for payload::EpisodeCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (episode, permission) = patient.target(EntityKind::Episode, self.id).await?;
+        let (episode, plan) = patient.target(EntityKind::Episode, self.id).await?;
         episode.must_be(&[Active, Closed])?;
         let children = patient.children_of(self.id).await?;
         let are_cancelled = children.iter().all(|child| child.is(EnteredInError));
         let uncancelled = conflict("an encounter of the episode is not cancelled");
         demand(are_cancelled, uncancelled)?;
         let facts = json!(self.request_params);
-        Ok(linked(patient, permission, &episode).change(&episode, EnteredInError, facts))
+        Ok(plan.change(&episode, EnteredInError, facts))
     }
 }
 
@@ -213,10 +212,10 @@ impl Transition for payload::PackageCreateJob {
         };
         let episode = patient.find(EntityKind::Episode, episode_id).await?;
         let episode = episode.ok_or_else(missing)?;
-        let permission = patient.permit(Subject::Entity(&episode)).await?;
+        let plan = patient.permit(Subject::Entity(&episode)).await?;
         demand(episode.is(Active), missing())?;
         let facts = json!({ "visit": self.visit });
-        create_package(patient, permission, &signed, Some(episode_id), facts).await
+        create_package(patient, plan, &signed, Some(episode_id), facts).await
     }
 }
 
@@ -227,11 +226,11 @@ impl Transition for payload::PackageCancelJob {
             return Err(not_found("patient"));
         }
         let root = &signed.root;
-        let (encounter, permission) = patient.target(root.kind, root.item.id).await?;
+        let (encounter, plan) = patient.target(root.kind, root.item.id).await?;
         patient
             .get(EntityKind::Episode, root.uuid("episode")?)
             .await?;
-        cancel_package(patient, permission, &signed, encounter).await
+        cancel_package(patient, plan, &signed, encounter).await
     }
 }
 
@@ -247,10 +246,9 @@ impl Transition for payload::ProcedureCreateJob {
 impl Transition for payload::ProcedureCancelJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let root = signed_root::<Procedure>(self.id, &self.signed_data)?;
-        let (procedure, permission) = patient.target(root.kind, root.item.id).await?;
+        let (procedure, plan) = patient.target(root.kind, root.item.id).await?;
         procedure.must_be(&[Completed])?;
         procedure.must_equal(&root.content)?;
-        let plan = linked(patient, permission, &procedure);
         Ok(plan.change(&procedure, EnteredInError, reasons(&root)))
     }
 }
@@ -267,41 +265,39 @@ impl Transition for payload::ServiceRequestCreateJob {
 impl Transition for payload::ServiceRequestUseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let client = Subject::Client(self.used_by_legal_entity);
-        let permission = patient.permit(client).await?;
-        let request = patient.get(EntityKind::ServiceRequest, self.service_request_id);
-        let request = request.await?;
+        let plan = patient.permit(client).await?;
+        let (kind, id) = (EntityKind::ServiceRequest, self.service_request_id);
+        let request = patient.get(kind, id).await?;
         request.must_be(&[Active])?;
         request.must_not_be_expired()?;
         let is_free = request.facts["used_by_legal_entity"].is_null();
         demand(is_free, conflict("the service_request is used already"))?;
         let facts = json!({"used_by_employee": self.used_by_employee,
             "used_by_legal_entity": self.used_by_legal_entity});
-        Ok(linked(patient, permission, &request).change(&request, Active, facts))
+        let plan = plan.answer(patient.links(&[(kind, id)]));
+        Ok(plan.change(&request, Active, facts))
     }
 }
 
 impl Transition for payload::ServiceRequestReleaseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (request, permission) =
-            service_request(patient, self.service_request_id, Active).await?;
+        let (request, plan) = service_request(patient, self.service_request_id, Active).await?;
         request.must_not_be_expired()?;
         let facts = json!({"used_by_employee": null, "used_by_legal_entity": null});
-        Ok(linked(patient, permission, &request).change(&request, Active, facts))
+        Ok(plan.change(&request, Active, facts))
     }
 }
 
 impl Transition for payload::ServiceRequestProcessJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (request, permission) =
-            service_request(patient, self.service_request_id, Active).await?;
-        Ok(linked(patient, permission, &request).change(&request, InProgress, json!({})))
+        let (request, plan) = service_request(patient, self.service_request_id, Active).await?;
+        Ok(plan.change(&request, InProgress, json!({})))
     }
 }
 
 impl Transition for payload::ServiceRequestCompleteJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (request, permission) =
-            service_request(patient, self.service_request_id, InProgress).await?;
+        let (request, plan) = service_request(patient, self.service_request_id, InProgress).await?;
         let Resource { entity, id } = self.completed_with;
         if !RESULTS.contains(&entity) {
             let results = RESULTS.map(|kind| kind.to_string()).join(" or ");
@@ -311,7 +307,7 @@ impl Transition for payload::ServiceRequestCompleteJob {
         must_exist(patient, &[(entity, id, "$.completed_with".to_owned())]).await?;
         let facts =
             json!({"completed_with": self.completed_with, "status_reason": self.status_reason});
-        Ok(linked(patient, permission, &request).change(&request, Completed, facts))
+        Ok(plan.change(&request, Completed, facts))
     }
 }
 
@@ -339,25 +335,24 @@ async fn take_back(
     (to, about): (EntityStatus, &'static str),
 ) -> Planned {
     let root = signed_root::<ServiceRequest>(id, signed_data)?;
-    let (request, permission) = patient.target(root.kind, root.item.id).await?;
+    let (request, plan) = patient.target(root.kind, root.item.id).await?;
     request.must_be(from)?;
     request.must_equal(&root.content)?;
-    let plan = linked(patient, permission, &request).tell(Call::Sms(id, about));
+    let plan = plan.tell(Call::Sms(id, about));
     Ok(plan.change(&request, to, reasons(&root)))
 }
 
 impl Transition for payload::ServiceRequestCloseJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (request, permission) = service_request(patient, self.id, Active).await?;
-        Ok(linked(patient, permission, &request).change(&request, Completed, json!({})))
+        let (request, plan) = service_request(patient, self.id, Active).await?;
+        Ok(plan.change(&request, Completed, json!({})))
     }
 }
 
 impl Transition for payload::ServiceRequestResendJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
-        let (request, permission) =
-            service_request(patient, self.service_request_id, Active).await?;
-        Ok(linked(patient, permission, &request).tell(Call::Sms(request.id, "resent")))
+        let (request, plan) = service_request(patient, self.service_request_id, Active).await?;
+        Ok(plan.tell(Call::Sms(request.id, "resent")))
     }
 }
 
@@ -395,10 +390,10 @@ async fn service_request(
     patient: &Patient<'_>,
     id: Uuid,
     status: EntityStatus,
-) -> Result<(Entity, Permission), HandlerError> {
-    let (request, permission) = patient.target(EntityKind::ServiceRequest, id).await?;
+) -> Result<(Entity, Plan), HandlerError> {
+    let (request, plan) = patient.target(EntityKind::ServiceRequest, id).await?;
     request.must_be(&[status])?;
-    Ok((request, permission))
+    Ok((request, plan))
 }
 
 /// Returns a signed content, which must be about the entity with this id.
@@ -411,16 +406,16 @@ fn signed_root<T: Content>(id: Uuid, signed_data: &str) -> Result<Part, HandlerE
 
 /// Creates all entities of a content that the employee in this field has to sign.
 async fn create_signed(patient: &Patient<'_>, signed: &Signed, employee: &'static str) -> Planned {
-    let signer = Subject::Employee(&signed.root, employee);
-    let permission = patient.permit(signer).await?;
-    create_package(patient, permission, signed, None, json!({})).await
+    let employee = Subject::Employee(&signed.root, employee);
+    let plan = patient.permit(employee).await?;
+    create_package(patient, plan, signed, None, json!({})).await
 }
 
 /// Creates all entities of a signed content: the root below `parent_id` with these facts, the others below
 /// the root.
 async fn create_package(
     patient: &Patient<'_>,
-    permission: Permission,
+    plan: Plan,
     signed: &Signed,
     parent_id: Option<Uuid>,
     facts: Value,
@@ -435,13 +430,13 @@ async fn create_package(
         .collect();
     let new = |part: &Part, parent_id| EntityRow {
         parent_id,
-        ..new_entity(patient, part.kind, part.item.id, part.content.clone())
+        ..new_entity(part.kind, part.item.id, part.content.clone())
     };
     let root = EntityRow {
         facts,
         ..new(&signed.root, parent_id)
     };
-    let plan = Plan::answer(permission, patient.links(&links)).create(root);
+    let plan = plan.answer(patient.links(&links)).create(root);
     let parent_id = Some(signed.root.item.id);
     let below = signed.below.iter();
     Ok(below.fold(plan, |plan, part| plan.create(new(part, parent_id))))
@@ -450,13 +445,13 @@ async fn create_package(
 /// Marks the entities of a package that the content marks as `entered_in_error`.
 async fn cancel_package(
     patient: &Patient<'_>,
-    permission: Permission,
+    plan: Plan,
     signed: &Signed,
     root: Entity,
 ) -> Planned {
     let mut stored = patient.children_of(root.id).await?;
     stored.push(root);
-    let mut plan = Plan::answer(permission, patient.links(&[]));
+    let mut plan = plan.answer(patient.links(&[]));
     let mut cancelled = 0;
     for part in signed.parts() {
         let is_part = |entity: &Entity| (entity.kind, entity.id) == (part.kind, part.item.id);
@@ -496,14 +491,9 @@ fn reasons(part: &Part) -> Value {
         "explanatory_letter": part.content["explanatory_letter"]})
 }
 
-fn linked(patient: &Patient<'_>, permission: Permission, entity: &Entity) -> Plan {
-    Plan::answer(permission, patient.links(&[(entity.kind, entity.id)]))
-}
-
-/// Builds an entity that belongs to the client and has no parent.
-fn new_entity(patient: &Patient<'_>, kind: EntityKind, id: Uuid, content: Value) -> EntityRow {
+/// Builds an entity without a parent.
+fn new_entity(kind: EntityKind, id: Uuid, content: Value) -> EntityRow {
     EntityRow {
-        organization_id: Some(patient.common.client_id),
         content,
         ..EntityRow::change(kind, id, kind.initial())
     }

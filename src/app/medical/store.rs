@@ -52,16 +52,10 @@ SELECT jsonb_build_array(e.kind, e.id)
 
 const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
-/// Reports whether a legal entity has an episode that this service request led to.
-const REFERRED: &str = "\
-SELECT EXISTS (
-    SELECT FROM medical.entity
-     WHERE patient_id = $1 AND kind = 'episode' AND organization_id = $2 AND status <> 'entered_in_error'
-       AND content->'referral_requests' ? $3::text)";
-
-/// Reports whether an employee of a legal entity may read (or write) an entity, because an active approval
-/// names it, or an entity that it is a part of. The approval for a service request is also for its result.
-const APPROVED: &str = "\
+/// Reports whether an employee of a legal entity reaches an entity of others: because an active approval
+/// names it, or an entity that it is a part of, or because it is a service request that led to an episode of
+/// theirs. The approval for a service request is also for its result.
+const REACHES: &str = "\
 WITH RECURSIVE named AS (
     SELECT kind, id, parent_id FROM medical.entity WHERE patient_id = $1 AND kind = $2 AND id = $3
      UNION
@@ -72,13 +66,26 @@ WITH RECURSIVE named AS (
       FROM medical.entity AS a
       LEFT JOIN medical.entity AS r ON r.patient_id = $1 AND r.kind = 'service_request' AND r.id::text = a.content->>'service_request'
      WHERE a.patient_id = $1 AND a.kind = 'approval' AND a.status = 'active' AND a.organization_id = $4
-       AND a.content->>'granted_to' = $5::text AND (a.content->>'access_level' = 'write' OR NOT $6))
-SELECT EXISTS (SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))";
+       AND a.content->>'granted_to' = $5::text AND a.content->>'access_level' IN ('write', $6))
+SELECT $6 <> 'close' AND EXISTS (
+           SELECT FROM granted JOIN named ON resources @> jsonb_build_array(jsonb_build_object('entity', kind, 'id', id)))
+    OR $6 <> 'write' AND $2 = 'service_request' AND EXISTS (
+           SELECT FROM medical.entity
+            WHERE patient_id = $1 AND kind = 'episode' AND organization_id = $4 AND status <> 'entered_in_error'
+              AND content->'referral_requests' ? $3::text)";
+
+/// What somebody wants to do with an entity of others.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reach {
+    Read,
+    Write,
+    Close,
+}
 
 /// A statement that writes rows, with its name.
 pub(super) struct Write(&'static str, &'static str);
 
-/// Creates entities. Service requests expire with the seventh day after the day of their creation.
+/// Creates entities of the client. Service requests expire with the seventh day after the day of their creation.
 /// Days are in UTC, because the servers of one system may be in different time zones.
 pub(super) const CREATE: Write = Write(
     "medical.create",
@@ -86,13 +93,12 @@ pub(super) const CREATE: Write = Write(
 WITH created AS (
     INSERT INTO medical.entity
            (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
-    SELECT kind, id, $1, parent_id, organization_id, status, content, facts,
+    SELECT kind, id, $1, parent_id, $7, status, content, facts,
            CASE WHEN kind = 'service_request'
                 THEN (date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC')
                       + interval '7 days 23:59:59') AT TIME ZONE 'UTC' END
       FROM jsonb_to_recordset($2::jsonb)
-           AS g(kind text, id uuid, parent_id uuid, organization_id uuid, status text, content jsonb,
-                facts jsonb)
+           AS g(kind text, id uuid, parent_id uuid, status text, content jsonb, facts jsonb)
     RETURNING kind, id, status)
 INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
@@ -140,8 +146,6 @@ pub(super) struct EntityRow {
     pub id: Uuid,
     /// Only of a new entity.
     pub parent_id: Option<Uuid>,
-    /// Only of a new entity.
-    pub organization_id: Option<Uuid>,
     pub status: EntityStatus,
     /// The content of a new entity, or the fields of the content to replace.
     pub content: Value,
@@ -156,7 +160,6 @@ impl EntityRow {
             kind,
             id,
             parent_id: None,
-            organization_id: None,
             status,
             content: json!({}),
             facts: json!({}),
@@ -178,37 +181,20 @@ pub async fn read(
     document(client, "medical.read", READ, &params).await
 }
 
-/// Reports whether a legal entity has an episode that this service request led to.
+/// Reports whether an employee of a legal entity may do this with an entity of others.
 ///
 /// # Errors
 /// Database errors.
-pub(super) async fn is_referred(
+pub(super) async fn reaches(
     client: &Client,
-    patient_id: Uuid,
-    organization: Uuid,
-    id: Uuid,
+    (patient_id, kind, id): (Uuid, EntityKind, Uuid),
+    (organization, user): (Uuid, Option<Uuid>),
+    to: Reach,
 ) -> Result<bool, Error> {
-    let params: [&dyn Param; 3] = [&patient_id, &organization, &id];
-    let referred = first(client, "medical.referred", REFERRED, &params).await?;
-    Ok(referred.unwrap_or_default())
-}
-
-/// Reports whether an active approval permits this employee of a legal entity to read an entity, or to write
-/// it.
-///
-/// # Errors
-/// Database errors.
-pub(super) async fn is_approved(
-    client: &Client,
-    patient_id: Uuid,
-    (kind, id): (EntityKind, Uuid),
-    (organization, user): (Uuid, Uuid),
-    to_write: bool,
-) -> Result<bool, Error> {
-    let kind = kind.to_string();
-    let params: [&dyn Param; 6] = [&patient_id, &kind, &id, &organization, &user, &to_write];
-    let approved = first(client, "medical.approved", APPROVED, &params).await?;
-    Ok(approved.unwrap_or_default())
+    let (kind, to) = (kind.to_string(), format!("{to:?}").to_lowercase());
+    let params: [&dyn Param; 6] = [&patient_id, &kind, &id, &organization, &user, &to];
+    let reaches = first(client, "medical.reaches", REACHES, &params).await?;
+    Ok(reaches.unwrap_or_default())
 }
 
 /// The patient of a job, inside the job's transaction. It gives access to no other patient.
@@ -237,6 +223,18 @@ impl Patient<'_> {
     pub(super) async fn get(&self, kind: EntityKind, id: Uuid) -> Result<Entity, HandlerError> {
         let found = self.find(kind, id).await?;
         found.ok_or_else(|| not_found(kind))
+    }
+
+    /// As [`reaches`], for the user and the client of the job.
+    pub(super) async fn reaches(&self, entity: &Entity, to: Reach) -> Result<bool, Error> {
+        let Common {
+            patient_id,
+            client_id,
+            user_id,
+            ..
+        } = self.common;
+        let named = (patient_id, entity.kind, entity.id);
+        reaches(self.client, named, (client_id, Some(user_id)), to).await
     }
 
     /// Finds and locks the entities below an entity.

@@ -1,6 +1,6 @@
-//! Owns the only path from a job to a change. First it loads and locks the stored entities. Then the rules of
-//! the job return a [`Plan`] or an expected error. Finally it writes the plan, its audit and the end of the
-//! job in one transaction (E12). The rules themselves are in `rules`.
+//! Owns the only path from a job to a change. First it loads and locks the stored entities, and looks at who
+//! may do the job. Then the rules of the job return a [`Plan`] or an expected error. Finally it writes the
+//! plan, its audit and the end of the job in one transaction (E12). The rules themselves are in `rules`.
 //!
 //! A job that notifies the patient is planned twice. The first plan checks that the job is allowed and
 //! determines the notification. Its transaction is then rolled back, because no lock may be held during a
@@ -8,12 +8,14 @@
 
 use serde_json::{Value, json};
 use tokio_postgres::Client;
+use uuid::Uuid;
 
-use super::authority::Permission;
-use super::entity::{Entity, EntityStatus};
+use super::authority::{Authority, Who};
+use super::entity::{Entity, EntityKind, EntityStatus, demand};
 use super::payload::{Job, event_of};
 use super::services::{Call, SIGNATURE, Services};
-use super::store::{CHANGE, CREATE, EntityRow, Patient};
+use super::signed::Part;
+use super::store::{CHANGE, CREATE, EntityRow, Patient, Reach};
 use super::verdict::{RESULT_LIMIT, fit};
 use crate::app::client::CREDENTIALS;
 use tidegate::{
@@ -95,7 +97,82 @@ fn of<'a, J: Transition>(job: &'a J, client: &'a Client) -> Patient<'a> {
     }
 }
 
-/// The changes that a job is going to make.
+/// What decides who may do a job.
+pub(super) enum Subject<'a> {
+    /// Nothing does.
+    Nothing,
+    /// The client that the request names.
+    Client(Uuid),
+    /// The employee in this field of a signed content.
+    Employee(&'a Part, &'static str),
+    /// A stored entity.
+    Entity(&'a Entity),
+}
+
+impl Patient<'_> {
+    /// Begins a plan. Requires that the request is made by somebody who may do a job of this kind. A subject
+    /// that does not fit the authority is refused.
+    ///
+    /// # Errors
+    /// The code of the authority. 422 if a content does not name the employee.
+    pub(super) async fn permit(&self, subject: Subject<'_>) -> Result<Plan, HandlerError> {
+        let (client, user) = (self.common.client_id, self.common.user_id);
+        let Authority { who, code } = self.authority;
+        let is_permitted = match (who, &subject) {
+            (Who::Anyone, Subject::Nothing) => true,
+            (Who::Itself, Subject::Client(named)) => *named == client,
+            (Who::Signer, Subject::Employee(part, field)) => part.uuid(field)? == user,
+            (_, Subject::Entity(entity)) => {
+                let is_own = who != Who::User && entity.organization_id == client;
+                is_own
+                    || match who {
+                        Who::User | Who::OwnerOrUser => entity.is_used_by(client),
+                        Who::OwnerOrReferred => self.reaches(entity, Reach::Close).await?,
+                        Who::OwnerOrApproved => self.reaches(entity, Reach::Write).await?,
+                        _ => false,
+                    }
+            }
+            _ => false,
+        };
+        let refusal = match &subject {
+            Subject::Nothing | Subject::Client(_) => "a client can ask only for itself".to_owned(),
+            Subject::Employee(part, field) => {
+                format!("the signer is not the {field} of the {}", part.kind)
+            }
+            Subject::Entity(entity) if who == Who::User => {
+                format!("the {} is not used by this legal entity", entity.kind)
+            }
+            Subject::Entity(entity) => {
+                format!("the {} belongs to another legal entity", entity.kind)
+            }
+        };
+        demand(is_permitted, HandlerError::reject(code, refusal))?;
+        Ok(Plan {
+            created: Vec::new(),
+            changed: Vec::new(),
+            follow_ups: Vec::new(),
+            call: None,
+            result: Value::Null,
+        })
+    }
+
+    /// Finds and locks the entity that a job is about, and begins a plan whose result is a link to it.
+    ///
+    /// # Errors
+    /// 404 if it does not exist. Otherwise as [`Patient::permit`].
+    pub(super) async fn target(
+        &self,
+        kind: EntityKind,
+        id: Uuid,
+    ) -> Result<(Entity, Plan), HandlerError> {
+        let entity = self.get(kind, id).await?;
+        let plan = self.permit(Subject::Entity(&entity)).await?;
+        let links = self.links(&[(kind, id)]);
+        Ok((entity, plan.answer(links)))
+    }
+}
+
+/// The changes that a permitted job is going to make.
 pub struct Plan {
     created: Vec<EntityRow>,
     changed: Vec<EntityRow>,
@@ -105,15 +182,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan of a permitted job that changes nothing and only returns a result.
-    pub(super) fn answer(_: Permission, result: Value) -> Self {
-        Self {
-            created: Vec::new(),
-            changed: Vec::new(),
-            follow_ups: Vec::new(),
-            call: None,
-            result,
-        }
+    /// Sets the result.
+    pub(super) fn answer(self, result: Value) -> Self {
+        Self { result, ..self }
     }
 
     pub(super) fn create(mut self, entity: EntityRow) -> Self {
