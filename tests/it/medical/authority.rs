@@ -116,9 +116,8 @@ async fn a_service_request_is_released_by_its_user_and_closed_by_whom_it_led_to(
 #[test]
 fn the_page_lists_who_may_do_what() {
     let page = include_str!("../../../docs/application.md");
-    let mut rows = String::new();
-    for (kind, Authority { who, code }) in AUTHORITIES {
-        let about = match kind {
+    let row = |(kind, Authority { who, code }): &(&str, Authority)| {
+        let about = match *kind {
             kind if kind.starts_with("approval") => "approval",
             kind if kind.starts_with("diagnostic_report") => "report",
             kind if kind.starts_with("episode") => "episode",
@@ -142,12 +141,9 @@ fn the_page_lists_who_may_do_what() {
             Who::OwnerOrUser => format!("{owner}, and the one that uses it"),
             Who::User => format!("the legal entity that uses the {about}"),
         };
-        let code = if matches!(who.as_str(), who if who.starts_with("every")) {
-            ""
-        } else {
-            code
-        };
-        rows += &format!("| `{kind}` | {who} | {code} |\n");
-    }
+        let code = if who.starts_with("every") { "" } else { code };
+        format!("| `{kind}` | {who} | {code} |\n")
+    };
+    let rows: String = AUTHORITIES.iter().map(row).collect();
     assert!(page.contains(&rows), "docs/application.md needs:\n{rows}");
 }
