@@ -802,7 +802,8 @@ async fn an_aws_identity_is_permitted_once_revoked_and_permitted_again() {
 
 // Whose records a caller reads
 
-/// The records of one patient of one client: their kinds, and the record that each is a part of, by its place.
+/// The records of one patient of one client: their kinds and states, and the record that each is a part of,
+/// by its place.
 const RECORDS: [(&str, &str, Option<usize>); 6] = [
     ("episode", "active", None),
     ("encounter", "finished", Some(0)),

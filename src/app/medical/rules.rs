@@ -14,8 +14,8 @@
 //!   if it conflicts with the stored data.
 //! - There is no register of employees and legal entities here. The signer is the user who makes the
 //!   request (`user_id`). "signer = employee" means that the content names that user (`recorded_by`,
-//!   `requester_employee`). "Own organization" means `client_id`: an entity belongs to the client that created
-//!   it, and only its `managing_organization` creates an episode.
+//!   `requester_employee`). "Own organization" means `client_id`: an entity belongs to the client that
+//!   created it, and only its `managing_organization` creates an episode.
 //! - There is no register of patients either. A patient is known if any entity is stored for them.
 //! - Releasing a service request that is not in use succeeds. A resend changes no data, so it leaves no
 //!   audit row.

@@ -85,7 +85,8 @@ pub(super) enum Reach {
 /// A statement that writes rows, with its name.
 pub(super) struct Write(&'static str, &'static str);
 
-/// Creates entities of the client. Service requests expire with the seventh day after the day of their creation.
+/// Creates entities of the client. Service requests expire with the seventh day after the day of their
+/// creation.
 /// Days are in UTC, because the servers of one system may be in different time zones.
 pub(super) const CREATE: Write = Write(
     "medical.create",
