@@ -21,18 +21,11 @@ const WORKED_ON: Duration = Duration::from_mins(15);
 /// Ten wake-ups of a drain at one a minute.
 const READY_FOR: Duration = Duration::from_mins(10);
 
-/// With the default backoff of at most ten minutes and five attempts, the first event of a group has ended by
-/// then.
-const BLOCKED: Duration = Duration::from_hours(1);
-
 /// A service that is restarted or redeployed answers again by then.
 const OUTAGE: Duration = Duration::from_mins(15);
 
 /// A service that is down for this long needs an operator.
 const LONG_OUTAGE: Duration = Duration::from_hours(2);
-
-/// The most examples of each violation that a finding names.
-const MOST_NAMED: i64 = 5;
 
 statements! {
     /// Leased events: how many have a lease that ran out more than `$1` seconds ago, which one has been
@@ -50,12 +43,15 @@ SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - 
               WHERE expires_at > statement_timestamp()
               ORDER BY taken_at, id LIMIT 1) AS longest ON true";
 
-    /// Violations of the order (see `V0003__lease.sql`): events that are leased ahead of their group, and
-    /// unmarked events with a group that a walk has passed. Up to `$1` of each.
-    DISORDER: "disorder" [INT8] = "\
-SELECT u.id, u.group_key FROM tidegate.unordered_leases($1) AS u
-UNION ALL
-SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m";
+    /// States that no statement of the queue can produce (see `V0003__lease.sql`): events that are leased ahead
+    /// of their group, and unmarked events with a group that a walk has passed. If there are any, the queue's
+    /// tables were changed by hand, or there is a bug. Up to five of each.
+    pub(super) DISORDER: "disorder" [] = "\
+SELECT format('event %s of group %s', d.id, to_json(d.group_key)),
+       format('tidegate requeue --id %s --reason disorder', string_agg(d.id::text, ' ') OVER ())
+  FROM (SELECT u.id, u.group_key FROM tidegate.unordered_leases(5) AS u
+        UNION ALL
+        SELECT m.id, m.group_key FROM tidegate.unmarked_events(5) AS m) AS d";
 
     /// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the
     /// number of seconds, and whether any event has ended since. Delayed events count too, because a drain
@@ -88,12 +84,13 @@ SELECT first.id, extract(epoch FROM statement_timestamp() - first.available_at):
           ORDER BY q.available_at LIMIT 1)) AS first
  ORDER BY first.available_at LIMIT 1";
 
-    /// Groups whose first event holds back other events and is older than `$1` seconds: their number, and the
-    /// oldest one's group.
-    LONG_BLOCKED: "long_blocked" [FLOAT8] = "\
-SELECT count(*), (array_agg(b.group_key ORDER BY b.head_id))[1]
+    /// The number of groups that wait behind an old first event, and the oldest one's group. With the default
+    /// backoff of at most ten minutes and five attempts, a first event has ended within an hour.
+    pub(super) LONG_BLOCKED: "long_blocked" [] = "\
+SELECT format('%s groups wait behind a first event older than 1h, such as group %s', count(*),
+              to_json((array_agg(b.group_key ORDER BY b.head_id))[1])), 'tidegate blocked-groups'
   FROM tidegate.blocked_groups AS b
- WHERE b.created_at <= statement_timestamp() - make_interval(secs => $1)";
+ WHERE b.created_at <= statement_timestamp() - interval '1 hour' HAVING count(*) > 0";
 
     /// Paused kinds with their number of events.
     pub(super) PAUSED: "paused" [] = "\
@@ -157,27 +154,6 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding> {
     Ok(Finding::ok(text))
 }
 
-/// Checks for states that no statement of the queue can produce. If there are any, the queue's tables were
-/// changed by hand, or there is a bug.
-pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding> {
-    let rows = probe.rows(&DISORDER, &[&MOST_NAMED]).await?;
-    if rows.is_empty() {
-        return Ok(Finding::ok("every group is leased in its order"));
-    }
-    let events = rows.iter().map(|row| (row.get(0), row.get(1)));
-    let events: Vec<(i64, String)> = events.collect();
-    let named = events
-        .iter()
-        .map(|(id, group)| format!("event {id} of group {group:?}"));
-    let text = format!(
-        "out of the order of its group: {}",
-        named.collect::<Vec<_>>().join(", ")
-    );
-    let ids: Vec<String> = events.iter().map(|(id, _)| id.to_string()).collect();
-    let remedy = format!("tidegate requeue --id {} --reason disorder", ids.join(" "));
-    Ok(Finding::problem(text, remedy))
-}
-
 pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding> {
     let (limit, shown) = (READY_FOR.as_secs_f64(), rounded(READY_FOR));
     let values: [&(dyn ToSql + Sync); 2] = [&limit, &probe.target.kinds];
@@ -215,21 +191,6 @@ pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding> {
         first.first_deadline
     );
     Ok(Finding::warning(text, "tidegate drain --budget 5m"))
-}
-
-pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding> {
-    let (limit, shown) = (BLOCKED.as_secs_f64(), rounded(BLOCKED));
-    let rows = probe.rows(&LONG_BLOCKED, &[&limit]).await?;
-    let row = rows.first();
-    let (Some(row), Some(group)) = (row, row.and_then(|row| row.get::<_, Option<String>>(1)))
-    else {
-        return Ok(Finding::ok(format!("none has been blocked for {shown}")));
-    };
-    let groups: i64 = row.get(0);
-    let text = format!(
-        "{groups} groups wait behind a first event older than {shown}, such as group {group:?}"
-    );
-    Ok(Finding::warning(text, "tidegate blocked-groups"))
 }
 
 pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding> {

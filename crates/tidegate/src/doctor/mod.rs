@@ -94,8 +94,8 @@ macro_rules! checks {
         }),*]
     };
     (look $probe:ident $module:ident::$check:ident) => { $module::$check($probe) };
-    (look $probe:ident $module:ident::$check:ident, $ok:literal, $wrong:literal, $separator:literal) => {
-        $probe.listed(&$module::$check, $ok, $wrong, $separator)
+    (look $probe:ident $module:ident::$check:ident, $ok:literal, $state:ident $wrong:literal, $separator:literal) => {
+        $probe.listed(&$module::$check, $ok, (Finding::$state, $wrong), $separator)
     };
     (of_server) => { false };
     (of_queue) => { true };
@@ -110,25 +110,26 @@ static CHECKS: &[Check] = checks! {
     of_server("settings", server::settings);
     of_server("schema version", schema::version);
     of_server("rights", schema::OPEN_SCHEMAS, "nobody makes things in a schema of others",
-        "every login may make functions in {}, which others then run as their own", ", ");
+        warning "every login may make functions in {}, which others then run as their own", ", ");
     of_queue("ids", schema::ids);
     of_queue("schema drift", schema::drift);
     of_queue("kinds", schema::kinds);
     of_queue("log partitions", log::MISSING_PARTITIONS, "there for today's events and those of the next 2 days",
-        "no partition for rows that expire on {}; they go to the default one, which cannot be dropped", ", ");
+        warning "no partition for rows that expire on {}; they go to the default one, which cannot be dropped", ", ");
     of_queue("log expiry", log::EXPIRED_PARTITIONS, "no partition is left that should be gone",
-        "all rows expired more than 2 days ago, so no cleanup has run since: {}", ", ");
+        warning "all rows expired more than 2 days ago, so no cleanup has run since: {}", ", ");
     of_queue("log default", log::STRAY_ROWS, "no row is in the default partition",
-        "{} in the default partition, where each is deleted by itself when it expires", "");
+        warning "{} in the default partition, where each is deleted by itself when it expires", "");
     of_queue("locks", log::locks);
     of_queue("leases", flow::leases);
-    of_queue("order of groups", flow::order);
+    of_queue("order of groups", flow::DISORDER, "every group is leased in its order",
+        problem "out of the order of its group: {}", ", ");
     of_queue("drains", flow::drains);
     of_queue("deadlines", flow::deadlines);
-    of_queue("groups", flow::groups);
-    of_queue("paused kinds", flow::PAUSED, "none has events waiting", "events wait: {}", ", ");
+    of_queue("groups", flow::LONG_BLOCKED, "none has been blocked for 1h", warning "{}", "");
+    of_queue("paused kinds", flow::PAUSED, "none has events waiting", warning "events wait: {}", ", ");
     of_queue("services", flow::services);
-    of_queue("schedules", flow::TROUBLED_SCHEDULES, "none is stopped or late", "{}", "; ");
+    of_queue("schedules", flow::TROUBLED_SCHEDULES, "none is stopped or late", warning "{}", "; ");
     of_queue("bloat", upkeep::bloat);
     of_queue("autovacuum", upkeep::autovacuum);
     of_server("vacuum horizon", upkeep::horizon);
@@ -159,17 +160,17 @@ impl Probe<'_> {
         Ok(Wrong::of(&rows, |row| (row.get(0), row.get(1))))
     }
 
-    /// Warns of what a statement lists, with `{}` for the list.
+    /// Reports what a statement lists, with `{}` for the list.
     async fn listed(
         &self,
         statement: &'static Statement,
         ok: &str,
-        wrong: &str,
+        (finding, wrong): (fn(String, String) -> Finding, &str),
         separator: &str,
     ) -> Result<Finding> {
         let found = self.wrong(statement, &[]).await?;
         Ok(found.or_ok(ok, separator, |list, remedy| {
-            Finding::warning(wrong.replace("{}", &list), remedy)
+            finding(wrong.replace("{}", &list), remedy)
         }))
     }
 
