@@ -16,7 +16,6 @@
 use std::fmt;
 
 use tracing::Span;
-use tracing::field::Empty;
 
 /// The target of the spans for collectors of traces. Their level is debug. They exist only if a subscriber
 /// wants them.
@@ -159,20 +158,55 @@ pub(crate) fn ratio() -> f64 {
     RATIO.try_with(|ratio| *ratio).unwrap_or_default()
 }
 
+/// Opens a span of OpenTelemetry's conventions for messaging. [`record_messaging`] fills in the fields that
+/// all of them have; the further ones are named here.
+macro_rules! messaging_span {
+    ($name:literal, $($further:literal),*) => {
+        tracing::debug_span!(
+            target: $crate::trace::SPANS,
+            $name,
+            "trace.position" = tracing::field::Empty,
+            "trace.parent" = tracing::field::Empty,
+            "otel.kind" = tracing::field::Empty,
+            "otel.name" = tracing::field::Empty,
+            "messaging.system" = tracing::field::Empty,
+            "messaging.operation.type" = tracing::field::Empty,
+            "messaging.operation.name" = tracing::field::Empty,
+            "messaging.destination.name" = tracing::field::Empty,
+            $($further = tracing::field::Empty,)*
+        )
+    };
+}
+
+pub(crate) use messaging_span;
+
+/// Records what all spans of [`messaging_span`] have: where it stands, its kind, the type and the name of the
+/// operation, and what the operation is about.
+pub(crate) fn record_messaging(
+    span: &Span,
+    position: &TraceContext,
+    kind: &str,
+    (operation_type, operation): (&str, &str),
+    destination: &str,
+) {
+    tracing::record_all!(
+        span,
+        "trace.position" = %position,
+        "trace.parent" = position.parent_span_id(),
+        "otel.kind" = kind,
+        "otel.name" = %format_args!("{operation} {destination}"),
+        "messaging.system" = "tidegate",
+        "messaging.operation.type" = operation_type,
+        "messaging.operation.name" = operation,
+        "messaging.destination.name" = destination,
+    );
+}
+
 fn of_publish() -> Span {
-    tracing::debug_span!(
-        target: SPANS,
+    messaging_span!(
         "publish",
-        "trace.position" = Empty,
-        "trace.parent" = Empty,
-        "otel.kind" = Empty,
-        "otel.name" = Empty,
-        "messaging.system" = Empty,
-        "messaging.operation.type" = Empty,
-        "messaging.operation.name" = Empty,
-        "messaging.destination.name" = Empty,
-        "messaging.message.id" = Empty,
-        "messaging.batch.message_count" = Empty,
+        "messaging.message.id",
+        "messaging.batch.message_count"
     )
 }
 
@@ -214,16 +248,10 @@ impl Publishing {
 
     /// Records the number of published events of this kind. `id` is set if it was a single event.
     pub(crate) fn done(self, kind: &str, count: Option<usize>, id: Option<i64>) {
+        let operation = ("send", "publish");
+        record_messaging(&self.span, &self.position, "producer", operation, kind);
         tracing::record_all!(
             self.span,
-            "trace.position" = %self.position,
-            "trace.parent" = self.position.parent_span_id(),
-            "otel.kind" = "producer",
-            "otel.name" = %format_args!("publish {kind}"),
-            "messaging.system" = "tidegate",
-            "messaging.operation.type" = "send",
-            "messaging.operation.name" = "publish",
-            "messaging.destination.name" = kind,
             "messaging.message.id" = id.map(tracing::field::display),
             "messaging.batch.message_count" = count,
         );

@@ -24,7 +24,7 @@ use crate::handler::HandlerResult;
 use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::Retried;
-use crate::trace::{self, Publishing, SPANS, TraceContext};
+use crate::trace::{self, Publishing, SPANS, TraceContext, messaging_span, record_messaging};
 
 /// The spans of one drain. It has some only if somebody collects them.
 pub(super) struct Spans {
@@ -105,19 +105,7 @@ impl Spans {
         if !self.position.is_sampled() {
             return Span::none();
         }
-        tracing::debug_span!(
-            target: SPANS,
-            "database",
-            "trace.position" = Empty,
-            "trace.parent" = Empty,
-            "otel.kind" = Empty,
-            "otel.name" = Empty,
-            "messaging.system" = Empty,
-            "messaging.operation.type" = Empty,
-            "messaging.operation.name" = Empty,
-            "messaging.destination.name" = Empty,
-            "messaging.batch.message_count" = Empty,
-        )
+        messaging_span!("database", "messaging.batch.message_count")
     }
 
     fn database_answered(&self, span: &Span, operation: &str, count: usize) {
@@ -125,18 +113,14 @@ impl Spans {
             return;
         }
         let position = self.position.child();
-        tracing::record_all!(
+        record_messaging(
             span,
-            "trace.position" = %position,
-            "trace.parent" = position.parent_span_id(),
-            "otel.kind" = "client",
-            "otel.name" = %format_args!("{operation} tidegate"),
-            "messaging.system" = "tidegate",
-            "messaging.operation.type" = operation,
-            "messaging.operation.name" = operation,
-            "messaging.destination.name" = "tidegate",
-            "messaging.batch.message_count" = count,
+            &position,
+            "client",
+            (operation, operation),
+            "tidegate",
         );
+        span.record("messaging.batch.message_count", count);
     }
 
     /// Records the end of an attempt.
@@ -182,18 +166,11 @@ impl Spans {
             Some(producer) => Some(format!("{producer},{}", self.position)),
             None => None,
         };
-        let kind = event.kind.as_str();
+        let operation = ("process", "process");
+        record_messaging(span, position, "consumer", operation, &event.kind);
         tracing::record_all!(
             span,
-            "trace.position" = %position,
-            "trace.parent" = position.parent_span_id(),
             "trace.links" = links,
-            "otel.kind" = "consumer",
-            "otel.name" = %format_args!("process {kind}"),
-            "messaging.system" = "tidegate",
-            "messaging.operation.type" = "process",
-            "messaging.operation.name" = "process",
-            "messaging.destination.name" = kind,
             "messaging.message.id" = %event.lease.id,
             "messaging.message.conversation_id" = event.correlation_id.as_deref(),
             "tidegate.attempt" = event.attempts,
@@ -260,24 +237,15 @@ fn of_drain() -> Span {
 
 /// Opens the span of an attempt.
 pub(super) fn of_attempt() -> Span {
-    tracing::debug_span!(
-        target: SPANS,
+    messaging_span!(
         "process",
-        "trace.position" = Empty,
-        "trace.parent" = Empty,
-        "trace.links" = Empty,
-        "otel.kind" = Empty,
-        "otel.name" = Empty,
-        "messaging.system" = Empty,
-        "messaging.operation.type" = Empty,
-        "messaging.operation.name" = Empty,
-        "messaging.destination.name" = Empty,
-        "messaging.message.id" = Empty,
-        "messaging.message.conversation_id" = Empty,
-        "tidegate.attempt" = Empty,
-        "tidegate.outcome" = Empty,
-        "tidegate.waited_ms" = Empty,
-        "error.type" = Empty,
+        "trace.links",
+        "messaging.message.id",
+        "messaging.message.conversation_id",
+        "tidegate.attempt",
+        "tidegate.outcome",
+        "tidegate.waited_ms",
+        "error.type"
     )
 }
 
