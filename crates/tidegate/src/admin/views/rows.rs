@@ -8,25 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use schemars::{JsonSchema, SchemaGenerator};
+use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde_json::Value;
-
-/// A time, RFC 3339.
-struct Time;
-
-impl JsonSchema for Time {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Time".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({"type": "string", "format": "date-time"})
-    }
-}
 
 /// An event of a list.
 #[derive(JsonSchema)]
@@ -44,9 +28,9 @@ pub(crate) struct ListedEvent {
     /// The business object that it belongs to.
     correlation_id: Option<String>,
     /// When it was published.
-    created_at: Time,
+    created_at: Timestamp,
     /// When it ended; null if it is live.
-    finished_at: Option<Time>,
+    finished_at: Option<Timestamp>,
     /// Its last error.
     last_error: Option<String>,
     /// False if the queried program does not have this kind; absent otherwise.
@@ -86,13 +70,13 @@ pub(crate) struct StoredEvent {
     /// The handlers that have finished so far, and saved progress.
     progress: Value,
     /// When it was published.
-    created_at: Time,
+    created_at: Timestamp,
     /// When the current attempt began, or else the last one.
-    processing_started_at: Option<Time>,
+    processing_started_at: Option<Timestamp>,
     /// The lease that holds it or has ended it.
     lease_token: Option<String>,
     /// The start-before deadline of a live event; the end of the retention of a finished one.
-    expires_at: Option<Time>,
+    expires_at: Option<Timestamp>,
     /// The event whose handler emitted it.
     parent_id: Option<i64>,
     /// The original event, if this one is a replay.
@@ -101,13 +85,13 @@ pub(crate) struct StoredEvent {
     traceparent: Option<String>,
     /// When it may start.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    available_at: Time,
+    available_at: Timestamp,
     /// When it was last changed.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    updated_at: Time,
+    updated_at: Timestamp,
     /// When its lease runs out.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    lease_expires_at: Option<Time>,
+    lease_expires_at: Option<Timestamp>,
     /// Its last error.
     #[schemars(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
@@ -122,13 +106,13 @@ pub(crate) struct StoredEvent {
     result: Value,
     /// When it ended.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    finished_at: Time,
+    finished_at: Timestamp,
     /// The start-before deadline that it had while it was live.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    deadline: Option<Time>,
+    deadline: Option<Timestamp>,
     /// When its personal data was erased.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    forgotten_at: Option<Time>,
+    forgotten_at: Option<Timestamp>,
 }
 
 /// A group whose first event holds back other events.
@@ -145,11 +129,11 @@ pub(crate) struct BlockedGroup {
     /// The number of attempts after which it fails.
     max_attempts: u64,
     /// When its next attempt may start.
-    available_at: Time,
+    available_at: Timestamp,
     /// Its last error.
     last_error: Option<String>,
     /// When it was published.
-    created_at: Time,
+    created_at: Timestamp,
     /// The number of events that wait behind it.
     waiting: u64,
 }
@@ -162,11 +146,11 @@ pub(crate) struct Lease {
     /// The worker.
     worker: Option<String>,
     /// When it was taken.
-    taken_at: Time,
+    taken_at: Timestamp,
     /// When it was last renewed.
-    renewed_at: Time,
+    renewed_at: Timestamp,
     /// When it runs out.
-    expires_at: Time,
+    expires_at: Timestamp,
     /// Whether it has run out.
     expired: bool,
     /// The number of its events that have not been finalized yet.
