@@ -77,20 +77,28 @@ impl Value for Duration {
     }
 }
 
-/// A switch.
-impl Value for bool {
-    fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => Ok(false),
-            "on" => Ok(true),
-            other => Err(format!("must be off or on, got {other:?}")),
-        }
-    }
+/// Implements [`Value`] for a type with two values, each of which is written as a word.
+macro_rules! words {
+    ($type:ty: $word:literal = $value:expr, $other_word:literal = $other:expr) => {
+        impl $crate::config::Value for $type {
+            fn parse(text: &str) -> Result<Self, String> {
+                match text {
+                    $word => Ok($value),
+                    $other_word => Ok($other),
+                    got => Err(format!("must be {} or {}, got {got:?}", $word, $other_word)),
+                }
+            }
 
-    fn written(&self) -> String {
-        if *self { "on" } else { "off" }.to_owned()
-    }
+            fn written(&self) -> String {
+                if *self == $value { $word } else { $other_word }.to_owned()
+            }
+        }
+    };
 }
+
+pub(crate) use words;
+
+words!(bool: "off" = false, "on" = true);
 
 macro_rules! numbers {
     ($($number:ty),*) => {

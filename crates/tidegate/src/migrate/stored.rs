@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Value, settings};
+use crate::config::{settings, words};
 use crate::event::NewEvent;
 
 settings! {
@@ -40,20 +40,7 @@ pub enum Payloads {
     Sealed,
 }
 
-impl Value for Payloads {
-    fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "any" => Ok(Self::Any),
-            "sealed" => Ok(Self::Sealed),
-            other => Err(format!("must be any or sealed, got {other:?}")),
-        }
-    }
-
-    fn written(&self) -> String {
-        let sealed = *self == Self::Sealed;
-        if sealed { "sealed" } else { "any" }.to_owned()
-    }
-}
+words!(Payloads: "any" = Self::Any, "sealed" = Self::Sealed);
 
 /// In which order events without a group run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -64,20 +51,7 @@ pub enum Order {
     Strict,
 }
 
-impl Value for Order {
-    fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "id" => Ok(Self::Id),
-            "strict" => Ok(Self::Strict),
-            other => Err(format!("must be id or strict, got {other:?}")),
-        }
-    }
-
-    fn written(&self) -> String {
-        let strict = *self == Self::Strict;
-        if strict { "strict" } else { "id" }.to_owned()
-    }
-}
+words!(Order: "id" = Self::Id, "strict" = Self::Strict);
 
 impl StoredSettings {
     /// Returns the statements that store what is set.
