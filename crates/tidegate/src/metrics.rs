@@ -180,6 +180,7 @@ fn millis(duration: Duration) -> f64 {
 }
 
 /// One line in the embedded metric format.
+#[derive(Default)]
 struct Document {
     at_ms: u64,
     dimensions: Vec<&'static str>,
@@ -194,10 +195,7 @@ impl Document {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut document = Self {
             at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-            dimensions: Vec::new(),
-            further: None,
-            declared: Vec::new(),
-            fields: Map::new(),
+            ..Self::default()
         };
         document.dimension("Queue", queue);
         document

@@ -425,12 +425,7 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         let left = self.limit().saturating_sub(self.budget.elapsed());
-        let noted = tokio::time::timeout(left, self.note()).await;
-        let noted = noted.unwrap_or(Err(Error::TimedOut {
-            stage: "report",
-            limit: left,
-        }));
-        if let Err(error) = noted {
+        if let Err(error) = Error::within("report", left, self.note()).await {
             tracing::debug!(%error, "the drain's report could not be stored in the database");
         }
     }
