@@ -169,23 +169,17 @@ CREATE FUNCTION tidegate.refuse_batch(
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
 ) RETURNS text
     LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    refused text;
 BEGIN
-    SELECT format('event %s: %s', r.position, coalesce(
-               tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                r.available_at, r.expires_at, r.max_attempts, r.traceparent),
-               tidegate.unregistered(r.kind))) INTO refused
-      FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                  expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
-           AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
-                expires_at, max_attempts, traceparent, position)
-      LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
-     WHERE k.kind IS NULL
-        OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                            r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NOT NULL
-     ORDER BY r.position LIMIT 1;
-    PERFORM tidegate.refuse(refused);
+    PERFORM tidegate.refuse(format('event %s: ', r.position) || coalesce(
+                tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                 r.available_at, r.expires_at, r.max_attempts, r.traceparent),
+                CASE WHEN k.kind IS NULL THEN tidegate.unregistered(r.kind) END))
+       FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                   expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
+            AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
+                 expires_at, max_attempts, traceparent, position)
+       LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
+      ORDER BY r.position;
     RETURN NULL;
 END $$;
 
@@ -583,21 +577,16 @@ CREATE FUNCTION tidegate.events_of(
 DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
                                      'available_at', 'delay', 'expires_at', 'max_attempts', 'traceparent'];
-    refused text;
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
         PERFORM tidegate.refuse(format('%s: must be a JSON array of objects, got %s', field, coalesce(jsonb_typeof(events), 'NULL')));
     END IF;
-    SELECT CASE WHEN jsonb_typeof(e.event) <> 'object'
-                THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
-                ELSE format('event %s: %I is no field of an event, which must be one of %s', e.position,
-                            (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)),
-                            array_to_string(allowed, ', '))
-           END INTO refused
-      FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
-     WHERE CASE WHEN jsonb_typeof(e.event) = 'object' THEN e.event - allowed <> '{}' ELSE true END
-     ORDER BY e.position LIMIT 1;
-    PERFORM tidegate.refuse(refused);
+    PERFORM tidegate.refuse(CASE
+        WHEN jsonb_typeof(e.event) <> 'object' THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
+        WHEN e.event - allowed <> '{}'
+            THEN format('event %s: %I is no field of an event, which must be one of %s', e.position,
+                        (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)), array_to_string(allowed, ', ')) END)
+       FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position) ORDER BY e.position;
     SELECT array_agg(e.event->>'kind'),
            -- A JSON null means the same as a missing payload.
            array_agg(nullif(e.event->'payload', 'null')::text::json),

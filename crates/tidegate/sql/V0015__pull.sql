@@ -160,20 +160,17 @@ END $$;
 CREATE FUNCTION tidegate.pulled_errors(errors jsonb, attempt integer) RETURNS jsonb
     LANGUAGE plpgsql AS $$
 DECLARE
-    refused text;
     stored jsonb;
 BEGIN
     PERFORM tidegate.refuse('errors: must be an array of objects, got ' || coalesce(jsonb_typeof(errors), 'NULL'))
       WHERE jsonb_typeof(errors) IS DISTINCT FROM 'array';
-    SELECT format('errors: must be objects with code, message and details, got %s at %s', left(e.error::text, 60), e.position)
-      INTO refused
-      FROM jsonb_array_elements(errors) WITH ORDINALITY AS e(error, position)
-     WHERE CASE WHEN jsonb_typeof(e.error) = 'object'
-                THEN e.error - ARRAY['details', 'message', 'code'] <> '{}'
-                     OR coalesce(jsonb_typeof(e.error->'code'), 'string') <> 'string'
-                     OR coalesce(jsonb_typeof(e.error->'message'), 'string') <> 'string' ELSE true END
-     ORDER BY e.position LIMIT 1;
-    PERFORM tidegate.refuse(refused);
+    PERFORM tidegate.refuse(format('errors: must be objects with code, message and details, got %s at %s', left(e.error::text, 60), e.position))
+       FROM jsonb_array_elements(errors) WITH ORDINALITY AS e(error, position)
+      WHERE CASE WHEN jsonb_typeof(e.error) = 'object'
+                 THEN e.error - ARRAY['details', 'message', 'code'] <> '{}'
+                      OR coalesce(jsonb_typeof(e.error->'code'), 'string') <> 'string'
+                      OR coalesce(jsonb_typeof(e.error->'message'), 'string') <> 'string' ELSE true END
+      ORDER BY e.position;
     SELECT coalesce(jsonb_agg(jsonb_build_object(
                'handler', 'pull', 'code', left(coalesce(e.error->>'code', 'failed'), 200),
                'message', left(coalesce(e.error->>'message', ''), 2000), 'attempt', attempt)
@@ -330,7 +327,6 @@ CREATE FUNCTION tidegate.settle(token uuid, outcomes jsonb) RETURNS TABLE (id bi
 #variable_conflict use_column
 DECLARE
     allowed CONSTANT text[] := ARRAY['id', 'verdict', 'errors', 'after', 'result', 'follow_ups'];
-    refused text;
     one jsonb;
     verdict text;
     errors jsonb;
@@ -338,24 +334,17 @@ DECLARE
 BEGIN
     PERFORM tidegate.refuse('outcomes: must be an array of 1 to 1000 objects, got ' || coalesce(jsonb_typeof(outcomes), 'NULL'))
       WHERE CASE WHEN jsonb_typeof(outcomes) = 'array' THEN jsonb_array_length(outcomes) NOT BETWEEN 1 AND 1000 ELSE true END;
-    SELECT format('outcome %s: ', o.position) || CASE
+    PERFORM tidegate.refuse(format('outcome %s: ', o.position) || CASE
                WHEN jsonb_typeof(o.one) <> 'object' THEN 'must be an object, got ' || jsonb_typeof(o.one)
                WHEN o.one - allowed <> '{}' THEN 'must have no fields but ' || array_to_string(allowed, ', ') || ', got '
                                                  || (SELECT min(k) FROM jsonb_object_keys(o.one - allowed) AS k)
                WHEN coalesce(o.one->>'id', '') !~ '^[0-9]{1,18}$' THEN 'id: must be the id of an event, got ' || coalesce(o.one->>'id', 'none')
                WHEN o.one->>'verdict' NOT IN ('done', 'retry', 'reject', 'snooze', 'release')
                     THEN 'verdict: must be done, retry, reject, snooze or release, got ' || quote_literal(o.one->>'verdict')
-               WHEN o.one ? 'after' AND (jsonb_typeof(o.one->'after') <> 'number' OR (o.one->>'after')::numeric NOT BETWEEN 0 AND 86400)
-                    THEN 'after: must be 0 to 86400 seconds, got ' || left(o.one->>'after', 40) END
-      INTO refused
-      FROM jsonb_array_elements(outcomes) WITH ORDINALITY AS o(one, position)
-     WHERE CASE WHEN jsonb_typeof(o.one) = 'object'
-                THEN o.one - allowed <> '{}' OR coalesce(o.one->>'id', '') !~ '^[0-9]{1,18}$'
-                     OR o.one->>'verdict' NOT IN ('done', 'retry', 'reject', 'snooze', 'release')
-                     OR o.one ? 'after' AND CASE WHEN jsonb_typeof(o.one->'after') = 'number'
-                                                 THEN (o.one->>'after')::numeric NOT BETWEEN 0 AND 86400 ELSE true END ELSE true END
-     ORDER BY o.position LIMIT 1;
-    PERFORM tidegate.refuse(refused);
+               WHEN o.one ? 'after' AND CASE WHEN jsonb_typeof(o.one->'after') = 'number'
+                                             THEN (o.one->>'after')::numeric NOT BETWEEN 0 AND 86400 ELSE true END
+                    THEN 'after: must be 0 to 86400 seconds, got ' || left(o.one->>'after', 40) END)
+       FROM jsonb_array_elements(outcomes) WITH ORDINALITY AS o(one, position) ORDER BY o.position;
     -- In the order of the ids, so that the events of a group end in their order.
     FOR one IN SELECT o FROM jsonb_array_elements(outcomes) AS o ORDER BY (o->>'id')::bigint LOOP
         id := (one->>'id')::bigint;
