@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate::doctor::{self, State, Target};
-use tidegate::{Database, DrainOptions, Event as _};
+use tidegate::{Database, DrainOptions, Event as _, NewEvent, queue};
 use tidegate_job::app;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 
 use crate::cli::{Cli, Ran};
 use crate::look::run;
+use crate::probe::number;
 use crate::support::{self, TestDb, contains, lease_away, project_file, rows, wait_until};
 
 /// What the doctor says of a database, check by check.
@@ -343,14 +344,27 @@ async fn forgotten_kinds_are_reported() {
         .await
         .finds("kinds", "problem", &["nobody registered: it's new (2)"]);
     mend(&db, &client, &remedy).await;
-    let remedy = examine(&db).await.finds(
-        "kinds",
-        "warning",
-        &["only another program handles: it's new (2)"],
-    );
-    assert_eq!(remedy, "tidegate list --kind it's new");
     breaking(&client, "DELETE FROM tidegate.event_queue").await;
     examine(&db).await.is_ok("kinds");
+}
+
+/// Its handler has left the program, or is not in it yet.
+#[tokio::test]
+async fn b29_an_event_of_a_kind_that_an_older_program_registered_is_left_alone_and_named() {
+    let (db, client) = support::opened().await;
+    queue::register_kinds(&client, &["it's old"]).await.unwrap();
+    let event = NewEvent::raw("it's old", None);
+    queue::publish(&client, &event).await.unwrap();
+    let drained = run(&db, &["drain", "--json"]).await.document();
+    assert_eq!(
+        (&drained["leased"], &drained["backlog"]),
+        (&0.into(), &1.into())
+    );
+    let waits = "SELECT count(*) FROM tidegate.events WHERE status = 'PENDING' AND attempts = 0";
+    assert_eq!(number(&client, waits).await, 1);
+    let says = ["only another program handles: it's old (1)"];
+    let remedy = examine(&db).await.finds("kinds", "warning", &says);
+    assert_eq!(remedy, "tidegate list --kind it's old");
 }
 
 #[tokio::test]

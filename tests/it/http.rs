@@ -697,7 +697,7 @@ fn raw(value: &Value) -> Box<serde_json::value::RawValue> {
 }
 
 #[tokio::test]
-async fn e3_a_duplicate_of_a_pending_job_is_that_job_and_after_its_end_a_new_one() {
+async fn e2_e3_a_duplicate_of_a_pending_job_is_that_job_and_after_its_end_a_new_one() {
     let api = Api::new().await;
     let kind = "service_request_use_job";
     let body = use_job();

@@ -15,10 +15,10 @@ use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::probe::{
-    act, completion_of, disorder, expire_leases, lease_request, live, logged, number, probe,
+    Probe, act, completion_of, disorder, expire_leases, lease_request, live, logged, number, probe,
     probe_sessions, publish_acts, retry_of, start_leases, sweep,
 };
-use crate::support::{self, Finalized, execute, lease_away, refused, rows};
+use crate::support::{self, column, execute, lease_away, refused, rows};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -46,6 +46,12 @@ async fn lease_of(client: &Client, worker: Uuid) -> Vec<LeasedEvent> {
 
 fn ids(events: &[LeasedEvent]) -> Vec<i64> {
     events.iter().map(|event| event.lease.id).collect()
+}
+
+/// Ends an event as completed, and returns its lease if that still held it.
+async fn end(client: &Client, lease: Lease) -> Vec<Lease> {
+    let end = Finalization::new(lease, Status::Completed);
+    support::finalize(client, &[end]).await.unwrap().ended
 }
 
 fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
@@ -150,17 +156,33 @@ async fn stored(client: &Client, id: i64) -> (i64, String, i32) {
     (row.get(0), row.get(1), row.get(2))
 }
 
+/// Of each way in, and leased, delayed, in a group, tried before.
 #[tokio::test]
-async fn a3_a7_c1_a_plain_insert_of_kind_and_payload_is_a_publish() {
+async fn a3_a7_c1_every_unfinished_event_of_every_kind_is_in_the_one_table() {
     let (_db, client) = probe().await;
     execute(&client, "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{\"name\": \"x\"}'), ('note', NULL)").await;
-    let leased = lease(&client, 10).await;
+    let worker = Uuid::new_v4();
+    let leased = lease_of(&client, worker).await;
     let kinds: Vec<&str> = leased.iter().map(|event| event.kind.as_str()).collect();
     assert_eq!(kinds, ["act", "note"]);
     assert_eq!(
         leased[1].payload, None,
         "B2: a NULL payload is handed over as none"
     );
+    let tried = queue::retry(&client, worker, &[again(leased[0].lease)], &[]).await;
+    assert_eq!(tried.unwrap().left, [leased[0].lease.id]);
+    let mut unfinished = ids(&leased);
+    for kind in Probe::KINDS {
+        let one = NewEvent::raw(*kind, None);
+        let many = [one.clone().delay(MINUTE), one.clone().group("g")];
+        unfinished.push(queue::publish(&client, &one).await.unwrap().id);
+        let many = queue::publish_batch(&client, &many).await.unwrap();
+        unfinished.extend(many.iter().map(|published| published.id));
+    }
+    for place in ["tidegate.event_queue", "tidegate.events"] {
+        let all = format!("SELECT id FROM {place} ORDER BY id");
+        assert_eq!(column::<i64>(&client, &all).await, unfinished, "{place}");
+    }
 }
 
 /// Calls that are refused, and how the refusal begins.
@@ -221,14 +243,16 @@ async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
         assert_eq!(error.detail(), None, "{insert}");
     }
     // What no publisher may write.
-    for (column, value, constraint) in [
-        ("attempts", "-1", "attempts_is_not_negative"),
-        ("errors", "'{}'", "errors_is_an_array"),
-    ] {
-        let insert =
-            format!("INSERT INTO tidegate.event_queue (kind, {column}) VALUES ('act', {value})");
+    for (row, says) in rows(
+        "(kind, attempts) VALUES ('act', -1) => attempts_is_not_negative
+         (kind, errors) VALUES ('act', '{}') => errors_is_an_array
+         (kind, attempts) VALUES ('act', NULL) => attempts
+         (kind, max_attempts) VALUES ('act', NULL) => max_attempts",
+    ) {
+        let insert = format!("INSERT INTO tidegate.event_queue {row}");
         let error = client.execute(&insert, &[]).await.unwrap_err();
-        assert_eq!(error.as_db_error().unwrap().constraint(), Some(constraint));
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.constraint().or(error.column()), Some(says));
     }
 }
 
@@ -259,7 +283,7 @@ async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
     // Without a group it holds up nobody.
     assert!(planned("alone", 3000).await.is_ok());
     let database = db.database();
-    let longer = Migrate::new(&database, crate::probe::Probe::KINDS);
+    let longer = Migrate::new(&database, Probe::KINDS);
     let longer = longer.stored(StoredSettings {
         max_group_delay: Some(Duration::from_hours(24 * 60)),
         ..StoredSettings::default()
@@ -395,9 +419,7 @@ async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_fina
                                   '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
         held.token, held.id
     );
-    support::finalize_one(&client, held, Vec::new())
-        .await
-        .unwrap();
+    end(&client, held).await;
     for refused in [
         finalize.as_str(),
         "UPDATE tidegate.event_log SET status = 'FAILED'",
@@ -492,9 +514,7 @@ async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
         .unwrap();
     assert_eq!((again.id, again.created), (first.id, false));
     let leased = lease(&client, 1).await;
-    support::finalize_one(&client, leased[0].lease, Vec::new())
-        .await
-        .unwrap();
+    end(&client, leased[0].lease).await;
     let later = queue::publish(&client, &act("a").dedup("key"))
         .await
         .unwrap();
@@ -675,69 +695,6 @@ async fn what_lapses_says_so_in_its_errors() {
 }
 
 #[tokio::test]
-async fn c8_c9_d5_finalize_tells_completed_from_errors_and_does_nothing_the_second_time() {
-    let (_db, client) = probe().await;
-    publish_acts(&client, 2).await;
-    let leased = lease(&client, 2).await;
-    let (good, bad) = (leased[0].lease, leased[1].lease);
-    assert_eq!(
-        support::finalize_one(&client, good, Vec::new())
-            .await
-            .unwrap(),
-        Finalized::Now
-    );
-    assert_eq!(
-        support::finalize_one(&client, good, Vec::new())
-            .await
-            .unwrap(),
-        Finalized::Already
-    );
-    support::finalize_one(&client, bad, errors(&["409", "422"]))
-        .await
-        .unwrap();
-    assert_eq!(
-        logged(&client, good.id).await.unwrap(),
-        ("COMPLETED".to_owned(), 1, vec![])
-    );
-    let codes = vec!["409".to_owned(), "422".to_owned()];
-    assert_eq!(
-        logged(&client, bad.id).await.unwrap(),
-        ("COMPLETED_WITH_ERRORS".to_owned(), 1, codes)
-    );
-    let unknown = Lease {
-        id: 4711,
-        token: good.token,
-    };
-    assert!(matches!(
-        support::finalize_one(&client, unknown, Vec::new()).await,
-        Err(Error::UnknownEvent(4711))
-    ));
-    assert_eq!(live(&client).await, 0);
-}
-
-#[tokio::test]
-async fn c9_two_finalizers_at_once_leave_one_row_in_the_log() {
-    let (_db, [one, two]) = probe_sessions().await;
-    for _ in 0..20 {
-        publish_acts(&one, 1).await;
-        let lease = lease(&one, 1).await[0].lease;
-        let (first, second) = tokio::join!(
-            support::finalize_one(&one, lease, Vec::new()),
-            support::finalize_one(&two, lease, Vec::new())
-        );
-        // One that found the event locked has done nothing, and asks again.
-        let ended = [first, second].into_iter().flatten();
-        assert_eq!(ended.filter(|answer| *answer == Finalized::Now).count(), 1);
-        let again = support::finalize_one(&two, lease, Vec::new()).await;
-        assert_eq!(again.unwrap(), Finalized::Already);
-    }
-    assert_eq!(
-        number(&one, "SELECT count(*) FROM tidegate.event_log").await,
-        20
-    );
-}
-
-#[tokio::test]
 async fn a_stale_finalizer_changes_nothing() {
     let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
@@ -746,10 +703,7 @@ async fn a_stale_finalizer_changes_nothing() {
     expire_leases(&client).await;
     assert_eq!(sweep(&client).await, 1);
     let current = lease(&client, 1).await[0].lease;
-    assert!(matches!(
-        support::finalize_one(&client, stale, Vec::new()).await,
-        Err(Error::LeaseLost(_))
-    ));
+    assert_eq!(end(&client, stale).await, []);
     let completion = completion_of(stale);
     assert_eq!(
         queue::complete(&client, &[completion]).await.unwrap(),
@@ -767,12 +721,7 @@ async fn a_stale_finalizer_changes_nothing() {
     let untouched =
         "SELECT count(*) FROM tidegate.events WHERE status = 'PROCESSING' AND attempts = 1";
     assert_eq!(number(&client, untouched).await, 1);
-    assert_eq!(
-        support::finalize_one(&client, current, Vec::new())
-            .await
-            .unwrap(),
-        Finalized::Now
-    );
+    assert_eq!(end(&client, current).await, [current]);
 }
 
 #[tokio::test]
@@ -1030,40 +979,6 @@ async fn under_a_snapshot_that_stays_nothing_is_leased() {
 }
 
 #[tokio::test]
-async fn a_kind_that_is_registered_but_unknown_here_is_left_alone_and_a_paused_one_too() {
-    let (_db, client) = probe().await;
-    queue::register_kinds(&client, &["from_a_newer_program"])
-        .await
-        .unwrap();
-    queue::publish(&client, &NewEvent::raw("from_a_newer_program", None))
-        .await
-        .unwrap();
-    queue::publish(&client, &act("x")).await.unwrap();
-    execute(
-        &client,
-        "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'",
-    )
-    .await;
-    execute(
-        &client,
-        "INSERT INTO tidegate.event_queue (kind, kind_known) VALUES ('registered by nobody', true)",
-    )
-    .await;
-    let leased = lease(&client, 10).await;
-    assert_eq!(
-        leased
-            .iter()
-            .map(|event| event.kind.as_str())
-            .collect::<Vec<_>>(),
-        ["registered by nobody"]
-    );
-    assert_eq!(
-        number(&client, "SELECT sum(attempts) FROM tidegate.events").await,
-        1
-    );
-}
-
-#[tokio::test]
 async fn the_admin_statement_on_the_view_requeues_and_ends_the_old_lease() {
     let (_db, client) = probe().await;
     let id = publish_acts(&client, 1).await[0];
@@ -1073,10 +988,7 @@ async fn the_admin_statement_on_the_view_requeues_and_ends_the_old_lease() {
         &format!("SET search_path = tidegate; update events set status='PENDING' where id = {id}"),
     )
     .await;
-    assert!(matches!(
-        support::finalize_one(&client, old, Vec::new()).await,
-        Err(Error::LeaseLost(_))
-    ));
+    assert_eq!(end(&client, old).await, []);
     assert_eq!(ids(&lease(&client, 1).await), [id]);
     let error = client
         .execute("update events set kind = 'note'", &[])

@@ -103,15 +103,11 @@ async fn every_kind_of_job_ends_in_every_way_its_row_lists() {
             );
         }
     }
-    assert!(
-        LISTED.iter().map(|(kind, _)| kind).eq(KINDS),
-        "LISTED has all kinds"
-    );
 }
 
 /// The failures that the table lists, and those that its reading adds (404 for what is named). Strangers are
 /// in `authority`.
-const LISTED: &[(&str, &[u16])] = &[
+pub const LISTED: &[(&str, &[u16])] = &[
     ("approval_create_job", &[409, 422, 500]),
     ("approval_resend_job", &[403, 404, 409, 500]),
     ("diagnostic_report_package_cancel_job", &[404, 409, 422]),

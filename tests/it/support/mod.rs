@@ -19,7 +19,7 @@ pub use cluster::Cluster;
 pub use collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
 pub use database::{TestDb, connect, database, database_for, empty_database, opened, opened_for};
 pub use events::{lease_away, publish_letters, publish_views, slow_letters};
-pub use finalize::{Finalized, finalize, finalize_one};
+pub use finalize::finalize;
 pub use pooler::{Pooler, cannot_be_pooled};
 pub use program::{command, terminate};
 pub use runtime_api::{Answer, Deadline, FUNCTION_ARN, RuntimeApi, TRACE};
