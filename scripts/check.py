@@ -5,8 +5,8 @@ No circles: modules of a crate, and those of each folder in it, do not import ea
 directly under a folder, including everything in them. Only `crate::` and `super::` paths count, except in tests. A crate's lib.rs or
 main.rs and a folder's mod.rs may name everything, because they are the entry points.
 
-Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. No id is made up, and no page names a
-test that does not exist.
+Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. And a mutant of tests/mutants.toml takes
+out what the requirement promises, which such a test notices. No id is made up, and no page names a test that does not exist.
 
 `cost`: the library costs a program that uses it without features so many crates and public names at most. Raise a limit only on
 purpose.
@@ -15,6 +15,7 @@ purpose.
 import os
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import local
@@ -27,6 +28,7 @@ COMMENT = re.compile(r"//.*")
 INLINE = re.compile(r"^(?:pub(?:\([\w:]+\))? )?mod \w+ \{.*?^\}", re.MULTILINE | re.DOTALL)
 IMPORTED = r"(\{[^;]*?\}|\w+)"
 PAGE = ROOT / "docs" / "requirements.md"
+MUTANTS = ROOT / "tests" / "mutants.toml"
 SOURCES = ["src", "crates", "tests"]
 ROW = re.compile(r"^\| ([A-F]\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
 TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
@@ -38,6 +40,7 @@ NAMING = [ROOT / "docs" / name for name in ("threats.md", "reliability.md")]
 NAMED = re.compile(r"`(?:[a-z/_]+::)?([a-z0-9]+(?:_[a-z0-9]+){3,})`")
 # Requirements that are proven by something else than a test with that name.
 OTHERWISE = {
+    # What it promises is that something does not compile, which no mutant can take out.
     "E6": "`compile_fail` in `dispatch.rs`",
 }
 MOST_TOLD = 3
@@ -57,8 +60,7 @@ def main():
         case ["cost"]:
             wrong = cost()
         case _:
-            print(f"usage: {sys.argv[0]} [cost | requirements write]", file=sys.stderr)
-            return 2
+            sys.exit(f"usage: {sys.argv[0]} [cost | requirements write]")
     return local.verdict(wrong, "nothing is wrong that no compiler notices")
 
 
@@ -134,7 +136,20 @@ def requirements():
     wrong += [f"{name}: `python3 scripts/check.py requirements write` names other tests" for name, told in rows.items()
               if told != proof(name, tests)]
     print(f"{len(rows)} requirements with their proofs")
-    return wrong + named()
+    return wrong + unbroken(rows) + named()
+
+
+def unbroken(rows):
+    """Returns requirements that no mutant breaks, and mutants whose test is not one of the requirement that they break."""
+    broken = [(row, mutant) for mutant in tomllib.loads(MUTANTS.read_text())["mutant"] for row in mutant.get("proves", [])]
+    wrong = [f"{row}: no mutant in {MUTANTS.name} `proves` it" for row in rows if row not in {*OTHERWISE, *dict(broken)}]
+    return wrong + [f"mutant {mutant['name']}: its test does not name {row}" for row, mutant in broken if row not in ids(mutant["test"])]
+
+
+def ids(test):
+    """Returns the requirements in the name of a test, with or without its path."""
+    found = IDS.match(test.split("::")[-1])
+    return found[0].strip("_").upper().split("_") if found else []
 
 
 def proofs():
@@ -143,7 +158,7 @@ def proofs():
     for file in sorted(file for source in SOURCES for file in (ROOT / source).rglob("*.rs")):
         text = file.read_text()
         for test in TEST.findall(text):
-            for name in IDS.match(test)[0].strip("_").upper().split("_"):
+            for name in ids(test):
                 if not name.startswith("I"):
                     tests.setdefault(name, []).append(f"{place(file)}::{test}")
         for names in CITED.findall(text):

@@ -146,10 +146,6 @@ class Visit:
             self.found.check(not refused, f"{path}: the policy refused {refused}")
             self.found.check(self.page.evaluate("window.hacked === undefined"), f"{path}: what a publisher wrote was run")
 
-    def is_narrow_enough(self, path):
-        wide, inner = self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        self.found.check(wide <= inner, f"{path}: {wide} px wide on a screen of {inner} px")
-
     def is_accessible(self, what, axe):
         for details in self.page.locator("details").all()[:40]:
             details.evaluate("one => { one.open = true; }")
@@ -221,7 +217,8 @@ def look_at_everything(open_visit, axe):
                         reduced_motion="reduce") as visit:
             for path in PAGES:
                 visit.go(path)
-                visit.is_narrow_enough(path)
+                wide, inner = visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+                visit.found.check(wide <= inner, f"{path}: {wide} px wide on a screen of {inner} px")
                 if scale == 1:
                     visit.is_accessible(f"{path}, {scheme}, {width} px", axe)
 

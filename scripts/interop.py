@@ -176,11 +176,8 @@ def _lint(promtool, what, text):
 
 def _as_text(text):
     """OpenMetrics as promtool reads it, which knows the text format alone: there, counters are named as their samples are."""
-    return re.sub(r"^# (HELP|TYPE) (\S+)(?= .*)", lambda line: f"# {line[1]} {_named(text, line[2])}", text, flags=re.MULTILINE)
-
-
-def _named(text, name):
-    return f"{name}_total" if f"\n# TYPE {name} counter\n" in text else name
+    total = {name: f"{name}_total" for name in re.findall(r"(?m)^# TYPE (\S+) counter$", text)}
+    return re.sub(r"(?m)^# (HELP|TYPE) (\S+)(?= .*)", lambda line: f"# {line[1]} {total.get(line[2], line[2])}", text)
 
 
 def _read_strictly(text):

@@ -3,9 +3,7 @@
 
 It is an error if the test does not notice the removed guard, or if the text of a mutant is no longer in the source. Before the first
 mutant, every named test runs on the unchanged copy and must pass. A mutant of SQL alone needs no build: the built programs hold the
-text of each SQL file, and it is replaced there. The model of the protocol holds no code of ours and so no mutants: `cargo test --test
-model` takes guards away from the model itself, as tests/it/scenes.rs does from the functions of the database. What it takes away is
-not repeated here.
+text of each SQL file, and it is replaced there. What tests/it/scenes.rs and the model take away themselves is not repeated here.
 """
 
 import argparse
@@ -16,23 +14,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-from local import Failed, cargo_flags, environment, run_script
+from local import Failed, cargo_flags, environment, output, run_script
 from tools import PROJECT
 
 TABLE = PROJECT / "tests" / "mutants.toml"
-BUILD_LIMIT_S = 900
+BUILT = PROJECT / "target" / "mutants-build"
 RUN_LIMIT_S = 300
-
-
-class Mutant:
-    """A name, the test that must fail as a target and a name, and changes: file, exact text, its replacement, and how often the
-    text occurs if not once. `proves`: the rows of docs/requirements.md whose promise it breaks."""
-
-    def __init__(self, name, test, change, proves=()):
-        self.name, self.test, self.changes, self.proves = name, tuple(test.split(" ", 1)), change, proves
-        self.is_sql = all(one["file"].endswith(".sql") for one in change)
 
 
 def main():
@@ -40,10 +28,10 @@ def main():
     parser.add_argument("names", nargs="*", help="parts of names, or rows such as B14; without any, all mutants")
     parser.add_argument("--texts", action="store_true", help="only see that every text is there")
     arguments = parser.parse_args()
-    parts, mutants = arguments.names, [Mutant(**entry) for entry in tomllib.loads(TABLE.read_text())["mutant"]]
-    chosen = [mutant for mutant in mutants if not parts or any(part in mutant.name or part in mutant.proves for part in parts)]
+    parts, mutants = arguments.names, tomllib.loads(TABLE.read_text())["mutant"]
+    chosen = [one for one in mutants if not parts or any(part in one["name"] or part in one.get("proves", []) for part in parts)]
     if not chosen:
-        print("no mutant has such a name; there are:", *(mutant.name for mutant in mutants), sep="\n  ", file=sys.stderr)
+        print("no mutant has such a name; there are:", *(mutant["name"] for mutant in mutants), sep="\n  ", file=sys.stderr)
         return 2
     tree = PROJECT if arguments.texts else copy_of_project()
     # Check all texts first, so that a moved guard is reported before any mutant runs.
@@ -52,14 +40,16 @@ def main():
     if arguments.texts:
         print(f"the texts of all {len(chosen)} mutants are there")
         return 0
-    for target in sorted({mutant.test[0] for mutant in chosen}):
-        names = sorted({mutant.test[1] for mutant in chosen if mutant.test[0] == target})
-        done = run(tree, target, build(tree, target)[-1], *names)
-        if done.returncode != 0 or not re.search(f"{len(names)} passed", done.stdout):
+    tests = sorted({tuple(mutant["test"].split()) for mutant in chosen})
+    for target in sorted({target for target, _ in tests}):
+        names = [name for of, name in tests if of == target]
+        done = run(tree, build(tree, target)[-1], *names)
+        if done.returncode != 0 or f" {len(names)} passed" not in done.stdout:
             print(f"{done.stdout}\nwithout any mutant, one of these fails, or is not there: {', '.join(names)}", file=sys.stderr)
             return 1
-    # Those of SQL first, because the others are built.
-    survivors = [mutant.name for mutant in sorted(chosen, key=lambda one: (not one.is_sql, one.test[0])) if not is_noticed(tree, mutant)]
+    # Those of SQL first, because each of the others is built.
+    chosen.sort(key=lambda mutant: (not is_sql(mutant), mutant["test"].split()[0]))
+    survivors = [mutant["name"] for mutant in chosen if not is_noticed(tree, mutant)]
     shutil.rmtree(tree)
     if survivors:
         print("survived:", *survivors, sep="\n  ", file=sys.stderr)
@@ -73,9 +63,7 @@ def copy_of_project():
     because cargo would otherwise use a mutant's program for the project's."""
     tree = PROJECT / "target" / "mutants"
     shutil.rmtree(tree, ignore_errors=True)
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                            cwd=PROJECT, capture_output=True, check=True)
-    for name in filter(None, listed.stdout.decode().split("\0")):
+    for name in output(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]).split("\0"):
         if (PROJECT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, tree / name)
@@ -85,44 +73,47 @@ def copy_of_project():
 def mutated(tree, mutant):
     """Returns the files of a mutant, by path."""
     texts = {}
-    for change in mutant.changes:
+    for change in mutant["change"]:
         path, there, times = change["file"], change["text"], change.get("times", 1)
         text = texts.get(path) or (tree / path).read_text()
         if text.count(there) != times:
-            print(f"{mutant.name}: {path} holds this {text.count(there)} times, not {times}:\n{there}", file=sys.stderr)
+            print(f"{mutant['name']}: {path} holds this {text.count(there)} times, not {times}:\n{there}", file=sys.stderr)
             raise Failed(1)
         texts[path] = text.replace(there, change["instead"])
     return texts
 
 
+def is_sql(mutant):
+    return all(change["file"].endswith(".sql") for change in mutant["change"])
+
+
 def is_noticed(tree, mutant):
-    texts, target = mutated(tree, mutant), mutant.test[0]
+    texts, (target, name) = mutated(tree, mutant), mutant["test"].split()
     sound = {path: (tree / path).read_text() for path in texts}
-    programs = build(tree, target) if mutant.is_sql else []
+    programs = build(tree, target) if is_sql(mutant) else []
 
     def put(there, instead):
         for path, text in instead.items():
-            size = len(sound[path].encode())
-            if mutant.is_sql:
+            if programs:
+                size = len(sound[path].encode())
                 replace(programs, fitted(there[path], size), fitted(text, size))
             else:
                 (tree / path).write_text(text)
 
     try:
         put(sound, texts)
-        done = run(tree, target, (programs or build(tree, target))[-1], mutant.test[1])
+        done = run(tree, (programs or build(tree, target))[-1], name)
     finally:
         put(texts, sound)
     reason = failure(done)
-    print(f"noticed   {mutant.name}\n          {reason}" if reason else f"SURVIVED  {mutant.name}\n{done.stdout}", flush=True)
-    return bool(reason)
+    print(f"noticed   {mutant['name']}\n          {reason}" if reason else f"SURVIVED  {mutant['name']}\n{done.stdout}", flush=True)
+    return reason
 
 
 def fitted(text, size):
     """Returns the text at this length: a longer one without its last comments, a shorter one with empty lines."""
-    while len(text.encode()) > size:
-        before, comment, behind = re.split(r"(?s)(.*\n) *(--[^\n]*)\n", text, maxsplit=1)[1:]
-        text = before + behind
+    while len(text.encode()) > size and "\n--" in text:
+        text = re.sub(r"(?s)(.*\n)--[^\n]*\n", r"\1", text, count=1)
     return text.encode().ljust(size, b"\n")
 
 
@@ -130,13 +121,12 @@ def replace(programs, there, instead):
     """Replaces a text wherever these programs hold it."""
     places = 0
     for program in programs:
-        with program.open("r+b") as file, mmap.mmap(file.fileno(), 0) as held:
-            at = held.find(there)
-            while at >= 0:
-                held[at:at + len(instead)] = instead
-                places, at = places + 1, held.find(there, at + len(instead))
+        with open(program, "r+b") as file, mmap.mmap(file.fileno(), 0) as held:
+            while (at := held.find(there)) >= 0:
+                held[at:at + len(there)] = instead
+                places += 1
     if places == 0:
-        print(f"no program holds this text; target/mutants-build must be built anew:\n{there[:200]}", file=sys.stderr)
+        print(f"no program holds a sound text; remove {BUILT}", file=sys.stderr)
         raise Failed(1)
 
 
@@ -148,20 +138,15 @@ def failure(done):
 
 def build(tree, target):
     """Returns the programs of a test; its own comes last."""
-    flags = ["--message-format=json-render-diagnostics", *cargo_flags()]
     chosen = {"lib": ["--lib"], "tidegate": ["-p", "tidegate", "--lib"]}.get(target, ["--test", target])
-    variables = {**environment(), "CARGO_TARGET_DIR": str(PROJECT / "target" / "mutants-build")}
-    done = subprocess.run(["cargo", "test", "--quiet", "--no-run", *flags, *chosen], cwd=tree, env=variables, text=True, timeout=BUILD_LIMIT_S,
-                          stdout=subprocess.PIPE)
-    if done.returncode != 0:
-        print("a mutant does not compile", file=sys.stderr)
-        raise Failed(1)
-    made = [json.loads(line) for line in done.stdout.splitlines() if '"executable":"' in line]
-    return [Path(one["executable"]) for one in sorted(made, key=lambda one: one["profile"]["test"])]
+    flags = ["--quiet", "--no-run", "--target-dir", BUILT, "--message-format=json-render-diagnostics", *cargo_flags()]
+    told = output(["cargo", "test", *flags, *chosen], cwd=tree, env=environment()).splitlines()
+    made = [json.loads(line) for line in told if '"executable":"' in line]
+    return [one["executable"] for one in sorted(made, key=lambda one: one["profile"]["test"])]
 
 
-def run(tree, target, program, *names):
-    folder = tree / "crates" / "tidegate" if target == "tidegate" else tree
+def run(tree, program, *names):
+    folder = tree / "crates" / "tidegate" if "/deps/tidegate-" in program else tree
     try:
         return subprocess.run([program, "--exact", *names], cwd=folder, env={**environment(), "RUST_BACKTRACE": "0"}, text=True,
                               timeout=RUN_LIMIT_S * len(names), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

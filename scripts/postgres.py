@@ -53,11 +53,6 @@ class Installation:
     def program(self, name):
         return str(self.binaries / name)
 
-    def copied_into(self, folder):
-        """Copies the whole installation, because the programs find their libraries by relative paths."""
-        shutil.copytree(self.root, folder, symlinks=True)
-        return Installation(folder / self.binaries.relative_to(self.root), folder)
-
 
 def main():
     return served.command_line(__doc__, "postgres", serve, lambda: installation().binaries, {
@@ -86,16 +81,12 @@ def serve(arguments):
 
         gently = signal.SIGINT if arguments.data else signal.SIGQUIT
         try:
-            served.attend(start, arguments.port, _announcement, arguments.obey, gently)
+            served.attend(start, arguments.port, "DATABASE_URL=postgres://postgres@127.0.0.1:{}/postgres".format, arguments.obey, gently)
         except Unavailable as error:
             if "SSL is not supported by this build" not in str(error):
                 raise
             print(WITHOUT_TLS, flush=True)
     return 0
-
-
-def _announcement(port):
-    return f"DATABASE_URL=postgres://postgres@127.0.0.1:{port}/postgres"
 
 
 def installation(major=None):
@@ -166,7 +157,9 @@ def _reachable(found, user, room):
     """Returns the installation itself, or a copy if the server's user has no access to the project's folder."""
     if user.can_run(found.program("postgres"), "--version"):
         return found
-    copy = found.copied_into(room / "installation")
+    # The whole, because the programs find their libraries by relative paths.
+    shutil.copytree(found.root, room / "installation", symlinks=True)
+    copy = Installation(room / "installation" / found.binaries.relative_to(found.root), room / "installation")
     if not user.can_run(copy.program("postgres"), "--version"):
         raise Unavailable(f"the server programs in {found.binaries} cannot be run by {user.name}")
     return copy

@@ -135,8 +135,9 @@ def _relation(relation):
     lines += [f"- {text}" for text in _rights(columns, relation["delete"])]
     # A partition's columns are described with its table.
     if kind != "Sequence" and columns[0]["comment"]:
+        bar = "\\|"
         lines += ["", "| column | type | meaning |", "|---|---|---|"]
-        lines += [f"| `{column['name']}` | `{column['type']}` | {_cell(column['comment'])} |" for column in columns]
+        lines += [f"| `{column['name']}` | `{column['type']}` | {column['comment'].replace('|', bar)} |" for column in columns]
     return "\n".join(lines) + "\n"
 
 
@@ -172,10 +173,6 @@ def _function(function):
     who = _listed([f"tidegate_{role}" for role in function["who"]])
     text = f"`tidegate.{function['name']}({arguments})` returns `{result}`. For {who}."
     return f"#### `{function['name']}`\n\n{text}\n\n{function['comment']}\n"
-
-
-def _cell(text):
-    return text.replace("|", "\\|")
 
 
 def _shown(found):

@@ -56,8 +56,7 @@ def skipped():
 
 def descriptions():
     """Returns the description of each target in `make help`, up to its first semicolon."""
-    rules = re.findall(r"^([a-z-]+):.*## ([^;\n]*)", MAKEFILE.read_text(), re.MULTILINE)
-    return dict(rules)
+    return dict(re.findall(r"^([a-z-]+):.*## ([^;\n]*)", MAKEFILE.read_text(), re.MULTILINE))
 
 
 def spent(seconds):

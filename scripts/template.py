@@ -61,7 +61,8 @@ def main():
         GOLDEN.write_text(seen)
         return 0
     wrong = _differences(seen) + [f"with {name}: {fault}" for name, stack in stacks.items() for fault in faults(stack)]
-    wrong += _rates(plain) + _refused(plain) + _runner(plain)
+    wrong += [f"{name}: must be refused" for name in DATA["refused"] if _is_allowed(plain, parameters("refused", name))]
+    wrong += _rates(plain) + _runner(plain)
     return local.verdict(wrong, f"{TEMPLATE} deploys what it should")
 
 
@@ -135,10 +136,6 @@ def _differences(seen):
 def _rates(plain):
     found = [f"DrainRate: {rate} must be allowed" for rate in DATA["rates"] if not _is_allowed(plain, {**NEEDED, "DrainRate": rate})]
     return found + [f"DrainRate: {rate} must be refused" for rate in DATA["bad_rates"] if _is_allowed(plain, {**NEEDED, "DrainRate": rate})]
-
-
-def _refused(plain):
-    return [f"{name}: must be refused" for name in DATA["refused"] if _is_allowed(plain, parameters("refused", name))]
 
 
 def _is_allowed(plain, given):

@@ -47,9 +47,9 @@ def torture():
     for built in (["--release", "--test", "model"], ["--test", "it", "--test", "torture"]):
         _run(["cargo", "test", *flags, *built, "--no-run"], {}, must=True)
     ends += time.monotonic() - began
-    kept = {"model": _model(flags)}
-    left = max(0, ends - time.monotonic())
-    kept["load"] = _load(flags, left * LOAD)
+    kept = {"model": _run(["cargo", "test", *flags, "--release", "--test", "model", "--", "--ignored", "--nocapture"], {})}
+    load = {"TIDEGATE_LOAD_DURATION": f"{max(0, ends - time.monotonic()) * LOAD:.0f}s"}
+    kept["load"] = _run(["cargo", "test", *flags, "--test", "it", "steady::", "--", "--nocapture"], load)
     kept["faults"] = _faults(flags, max(0, ends - time.monotonic()))
     broken = [part for part, is_kept in kept.items() if not is_kept]
     told = f"BROKEN, see above: {' '.join(broken)}" if broken else "every promise was kept"
@@ -62,15 +62,6 @@ def _seconds(text):
     if "".join(number + unit for number, unit in parts) != text:
         raise Unavailable(f"DURATION: must be a time such as 90s, 10m or 8h, got {text!r}")
     return sum(int(number) * UNITS[unit] for number, unit in parts)
-
-
-def _model(flags):
-    return _run(["cargo", "test", *flags, "--release", "--test", "model", "--", "--ignored", "--nocapture"], {})
-
-
-def _load(flags, seconds):
-    command = ["cargo", "test", *flags, "--test", "it", "steady::", "--", "--nocapture"]
-    return _run(command, {"TIDEGATE_LOAD_DURATION": f"{seconds:.0f}s"})
 
 
 def _faults(flags, seconds):

@@ -4,11 +4,10 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use crate::cli::{Cli, verbs};
-use crate::function::Function;
 use crate::seal;
 use crate::support::{self, TestDb, execute, words};
 
@@ -337,23 +336,5 @@ async fn a_failure_fits_its_schema_and_a_verb_without_one_is_refused() {
     let all = Cli::without_database().json(&["schema"]).await;
     for verb in verbs().await {
         assert!(all["schemas"][&verb].is_object(), "{verb}");
-    }
-}
-
-#[tokio::test]
-async fn a_function_answers_the_same_documents() {
-    let db = furnished().await;
-    let function = Function::start(&[("DATABASE_URL", &db.url)]).await;
-    for (request, verb) in [
-        (json!({"action": "drain", "max_events": 1}), "drain"),
-        (json!({"action": "stats"}), "status"),
-        (json!({"action": "list"}), "list"),
-        (json!({"action": "show", "id": 1}), "show"),
-    ] {
-        let answer = function.invoke(&request).await;
-        assert!(!answer.is_error, "{answer:?}");
-        Checked::of(verb)
-            .await
-            .check(&request.to_string(), &answer.body);
     }
 }

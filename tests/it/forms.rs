@@ -696,33 +696,6 @@ async fn what_a_service_refuses_is_final_and_all_else_waits_and_costs_no_attempt
 }
 
 #[tokio::test]
-async fn an_outage_of_the_archive_kills_no_event_and_spends_no_attempt() {
-    let mut world = World::new().await;
-    world.services.set("archive", Mode::Down);
-    for number in 0..300 {
-        world.submit_form(&form(&format!("f{number}"))).await;
-    }
-    for _ in 0..10 {
-        let report = world.drain().await;
-        let lost = (report.completed_with_errors, report.failed, report.retried);
-        assert_eq!((lost, report.backlog), ((0, 0, 0), 300), "{report:?}");
-        assert_eq!(report.services_down[0].service, "archive");
-        world.time_passes().await;
-    }
-    let spent = "SELECT sum(attempts) FROM tidegate.event_queue";
-    assert_eq!(world.value(spent).await, 0);
-    // What was at work when it went down, and one for each drain.
-    let calls = world.services.calls("archive").len();
-    assert!(calls <= 5 + 64 + 10, "{calls}");
-
-    world.services.set("archive", Mode::Up);
-    assert_eq!(world.drain().await.completed, 900);
-    let charged =
-        "SELECT count(*) FROM tidegate.event_log WHERE status <> 'COMPLETED' OR attempts > 1";
-    assert_eq!(world.value(charged).await, 0);
-}
-
-#[tokio::test]
 async fn an_archive_that_refuses_our_credentials_is_not_called_again_at_once() {
     let mut world = World::new().await;
     world.services.set("archive", Mode::Refuse { status: 401 });

@@ -23,7 +23,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::roles::as_user;
-use crate::services::{Mode, Services};
+use crate::services::Services;
 use crate::support::{self, Deadline, RuntimeApi, TestDb};
 
 /// The interface, served; and what a test wants beside it.
@@ -349,77 +349,6 @@ async fn e15_a_job_that_was_given_up_is_200_with_an_internal_error() {
     assert_eq!((status, data(answer)), (200, expected));
 }
 
-/// Asks for a job of each end about one episode of one patient; where they are, in order.
-async fn one_of_each_end(api: &Api, patient: &str, episode: &str) -> Vec<Link> {
-    let organization = uuid();
-    let common = json!({"patient_id": patient, "client_id": organization});
-    let job = |own: Value| merged(&merged(&somebody(), &common), &own);
-    let create = || job(new_episode(episode, &organization));
-    let change = json!({"name": "Other", "care_manager": uuid()});
-    let update = |id: &str| job(json!({"id": id, "request_params": change}));
-    let close = json!({"period": {"end": "2026-02-01"}, "closing_summary": "Well",
-        "status_reason": "healed"});
-    let close = job(json!({"id": episode, "request_params": close}));
-    let resources = json!([{"entity": "episode", "id": episode}]);
-    let approval = job(json!({"id": uuid(), "resources": resources,
-        "granted_to": uuid(), "access_level": "read"}));
-    let mut ids = Vec::new();
-    for (kind, body) in [
-        ("episode_create_job", create()),
-        ("episode_create_job", create()),
-        ("episode_update_job", update(&uuid())),
-        ("episode_close_job", close),
-        ("episode_update_job", update(episode)),
-        ("approval_create_job", approval),
-    ] {
-        ids.push(api.accepted(kind, &body).await);
-    }
-    ids
-}
-
-#[tokio::test]
-async fn real_jobs_end_as_the_table_says() {
-    let api = Api::new().await;
-    let (patient, episode) = (uuid(), uuid());
-    let ids = one_of_each_end(&api, &patient, &episode).await;
-    let once = "UPDATE tidegate.event_queue SET max_attempts = 1";
-    api.client.batch_execute(once).await.unwrap();
-    let services = Services::start().await;
-    // Of all services there is only this one.
-    services.set("otp", Mode::Refuse { status: 422 });
-    drain(&api, |name| {
-        services.setting(name).filter(|_| name == "OTP_URL")
-    })
-    .await;
-    let mut ends = Vec::new();
-    for job in ids {
-        let (status, answer) = api.get(&job.href).await;
-        ends.push((status, data(answer)));
-    }
-    let shown: Vec<(u16, &str, u64)> = ends
-        .iter()
-        .map(|(http, data)| {
-            let code = data["status_code"].as_u64().unwrap();
-            (*http, data["status"].as_str().unwrap(), code)
-        })
-        .collect();
-    let expected = [
-        (303, "processed", 200),
-        (200, "failed", 422),
-        (200, "failed", 404),
-        (303, "processed", 200),
-        (200, "failed", 409),
-        (200, "failed_with_error", 500),
-    ];
-    assert_eq!(shown, expected, "{ends:?}");
-    let href = format!("/patients/{patient}/episodes/{episode}");
-    let links = json!([{"entity": "episode", "href": href}]);
-    assert_eq!(ends[0].1["links"], links);
-    assert_eq!(ends[1].1["error"]["invalid"][0]["entry"], "$.id");
-    assert!(ends[2].1["error"].is_string());
-    assert_eq!(ends[4].1["error"]["type"], "request_conflict");
-}
-
 /// Asks for jobs that make an entity of each kind, and drains with all services at work.
 async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
     let job = |own: Value| merged(common, &own);
@@ -474,11 +403,7 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
 
 pub async fn drain_with_all_services(api: &Api) {
     let services = Services::start().await;
-    drain(api, |name| services.setting(name)).await;
-}
-
-async fn drain(api: &Api, setting: impl Fn(&str) -> Option<String>) {
-    let app = App::from_settings(&setting).unwrap();
+    let app = App::from_settings(&|name| services.setting(name)).unwrap();
     let options = DrainOptions::default();
     let report = tidegate::drain(&api.db.database(), Arc::new(app), &options).await;
     assert!(report.unwrap().is_balanced());

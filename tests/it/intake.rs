@@ -324,22 +324,6 @@ async fn a_hostile_message_of_who_brings_all_of_it_again_fails_the_invocation() 
 }
 
 #[tokio::test]
-async fn two_functions_with_the_same_batch_take_it_in_once() {
-    let (db, client) = support::opened().await;
-    let (one, other) = tokio::join!(function(&db.url), function(&db.url));
-    let ids: Vec<String> = (0..10).map(|number| format!("m-{number}")).collect();
-    let bodies: Vec<String> = (0..10).map(check).collect();
-    let named = ids.iter().zip(&bodies);
-    let messages: Vec<_> = named
-        .map(|(id, body)| (id.as_str(), None, body.as_str()))
-        .collect();
-    let batch = sqs(&messages);
-    let (first, second) = tokio::join!(one.invoke(&batch), other.invoke(&batch));
-    assert_eq!((again(&first).len(), again(&second).len()), (0, 0));
-    assert_eq!((live(&client).await, remembered(&client).await), (10, 10));
-}
-
-#[tokio::test]
 async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_for_it() {
     for harm in [Harm::Cut, Harm::CutBeforeAnswer] {
         let (db, client) = support::opened().await;

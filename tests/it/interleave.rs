@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use crate::operate::flags;
 use crate::probe::{
-    ProbeApp, act, completion_of, disorder, drain, expire_leases, lease_request, live, logged,
-    number, options, probe, probe_sessions, publish, publish_acts, retry_of, start_leases, sweep,
+    act, completion_of, disorder, expire_leases, lease_request, live, logged, number, probe,
+    probe_sessions, publish, publish_acts, retry_of, start_leases, sweep,
 };
 use crate::support::{self, execute, wait_for_a_lock};
 
@@ -628,21 +628,6 @@ async fn b10_i4_thirty_two_workers_on_one_group_take_it_in_order_and_each_event_
     }
     assert_eq!(*taken.lock().unwrap(), published);
     assert_eq!(disorder(&client).await, [""; 0]);
-}
-
-#[tokio::test]
-async fn ten_thousand_blocked_events_do_not_hide_a_ready_one_from_a_single_run() {
-    let (db, client) = probe().await;
-    let head = act("head").group("g").delay(Duration::from_hours(1));
-    queue::publish(&client, &head).await.unwrap();
-    let blocked = "INSERT INTO tidegate.event_queue (kind, payload, group_key)
-                   SELECT 'act', '{\"name\": \"blocked\"}', 'g' FROM generate_series(1, 10000)";
-    client.execute(blocked, &[]).await.unwrap();
-    let ready = queue::publish(&client, &act("ready")).await.unwrap().id;
-    let app = ProbeApp::succeeding();
-    let report = drain(&db, &app, &options()).await;
-    assert_eq!(app.ids(), [ready]);
-    assert_eq!((report.completed, report.backlog), (1, 10_001));
 }
 
 /// A batch with a duplicate stops between its insert and its look for the first event, as long as the lock 1

@@ -60,33 +60,6 @@ async fn b25_a_number_that_prints_as_a_gigabyte_is_refused_at_every_publish_of_j
 }
 
 #[tokio::test]
-async fn what_is_published_as_text_stays_that_text_and_is_bounded_by_its_length() {
-    let (_db, client) = probe().await;
-    let text = bomb();
-    let insert =
-        format!("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{text}')");
-    client.batch_execute(&insert).await.unwrap();
-    let raw = RawValue::from_string(text.clone()).unwrap();
-    let event = NewEvent::raw("act", Some(raw));
-    queue::publish(&client, &event).await.unwrap();
-    queue::publish_batch(&client, &[event]).await.unwrap();
-    let stored = "SELECT payload::text, payload_bytes FROM tidegate.event_queue";
-    let rows = client.query(stored, &[]).await.unwrap();
-    assert_eq!(rows.len(), 3);
-    for row in rows {
-        assert_eq!(row.get::<_, &str>(0), text);
-        assert_eq!(row.get::<_, i32>(1), i32::try_from(text.len()).unwrap());
-    }
-    let long = format!("'\"' || repeat('x', {}) || '\"'", 1 << 20);
-    let insert =
-        format!("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', ({long})::json)");
-    let (code, message) = refusal(&client, &insert).await;
-    assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE, "{message}");
-    let says = "payload: must have at most 1048576 bytes, got";
-    assert!(message.starts_with(says), "{message}");
-}
-
-#[tokio::test]
 async fn a_number_that_nothing_can_hold_fails_its_event_and_no_other() {
     let (db, client) = probe().await;
     let before = publish_acts(&client, 2).await;
@@ -363,20 +336,6 @@ async fn a_lease_is_bounded_by_bytes_and_brings_one_event_however_large() {
         walk = batch.walk;
     }
     assert_eq!(taken, [&ids[..2], &ids[2..3], &ids[3..]]);
-}
-
-#[tokio::test]
-async fn a_drain_of_large_events_runs_them_all() {
-    let (db, client) = probe().await;
-    let insert = "INSERT INTO tidegate.event_queue (kind, payload)
-                  SELECT 'act', json_build_object('name', repeat('x', 1000000)) FROM generate_series(1, 24)";
-    client.execute(insert, &[]).await.unwrap();
-    let app = ProbeApp::succeeding();
-    let report = drain(&db, &app, &options()).await;
-    assert_eq!(report.completed, 24);
-    // 8 MB at a time, whatever the number.
-    let leases = "SELECT count(DISTINCT lease_token) FROM tidegate.event_log";
-    assert!(number(&client, leases).await >= 3);
 }
 
 #[tokio::test]

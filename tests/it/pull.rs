@@ -187,7 +187,7 @@ async fn follow_ups_are_published_with_the_end_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn b6_a_retry_counts_up_to_the_last_attempt_and_a_snooze_does_not() {
+async fn b6_d5_a_retry_counts_up_to_the_last_attempt_and_a_snooze_does_not() {
     let db = probe_database().await;
     let client = db.client().await;
     let id = queue::publish(&client, &act("a").max_attempts(3))

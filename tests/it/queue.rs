@@ -504,38 +504,6 @@ async fn an_event_whose_fate_is_unknown_does_not_end() {
 }
 
 #[tokio::test]
-async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
-    let (_db, client) = probe().await;
-    let first = queue::publish(&client, &act("a").dedup("key"))
-        .await
-        .unwrap();
-    let again = queue::publish(&client, &act("a").dedup("key"))
-        .await
-        .unwrap();
-    assert_eq!((again.id, again.created), (first.id, false));
-    let leased = lease(&client, 1).await;
-    end(&client, leased[0].lease).await;
-    let later = queue::publish(&client, &act("a").dedup("key"))
-        .await
-        .unwrap();
-    assert!(later.created && later.id > first.id);
-}
-
-#[tokio::test]
-async fn twins_published_at_once_become_one_event() {
-    let (_db, [mut one, two]) = probe_sessions().await;
-    let transaction = one.transaction().await.unwrap();
-    let first = queue::publish(&transaction, &act("a").dedup("key"))
-        .await
-        .unwrap();
-    let waiting =
-        tokio::spawn(async move { queue::publish(&two, &act("a").dedup("key")).await.unwrap() });
-    transaction.commit().await.unwrap();
-    let second = waiting.await.unwrap();
-    assert_eq!((second.id, second.created), (first.id, false));
-}
-
-#[tokio::test]
 async fn c6_b26_leasing_takes_at_most_the_limit_lowest_id_first_and_nothing_from_an_empty_queue() {
     let (_db, client) = probe().await;
     assert!(lease(&client, 10).await.is_empty());
@@ -672,29 +640,6 @@ async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and
 }
 
 #[tokio::test]
-async fn what_lapses_says_so_in_its_errors() {
-    let (_db, client) = probe().await;
-    let id = publish_acts(&client, 1).await[0];
-    lease(&client, 1).await;
-    expire_leases(&client).await;
-    sweep(&client).await;
-    let row = client
-        .query_one(
-            "SELECT attempts, lapses, last_error, jsonb_array_length(errors), errors->0->>'code', (errors->0->>'attempt')::int
-               FROM tidegate.event_queue WHERE id = $1",
-            &[&id],
-        )
-        .await
-        .unwrap();
-    let counts: (i32, i32, i32, i32) = (row.get(0), row.get(1), row.get(3), row.get(5));
-    assert_eq!(counts, (1, 1, 1, 1));
-    assert_eq!(
-        (row.get::<_, &str>(2), row.get::<_, &str>(4)),
-        ("lapsed: its worker went away", "lapsed")
-    );
-}
-
-#[tokio::test]
 async fn a_stale_finalizer_changes_nothing() {
     let (_db, client) = probe().await;
     publish_acts(&client, 1).await;
@@ -799,7 +744,7 @@ async fn f2_a_released_event_has_its_attempt_back() {
 }
 
 #[tokio::test]
-async fn an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
+async fn b26_an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
     let (_db, client) = probe().await;
     let exhausted = queue::publish(&client, &act("last").max_attempts(1))
         .await
@@ -979,32 +924,6 @@ async fn under_a_snapshot_that_stays_nothing_is_leased() {
 }
 
 #[tokio::test]
-async fn the_admin_statement_on_the_view_requeues_and_ends_the_old_lease() {
-    let (_db, client) = probe().await;
-    let id = publish_acts(&client, 1).await[0];
-    let old = lease(&client, 1).await[0].lease;
-    execute(
-        &client,
-        &format!("SET search_path = tidegate; update events set status='PENDING' where id = {id}"),
-    )
-    .await;
-    assert_eq!(end(&client, old).await, []);
-    assert_eq!(ids(&lease(&client, 1).await), [id]);
-    let error = client
-        .execute("update events set kind = 'note'", &[])
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .as_db_error()
-            .unwrap()
-            .message()
-            .starts_with("events: only status"),
-        "{error:?}"
-    );
-}
-
-#[tokio::test]
 async fn the_audit_trail_takes_rows_and_gives_none_back() {
     let (_db, client) = probe().await;
     execute(&client, "INSERT INTO tidegate.audit (action, filter, reason) VALUES ('unblock', '{\"group_key\": \"g\"}', 'test')").await;
@@ -1027,28 +946,4 @@ async fn the_audit_trail_takes_rows_and_gives_none_back() {
             "{change}"
         );
     }
-}
-
-#[tokio::test]
-async fn progress_is_merged_and_only_under_the_lease() {
-    let (_db, client) = probe().await;
-    publish_acts(&client, 1).await;
-    let lease = lease(&client, 1).await[0].lease;
-    for step in ["one", "two"] {
-        let mut progress = tidegate::outcome::Progress::default();
-        progress.steps.insert(step.to_owned(), step.into());
-        queue::save_progress(&client, lease, &progress)
-            .await
-            .unwrap();
-        let stranger = Lease {
-            token: Uuid::new_v4(),
-            ..lease
-        };
-        assert!(matches!(
-            queue::save_progress(&client, stranger, &progress).await,
-            Err(Error::LeaseLost(_))
-        ));
-    }
-    let steps = "SELECT count(*) FROM tidegate.event_queue, jsonb_object_keys(progress->'steps')";
-    assert_eq!(number(&client, steps).await, 2);
 }

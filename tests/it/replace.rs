@@ -62,23 +62,6 @@ async fn the_last_one_runs_once_at_its_own_time_and_in_the_firsts_place() {
 }
 
 #[tokio::test]
-async fn by_default_and_for_keep_the_first_one_is_kept() {
-    let (db, client) = probe().await;
-    let id = first(&client, keyed("old")).await;
-    for how in ["", ", on_duplicate => 'keep'"] {
-        let sql = format!(
-            "SELECT id, replaced FROM tidegate.publish('act', '{{\"name\": \"new\"}}', dedup_key => 'order-7'{how})"
-        );
-        let row = client.query_one(&sql, &[]).await.unwrap();
-        assert_eq!((row.get::<_, i64>(0), row.get::<_, bool>(1)), (id, false));
-    }
-    let sql = "SELECT id, replaced FROM tidegate.publish('act', '{\"name\": \"new\"}', dedup_key => 'order-7', on_duplicate => 'replace')";
-    let row = client.query_one(sql, &[]).await.unwrap();
-    assert_eq!((row.get::<_, i64>(0), row.get::<_, bool>(1)), (id, true));
-    assert_eq!(handled(&db).await, ["new"]);
-}
-
-#[tokio::test]
 async fn a_leased_event_is_kept_and_its_end_does_not_wait_for_the_publisher() {
     let (_db, [mut producer, client]) = probe_sessions().await;
     let id = first(&client, keyed("old")).await;

@@ -422,7 +422,7 @@ COMMENT ON COLUMN tidegate.lease_cut.behind IS 'It leaves because an earlier eve
 -- row without a partition of its own, so a finalize never fails for lack of one.
 --
 -- The status is one of COMPLETED, COMPLETED_WITH_ERRORS and FAILED. There is no CHECK, because it would take
--- a quarter of the server's cost of an end. The functions that end events set valid statuses, and a trigger
+-- a tenth of the server's time for an end. The functions that end events set valid statuses, and a trigger
 -- prevents later changes.
 CREATE TABLE tidegate.event_log (
     id                    bigint      NOT NULL,
