@@ -44,7 +44,7 @@ include-name = "POST /letters"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "401", "403", "404", "409", "422", "5xx"]
 '''
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-RULES = Path("deploy/prometheus")
+RULES = Path("observability/prometheus")
 # A reader of the format that is strict, which promtool's own reader of files is not.
 READER = "prometheus-client==0.22.1"
 ROTEL = "rotel==0.0.1a15"

@@ -415,11 +415,11 @@ async fn the_page_about_metrics_lists_each_with_its_type_and_dashboards_and_aler
         );
     }
     assert_eq!(listed, types);
-    let dashboard = file("deploy/grafana/tidegate-prometheus.json");
+    let dashboard = file("observability/grafana/tidegate-prometheus.json");
     for (place, text) in [
         ("the dashboard", &dashboard),
-        ("alerts", &file("deploy/prometheus/alerts.yaml")),
-        ("their tests", &file("deploy/prometheus/alerts_test.yaml")),
+        ("alerts", &file("observability/prometheus/alerts.yaml")),
+        ("their tests", &file("observability/prometheus/alerts_test.yaml")),
     ] {
         let used = metrics_in(text);
         assert!(used.len() >= 9, "{place}: {used:?}");
@@ -430,7 +430,7 @@ async fn the_page_about_metrics_lists_each_with_its_type_and_dashboards_and_aler
     let of = |name: &str| used.iter().any(|used| used.starts_with(name));
     let missing: Vec<&String> = types.keys().filter(|name| !of(name)).collect();
     assert!(missing.is_empty(), "the dashboard shows no {missing:?}");
-    let alerts = file("deploy/prometheus/alerts.yaml");
+    let alerts = file("observability/prometheus/alerts.yaml");
     for line in alerts
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
@@ -468,7 +468,7 @@ async fn every_query_of_the_dashboard_runs_for_whoever_may_read_figures() {
     publish_acts(&db.client().await, 1).await;
     let reader: Client = support::connect(&url).await;
     let dashboard: Value =
-        serde_json::from_str(&file("deploy/grafana/tidegate-postgres.json")).unwrap();
+        serde_json::from_str(&file("observability/grafana/tidegate-postgres.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     assert!(panels.len() >= 8);
     for panel in panels {
