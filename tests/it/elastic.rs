@@ -263,6 +263,7 @@ async fn where_nothing_can_be_started_a_drain_ends_as_it_would_have() {
     assert_eq!(report.started_drains, 0);
     let asked = lambda.starts.lock().unwrap().len();
     assert!(asked >= 1, "it has tried");
+    assert_eq!(report.starts_failed, asked as u64);
 }
 
 /// The command line publishes, and wakes the function behind its commit.

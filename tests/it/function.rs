@@ -496,6 +496,24 @@ async fn settings_that_do_not_hold_fail_every_invocation_and_not_the_process() {
             ],
             "handler timeout",
         ),
+        (
+            &[
+                ("DATABASE_URL", db.url.as_str()),
+                (
+                    "TIDEGATE_SETTINGS",
+                    "TIDEGATE_BATCH=10\nTIDEGATE_LEASE_TIMEOUT=soon",
+                ),
+            ],
+            "TIDEGATE_LEASE_TIMEOUT",
+        ),
+        (
+            &[
+                ("DATABASE_URL", db.url.as_str()),
+                ("TIDEGATE_SETTINGS", "TIDEGATE_ACTIONS=drain,replay"),
+                ("TIDEGATE_ACTIONS", "drain"),
+            ],
+            "TIDEGATE_SETTINGS: TIDEGATE_ACTIONS is set elsewhere too",
+        ),
     ] {
         let function = Function::start(settings).await;
         for _ in 0..2 {

@@ -246,6 +246,7 @@ async fn the_name_and_type_of_every_metric() {
         ];
         let function = Function::start(&settings).await;
         function.invoke(&json!({"action": "drain"})).await;
+        function.invoke(&json!({"action": "cleanup"})).await;
         embedded(&function.log(), &mut lines);
     }
     let told = Cli::on(&db)

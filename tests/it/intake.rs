@@ -202,11 +202,16 @@ const CHECKS: &str = "SELECT count(*) FROM checks.issuing_check";
 
 /// An envelope of SQS; each message with its id, its group and its body.
 fn sqs(messages: &[(&str, Option<&str>, &str)]) -> Value {
+    sqs_of("q.fifo", messages)
+}
+
+fn sqs_of(queue: &str, messages: &[(&str, Option<&str>, &str)]) -> Value {
+    let queue = format!("arn:aws:sqs:eu-central-1:123456789012:{queue}");
     let record = |(id, group, body): &(&str, Option<&str>, &str)| {
         let attributes = group.map_or_else(|| json!({}), |group| json!({"MessageGroupId": group}));
         json!({"messageId": id, "receiptHandle": "r", "body": body, "attributes": attributes,
             "messageAttributes": {}, "md5OfBody": "m", "eventSource": "aws:sqs",
-            "eventSourceARN": "arn:aws:sqs:eu-central-1:123456789012:q", "awsRegion": "eu-central-1"})
+            "eventSourceARN": queue, "awsRegion": "eu-central-1"})
     };
     json!({"Records": messages.iter().map(record).collect::<Vec<_>>()})
 }
@@ -324,8 +329,13 @@ async fn a_hostile_message_of_who_brings_all_of_it_again_fails_the_invocation() 
 }
 
 #[tokio::test]
-async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_for_it() {
-    for harm in [Harm::Cut, Harm::CutBeforeAnswer] {
+async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_in_a_fifo_queue() {
+    for (harm, queue) in [
+        (Harm::Cut, "q.fifo"),
+        (Harm::CutBeforeAnswer, "q.fifo"),
+        (Harm::Cut, "q"),
+    ] {
+        let waits = queue == "q.fifo";
         let (db, client) = support::opened().await;
         let proxy = Proxy::before(db.direct()).await;
         let (port, name) = (proxy.port(), db.name());
@@ -333,16 +343,24 @@ async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_fo
         let function = function(&url).await;
         proxy.harm_when_said("COMMIT", harm);
         let bodies = [check(1), check(2), check(3)];
-        let batch = sqs(&[
-            ("first", Some("g"), &bodies[0]),
-            ("behind", Some("g"), &bodies[1]),
-            ("other", Some("h"), &bodies[2]),
-        ]);
+        let batch = sqs_of(
+            queue,
+            &[
+                ("first", Some("g"), &bodies[0]),
+                ("behind", Some("g"), &bodies[1]),
+                ("other", Some("h"), &bodies[2]),
+            ],
+        );
         let answer = function.invoke(&batch).await;
-        assert_eq!(again(&answer), ["first", "behind"], "{harm:?}");
+        let expected: &[&str] = if waits {
+            &["first", "behind"]
+        } else {
+            &["first"]
+        };
+        assert_eq!(again(&answer), expected, "{harm:?} {queue}");
         assert!(proxy.has_harmed());
         // Its answer was lost; or it never was.
-        let kept = if harm == Harm::Cut { 1 } else { 2 };
+        let kept = i64::from(harm != Harm::Cut) + if waits { 1 } else { 2 };
         assert_eq!(number(&client, CHECKS).await, kept, "{harm:?}");
         assert_eq!(again(&function.invoke(&batch).await).len(), 0);
         assert_eq!((number(&client, CHECKS).await, live(&client).await), (3, 3));

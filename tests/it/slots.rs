@@ -69,6 +69,42 @@ async fn what_is_left_is_what_a_drain_could_take() {
 }
 
 #[tokio::test]
+async fn the_oldest_ready_event_is_one_that_a_drain_could_take() {
+    let (_db, client) = probe().await;
+    let minutes = async |kinds: &[&str]| {
+        let ms = queue::oldest_ready(&client, kinds).await.unwrap();
+        ms / 60_000
+    };
+    assert_eq!(minutes(KINDS).await, 0);
+    for event in [
+        act("planned").delay(Duration::from_hours(2)),
+        act("first of a group")
+            .group("g")
+            .delay(Duration::from_hours(1)),
+        act("behind it").group("g"),
+        act("free"),
+    ] {
+        queue::publish(&client, &event).await.unwrap();
+    }
+    let age = async |which: &str, minutes: u32| {
+        let sql = format!(
+            "UPDATE tidegate.event_queue SET available_at = clock_timestamp() - interval '{minutes} min' WHERE {which}"
+        );
+        client.batch_execute(&sql).await.unwrap();
+    };
+    age("payload->>'name' = 'behind it'", 200).await;
+    age("payload->>'name' = 'free'", 100).await;
+    assert_eq!(minutes(KINDS).await, 100);
+    assert_eq!(minutes(&["note"]).await, 0);
+    // Its time has come, and no drain brings it back.
+    age("payload->>'name' = 'planned'", 150).await;
+    assert_eq!(minutes(KINDS).await, 150);
+    let held = "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'";
+    client.execute(held, &[]).await.unwrap();
+    assert_eq!(minutes(KINDS).await, 0);
+}
+
+#[tokio::test]
 async fn a_drain_tells_what_it_has_left_and_when_there_is_more_to_do() {
     let (db, client) = probe().await;
     publish_acts(&client, 300).await;
@@ -86,11 +122,13 @@ async fn a_drain_tells_what_it_has_left_and_when_there_is_more_to_do() {
     };
     let report = drain(&db.database(), app.clone(), &limited).await.unwrap();
     assert_eq!((report.leased, report.ready_left), (100, 200), "{report:?}");
+    assert!(report.oldest_ready_ms > 0, "{report:?}");
     let report = drain(&db.database(), app, &DrainOptions::default())
         .await
         .unwrap();
     // Retries are no work that is left.
     assert_eq!((report.backlog, report.ready_left), (150, 0), "{report:?}");
+    assert_eq!(report.oldest_ready_ms, 0, "{report:?}");
     let seconds = due(&client).await.unwrap();
     assert!((1.0..=300.0).contains(&seconds), "{seconds}");
     assert!(report.next_due_at.is_some());

@@ -126,8 +126,10 @@ fn missing(field: &str) -> Error {
 fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     let id = filled(record.message_id, "messageId")?;
     let source = filled(record.event_source_arn, "eventSourceARN")?;
-    // A FIFO queue guarantees an order within this group.
-    let line = record.attributes.get("MessageGroupId").cloned();
+    // A FIFO queue guarantees an order within this group. For any other queue, a group is a tenant whose share
+    // of the deliveries is fair.
+    let group = record.attributes.get("MessageGroupId").cloned();
+    let line = group.filter(|_| source.ends_with(".fifo"));
     let body = record.body.unwrap_or_default();
     let Some(inner) = forwarded(&body) else {
         return Ok(delivery(source, id.clone(), body.into_bytes(), id, line));

@@ -16,7 +16,51 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Returns a lookup in the process's environment.
 pub fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    set(name).or_else(|| {
+        let lines = set(SETTINGS)?;
+        let found = settings_in(&lines).find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.to_owned())
+    })
+}
+
+/// The variable that holds further settings, one `NAME=value` a line, so that a deployment needs no parameter
+/// for each.
+const SETTINGS: &str = "TIDEGATE_SETTINGS";
+
+/// Settings that may hold a password or a token. Whoever may describe a function reads its variables.
+const SECRETS: [&str; 3] = [
+    "DATABASE_URL",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+];
+
+/// Returns the names and values. A line that is empty or has no value says nothing.
+fn settings_in(lines: &str) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = lines.lines().filter_map(|line| line.trim().split_once('='));
+    pairs.filter(|(_, value)| !value.is_empty())
+}
+
+/// Checks the lines of `TIDEGATE_SETTINGS`. A setting that is set twice must have one value.
+///
+/// # Errors
+/// [`Error::Config`] names the setting and what is allowed.
+pub(crate) fn check_settings(lookup: Lookup<'_>) -> Result<()> {
+    let lines = lookup(SETTINGS).unwrap_or_default();
+    let refused = |why: String| Err(Error::Config(format!("{SETTINGS}: {why}")));
+    let plain = |line: &&str| !line.trim().is_empty() && !line.contains('=');
+    if let Some(at) = lines.lines().position(|line| plain(&line)) {
+        return refused(format!("line {} must be NAME=value", at + 1));
+    }
+    for (name, value) in settings_in(&lines) {
+        if SECRETS.contains(&name) {
+            return refused(format!("must not hold {name}, which may contain a secret"));
+        }
+        if lookup(name).as_deref() != Some(value) {
+            return refused(format!("{name} is set elsewhere too, with another value"));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the file that a variable names.
@@ -259,3 +303,53 @@ macro_rules! settings {
     };
 }
 pub(crate) use settings;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(lines: &str, url: Option<&str>) -> Result<()> {
+        let set = |name: &str| match name {
+            SETTINGS => Some(lines.to_owned()),
+            "DATABASE_HOST" => url.map(ToOwned::to_owned),
+            _ => None,
+        };
+        let read = |name: &str| {
+            let lines = set(SETTINGS)?;
+            let found = settings_in(&lines).find(|(known, _)| *known == name);
+            set(name).or_else(|| found.map(|(_, value)| value.to_owned()))
+        };
+        check_settings(&read)
+    }
+
+    #[test]
+    fn settings_are_lines_that_nothing_contradicts() {
+        let lines = "\n  TIDEGATE_BATCH=7 \r\nARCHIVE_URL=https://a/?b=c d\n\nDATABASE_HOST=a\nCASES_URL=\n";
+        let found: Vec<_> = settings_in(lines).collect();
+        let expected = [
+            ("TIDEGATE_BATCH", "7"),
+            ("ARCHIVE_URL", "https://a/?b=c d"),
+            ("DATABASE_HOST", "a"),
+        ];
+        assert_eq!(found, expected);
+        check(lines, None).unwrap();
+        check(lines, Some("a")).unwrap();
+        check("", Some("a")).unwrap();
+        for (lines, host, fault) in [
+            (lines, Some("b"), "DATABASE_HOST is set elsewhere too"),
+            ("A=1\nA=2", None, "A is set elsewhere too"),
+            ("A=1\nB", None, "line 2 must be NAME=value"),
+            (
+                "DATABASE_URL=postgres://a",
+                None,
+                "must not hold DATABASE_URL",
+            ),
+        ] {
+            let error = check(lines, host).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("TIDEGATE_SETTINGS: {fault}")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -65,6 +65,21 @@ impl Metrics {
         }))
     }
 
+    /// Returns the line of one cleanup.
+    pub fn of_cleanup(&self, succeeded: bool, at: SystemTime) -> String {
+        let mut document = self.document(at);
+        document.metric("Cleanups", "Count", json!(u64::from(succeeded)));
+        document.line()
+    }
+
+    fn document(&self, at: SystemTime) -> Document {
+        let mut document = Document::new(&self.queue, at);
+        if let Some(database) = &self.database {
+            document.also_by("Database", database);
+        }
+        document
+    }
+
     /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
     /// the rest of the queue is unknown, and no successful drain is counted (B9).
     pub fn of_drain(
@@ -74,14 +89,12 @@ impl Metrics {
         succeeded: bool,
         at: SystemTime,
     ) -> Vec<String> {
-        let mut document = Document::new(&self.queue, at);
-        if let Some(database) = &self.database {
-            document.also_by("Database", database);
-        }
+        let mut document = self.document(at);
         // A metric that is never sent costs nothing.
         let if_known = |value: u64| succeeded.then_some(value);
         let broken = succeeded && !report.is_balanced();
         let still_running = Some(report.still_running).filter(|running| *running > 0);
+        let starts_failed = Some(report.starts_failed).filter(|failed| *failed > 0);
         for (name, unit, value) in [
             ("Leased", "Count", Some(report.leased)),
             ("Completed", "Count", Some(report.completed)),
@@ -105,10 +118,16 @@ impl Metrics {
                 "Milliseconds",
                 if_known(report.oldest_age_ms),
             ),
+            (
+                "OldestReadyMs",
+                "Milliseconds",
+                if_known(report.oldest_ready_ms),
+            ),
             ("Expiring", "Count", if_known(report.expiring)),
             ("ServicesDown", "Count", if_known(services_down(report))),
             ("DrainsFailed", "Count", (!succeeded).then_some(1)),
             ("StillRunning", "Count", still_running),
+            ("StartsFailed", "Count", starts_failed),
             ("BudgetUsedPercent", "Percent", Some(budget_used(report))),
         ] {
             if let Some(value) = value {
@@ -277,6 +296,7 @@ mod tests {
             lease_lost: 1,
             backlog: 7,
             oldest_age_ms: 1234,
+            oldest_ready_ms: 900,
             expiring: 2,
             elapsed_ms: 500,
             budget_ms: 2000,
@@ -312,6 +332,7 @@ mod tests {
         for (name, value) in [
             ("Backlog", 7),
             ("OldestAgeMs", 1234),
+            ("OldestReadyMs", 900),
             ("Expiring", 2),
             ("LeaseLost", 1),
             ("ServicesDown", 0),
@@ -341,6 +362,30 @@ mod tests {
             "what was in hand is missing from its counts"
         );
         assert!(line.get("Backlog").is_none() && line.get("HandlerLatencyMs").is_none());
+    }
+
+    #[test]
+    fn a_cleanup_is_one_line_that_says_whether_it_succeeded() {
+        for (succeeded, value) in [(true, 1), (false, 0)] {
+            let line = parsed(&queue(false).of_cleanup(succeeded, UNIX_EPOCH));
+            assert_eq!(
+                (&line["Cleanups"], &line["Queue"]),
+                (&json!(value), &json!("orders"))
+            );
+        }
+    }
+
+    #[test]
+    fn starts_that_failed_are_a_metric_only_then() {
+        let line = |starts_failed| {
+            let report = DrainReport {
+                starts_failed,
+                ..report()
+            };
+            parsed(&queue(false).of_drain(&report, &figures(0), true, UNIX_EPOCH)[0])
+        };
+        assert_eq!(line(2)["StartsFailed"], 2);
+        assert!(line(0).get("StartsFailed").is_none());
     }
 
     #[test]

@@ -411,7 +411,8 @@ impl Service {
         drained
     }
 
-    /// Removes finished events whose retention is over, and ends events that no program will handle.
+    /// Removes finished events whose retention is over, and ends events that no program will handle. Emits
+    /// metrics of the cleanup if they are configured.
     ///
     /// # Errors
     /// As [`retention::cleanup`].
@@ -422,7 +423,11 @@ impl Service {
     ) -> Result<CleanupReport> {
         let records = self.program.records.clone();
         let hooks = CleanupHooks { records, ..hooks };
-        retention::cleanup(&self.database, options, hooks).await
+        let cleaned = retention::cleanup(&self.database, options, hooks).await;
+        if let Some(metrics) = self.metrics.as_ref().filter(|_| !options.dry_run) {
+            (self.metrics_to)(&metrics.of_cleanup(cleaned.is_ok(), SystemTime::now()));
+        }
+        cleaned
     }
 
     /// Returns a receiver for messages from outside, if the program has an intake and this process may use

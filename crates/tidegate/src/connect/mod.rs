@@ -45,7 +45,7 @@ use self::aws::{secret_login, signed_login};
 use self::login::Login;
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
-use crate::config::Lookup;
+use crate::config::{Lookup, check_settings};
 use crate::error::{Error, Result};
 
 /// The longest time for a connection attempt, including name look-up, TCP, TLS and login.
@@ -221,6 +221,7 @@ impl Database {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>, pool_size: usize) -> Result<Self> {
+        check_settings(lookup)?;
         let trust = match settings::database_ca(lookup)? {
             Some((variable, pem)) => Some(Trust::only(&pem, &variable)?),
             None => None,

@@ -471,8 +471,11 @@ impl<D: Dispatch> Drain<D> {
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
         if backlog.events > 0 {
-            let kinds = queue::expiring(client).await?;
+            let ready = queue::oldest_ready(client, D::Event::KINDS);
+            let (kinds, ready) =
+                futures_util::future::try_join(queue::expiring(client), ready).await?;
             self.report.expiring = kinds.iter().map(|kind| kind.events).sum();
+            self.report.oldest_ready_ms = ready;
         }
         // Not at the end of a spent budget, because the caller's deadline comes first.
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {

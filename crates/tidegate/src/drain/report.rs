@@ -94,6 +94,9 @@ pub struct DrainReport {
     /// Further drains that it has started, to work alongside it or after it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub started_drains: u64,
+    /// Starts of further drains that failed.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub starts_failed: u64,
     /// The next time when a plan, a retry, a schedule, a service's next try or the end of another worker's
     /// lease makes work available, if it is known; RFC 3339. If it is overdue, the current time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,6 +104,10 @@ pub struct DrainReport {
     pub next_due_at: Option<String>,
     /// Age of the oldest live event.
     pub oldest_age_ms: u64,
+    /// How long the oldest event has been ready that a drain of this program could lease now; 0 if there is
+    /// none.
+    #[serde(default)]
+    pub oldest_ready_ms: u64,
     /// Live events that will pass their start-before deadline before they start (B13).
     #[serde(default, skip_serializing_if = "is_none")]
     pub expiring: u64,
@@ -210,6 +217,7 @@ impl DrainReport {
             elapsed_ms: self.elapsed_ms + next.elapsed_ms,
             budget_ms: self.budget_ms + next.budget_ms,
             started_drains: self.started_drains + next.started_drains,
+            starts_failed: self.starts_failed + next.starts_failed,
             ..next
         }
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Drain, StopReason};
+use super::{Drain, DrainReport, StopReason};
 use crate::chain::{Chain, Fleet, Seen, StartDrain, wanted};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
@@ -195,13 +195,15 @@ impl Slots {
         self.starts.spawn_on(start, &self.runtime);
     }
 
-    /// Waits for the starts, and returns how many succeeded.
-    async fn started(&mut self) -> u64 {
-        let mut started = 0;
+    /// Waits for the starts, and counts those that succeeded and those that failed.
+    async fn started(&mut self, report: &mut DrainReport) {
         while let Some(one) = self.starts.join_next().await {
-            started += u64::from(one.unwrap_or(false));
+            if one.unwrap_or(false) {
+                report.started_drains += 1;
+            } else {
+                report.starts_failed += 1;
+            }
         }
-        started
     }
 }
 
@@ -413,8 +415,10 @@ impl<D: Dispatch> Drain<D> {
             }
         }
         let left = self.limit().saturating_sub(self.budget.elapsed());
-        let started = tokio::time::timeout(left, self.slots.started()).await;
-        self.report.started_drains = started.unwrap_or_default();
+        let started = self.slots.started(&mut self.report);
+        if tokio::time::timeout(left, started).await.is_err() {
+            self.report.starts_failed += self.slots.starts.len() as u64;
+        }
     }
 
     /// Stores the report in the database, for operators who look at past drains. A drain without a slot has
