@@ -139,24 +139,14 @@ fuzz: tools ## fuzz the decoders; TARGET=secret fuzzes one, SECONDS=600 runs lon
 db: tools ## run a temporary Postgres until Ctrl-C; DATA=folder keeps its data
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
 
-template: tools ## check the AWS template: lint it, transform it, and compare what it deploys with tests/golden/template.txt
+template: tools ## check the AWS templates: lint and transform them, deploy them twice on paper, and let each alarm fire
 	@python3 scripts/template.py
 
 package: tools ## build the functions for deployment and check their size; ARCH=arm64 for the other architecture
 	@python3 scripts/package.py
 
-deploy: tools ## deploy to AWS with the settings in samconfig.toml; DRY_RUN=1 only shows what would change
+deploy: tools ## deploy to AWS with the values in parameters.toml; STACK=http, console, messages or alarms deploys what stands beside; DRY_RUN=1 only shows what would change
 	@python3 scripts/package.py deploy
-
-# `sam build` calls one of these targets for each function in the template.
-build-JobsHttpFunction: tools
-	@python3 scripts/package.py into tidegate-http "$(ARTIFACTS_DIR)"
-
-build-ConsoleFunction: tools
-	@python3 scripts/package.py into tidegate-console "$(ARTIFACTS_DIR)"
-
-build-%Function: tools
-	@python3 scripts/package.py into tidegate-function "$(ARTIFACTS_DIR)"
 
 # Each missing tool that only the owner of the machine can install is named in one line.
 tools:

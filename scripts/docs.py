@@ -145,7 +145,8 @@ def reference():
     """Compares each page with what there is, in both directions: a missing name, and one that is made up."""
     drain_report = documented(r"drain\.(?:cost\.)?(\w+)\??:")
     raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
-    alarms = set(re.findall(r"AlarmName: !Sub \$\{AWS::StackName\}-([a-z-]+)", (ROOT / "template.yaml").read_text()))
+    templates = [ROOT / "template.yaml", *(ROOT / "deploy").glob("*.yaml")]
+    alarms = {name for file in templates for name in re.findall(r'AlarmName: !Sub "?\$\{(?:AWS::StackName|Base)\}-([a-z-]+)', file.read_text())}
     doctors = set(re.findall(r'of_(?:server|queue)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
     shown = set(re.search(r"possible values: (PENDING[A-Z_, ]*)", golden("help.txt"))[1].split(", "))
     sent = {json.loads(file.read_text()).get("action") for file in (ROOT / "events").glob("*.json")} - {None}

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """`make package`: builds the functions as they are deployed, zips them and checks their size.
 
-`into PROGRAM FOLDER` puts a program into a folder for SAM, whose build calls `make build-…`.
-
-`deploy`, `make deploy`, deploys the packages with SAM and the settings of samconfig.toml. With DRY_RUN=1 it changes nothing. It
-validates the template and, if there are credentials, asks AWS for the planned changes.
+`deploy`, `make deploy`, deploys template.yaml with SAM, and with STACK=http (console, messages, alarms) deploy/http.yaml beside it. The
+parameters are those of parameters.toml. With DRY_RUN=1 it says what it would do and, if there are credentials, what AWS would change.
 """
 
+import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -21,11 +22,15 @@ from run import cargo_lambda
 
 # A linker for Amazon Linux on any machine, and for the other architecture.
 ZIG = "ziglang==0.13.0.post1"
-PROGRAMS = ("tidegate-function", "tidegate-http", "tidegate-console")
 TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "arm64": "aarch64-unknown-linux-gnu"}
 # Not the default of cargo-lambda, which is where cargo stores builds of a profile with that name.
 PACKAGES = Path("target/packages")
+# What the templates name.
+PACKAGED = {"tidegate-function": "bootstrap.zip", "tidegate-http": "tidegate-http.zip", "tidegate-console": "tidegate-console.zip"}
+FOLDER = Path("target/package")
 CERTIFICATES = Path("certs/rds.pem")
+# RDS Proxy has a certificate of Amazon's public CAs, which RDS itself has not.
+DATABASE_CERTIFICATES = Path("certs/database.pem")
 # Only these CAs sign AWS's own endpoints. Reading the system's store of 150 CAs would add 15 ms to a cold start.
 AWS_CERTIFICATES = Path("certs/aws.pem")
 AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
@@ -36,27 +41,21 @@ OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
 # figures and several databases; 15.6 and 6.2 before the function answered every operator's verb, took in messages of five sources,
 # sealed payloads and forgot.)
 BINARY_LIMIT, ZIP_LIMIT = 21_300_000, 8_600_000
-SETTINGS = Path("samconfig.toml")
+SETTINGS, PARAMETERS = Path("samconfig.toml"), Path(os.environ.get("PARAMETERS") or "parameters.toml")
+STACKS = ("http", "console", "messages", "alarms")
+# Lambda lets nobody reserve these.
+UNRESERVED = 100
 LOCK = Path(__file__).resolve().parent / "sam.txt"
 
 
 def main():
-    if sys.argv[1:2] == ["into"] and len(sys.argv) == 4 and sys.argv[2] in PROGRAMS:
-        return lay_out(sys.argv[2], Path(sys.argv[3]))
     if sys.argv[1:] == ["deploy"]:
         return deploy()
     if sys.argv[1:]:
-        print(f"usage: {sys.argv[0]} [deploy | into {'|'.join(PROGRAMS)} FOLDER]", file=sys.stderr)
+        print(f"usage: {sys.argv[0]} [deploy]", file=sys.stderr)
         return 2
     build()
     return weigh()
-
-
-def lay_out(program, folder):
-    """SAM creates the zip file itself from the contents of the folder."""
-    build()
-    shutil.unpack_archive(_package(program), folder)
-    (folder / "bootstrap").chmod(0o755)
 
 
 def build():
@@ -65,14 +64,19 @@ def build():
     zig = tools.install(ZIG)
     command = [cargo_lambda(), "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
     command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
-    command += [word for program in PROGRAMS for word in ("--bin", program)]
+    command += [word for program in PACKAGED for word in ("--bin", program)]
     command += ["--include", keep_aws_certificates()]
-    command += ["--include", CERTIFICATES] if CERTIFICATES.exists() else []
+    if CERTIFICATES.exists():
+        DATABASE_CERTIFICATES.write_text(CERTIFICATES.read_text() + "\n" + AWS_CERTIFICATES.read_text())
+        command += ["--include", DATABASE_CERTIFICATES]
     environment = {**os.environ, "CFLAGS": OPENSSL_CFLAGS, "PATH": f"{zig / 'ziglang'}{os.pathsep}{os.environ['PATH']}"}
     # OpenSSL's own build would use variables that are meant for this one.
     for name in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"):
         environment.pop(name, None)
     local.ran(command, env=environment)
+    FOLDER.mkdir(exist_ok=True)
+    for program, name in PACKAGED.items():
+        shutil.copy(_package(program), FOLDER / name)
 
 
 def keep_aws_certificates():
@@ -107,7 +111,7 @@ def _target():
 def weigh():
     """A cold start reads every byte, so growth beyond the limits must fail here and not slow down the users."""
     heavy = False
-    for program in PROGRAMS:
+    for program in PACKAGED:
         package = _package(program)
         with zipfile.ZipFile(package) as archive:
             binary = archive.getinfo("bootstrap").file_size
@@ -133,24 +137,46 @@ def deploy():
     folder = sam()
     environment = {**os.environ, "SAM_CLI_TELEMETRY": "0", "PYTHONPATH": str(folder)}
     sys.path.insert(0, str(folder))
-    dry = os.environ.get("DRY_RUN", "") not in ("", "0")
-    missing = _missing()
+    import boto3
+    session, dry = boto3.Session(), os.environ.get("DRY_RUN", "") not in ("", "0")
+    stack = os.environ.get("STACK") or ""
+    if stack and stack not in STACKS:
+        raise tools.Unavailable(f"STACK: must be one of {', '.join(STACKS)}, or nothing for template.yaml, got {stack!r}")
+    template = Path("deploy", f"{stack}.yaml") if stack else Path("template.yaml")
+    base = os.environ.get("NAME") or tomllib.loads(SETTINGS.read_text())["default"]["global"]["parameters"]["stack_name"]
+    chosen = tomllib.loads(PARAMETERS.read_text()) if PARAMETERS.exists() else {}
+    parameters = parameters_of(template, stack, base, chosen)
+    name = f"{base}-{stack}" if stack else base
+    missing = _missing(session, parameters) or preflight(session.client, name, parameters, chosen)
     if missing and not dry:
         raise tools.Unavailable("\n".join(missing))
     build()
     if weigh() != 0:
         raise local.Failed(1)
-    # Neither command contacts AWS, but both require a region.
+    # No call to AWS, but a region is required.
     offline = {**environment, "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "eu-central-1")}
-    _sam("The template", ["validate", "--lint"], offline)
-    _sam("The build", ["build"], offline)
-    # No template is named, so SAM uses the one that it built. With a named template, it would look for its settings there.
-    deployment = ["deploy", "--parameter-overrides", *_parameters()]
+    _sam("The template", ["validate", "--lint", "--template-file", template], offline)
+    (FOLDER / "parameters.yaml").write_text(json.dumps(parameters))
+    deployment = ["deploy", "--template-file", template, "--config-file", SETTINGS.resolve(), "--stack-name", name,
+                  "--parameter-overrides", f"file://{(FOLDER / 'parameters.yaml').resolve()}"]
     if missing:
-        print(f"\nWould deploy\n$ {_shown(deployment)}\nbut\n" + "\n".join(missing))
+        print(f"\nWould deploy {name} with\n{json.dumps(parameters, indent=1)}\nbut\n" + "\n".join(missing))
         return 0
+    cloud = session.client("cloudformation")
     _sam("The deployment", [*deployment, *(["--no-execute-changeset"] if dry else [])], environment)
+    if dry:
+        forget(cloud, name)
     return 0
+
+
+def forget(cloud, name):
+    """Removes what a deployment leaves that was only looked at."""
+    for change in cloud.list_change_sets(StackName=name)["Summaries"]:
+        if change["ChangeSetName"].startswith("samcli-deploy"):
+            cloud.delete_change_set(StackName=name, ChangeSetName=change["ChangeSetName"])
+    if _status(cloud, name) == "REVIEW_IN_PROGRESS":
+        cloud.delete_stack(StackName=name)
+    print("\nNothing was deployed. The change set is deleted; the packages stay in SAM's bucket")
 
 
 def sam():
@@ -158,40 +184,81 @@ def sam():
     return tools.install_locked(LOCK)
 
 
-def _parameters():
-    """Returns the parameters in samconfig.toml, and those that depend on the package."""
-    found = {name: value for name, _, value in (pair.partition("=") for pair in _configured())}
-    found["Architecture"] = os.environ.get("ARCH") or "x86_64"
-    if CERTIFICATES.exists():
-        found["DatabaseCaFile"] = f"/var/task/{CERTIFICATES}"
-    # SAM splits values at spaces.
-    return [f'{name}="{value}"' if " " in value else f"{name}={value}" for name, value in found.items()]
+def parameters_of(template, stack, base, chosen):
+    """Returns a value for every parameter of the template: SAM would leave one that is missing as it was deployed before. `chosen` is
+    what parameters.toml holds. A further stack has a table in it, and shares the base stack's values."""
+    from samcli.yamlhelper import yaml_parse
+    declared = yaml_parse(template.read_text())["Parameters"]
+    own = chosen.get(stack, {}) if stack else {name: value for name, value in chosen.items() if not isinstance(value, dict)}
+    unknown = sorted(own.keys() - declared.keys())
+    if unknown:
+        raise tools.Unavailable(f"{PARAMETERS}: {template} has no parameter {', '.join(unknown)}")
+    found = {name: declared[name]["Default"] for name in declared if "Default" in declared[name]}
+    found |= {name: value for name, value in chosen.items() if name in declared and not isinstance(value, dict)} | own
+    found |= {name: value for name, value in (("Base", base), ("Architecture", os.environ.get("ARCH") or "x86_64")) if name in declared}
+    if "Settings" in found:
+        given = [line.strip() for line in found["Settings"].splitlines() if line.strip()]
+        files = {"AWS_CA_BUNDLE": AWS_CERTIFICATES, **({"DATABASE_CA_FILE": DATABASE_CERTIFICATES} if CERTIFICATES.exists() else {})}
+        given += [f"{name}=/var/task/{file}" for name, file in files.items() if not any(line.startswith(f"{name}=") for line in given)]
+        found["Settings"] = "\n".join(given)
+    return {name: str(value) for name, value in found.items()}
 
 
-def _configured():
-    import tomlkit
-    settings = tomlkit.parse(SETTINGS.read_text()).unwrap()
-    given = settings["default"]["deploy"]["parameters"].get("parameter_overrides", [])
-    return shlex.split(given) if isinstance(given, str) else given
-
-
-def _missing():
-    """Returns one line for each missing requirement of a call to AWS."""
-    import boto3
-    session = boto3.Session()
+def _missing(session, parameters):
+    """Returns a line for each thing without which AWS cannot be asked."""
     found = []
     if session.get_credentials() is None:
         found.append("AWS credentials are missing: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     if session.region_name is None:
         found.append("the AWS region is missing: set AWS_REGION, such as eu-central-1")
-    if not any(pair.startswith(("DatabaseSecretArn=arn:", "DatabaseSecretArns=arn:")) for pair in _configured()):
-        found.append(f"the database secret is missing: set DatabaseSecretArn, or DatabaseSecretArns for several databases, in {SETTINGS}")
+    if not PARAMETERS.exists():
+        found.append(f"{PARAMETERS} is missing: copy parameters.example.toml, and name the database's secret in it")
+    elif not parameters.get("DatabaseSecretArn", "arn:").startswith("arn:"):
+        found.append(f"the database secret is missing: set DatabaseSecretArn in {PARAMETERS}")
     return found
+
+
+def preflight(client, name, parameters, chosen):
+    """Returns a line for each thing that would end a deployment half-way."""
+    from botocore.exceptions import ClientError
+    found, status = [], _status(client("cloudformation"), name)
+    secrets = {arn: key for key, value in parameters.items() if key.endswith(("SecretArn", "SecretArns")) for arn in value.split(",") if arn}
+    looks = [(key, lambda arn=arn: client("secretsmanager").describe_secret(SecretId=arn)) for arn, key in secrets.items()]
+    if parameters.get("SubnetIds"):
+        looks.append(("SubnetIds", lambda: client("ec2").describe_subnets(SubnetIds=parameters["SubnetIds"].split(","))))
+    reserved, left = int(parameters.get("ReservedConcurrency") or 0), {}
+    if reserved and not status:
+        looks.append(("ReservedConcurrency", lambda: left.update(client("lambda").get_account_settings()["AccountLimit"])))
+    for key, look in looks:
+        try:
+            look()
+        except ClientError as error:
+            # Who deploys need not be allowed to look.
+            found += [] if re.search("AccessDenied|Unauthorized", str(error)) else [f"{key}: {error}"]
+    if left and left["UnreservedConcurrentExecutions"] - reserved < UNRESERVED:
+        found.append(f"ReservedConcurrency: must leave {UNRESERVED} of the account's {left['UnreservedConcurrentExecutions']} executions, got {reserved}; "
+                     "use 0, or ask AWS for a higher quota")
+    if "IntakeSecretArn" in parameters and parameters["IntakeSecretArn"] == (chosen.get("OwnerSecretArn") or chosen.get("DatabaseSecretArn")):
+        found.append("IntakeSecretArn: must not be the owner's secret: others can reach this function")
+    if status == "ROLLBACK_COMPLETE":
+        found.append(f"the first deployment of {name} failed, and only its name is left: aws cloudformation delete-stack --stack-name {name}")
+    elif status.endswith(("_IN_PROGRESS", "_FAILED")) and status != "REVIEW_IN_PROGRESS":
+        found.append(f"the stack {name} is {status}: wait, or repair it in the CloudFormation console")
+    return found
+
+
+def _status(cloud, name):
+    """Returns the state of a stack, or nothing if there is none."""
+    from botocore.exceptions import ClientError
+    try:
+        return cloud.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"]
+    except ClientError:
+        return ""
 
 
 def _sam(heading, arguments, environment):
     print(f"\n{heading}\n$ {_shown(arguments)}", flush=True)
-    local.ran([sys.executable, "-m", "samcli", *arguments], env=environment)
+    local.ran([sys.executable, "-m", "samcli", *map(str, arguments)], env=environment)
 
 
 def _shown(arguments):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""`make template`: checks what `template.yaml` would deploy, without an account and without a network.
+"""`make template`: checks what `template.yaml` and `deploy/*.yaml` would deploy, without an account and without a network.
 
-SAM and cfn-lint validate the template. It is transformed as on AWS, and evaluated like CloudFormation with several sets of
-parameters. The result is compared with tests/golden/template.txt: every permission, alarm, schedule and variable is there, so an
-added permission shows as well as a missing alarm. `write` renews the file. What the golden file cannot know are rules: settings
-that the program reads, payloads, schedule expressions and wildcards. The rules must notice templates that are broken on purpose.
-The code that migrates during a deployment is executed with stand-ins for AWS.
+SAM and cfn-lint validate the templates. They are transformed as on AWS, evaluated like CloudFormation with the sets of parameters in
+tests/template.toml, and compared with rules: names, rights, settings, schedules, queues, metrics. A second deployment is tried on paper:
+what changes with one parameter, and which parameters SAM would send. Each alarm is evaluated like CloudWatch on recorded metrics, which
+must raise it or leave it quiet. The code that migrates during a deployment is executed with stand-ins for AWS. Each rule must notice the
+templates that tests/template.toml breaks on purpose.
 """
 
+import builtins
 import copy
-import difflib
 import importlib
 import io
 import json
@@ -27,20 +27,17 @@ import local
 import package
 from tools import PROJECT
 
-TEMPLATE = Path("template.yaml")
-GOLDEN = Path("tests/golden/template.txt")
-EVENTS = Path("events")
-CREDENTIALS = Path("src/app/credentials.rs")
-SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:queue-AbCdEf"
-NEEDED = {"DatabaseSecretArn": SECRET}
-DATA = tomllib.loads((PROJECT / "tests" / "template.toml").read_text().replace("$SECRET", SECRET))
-# Our own statements for all resources: these two actions cannot be restricted further, and are allowed only with active
-# tracing.
-TRACES = {("xray:PutTraceSegments", "*"), ("xray:PutTelemetryRecords", "*")}
+BASE = Path("template.yaml")
+SCHEDULES = {"drain": "drain.json", "cleanup": "cleanup.json"}
+DATA = tomllib.loads((PROJECT / "tests" / "template.toml").read_text())
+# Network interfaces and traces are no resources: these actions cannot be restricted further.
+EVERYWHERE = {f"ec2:{action}" for action in ("CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets",
+              "DeleteNetworkInterface", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")}
+TRACES = {f"xray:{action}" for action in ("PutTraceSegments", "PutTelemetryRecords", "PutSpans", "PutSpansForIndexing")}
 GRAMMAR = re.compile(r"rate\((1 (minute|hour|day)|([2-9]|[1-9][0-9]+) (minutes|hours|days))\)|cron\((\S+ ){5}\S+\)")
-# Values that are not decided here, or say nothing.
-UNSEEN = {"Tags", "DashboardBody", "Code", "Version", "Description", "AlarmDescription"}
-WIDEST = 200
+# AWS keeps these names for all regions of an account, and all others for one region.
+GLOBAL = {"DashboardName", "RoleName", "ManagedPolicyName"}
+NAMES = GLOBAL | {"Name", "FunctionName", "AlarmName", "TopicName", "LogGroupName", "QueueName"}
 PSEUDO = {
     "AWS::AccountId": "123456789012", "AWS::Partition": "aws", "AWS::Region": "eu-central-1", "AWS::StackName": "tidegate",
     "AWS::StackId": "arn:aws:cloudformation:eu-central-1:123456789012:stack/tidegate/0", "AWS::URLSuffix": "amazonaws.com",
@@ -49,30 +46,48 @@ PSEUDO = {
 NO_VALUE = object()
 # The location of the packaged program. Nothing is fetched from there.
 CODE = "s3://packages/bootstrap.zip"
-CALL = {"FunctionName": "tidegate-migrate:1", "Payload": '{"action": "migrate"}'}
 
 
 def main():
     _tools()
-    _, plain = checked(TEMPLATE)
-    stacks = {name: Stack(plain, parameters("settings", name)) for name in DATA["settings"]}
-    seen = _seen(stacks)
-    if sys.argv[1:] == ["write"]:
-        GOLDEN.write_text(seen)
-        return 0
-    wrong = _differences(seen) + [f"with {name}: {fault}" for name, stack in stacks.items() for fault in faults(stack)]
-    wrong += [f"{name}: must be refused" for name in DATA["refused"] if _is_allowed(plain, parameters("refused", name))]
-    wrong += _rates(plain) + _runner(plain)
-    return local.verdict(wrong, f"{TEMPLATE} deploys what it should")
+    files = [BASE, *sorted(Path("deploy").glob("*.yaml"))]
+    texts = {file.name: file.read_text() for file in files}
+    plain = {file.name: checked(file) for file in files}
+    wrong = [f"{name}: {fault}" for name in texts for fault in everything(name, plain[name])]
+    wrong += [f"{name}: {what}: must be refused" for name, sets in DATA["refused"].items() for what, given in sets.items()
+              if not _refused(plain[name], {**DATA["needed"][name], **given})]
+    for control in DATA["broken"]:
+        file, text = control["file"], texts[control["file"]]
+        broken = text.replace(control["find"], control["put"])
+        found = [] if broken == text else everything(file, transform(_parsed(broken)))
+        wrong += [] if any(control["notice"] in fault for fault in found) else \
+            [f"{file}: nobody notices {control['put']!r} for {control['find']!r}: {found}"]
+    wrong += _runner(plain[BASE.name]) + _shown(plain) + _parameters(texts)
+    return local.verdict(wrong, "the templates deploy what they should, also the second time")
 
 
-def parameters(kind, name):
-    """Returns a set of parameters, with those of the sets that it is like."""
-    given = dict(DATA[kind][name])
-    found = dict(NEEDED)
-    for like in given.pop("like", []):
-        found |= parameters("settings", like)
-    return found | given
+def everything(name, plain):
+    """Returns the faults of a template with all sets of parameters."""
+    wrong, needed = [], DATA["needed"][name]
+    try:
+        for what, given in {"the defaults": {}, **DATA["settings"].get(name, {})}.items():
+            stack = Stack(plain, {**needed, **given})
+            wrong += [f"with {what}: {fault}" for rule in (names, rights, settings, schedules, queues, metrics) for fault in rule(stack)]
+            wrong += [f"with {what}: {fault}" for fault in alarms(stack)]
+        return wrong + (second(plain, needed) if name == BASE.name else [])
+    except Refused as refused:
+        return [*wrong, str(refused)]
+
+
+def _refused(plain, given):
+    try:
+        return not Stack(plain, given)
+    except Refused:
+        return True
+
+
+def _parsed(text):
+    return importlib.import_module("samcli.yamlhelper").yaml_parse(text)
 
 
 def _tools():
@@ -87,116 +102,54 @@ def _tools():
 
 
 def checked(template):
-    """Returns the template and its plain resources, after SAM and cfn-lint have found no fault in either. cfn-lint finds more in
-    the plain template than before the transform."""
+    """Returns the plain template, after SAM and cfn-lint have found no fault in either. cfn-lint finds more in the plain one."""
     folder = _tools()
-    print("SAM and cfn-lint")
+    print(f"{template}: SAM and cfn-lint", flush=True)
     local.quietly([sys.executable, "-m", "samcli", "validate", "--lint", "--template", template])
-    source = importlib.import_module("samcli.yamlhelper").yaml_parse(template.read_text())
-    plain = transform(source)
+    plain = transform(_parsed(template.read_text()))
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "template.json"
         file.write_text(json.dumps(plain, indent=1))
         local.quietly([sys.executable, folder / "bin" / "cfn-lint", "--regions", "eu-central-1", "--template", file])
-    return source, plain
+    return plain
 
 
-def _seen(stacks):
-    """Returns what each set of parameters deploys: all of the first one, and how each other differs from one that is like it."""
-    texts, parts = {}, []
-    for name, stack in stacks.items():
-        lines = [line for resource, made in stack.resources.items() for line in _lines(made, resource)]
-        others = {other: [line for line in difflib.ndiff(text, lines, charjunk=None) if line[0] in "+-"] for other, text in texts.items()}
-        like = min(others, key=lambda other: len(others[other]), default=None)
-        parts += [f"# {name}, like {like} but", *others[like]] if like else [f"# {name}", *lines]
-        texts[name] = lines
-    return "\n".join(parts) + "\n"
-
-
-def _lines(value, place):
-    """Each part of a resource that fits into a line, without what says nothing."""
-    text = json.dumps(value)
-    if len(text) <= WIDEST or not isinstance(value, (dict, list)):
-        yield f"{place}: {text}"
-    elif isinstance(value, list):
-        for part in value:
-            yield from _lines(part, f"{place}[]")
-    else:
-        for name, part in value.items():
-            if name not in UNSEEN and part != []:
-                yield from _lines(part, place if name == "Properties" else f"{place}.{name}")
-
-
-def _differences(seen):
-    lines = difflib.unified_diff(GOLDEN.read_text().splitlines(), seen.splitlines(), str(GOLDEN), str(TEMPLATE), lineterm="", n=1)
-    found = list(lines)
-    return [*found, "If that is meant, `python3 scripts/template.py write` writes it."] if found else []
-
-
-def _rates(plain):
-    found = [f"DrainRate: {rate} must be allowed" for rate in DATA["rates"] if not _is_allowed(plain, {**NEEDED, "DrainRate": rate})]
-    return found + [f"DrainRate: {rate} must be refused" for rate in DATA["bad_rates"] if _is_allowed(plain, {**NEEDED, "DrainRate": rate})]
-
-
-def _is_allowed(plain, given):
-    try:
-        Stack(plain, given)
-    except Refused:
-        return False
-    return True
-
-
-def faults(stack):
-    """Returns all faults as texts. The list is empty for a correct template."""
-    return [fault for rule in (schedules, settings, no_wildcards, metrics, messages, drains) for fault in rule(stack)]
-
-
-def schedules(stack):
-    """What is sent is what events/ has an example of, and AWS accepts the expression."""
-    made = stack.of_type("AWS::Scheduler::Schedule")
-    sent = {"DrainFunctionTick": made["DrainFunctionTick"]["Target"]["Input"], "Migration": stack.of_type("Custom::Migration")["Migration"]["Input"],
-            "CleanupFunctionDaily": made["CleanupFunctionDaily"]["Target"]["Input"]}
-    files = {"DrainFunctionTick": "drain.json", "CleanupFunctionDaily": "cleanup.json", "Migration": "migrate.json"}
-    roles = {"roles": True} if stack.parameters["CreateDatabaseRoles"] == "true" else {}
-    found = []
-    for name, file in files.items():
-        wanted = {**json.loads((EVENTS / file).read_text()), **(roles if name == "Migration" else {})}
-        found += [] if json.loads(sent[name]) == wanted else [f"{name}: must send {wanted}, sends {sent[name]}"]
-    return found + [f"{name}: AWS refuses the expression {each['ScheduleExpression']!r}" for name, each in made.items()
-                    if not GRAMMAR.fullmatch(each["ScheduleExpression"])]
-
-
-def settings(stack):
-    """The program reads every variable that is set. With everything deployed, all that it reads can be set."""
-    variables = {name: made.get("Environment", {}).get("Variables", {}) for name, made in stack.of_type("AWS::Lambda::Function").items()}
-    given = {key for each in variables.values() for key in each if not key.startswith("AWS_")}
-    known = _settings()
-    found = [f"settings: the program knows no {key}" for key in sorted(given - known)]
-    found += [f"{name}: the environment must not hold {key}" for name, each in variables.items() for key in each
-              if re.search("PASSWORD|TOKEN|DATABASE_URL", key)]
-    if "IntakeFunction" in variables and "DatabaseSecretArns" not in stack.given:
-        found += [f"settings: no function is given {key}" for key in sorted(known - given - DATA["not_deployed"].keys() - {"DATABASE_SECRET_IDS"})]
+def names(stack):
+    """A second stack in the region has other names, and one in another region other global names."""
+    given, found = {"Base": "other"} if "Base" in stack.parameters else {}, []
+    others = [("a second stack", NAMES, Stack(stack.plain, {**stack.given, **given}, {"AWS::StackName": "other"})),
+              ("a stack in another region", GLOBAL, Stack(stack.plain, stack.given, {"AWS::Region": "eu-west-1"}))]
+    for name, made in stack.resources.items():
+        ours = {key: value for key, value in made["Properties"].items() if key in NAMES and "{" not in str(value)}
+        found += [f"{name}: {what} would have the {key} {value} too" for what, keys, other in others for key, value in ours.items()
+                  if key in keys and not re.search("ApiGatewayV2|Alias", made["Type"]) and other.resources[name]["Properties"][key] == value]
     return found
 
 
-def _settings():
-    read = {name for name in docs.settings_read() if not re.match("AWS_|OTEL_|TRACEPARENT|NO_COLOR", name)}
-    services = {name.removesuffix("_URL") for name in read - DATA["not_deployed"].keys() if name.endswith("_URL")}
-    # A package must not contain a file with a token. For each such file setting there is one for a secret.
-    suffixes = set(re.findall(r'"(_[A-Z_]+)"', CREDENTIALS.read_text())) - {"_AUTH_FILE"}
-    return read | {service + suffix for service in services for suffix in suffixes}
-
-
-def no_wildcards(stack):
-    """No statement of ours allows all resources or all actions, except the one for traces while tracing is active."""
-    found = []
-    for name, made in {**stack.of_type("AWS::IAM::Role"), **stack.of_type("AWS::IAM::ManagedPolicy")}.items():
-        for policy in made.get("Policies", [made] if "PolicyDocument" in made else []):
-            for statement in policy["PolicyDocument"]["Statement"]:
-                may = {(action, resource) for action in _list(statement["Action"]) for resource in _list(statement["Resource"])}
-                if may != TRACES or stack.parameters["Tracing"] != "Active":
-                    found += [f"{name}: {action} on {resource} is allowed nowhere" for action, resource in sorted(may)
-                              if "*" in action or resource == "*"]
+def rights(stack):
+    """A function may write its own log alone, and read the secrets that it names and those that Settings name. Only what is no resource
+    is allowed for all."""
+    found, may = [], {}
+    policies = {f"{{{name}}}": made["PolicyDocument"]["Statement"] for name, made in stack.of_type("AWS::IAM::ManagedPolicy").items()}
+    anywhere = (TRACES if stack.parameters.get("Tracing") == "Active" else set()) | (EVERYWHERE if stack.parameters.get("SubnetIds") else set())
+    for name, role in stack.of_type("AWS::IAM::Role").items():
+        given = [each for policy in role.get("Policies", []) for each in policy["PolicyDocument"]["Statement"]]
+        given += [each for arn in role.get("ManagedPolicyArns", []) for each in policies.get(arn, [{"Action": "*", "Resource": arn}])]
+        may[name] = {(action, resource) for each in given for action in _list(each["Action"]) for resource in _list(each["Resource"])}
+        found += [f"{name}: {action} on {resource} is too much" for action, resource in may[name]
+                  if "*" in action or (resource == "*" and action not in anywhere)]
+        if "PermissionsBoundary" not in role and stack.parameters.get("PermissionsBoundaryArn"):
+            found.append(f"{name}: must have the permissions boundary")
+    for name, function in stack.of_type("AWS::Lambda::Function").items():
+        rights, log = may[function["Role"][1:].split(".")[0]], function["LoggingConfig"]["LogGroup"].strip("{}")
+        found += [f"{name}: must not write {resource}" for action, resource in rights if action.startswith("logs:") and resource != f"{{{log}.Arn}}"]
+        variables = function.get("Environment", {}).get("Variables", {})
+        named = [variables[key] for key in variables if "SECRET_ID" in key] + [stack.parameters.get(key, "") for key in ("SecretArns", "PayloadKeysSecretArn")]
+        needed = {arn for each in named for arn in each.split(",") if arn}
+        read = {resource for action, resource in rights if action == "secretsmanager:GetSecretValue"}
+        found += [f"{name}: must read {sorted(needed)}, may read {sorted(read)}"] if variables and read != needed else []
+        if variables.get("TIDEGATE_XRAY") == "on" and not TRACES <= {action for action, _ in rights}:
+            found.append(f"{name}: X-Ray refuses its spans")
     return found
 
 
@@ -204,85 +157,220 @@ def _list(value):
     return value if isinstance(value, list) else [value]
 
 
-def metrics(stack):
-    """Alarms watch, and the dashboard shows, what the drain reports. Another name would remain an empty graph forever."""
-    reported = set(re.findall(r'^emf "(\w+)" ', Path("tests/golden/metrics.txt").read_text(), re.MULTILINE))
-    alarms = json.dumps(stack.of_type("AWS::CloudWatch::Alarm"))
-    watched = set(re.findall(r'"Namespace": "Tidegate", "MetricName": "(\w+)"', alarms))
-    (board,) = stack.of_type("AWS::CloudWatch::Dashboard").values()
-    lines = [line for widget in json.loads(board["DashboardBody"])["widgets"] for line in widget["properties"]["metrics"]]
-    shown = {line[1] for line in lines if line[0] == "Tidegate"}
-    return [f"{name} is not reported" for name in sorted((shown | watched) - reported)] + \
-        [f"Dashboard: {name} is not shown" for name in sorted(reported - shown - {"DrainsFailed"})]
+def settings(stack):
+    """The program knows every variable. None of them may hold a secret."""
+    known = docs.settings_read()
+    return [f"{name}: the environment must not hold {key}" if key in known else f"{name}: the program knows no {key}"
+            for name, function in stack.of_type("AWS::Lambda::Function").items() for key in function.get("Environment", {}).get("Variables", {})
+            if key not in known or re.search("PASSWORD|TOKEN|DATABASE_URL", key)]
 
 
-def messages(stack):
-    """No message is lost: it outlives the tries, and stays hidden for as long as AWS demands."""
-    queues = stack.of_type("AWS::SQS::Queue")
-    if "Messages" not in queues:
-        return []
-    queue, dead = queues["Messages"], queues["DeadMessages"]
-    limit = stack.of_type("AWS::Lambda::Function")["IntakeFunction"]["Timeout"]
-    found = [] if queue["VisibilityTimeout"] >= 6 * limit else [f"Messages: must hide a message for six times the function's {limit} s"]
-    if dead["MessageRetentionPeriod"] < queue.get("MessageRetentionPeriod", 345600):
-        found.append("DeadMessages: must keep messages for as long as Messages does: their age counts on")
+def schedules(stack):
+    """What is sent is what events/ has an example of, AWS accepts the expression, and nothing runs before the schema is migrated."""
+    found = []
+    for name, made in stack.of_type("AWS::Scheduler::Schedule").items():
+        sent, function = json.loads(made["Target"]["Input"]), made["Target"]["Arn"].strip("{}").split(".")[0]
+        if sent != json.loads(Path("events", SCHEDULES.get(sent["action"], "drain.json")).read_text()):
+            found.append(f"{name}: must send what events/ has, sends {sent}")
+        if not GRAMMAR.fullmatch(made["ScheduleExpression"]):
+            found.append(f"{name}: AWS refuses the expression {made['ScheduleExpression']!r}")
+        if not any("Migration" in stack.resources[each]["DependsOn"] for each in (name, function)):
+            found.append(f"{name}: must wait for the migration")
+    drain = stack.resources.get("DrainFunction")
+    return found + (["DrainFunction: must wait for the migration"] if drain and "Migration" not in drain["DependsOn"] else [])
+
+
+def queues(stack):
+    """No outage of half a day moves a message, and the queue of dead messages keeps them longer. Both stay when the stack goes."""
+    made, found = stack.of_type("AWS::SQS::Queue"), []
+    for name, queue in made.items():
+        found += [f"{name}: must be kept when the stack goes"] if stack.plain["Resources"][name].get("DeletionPolicy") != "RetainExceptOnCreate" else []
+        if "RedrivePolicy" not in queue:
+            continue
+        limit = max(function["Timeout"] for function in stack.of_type("AWS::Lambda::Function").values())
+        found += [f"{name}: must hide a message for six times the function's {limit} s"] if queue["VisibilityTimeout"] < 6 * limit else []
+        tried, dead = queue["VisibilityTimeout"] * queue["RedrivePolicy"]["maxReceiveCount"], made["DeadMessages"]
+        found += [f"{name}: gives a message up after {tried} s, in an outage of 12 hours"] if tried < 12 * 3600 else []
+        found += [f"{name}: must keep a message for as long as it is tried"] if queue["MessageRetentionPeriod"] < tried else []
+        if dead["MessageRetentionPeriod"] <= queue["MessageRetentionPeriod"]:
+            found.append("DeadMessages: must keep messages longer than Messages does: their age counts on")
+    for name, made in stack.of_type("AWS::Lambda::EventSourceMapping").items():
+        found += [f"{name}: must report which messages failed"] if made.get("FunctionResponseTypes") != ["ReportBatchItemFailures"] else []
     return found
 
 
-def drains(stack):
-    """The next drains of a chain start while those before them end."""
-    reserved = stack.of_type("AWS::Lambda::Function")["DrainFunction"].get("ReservedConcurrentExecutions")
-    most = int(stack.parameters["MaxDrains"])
-    return [f"DrainFunction: {reserved} at once are less than twice MaxDrains, {most}"] if reserved and int(reserved) < 2 * most else []
+def metrics(stack):
+    """Alarms watch, and the dashboard shows, what the program reports. Another name would remain an empty graph forever."""
+    watched = {each["MetricStat"]["Metric"]["MetricName"] for alarm in stack.of_type("AWS::CloudWatch::Alarm").values()
+               for each in alarm["Metrics"] if "MetricStat" in each and each["MetricStat"]["Metric"]["Namespace"] == "Tidegate"}
+    return [f"{name} is not reported" for name in sorted((watched | _on_dashboard(stack)) - _reported())]
+
+
+def _reported():
+    """Some metrics are reported only now and then, so the source is read and not a golden file."""
+    return set(re.findall(r'"(\w+)",\s*"(?:Count|Milliseconds|Percent)",', docs.code_of(docs.LIBRARY / "metrics.rs")))
+
+
+def _on_dashboard(stack):
+    widgets = [each for board in stack.of_type("AWS::CloudWatch::Dashboard").values() for each in json.loads(board["DashboardBody"])["widgets"]]
+    return {line[1] for widget in widgets for line in widget["properties"]["metrics"] if line[0] == "Tidegate"}
+
+
+def _shown(plain):
+    board = _on_dashboard(Stack(plain["alarms.yaml"], {}))
+    return [f"alarms.yaml: {name} is not shown" for name in sorted(_reported() - board - {"DrainsFailed"})]
+
+
+def second(plain, needed):
+    """Deploys twice, with one parameter changed, and compares. The schema must be migrated with what it depends on, and with new code."""
+    before, found = Stack(plain, needed), []
+    for name, value in {**DATA["migrates"], **DATA["leaves"]}.items():
+        changed = Stack(plain, {**needed, name: value}).resources["Migration"] != before.resources["Migration"]
+        if changed != (name in DATA["migrates"]):
+            found.append(f"with another {name}, {'it is migrated again' if changed else 'nothing is migrated'}")
+    properties = before.resources["Migration"]["Properties"]
+    called, code = properties["Function"], properties["Code"]
+    if called != "{OperateFunction}" or code not in (f"{{{name}}}" for name in before.of_type("AWS::Lambda::Version")):
+        found.append(f"the migration must call the function as it is now, {called}, and depend on its version, {code}")
+    return found
+
+
+def _parameters(texts):
+    """Lets SAM read what `make deploy` passes to it. A value that was removed is the default again, and none is what was deployed."""
+    [context, kinds] = [importlib.import_module(name) for name in ("samcli.commands.deploy.deploy_context", "samcli.cli.types")]
+    example, found = tomllib.loads(Path("parameters.example.toml").read_text()), []
+    declared = _parsed(texts[BASE.name])["Parameters"]
+    for name, each in declared.items():
+        if name != "Settings" and str(example.get(name)) != str(each.get("Default", "")):
+            found.append(f"parameters.example.toml: {name} must be {each.get('Default', '')!r}, as in {BASE}")
+    for file, chosen in DATA["chosen"].items():
+        path = BASE if file == BASE.name else Path("deploy", file)
+        made = package.parameters_of(path, "" if path == BASE else path.stem, "night", chosen)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as passed:
+            passed.write(json.dumps(made))
+            passed.flush()
+            read = kinds.CfnParameterOverridesType().convert(f"file://{passed.name}", None, None)
+        sent = {each["ParameterKey"]: each.get("ParameterValue") for each in context.DeployContext.merge_parameters(_parsed(texts[file]), read)}
+        found += [f"{file}: {name} would stay as it was deployed" for name, value in sent.items() if value is None]
+        found += [f"{file}: {name} must be {value!r}, is {sent.get(name)!r}" for name, value in DATA["sent"][file].items() if sent.get(name) != value]
+    return found
+
+
+def alarms(stack):
+    """Evaluates each alarm on recorded metrics, and says which alarm nobody has tried."""
+    made, found = stack.of_type("AWS::CloudWatch::Alarm"), []
+    for name, alarm in made.items():
+        short, tried = alarm["AlarmName"].split("-", 1)[1], set()
+        for night in DATA["nights"]:
+            if night["alarm"] != short or night.get("every") != stack.given.get("DrainEvery"):
+                continue
+            rings = _rings(alarm, {metric: _minutes(text) for metric, text in night["metrics"].items()})
+            tried.add(night["rings"])
+            if rings != night["rings"]:
+                found.append(f"{name}: {'does not ring' if night['rings'] else 'rings'}: {night['what']}")
+        if tried != {True, False} and "DrainEvery" not in stack.given:
+            found.append(f"{name}: no night shows when {short} rings and when it does not")
+    return found
+
+
+def _minutes(text):
+    """Parses such as `1x10 -x5`: ten minutes with the value 1, five without any."""
+    parts = [part.split("x") for part in text.split()]
+    return [None if value == "-" else float(value) for value, count in parts for _ in range(int(count))]
+
+
+def _rings(alarm, recorded):
+    """Reports whether the alarm would notify anybody, like CloudWatch, once it has seen as many periods as it looks at."""
+    series, [period] = {}, {int(each["MetricStat"]["Period"]) // 60 for each in alarm["Metrics"] if "MetricStat" in each}
+    for each in alarm["Metrics"]:
+        if "MetricStat" in each:
+            minutes = recorded.get(each["MetricStat"]["Metric"]["MetricName"], [])
+            parts = [[value for value in minutes[at:at + period] if value is not None] for at in range(0, len(minutes), period)]
+            reduce = {"Sum": sum, "Maximum": max, "Minimum": min}[each["MetricStat"]["Stat"]]
+            series[each["Id"]] = [reduce(part) if part else None for part in parts]
+    for each in alarm["Metrics"]:
+        if "Expression" in each:
+            series["result"] = _computed(each["Expression"], series)
+    values = series.get("result") or next(iter(series.values()))
+    looks, needs = alarm["EvaluationPeriods"], alarm.get("DatapointsToAlarm", alarm["EvaluationPeriods"])
+    breaks = (lambda value: value < float(alarm["Threshold"])) if alarm["ComparisonOperator"].startswith("Less") \
+        else (lambda value: value >= float(alarm["Threshold"]))
+    for end in range(looks, len(values) + 1):
+        seen = [breaks(value) for value in values[end - looks:end] if value is not None]
+        missing = looks - len(seen)
+        if not seen and alarm["TreatMissingData"] == "missing":
+            if "InsufficientDataActions" in alarm:
+                return True
+        elif sum(seen) + (missing if alarm["TreatMissingData"] in ("breaching", "missing") and all(seen) else 0) >= needs:
+            return True
+    return False
+
+
+def _computed(expression, series):
+    """Evaluates an alarm's arithmetic for each period. A missing value makes the result missing, and so does a division by zero."""
+    if expression.startswith("DIFF("):
+        values = _computed(expression[len("DIFF"):], series)
+        return [None if None in pair else pair[1] - pair[0] for pair in zip([None, *values], values)]
+    filled, found = re.sub(r"FILL\((\w+), 0\)", r"(\1 or 0)", expression), []
+    for at in range(max(map(len, series.values()))):
+        now = {name: values[at] if at < len(values) else None for name, values in series.items()}
+        try:
+            found.append(eval(filled, {"__builtins__": {}}, now))
+        except (TypeError, ZeroDivisionError):
+            found.append(None)
+    return found
 
 
 def _runner(plain):
-    """Checks the code that CloudFormation would call: its result for the deployment, and whether it calls the function at all."""
-    code = compile(plain["Resources"]["MigrationRunner"]["Properties"]["Code"]["ZipFile"], "index.py", "exec")
-    found = []
+    """Checks the code that CloudFormation would call: its result for the deployment, and how often it calls the function."""
+    text = plain["Resources"]["MigrationRunner"]["Properties"]["Code"]["ZipFile"]
+    said, found = Path("crates/tidegate/src/migrate.rs").read_text(), []
+    found += [f"the migration's runner waits for {words!r}, which no migration says" for words in ("lock of migrations", "use a newer program")
+              if words not in text or words not in said]
     for run in DATA["runs"]:
-        request = {"RequestType": "Create", "StackId": PSEUDO["AWS::StackId"], **run.get("request", {})}
-        made = _run_runner(code, request, run["answer"])
-        wanted = [run["status"], run.get("reason"), [CALL] if run.get("calls", True) else []]
+        made = _run_runner(compile(text, "index.py", "exec"), {"RequestType": "Create", **run.get("request", {})}, run["answers"])
+        wanted = [run["status"], run.get("reason"), run.get("calls", len(run["answers"]))]
         if made != wanted:
             found.append(f"the migration's runner, {run['name']}: makes {made}, not {wanted}")
     return found
 
 
-def _run_runner(code, event, answer):
-    """Executes the runner like Lambda, with stand-ins for what Lambda provides. The function's answer is given."""
-    event.setdefault("ResourceProperties", {"Run": "true", "Input": '{"action": "migrate"}', "FunctionVersion": "tidegate-migrate:1"})
-    calls, results = [], []
+def _run_runner(code, event, answers):
+    """Executes the runner like Lambda, with stand-ins for what Lambda provides, and a clock that waits for nobody. The function gives
+    these answers, and the last one for ever."""
+    event |= {"StackId": PSEUDO["AWS::StackId"], "ResourceProperties": {"Function": "tidegate-operate"}}
+    calls, results, clock = [], [], [0]
+
+    class ClientError(Exception):
+        @property
+        def response(self):
+            return {"Error": {"Code": str(self)}}
 
     def invoke(FunctionName, Payload):
-        calls.append({"FunctionName": FunctionName, "Payload": Payload.decode()})
+        calls.append((FunctionName, Payload))
+        answer = answers[min(len(calls), len(answers)) - 1]
+        clock[0] += answer.get("takes", 1)
+        if answer.get("takes", 1) > 240:
+            raise TimeoutError
         if "Error" in answer:
-            raise RuntimeError(answer["Error"])
+            raise ClientError(answer["Error"])
         return {**answer, "Payload": io.BytesIO(json.dumps(answer["Payload"]).encode())}
 
-    def describe_stacks(StackName):
-        return {"Stacks": [{"StackStatus": event.get("StackStatus", "CREATE_IN_PROGRESS")}]}
-
-    def send(event, context, status, data, physical_id=None, no_echo=False, reason=None):
-        results.append((status, reason))
-
-    client = types.SimpleNamespace(invoke=invoke, describe_stacks=describe_stacks)
+    client = types.SimpleNamespace(invoke=invoke, describe_stacks=lambda StackName: {
+        "Stacks": [{"StackStatus": event.get("StackStatus", "CREATE_IN_PROGRESS")}]})
     modules = {
         "boto3": types.SimpleNamespace(client=lambda *_, **__: client),
         "botocore.config": types.SimpleNamespace(Config=dict),
-        "cfnresponse": types.SimpleNamespace(SUCCESS="SUCCESS", FAILED="FAILED", send=send),
+        "botocore.exceptions": types.SimpleNamespace(ClientError=ClientError, ReadTimeoutError=TimeoutError),
+        "cfnresponse": types.SimpleNamespace(SUCCESS="SUCCESS", FAILED="FAILED", send=lambda *given, reason: results.append((given[2], reason))),
+        "time": types.SimpleNamespace(time=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds)),
     }
-    kept = {name: sys.modules.get(name) for name in modules}
-    sys.modules.update(modules)
-    try:
-        inline = {"print": lambda *_: None}
-        exec(code, inline)
-        inline["handler"](event, None)
-    finally:
-        for name, module in kept.items():
-            sys.modules.pop(name) if module is None else sys.modules.update({name: module})
+    inline = {"__builtins__": {**vars(builtins), "__import__": lambda name, *given: modules.get(name) or __import__(name, *given)}}
+    exec(code, inline)
+    inline["handler"](event, None)
     [(status, reason)] = results
-    return [status, reason, calls]
+    late = ["the function's time is up"] if clock[0] > 890 else []
+    return [status, reason, *late, len(calls)]
 
 
 class Refused(Exception):
@@ -296,6 +384,7 @@ def transform(source):
     source.setdefault("Globals", {}).setdefault("Function", {})["CodeUri"] = CODE
     for resource in source["Resources"].values():
         resource.get("Properties", {}).pop("CodeUri", None)
+    source["Globals"]["Function"].pop("CodeUri") if "Transform" not in source else None
     return translate(source, {}, _NoPolicyNames())
 
 
@@ -313,8 +402,8 @@ class Stack:
     Values that AWS decides appear as `{Name}` or `{Name.Attribute}`.
     """
 
-    def __init__(self, plain, given):
-        self.plain, self.given = plain, given
+    def __init__(self, plain, given, pseudo=None):
+        self.plain, self.given, self.pseudo = plain, given, {**PSEUDO, **(pseudo or {})}
         self.parameters = _checked(plain["Parameters"], given)
         if broken := self._broken():
             raise Refused("; ".join(broken))
@@ -349,80 +438,51 @@ class Stack:
         return {name: item for name, item in inner.items() if item is not NO_VALUE}
 
     def _call(self, name, argument):
-        known = {"Ref": self._ref, "Condition": self._condition, "Fn::GetAtt": self._attribute, "Fn::Sub": self._sub,
-                 "Fn::If": self._if, "Fn::FindInMap": self._find}
-        if name in known:
-            return known[name](argument)
-        plain = [self._value(item) for item in argument]
-        if name == "Fn::Join":
-            return plain[0].join(plain[1])
-        if name == "Fn::Equals":
-            return str(plain[0]) == str(plain[1])
-        if name == "Fn::Not":
-            return not plain[0]
-        if name == "Fn::And":
-            return all(plain)
-        if name == "Fn::Or":
-            return any(plain)
-        if name == "Fn::Select":
-            return plain[1][int(plain[0])]
-        if name == "Fn::EachMemberEquals":
-            return all(member == plain[1] for member in plain[0])
-        raise Refused(f"{name} is not known here")
+        if name in ("Ref", "Condition", "Fn::GetAtt", "Fn::Sub", "Fn::If"):
+            return getattr(self, f"_{name.split('::')[-1].lower()}")(argument)
+        given = [self._value(item) for item in argument]
+        return {
+            "Fn::Join": lambda: given[0].join(given[1]), "Fn::Split": lambda: str(given[1]).split(given[0]), "Fn::Not": lambda: not given[0],
+            "Fn::Equals": lambda: str(given[0]) == str(given[1]), "Fn::And": lambda: all(given), "Fn::Or": lambda: any(given),
+            "Fn::Select": lambda: given[1][int(given[0])], "Fn::FindInMap": lambda: self.plain["Mappings"][given[0]][given[1]][given[2]],
+        }[name]()
 
     def _ref(self, name):
         if name == "AWS::NoValue":
             return NO_VALUE
-        for known in (PSEUDO, self.parameters):
-            if name in known:
-                return known[name]
-        return self._attribute([name, None])
+        known = {**self.parameters, **self.pseudo}
+        return known[name] if name in known else self._getatt([name])
 
     def _condition(self, argument):
         # `Condition` is a function in conditions, and an ordinary field in the statement of a policy.
         return self._holds(argument) if isinstance(argument, str) else {"Condition": self._value(argument)}
 
-    def _attribute(self, argument):
-        name, attribute = argument.split(".", 1) if isinstance(argument, str) else argument
-        if name not in self.plain["Resources"]:
-            raise Refused(f"{name} is neither a parameter nor a resource")
-        return "{" + name + (f".{attribute}" if attribute else "") + "}"
+    def _getatt(self, argument):
+        parts = argument.split(".", 1) if isinstance(argument, str) else argument
+        if parts[0] not in self.plain["Resources"]:
+            raise Refused(f"{parts[0]} is neither a parameter nor a resource")
+        return "{" + ".".join(parts) + "}"
 
     def _sub(self, text):
-        return re.sub(r"\$\{([^!}]+)\}", lambda found: str(self._substitute(found.group(1))), text)
-
-    def _substitute(self, name):
-        return self._ref(name) if "." not in name else self._attribute(name)
+        return re.sub(r"\$\{([^!}]+)\}", lambda found: str((self._getatt if "." in found[1] else self._ref)(found[1])), text)
 
     def _if(self, argument):
-        condition, yes, no = argument
-        return self._value(yes if self._holds(condition) else no)
-
-    def _find(self, argument):
-        table, row, column = (str(self._value(item)) for item in argument)
-        return self.plain["Mappings"][table][row][column]
+        return self._value(argument[1 if self._holds(argument[0]) else 2])
 
 
 def _checked(declared, given):
-    unknown = given.keys() - declared.keys()
-    if unknown:
+    if unknown := given.keys() - declared.keys():
         raise Refused(f"no such parameter: {', '.join(sorted(unknown))}")
-    return {name: _parameter(name, rules, given) for name, rules in declared.items()}
+    return {name: _parameter(name, rules, given.get(name, rules.get("Default"))) for name, rules in declared.items()}
 
 
-def _parameter(name, rules, given):
-    if name not in given and "Default" not in rules:
-        raise Refused(f"{name}: is missing")
-    value = given.get(name, rules.get("Default"))
-    # A pattern is for each value of a list.
-    values = [each.strip() for each in value.split(",")] if rules["Type"] == "CommaDelimitedList" else [str(value)]
-    if "AllowedPattern" in rules and not all(re.fullmatch(rules["AllowedPattern"], each) for each in values):
-        raise Refused(f"{name}: {rules['ConstraintDescription']}, got {value!r}")
-    if "AllowedValues" in rules and str(value) not in map(str, rules["AllowedValues"]):
-        raise Refused(f"{name}: must be one of {rules['AllowedValues']}, got {value!r}")
-    if not rules.get("MinValue", float("-inf")) <= (value if isinstance(value, (int, float)) else 0) <= rules.get("MaxValue", float("inf")):
-        raise Refused(f"{name}: must be {rules.get('MinValue')} to {rules.get('MaxValue')}, got {value!r}")
-    return values if rules["Type"] == "CommaDelimitedList" else value
+def _parameter(name, rules, value):
+    number = value if isinstance(value, (int, float)) else 0
+    if value is None or not re.fullmatch(rules.get("AllowedPattern", "(?s).*"), str(value)):
+        raise Refused(f"{name}: {rules.get('ConstraintDescription', 'is missing')}, got {value!r}")
+    if str(value) not in map(str, rules.get("AllowedValues", [value])) or not rules.get("MinValue", number) <= number <= rules.get("MaxValue", number):
+        raise Refused(f"{name}: is not allowed: {value!r}")
+    return value
 
 
 if __name__ == "__main__":

@@ -419,7 +419,10 @@ async fn the_page_about_metrics_lists_each_with_its_type_and_dashboards_and_aler
     for (place, text) in [
         ("the dashboard", &dashboard),
         ("alerts", &file("observability/prometheus/alerts.yaml")),
-        ("their tests", &file("observability/prometheus/alerts_test.yaml")),
+        (
+            "their tests",
+            &file("observability/prometheus/alerts_test.yaml"),
+        ),
     ] {
         let used = metrics_in(text);
         assert!(used.len() >= 9, "{place}: {used:?}");
