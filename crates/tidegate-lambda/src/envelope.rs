@@ -129,7 +129,7 @@ fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     // A FIFO queue guarantees an order within this group. For any other queue, a group is a tenant whose share
     // of the deliveries is fair.
     let group = record.attributes.get("MessageGroupId").cloned();
-    let line = group.filter(|_| source.ends_with(".fifo"));
+    let line = group.filter(|_| source.strip_suffix(".fifo").is_some());
     let body = record.body.unwrap_or_default();
     let Some(inner) = forwarded(&body) else {
         return Ok(delivery(source, id.clone(), body.into_bytes(), id, line));
