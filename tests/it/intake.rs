@@ -1,10 +1,17 @@
 //! Messages from outside: each taken in once, whoever brings it and how often, and none lost.
 
+use std::future::IntoFuture;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate::intake::{Message, Receipt, is_refusal};
 use tidegate::program::Service;
 use tidegate::{Context, Dispatch, Done, Error, Handlers, NewEvent, Program, publish};
+use tokio::net::TcpListener;
 use tokio_postgres::{Client, Transaction};
 
 use crate::function::{AMPLE, Function};
@@ -300,6 +307,63 @@ async fn a_hostile_message_of_a_batch_comes_again_and_no_other_does() {
         assert!(log.contains(says), "{says}: {log}");
     }
     assert!(!log.contains("canary"), "{log}");
+}
+
+#[tokio::test]
+async fn a_refused_message_is_moved_with_its_reason_and_stays_if_it_cannot_be() {
+    let (db, client) = support::opened().await;
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let kept = sent.clone();
+    let send = move |headers: HeaderMap, body: String| {
+        assert_eq!(headers["x-amz-target"], "AmazonSQS.SendMessage");
+        let signed = headers["authorization"].to_str().unwrap();
+        assert!(
+            signed.contains("/eu-central-1/sqs/aws4_request"),
+            "{signed}"
+        );
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let taken = body["MessageBody"] != "throttled";
+        kept.lock().unwrap().push(body);
+        std::future::ready(if taken {
+            StatusCode::OK
+        } else {
+            StatusCode::TOO_MANY_REQUESTS
+        })
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(axum::serve(listener, Router::new().route("/", post(send))).into_future());
+    let queue = "https://sqs.eu-central-1.amazonaws.com/123456789012/dead";
+    let own = [
+        ("DATABASE_URL", db.url.clone()),
+        ("TIDEGATE_ACTIONS", "receive".to_owned()),
+        ("TIDEGATE_DEAD_MESSAGES_URL", queue.to_owned()),
+        ("AWS_ENDPOINT_URL_SQS", endpoint),
+    ];
+    let settings: Vec<_> = own.into_iter().chain(support::aws_variables()).collect();
+    let settings: Vec<_> = settings
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let function = Function::start(&settings).await;
+    let good = check(1);
+    let batch = sqs_of(
+        "q",
+        &[
+            ("bad", None, "no JSON"),
+            ("late", None, "throttled"),
+            ("good", None, &good),
+        ],
+    );
+    assert_eq!(again(&function.invoke(&batch).await), ["late"]);
+    assert_eq!(number(&client, CHECKS).await, 1);
+    let sent = sent.lock().unwrap();
+    assert_eq!((sent.len(), &sent[0]["QueueUrl"]), (2, &json!(queue)));
+    assert_eq!(sent[0]["MessageBody"], "no JSON");
+    let attributes = &sent[0]["MessageAttributes"];
+    assert_eq!(attributes["message_id"]["StringValue"], "bad");
+    let reason = attributes["reason"]["StringValue"].as_str().unwrap();
+    assert!(reason.contains("message: must be JSON"), "{reason}");
 }
 
 #[tokio::test]

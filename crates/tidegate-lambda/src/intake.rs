@@ -11,16 +11,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tidegate::Error;
+use tidegate::connect::DeadMessages;
 use tidegate::intake::{Message, Receipt, Receiver, is_refusal};
 use tidegate::program::{Failure, Service};
 
 use crate::envelope::{Bearer, Delivery};
+
+/// The longest time that it may take to move a refused message.
+const BURIAL: Duration = Duration::from_secs(2);
 
 /// The results of all messages.
 #[derive(Default)]
 struct Tally {
     received: u64,
     repeated: u64,
+    /// Refused, and moved to the queue of dead messages.
+    buried: u64,
     /// The service's ids of the messages to redeliver.
     again: Vec<String>,
     /// The first reason of each type.
@@ -39,7 +45,10 @@ pub(crate) async fn take_in(
     bearer: Bearer,
     payload: Value,
     time: Option<Duration>,
+    dead: Option<&DeadMessages>,
 ) -> Result<Value, Failure> {
+    let dead = dead.filter(|_| bearer == Bearer::Sqs);
+    let originals = dead.map(|_| payload["Records"].clone()).unwrap_or_default();
     let mut receiver = service.receiver()?;
     let ends = time.map(|time| Instant::now() + time);
     let mut tally = Tally::default();
@@ -60,6 +69,10 @@ pub(crate) async fn take_in(
             Ok(Receipt::Repeated) => tally.repeated += 1,
             Err(error) => {
                 let refused = is_refusal(&error);
+                if refused && buried(dead, &originals, &item, &error).await {
+                    tally.buried += 1;
+                    continue;
+                }
                 reachable = !is_unreachable(&error);
                 held.extend(line.filter(|_| !refused));
                 tally.again.push(item);
@@ -78,6 +91,28 @@ pub(crate) async fn take_in(
         let _ = tokio::time::timeout(left.unwrap_or(Duration::MAX), service.wake()).await;
     }
     tally.answer(bearer)
+}
+
+/// Sends a refused message to the queue of dead messages, if there is one, so that it is not tried again.
+/// Reports whether the queue has it.
+async fn buried(dead: Option<&DeadMessages>, originals: &Value, item: &str, why: &Error) -> bool {
+    let mut records = originals.as_array().into_iter().flatten();
+    let original = records.find(|record| record["messageId"] == item);
+    let body = original.and_then(|record| record["body"].as_str());
+    let (Some(dead), Some(body)) = (dead, body) else {
+        return false;
+    };
+    let failed = match tokio::time::timeout(BURIAL, dead.send(body, item, &why.to_string())).await {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {BURIAL:?}"),
+    };
+    tracing::warn!(
+        message.id = item,
+        error = failed,
+        "the refused message could not be moved; it will be delivered again"
+    );
+    false
 }
 
 /// Reports whether the database cannot be reached, for any message.
@@ -120,12 +155,19 @@ impl Tally {
         let Self {
             received,
             repeated,
+            buried,
             again,
             refusal,
             failure,
         } = self;
-        tracing::info!(received, repeated, again = again.len(), "messages received");
-        if bearer.takes_failures() && (received + repeated > 0 || failure.is_none()) {
+        tracing::info!(
+            received,
+            repeated,
+            buried,
+            again = again.len(),
+            "messages received"
+        );
+        if bearer.takes_failures() && (received + repeated + buried > 0 || failure.is_none()) {
             let named = |item: &String| json!({"itemIdentifier": item});
             let failures: Vec<Value> = again.iter().map(named).collect();
             return Ok(json!({"batchItemFailures": failures}));

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tidegate::admin::is_scheduled_event;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
-use tidegate::connect::{Invoked, SelfInvoke};
+use tidegate::connect::{DeadMessages, Invoked, SelfInvoke};
 use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
@@ -147,9 +147,11 @@ async fn serve(
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
     let invoker = Arc::<SelfInvoke>::default();
+    let dead = environment("TIDEGATE_DEAD_MESSAGES_URL").map(DeadMessages::new);
+    let dead = Arc::new(dead);
     let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Value>| {
-        let (ready, noted) = (ready.clone(), noted.clone());
+        let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
         let starts = ready
             .iter()
             .flat_map(Deployment::services)
@@ -166,7 +168,10 @@ async fn serve(
                 .map(|(invoker, context)| starter(invoker, context, database)),
             ..Hooks::default()
         };
-        let answering = async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await };
+        let answering = async move {
+            let to = (&*noted, Option::as_ref(&dead));
+            logged(event, ready.as_ref().as_ref(), hooks, to).await
+        };
         answering.instrument(invocation)
     });
     let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
@@ -211,10 +216,10 @@ async fn logged(
     event: LambdaEvent<Value>,
     ready: Result<&Deployment, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
-    spoiled: &AtomicBool,
+    to: (&AtomicBool, Option<&DeadMessages>),
 ) -> Result<Value, Refusal> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
-    let answering = answer(event, ready, hooks, spoiled);
+    let answering = answer(event, ready, hooks, to);
     // What the answer needs comes first.
     #[cfg(feature = "otel")]
     let answering = tidegate_otel::recorded(Box::pin(answering), || {
@@ -264,14 +269,14 @@ async fn answer(
     event: LambdaEvent<Value>,
     ready: Result<&Deployment, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
-    spoiled: &AtomicBool,
+    (spoiled, dead): (&AtomicBool, Option<&DeadMessages>),
 ) -> Result<Value, Refusal> {
     let deployment = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
         let service = deployment.only().map_err(refused)?;
-        let taking_in = intake::take_in(service, bearer, event.payload, time);
+        let taking_in = intake::take_in(service, bearer, event.payload, time, dead);
         Box::pin(taking_in).await
     } else {
         deployment.answer(event.payload, time, hooks).await

@@ -38,7 +38,8 @@ use tokio_postgres::Client;
 
 #[cfg(feature = "aws")]
 pub use self::aws::{
-    Invoked, SecretText, SelfInvoke, Signer, config_of_secret, next_tick, secret_reader, starter,
+    DeadMessages, Invoked, SecretText, SelfInvoke, Signer, config_of_secret, next_tick,
+    secret_reader, starter,
 };
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login};

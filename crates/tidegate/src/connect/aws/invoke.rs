@@ -24,6 +24,52 @@ pub struct SelfInvoke {
     http: OnceCell<reqwest::Client>,
 }
 
+/// A queue of SQS for messages that can never be received.
+pub struct DeadMessages {
+    by: SelfInvoke,
+    url: String,
+}
+
+impl DeadMessages {
+    /// Takes the queue's URL, such as `https://sqs.eu-central-1.amazonaws.com/123456789012/name`.
+    #[must_use]
+    pub fn new(url: String) -> Self {
+        let by = SelfInvoke::default();
+        Self { by, url }
+    }
+
+    /// Sends a message as it came, with its id and the reason as attributes. It needs the permission
+    /// `sqs:SendMessage`.
+    ///
+    /// # Errors
+    /// [`Error::Start`] if SQS does not take it.
+    pub async fn send(&self, body: &str, id: &str, reason: &str) -> Result<()> {
+        let text = |value: &str| json!({"DataType": "String", "StringValue": value});
+        let reason: String = reason.chars().take(MOST_TOLD).collect();
+        let attributes = json!({"message_id": text(id), "reason": text(&reason)});
+        let body =
+            json!({"QueueUrl": self.url, "MessageBody": body, "MessageAttributes": attributes});
+        let host = self
+            .url
+            .splitn(4, '/')
+            .take(3)
+            .collect::<Vec<_>>()
+            .join("/");
+        let Some(region) = host.split('.').nth(1) else {
+            return Err(failed(format!("{:?} is no URL of a queue", self.url)));
+        };
+        let headers = [
+            ("content-type", "application/x-amz-json-1.0"),
+            ("x-amz-target", "AmazonSQS.SendMessage"),
+        ];
+        let url = environment("AWS_ENDPOINT_URL_SQS").unwrap_or_else(|| host.clone());
+        let sent = self
+            .by
+            .send(("sqs", region), ("POST", &url), &headers, body.to_string());
+        sent.await.map(drop)
+    }
+}
+
 /// The function, as one invocation sees it.
 pub struct Invoked {
     /// The client that invokes it.
@@ -55,9 +101,12 @@ impl Invoked {
             encoded(&self.arn)
         );
         let headers = headers(self.trace.as_deref());
-        let sent = self
-            .by
-            .send(&place, ("POST", &url), &headers, body.to_string());
+        let sent = self.by.send(
+            place.of_service(),
+            ("POST", &url),
+            &headers,
+            body.to_string(),
+        );
         sent.await.map(drop)
     }
 }
@@ -73,15 +122,15 @@ impl SelfInvoke {
         Ok(host.trim_end_matches('/').to_owned())
     }
 
-    /// Sends a signed request, and returns the text of the answer.
+    /// Sends a signed request to this service of this region, which must succeed. Returns the text of the
+    /// answer.
     pub(super) async fn send(
         &self,
-        place: &Place<'_>,
+        to: (&str, &str),
         (method, url): (&str, &str),
         headers: &[(&'static str, &str)],
         body: String,
     ) -> Result<String> {
-        let to = (place.service, place.region);
         let signed = self
             .signer
             .headers(to, (method, url), headers, body.as_bytes());
@@ -101,10 +150,7 @@ impl SelfInvoke {
             return Ok(text);
         }
         let why: String = text.chars().take(MOST_TOLD).collect();
-        Err(failed(format!(
-            "{} answered {status}: {why}",
-            place.service
-        )))
+        Err(failed(format!("{} answered {status}: {why}", to.0)))
     }
 }
 
@@ -126,6 +172,11 @@ impl<'a> Place<'a> {
             }),
             _ => Err(failed(format!("{arn:?} is no ARN"))),
         }
+    }
+
+    /// Returns the names of the service and of the region.
+    pub(super) fn of_service(&self) -> (&'a str, &'a str) {
+        (self.service, self.region)
     }
 
     fn endpoint(&self) -> String {

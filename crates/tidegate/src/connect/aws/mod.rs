@@ -15,7 +15,7 @@ use std::sync::Arc;
 use futures_util::future::FutureExt;
 
 use self::iam::Iam;
-pub use self::invoke::{Invoked, SelfInvoke};
+pub use self::invoke::{DeadMessages, Invoked, SelfInvoke};
 use self::secret::Secret;
 pub use self::secret::SecretText;
 pub use self::sign::Signer;

@@ -67,7 +67,8 @@ impl TickSchedule {
         let host = self.by.endpoint("SCHEDULER", &place).await?;
         let url = format!("{host}/schedules/{}{query}", self.name);
         let headers = [("content-type", "application/json")];
-        self.by.send(&place, (method, &url), &headers, body).await
+        let to = place.of_service();
+        self.by.send(to, (method, &url), &headers, body).await
     }
 
     async fn describe(&self) -> Result<Map<String, Value>> {
