@@ -314,7 +314,7 @@ async fn a_refused_message_is_moved_with_its_reason_and_stays_if_it_cannot_be() 
     let (db, client) = support::opened().await;
     let sent = Arc::new(Mutex::new(Vec::new()));
     let kept = sent.clone();
-    let send = move |headers: HeaderMap, body: String| {
+    let taking = move |headers: HeaderMap, body: String| {
         assert_eq!(headers["x-amz-target"], "AmazonSQS.SendMessage");
         let signed = headers["authorization"].to_str().unwrap();
         assert!(
@@ -332,7 +332,7 @@ async fn a_refused_message_is_moved_with_its_reason_and_stays_if_it_cannot_be() 
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(axum::serve(listener, Router::new().route("/", post(send))).into_future());
+    tokio::spawn(axum::serve(listener, Router::new().route("/", post(taking))).into_future());
     let queue = "https://sqs.eu-central-1.amazonaws.com/123456789012/dead";
     let own = [
         ("DATABASE_URL", db.url.clone()),

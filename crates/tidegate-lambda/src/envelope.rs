@@ -126,8 +126,8 @@ fn missing(field: &str) -> Error {
 fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     let id = filled(record.message_id, "messageId")?;
     let source = filled(record.event_source_arn, "eventSourceARN")?;
-    // A FIFO queue guarantees an order within this group. For any other queue, a group is a tenant whose share
-    // of the deliveries is fair.
+    // A FIFO queue guarantees an order within this group. For any other queue, a group is a tenant with a
+    // fair share of the deliveries.
     let group = record.attributes.get("MessageGroupId").cloned();
     let line = group.filter(|_| source.strip_suffix(".fifo").is_some());
     let body = record.body.unwrap_or_default();
