@@ -3,8 +3,8 @@
 --
 -- tidegate_intake   submit forms, letters, cancellations, declines and checks, request medical jobs, read
 --                   forms and the entities of a patient, and confirm an approval. It may also publish.
--- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither. Change the
---                   texts that companies read.
+-- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither. Change
+--                   the texts that companies read.
 -- A role that only publishes cannot read these tables.
 
 SELECT tidegate.make_role('tidegate_intake');

@@ -30,8 +30,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Records an attempt: how it ended and how long its handlers took. `None` means a retry. A snoozed attempt
-    /// counts as such, however it ended.
+    /// Records an attempt: how it ended and how long its handlers took. `None` means a retry. A snoozed
+    /// attempt counts as such, however it ended.
     pub(crate) fn note(
         &mut self,
         kind: &str,

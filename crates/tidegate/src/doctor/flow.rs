@@ -43,9 +43,9 @@ SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - 
               WHERE expires_at > statement_timestamp()
               ORDER BY taken_at, id LIMIT 1) AS longest ON true";
 
-    /// States that no statement of the queue can produce (see `V0003__lease.sql`): events that are leased ahead
-    /// of their group, and unmarked events with a group that a walk has passed. If there are any, the queue's
-    /// tables were changed by hand, or there is a bug. Up to five of each.
+    /// States that no statement of the queue can produce (see `V0003__lease.sql`): events that are leased
+    /// ahead of their group, and unmarked events with a group that a walk has passed. If there are any, the
+    /// queue's tables were changed by hand, or there is a bug. Up to five of each.
     pub(super) DISORDER: "disorder" [] = "\
 SELECT format('event %s of group %s', d.id, to_json(d.group_key)),
        format('tidegate requeue --id %s --reason disorder', string_agg(d.id::text, ' ') OVER ())
