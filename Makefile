@@ -145,7 +145,7 @@ template: tools ## check the AWS templates: lint and transform them, deploy them
 package: tools ## build the functions for deployment and check their size; ARCH=arm64 for the other architecture
 	@python3 scripts/package.py
 
-deploy: tools ## deploy to AWS with the values in parameters.toml; STACK=http, console, messages or alarms deploys what stands beside; DRY_RUN=1 only shows what would change
+deploy: tools ## deploy to AWS with the values in parameters.toml; STACK=http, console, messages, alarms or idle deploys what stands beside; DRY_RUN=1 only shows what would change
 	@python3 scripts/package.py deploy
 
 # Each missing tool that only the owner of the machine can install is named in one line.

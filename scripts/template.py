@@ -34,7 +34,7 @@ DATA = tomllib.loads((PROJECT / "tests" / "template.toml").read_text())
 EVERYWHERE = {f"ec2:{action}" for action in ("CreateNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets",
               "DeleteNetworkInterface", "AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")}
 TRACES = {f"xray:{action}" for action in ("PutTraceSegments", "PutTelemetryRecords", "PutSpans", "PutSpansForIndexing")}
-GRAMMAR = re.compile(r"rate\((1 (minute|hour|day)|([2-9]|[1-9][0-9]+) (minutes|hours|days))\)|cron\((\S+ ){5}\S+\)")
+GRAMMAR = re.compile(r"rate\((1 (minute|hour|day)|([2-9]|[1-9][0-9]+) (minutes|hours|days))\)|cron\((\S+ ){5}\S+\)|at\([0-9T:-]{19}\)")
 # AWS keeps these names for all regions of an account, and all others for one region.
 GLOBAL = {"DashboardName", "RoleName", "ManagedPolicyName"}
 NAMES = GLOBAL | {"Name", "FunctionName", "AlarmName", "TopicName", "LogGroupName", "QueueName"}
@@ -174,7 +174,7 @@ def schedules(stack):
             found.append(f"{name}: must send what events/ has, sends {sent}")
         if not GRAMMAR.fullmatch(made["ScheduleExpression"]):
             found.append(f"{name}: AWS refuses the expression {made['ScheduleExpression']!r}")
-        if not any("Migration" in stack.resources[each]["DependsOn"] for each in (name, function)):
+        if "Migration" in stack.resources and not any("Migration" in stack.resources[each]["DependsOn"] for each in (name, function)):
             found.append(f"{name}: must wait for the migration")
     drain = stack.resources.get("DrainFunction")
     return found + (["DrainFunction: must wait for the migration"] if drain and "Migration" not in drain["DependsOn"] else [])
