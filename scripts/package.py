@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`make package`: builds the functions as they are deployed, zips them and checks their size.
 
-`deploy`, `make deploy`, deploys template.yaml with SAM, and with STACK=http (console, messages, alarms) deploy/http.yaml beside it. The
+`deploy`, `make deploy`, deploys template.yaml with SAM, and with STACK=http (console, messages, alarms, idle) deploy/http.yaml beside it. The
 parameters are those of parameters.toml. With DRY_RUN=1 it says what it would do and, if there are credentials, what AWS would change.
 """
 
@@ -42,7 +42,7 @@ OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
 # sealed payloads and forgot.)
 BINARY_LIMIT, ZIP_LIMIT = 21_300_000, 8_600_000
 SETTINGS, PARAMETERS = Path("samconfig.toml"), Path(os.environ.get("PARAMETERS") or "parameters.toml")
-STACKS = ("http", "console", "messages", "alarms")
+STACKS = ("http", "console", "messages", "alarms", "idle")
 # Lambda lets nobody reserve these.
 UNRESERVED = 100
 LOCK = Path(__file__).resolve().parent / "sam.txt"
