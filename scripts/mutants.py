@@ -59,14 +59,14 @@ def main():
 
 
 def copy_of_project():
-    """Copies the files that git tracks or would add, as they are on disk. The copy is built in its own target folder,
-    because cargo would otherwise use a mutant's program for the project's."""
+    """Copies the files that git tracks or would add, as they are on disk. The copy is built in its own target folder, because cargo
+    would otherwise use a mutant's program for the project's. Its files are new, because cargo would otherwise use the last mutant's."""
     tree = PROJECT / "target" / "mutants"
     shutil.rmtree(tree, ignore_errors=True)
     for name in output(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]).split("\0"):
         if (PROJECT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(PROJECT / name, tree / name)
+            shutil.copy(PROJECT / name, tree / name)
     return tree
 
 
