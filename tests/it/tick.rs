@@ -1,4 +1,4 @@
-//! Drains that wake each other by the clock: a stub of EventBridge Scheduler holds the one schedule.
+//! Drains that wake each other by the clock: a stub of `EventBridge` Scheduler holds the one schedule.
 //! <https://docs.aws.amazon.com/scheduler/latest/APIReference/API_UpdateSchedule.html>
 
 use std::sync::{Arc, Mutex};

@@ -214,7 +214,7 @@ impl Protocol {
             return;
         }
         let polls = self.scenario.poller == Some(worker);
-        if state.call_of(worker).is_none() && !(polls && !mind.held.is_empty()) {
+        if state.call_of(worker).is_none() && (!polls || mind.held.is_empty()) {
             self.of_leases(state, worker, actions);
             actions.push(Action::Sweep(worker));
         }

@@ -1,4 +1,4 @@
-//! Owns a one-time schedule of EventBridge Scheduler that each drain moves to the time of the next work.
+//! Owns a one-time schedule of `EventBridge` Scheduler that each drain moves to the time of the next work.
 //! <https://docs.aws.amazon.com/scheduler/latest/APIReference/API_UpdateSchedule.html>
 
 use std::time::{Duration, SystemTime};
