@@ -185,3 +185,36 @@ async fn a_tick_that_cannot_be_moved_fails_no_drain() {
     assert!(*scheduler.reads.lock().unwrap() >= 1);
     assert!(scheduler.updates.lock().unwrap().is_empty());
 }
+
+/// A service that nobody can reach, as in a private network without an endpoint for it. Counts who tries.
+async fn unreachable() -> (Arc<Mutex<u32>>, String) {
+    let tries = Arc::new(Mutex::new(0));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let counted = tries.clone();
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            *counted.lock().unwrap() += 1;
+            drop(connection);
+        }
+    });
+    (tries, url)
+}
+
+#[tokio::test]
+async fn a_service_of_aws_that_does_not_answer_is_not_tried_by_each_drain() {
+    let (db, _client) = support::opened().await;
+    let (tries, url) = unreachable().await;
+    let function = function(&db, &url).await;
+    for _ in 0..3 {
+        let answer = function.invoke(&json!({"action": "drain"})).await;
+        assert!(!answer.is_error, "{answer:?}");
+    }
+    assert_eq!(*tries.lock().unwrap(), 1);
+    let silence = "has not answered within the last ten minutes and is not tried";
+    let log = function.log();
+    assert!(
+        log.iter().any(|line| line.to_string().contains(silence)),
+        "{log:?}"
+    );
+}

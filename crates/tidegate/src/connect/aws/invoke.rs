@@ -3,6 +3,9 @@
 //! make: signed with the function's credentials, over the HTTP client that also reads secrets. The SDK's own
 //! crate for Lambda would be larger than all the rest of the SDK.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -23,6 +26,26 @@ const MOST_TOLD: usize = 300;
 pub struct SelfInvoke {
     signer: Signer,
     http: OnceCell<reqwest::Client>,
+    /// When a request was last sent without an answer.
+    unanswered: Mutex<Option<Instant>>,
+}
+
+/// A service that has not answered is not tried again for this long. In a private network without an endpoint
+/// for it, each try would wait in vain.
+const SILENCE: Duration = Duration::from_mins(10);
+
+/// A request that is under way. If it is dropped, nobody has answered it.
+struct UnderWay<'a>(&'a SelfInvoke, bool);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Self(sender, is_answered) = self;
+        let mut unanswered = sender
+            .unanswered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *unanswered = (!*is_answered).then(Instant::now);
+    }
 }
 
 /// A queue of SQS for messages that can never be received.
@@ -113,6 +136,14 @@ impl Invoked {
 }
 
 impl SelfInvoke {
+    fn is_silent(&self) -> bool {
+        let unanswered = self
+            .unanswered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        unanswered.is_some_and(|since| since.elapsed() < SILENCE)
+    }
+
     /// Returns where the service of this place is, without a slash at the end. `AWS_ENDPOINT_URL_…` with the
     /// name of the service, or `AWS_ENDPOINT_URL`, replaces it.
     pub(super) async fn endpoint(&self, name: &str, place: &Place<'_>) -> Result<String> {
@@ -132,6 +163,12 @@ impl SelfInvoke {
         headers: &[(&'static str, &str)],
         body: String,
     ) -> Result<String> {
+        if self.is_silent() {
+            return Err(failed(format!(
+                "{} has not answered within the last ten minutes and is not tried",
+                to.0
+            )));
+        }
         let signed = self
             .signer
             .headers(to, (method, url), headers, body.as_bytes());
@@ -144,7 +181,9 @@ impl SelfInvoke {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
+        let mut under_way = UnderWay(self, false);
         let answer = request.send().await.map_err(failed)?;
+        under_way.1 = true;
         let status = answer.status();
         let text = answer.text().await.map_err(failed)?;
         if status.is_success() {
