@@ -241,7 +241,7 @@ async fn the_name_and_type_of_every_metric() {
     for url in [&db.url, nowhere] {
         let settings = [
             ("DATABASE_URL", url),
-            ("TIDEGATE_METRICS", "emf-by-kind"),
+            ("TIDEGATE_METRICS", "emf-by-kind-and-database"),
             ("TIDEGATE_DATABASE", "north"),
         ];
         let function = Function::start(&settings).await;

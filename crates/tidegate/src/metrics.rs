@@ -30,28 +30,32 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// The name of this database, if there are several. Then each metric of a drain exists twice: with the
-    /// dimension `Queue` alone, for all databases together, and with the second dimension `Database`.
+    /// The name of this database, if there are several.
     pub database: Option<String>,
+    /// Whether each metric also exists for each of several databases, under the dimensions `Queue` and
+    /// `Database`. CloudWatch charges for each.
+    pub by_database: bool,
     /// Whether each kind has its own metrics, under the dimensions `Queue` and `Kind`.
     pub by_kind: bool,
 }
 
 impl Metrics {
-    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`,
-    /// `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to `tidegate`, and
+    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf`, `emf-by-kind`, `emf-by-database` or
+    /// `emf-by-kind-and-database`, `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to `tidegate`, and
     /// `TIDEGATE_DATABASE`, the database's name if there are several.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>> {
-        let by_kind = match lookup("TIDEGATE_METRICS").as_deref() {
+        let (by_kind, by_database) = match lookup("TIDEGATE_METRICS").as_deref() {
             None | Some("off") => return Ok(None),
-            Some("emf") => false,
-            Some("emf-by-kind") => true,
+            Some("emf") => (false, false),
+            Some("emf-by-kind") => (true, false),
+            Some("emf-by-database") => (false, true),
+            Some("emf-by-kind-and-database") => (true, true),
             Some(other) => {
                 return Err(Error::Config(format!(
-                    "TIDEGATE_METRICS: must be off, emf or emf-by-kind, got {other:?}"
+                    "TIDEGATE_METRICS: must be off, emf, emf-by-kind, emf-by-database or emf-by-kind-and-database, got {other:?}"
                 )));
             }
         };
@@ -61,6 +65,7 @@ impl Metrics {
         Ok(Some(Self {
             queue,
             database: lookup("TIDEGATE_DATABASE"),
+            by_database,
             by_kind,
         }))
     }
@@ -74,8 +79,10 @@ impl Metrics {
 
     fn document(&self, at: SystemTime) -> Document {
         let mut document = Document::new(&self.queue, at);
-        if let Some(database) = &self.database {
-            document.also_by("Database", database);
+        match &self.database {
+            Some(database) if self.by_database => document.also_by("Database", database),
+            Some(database) => document.field("Database", json!(database)),
+            None => {}
         }
         document
     }
@@ -272,6 +279,7 @@ mod tests {
         Metrics {
             queue: "orders".to_owned(),
             database: None,
+            by_database: false,
             by_kind,
         }
     }
@@ -444,6 +452,16 @@ mod tests {
         let north = Metrics {
             database: Some("north".to_owned()),
             ..queue(true)
+        };
+        let line = parsed(&north.of_drain(&report(), &figures(2), true, UNIX_EPOCH)[0]);
+        let dimensions = &line["_aws"]["CloudWatchMetrics"][0]["Dimensions"];
+        assert_eq!(
+            (dimensions, &line["Database"]),
+            (&json!([["Queue"]]), &json!("north"))
+        );
+        let north = Metrics {
+            by_database: true,
+            ..north
         };
         let lines = north.of_drain(&report(), &figures(2), true, UNIX_EPOCH);
         let line = parsed(&lines[0]);
