@@ -5,7 +5,7 @@ SAM and cfn-lint validate the templates. They are transformed as on AWS, evaluat
 tests/template.toml, and compared with rules: names, rights, settings, schedules, queues, metrics. A second deployment is tried on paper:
 what changes with one parameter, and which parameters SAM would send. Each alarm is evaluated like CloudWatch on recorded metrics, which
 must raise it or leave it quiet. The code that migrates during a deployment is executed with stand-ins for AWS. Each rule must notice the
-templates that tests/template.toml breaks on purpose.
+templates that tests/template.toml breaks on purpose. The Terraform module is parsed, and must deploy what the base template does.
 """
 
 import builtins
@@ -20,14 +20,24 @@ import sys
 import tempfile
 import tomllib
 import types
+from collections import Counter
 from pathlib import Path
 
 import docs
 import local
 import package
+import tools
 from tools import PROJECT
 
 BASE = Path("template.yaml")
+MODULE = Path("deploy/terraform")
+# What is compared with the module: kinds of resources, and properties with what the module's spelling stands for.
+TWINS = {"AWS::CloudWatch::Alarm": "aws_cloudwatch_metric_alarm", "AWS::Scheduler::Schedule": "aws_scheduler_schedule", "AWS::IAM::Role": "aws_iam_policy_document",
+         "AWS::IAM::ManagedPolicy": "aws_iam_policy_document", "AWS::Lambda::Function": "aws_lambda_function",
+         "AWS::Lambda::EventInvokeConfig": "aws_lambda_function_event_invoke_config"}
+ALIKE = {key: key for key in """metricname stat period expression threshold evaluationperiod datapointstoalarm comparisonoperator treatmissingdata alarmaction okaction
+    insufficientdataaction scheduleexpression input maximumretryattempt maximumeventageinsecond action resource managedpolicyarn runtime handler memorysize
+    logformat applicationloglevel systemloglevel""".split()} | {"statistic": "stat", "sourcepolicydocument": "managedpolicyarn"}
 SCHEDULES = {"drain": "drain.json", "cleanup": "cleanup.json"}
 DATA = tomllib.loads((PROJECT / "tests" / "template.toml").read_text())
 # Network interfaces and traces are no resources: these actions cannot be restricted further.
@@ -54,12 +64,14 @@ def main():
     texts = {file.name: file.read_text() for file in files}
     plain = {file.name: checked(file) for file in files}
     wrong = [f"{name}: {fault}" for name in texts for fault in everything(name, plain[name])]
+    texts[MODULE.name] = "\n".join(file.read_text() for file in sorted(MODULE.glob("*.tf")))
+    wrong += [f"{MODULE}: {fault}" for fault in twin(texts[MODULE.name], plain[BASE.name])]
     wrong += [f"{name}: {what}: must be refused" for name, sets in DATA["refused"].items() for what, given in sets.items()
               if not _refused(plain[name], {**DATA["needed"][name], **given})]
     for control in DATA["broken"]:
         file, text = control["file"], texts[control["file"]]
         broken = text.replace(control["find"], control["put"])
-        found = [] if broken == text else everything(file, transform(_parsed(broken)))
+        found = [] if broken == text else twin(broken, plain[BASE.name]) if file == MODULE.name else everything(file, transform(_parsed(broken)))
         wrong += [] if any(control["notice"] in fault for fault in found) else \
             [f"{file}: nobody notices {control['put']!r} for {control['find']!r}: {found}"]
     wrong += _runner(plain[BASE.name]) + _shown(plain) + _parameters(texts)
@@ -254,6 +266,39 @@ def _parameters(texts):
         found += [f"{file}: {name} would stay as it was deployed" for name, value in sent.items() if value is None]
         found += [f"{file}: {name} must be {value!r}, is {sent.get(name)!r}" for name, value in DATA["sent"][file].items() if sent.get(name) != value]
     return found
+
+
+def twin(text, plain):
+    """Returns how the Terraform module differs from the base template with everything in use."""
+    sys.path += [folder for folder in [str(tools.install("python-hcl2==8.1.4", dependencies=True))] if folder not in sys.path]
+    hcl2, times = importlib.import_module("hcl2"), plain["Mappings"]["Every"]
+    made = hcl2.loads(text, serialization_options=hcl2.SerializationOptions(explicit_blocks=False, strip_string_quotes=True))
+    [local], [first, *_] = made["locals"], times
+    made = json.loads(re.sub(r'"\$\{local\.every\[var\.drain_every\]\.(\w+)\}"', lambda name: json.dumps(local["every"][first][name[1]]), json.dumps(made)))
+    stack = Stack(plain, {**DATA["needed"][BASE.name], **DATA["settings"][BASE.name]["everything"], "DrainEvery": first})
+    here = [(kind, re.sub("(Function.*|Alarm|Role|Schedule)$", "", name).lower(), *leaf) for sort, kind in TWINS.items()
+            for name, each in stack.of_type(sort).items() if "Runner" not in name for leaf in _leaves(each)]
+    there = [(kind, name.replace("_", ""), *leaf) for part in made["resource"] + made["data"] for kind, named in part.items() if kind in TWINS.values()
+             for name, each in named.items() for leaf in _leaves(each)]
+    here += [("every", every, *map(str, row.values())) for every, row in times.items()]
+    there += [("every", every, *map(str, row.values())) for every, row in local["every"].items()]
+    for name in ("drain", "operate"):
+        given = plain["Resources"][f"{name.title()}Function"]["Properties"]["Environment"]["Variables"]
+        here += [(name, key, value if isinstance(value, str) else "") for key, value in given.items()]
+        [own] = [part["aws_lambda_function"][name]["environment"][0]["variables"] for part in made["resource"] if name in part.get("aws_lambda_function", {})]
+        there += [(name, key, "" if "${" in value else value) for key, value in local["variables"].items()] + \
+            [(name, *pair) for pair in re.findall(r'(\w+) = "(.*?)"', own)] + [(name, key, "") for key in re.findall(r'"(\w+)"', local["database_secrets"])]
+    return [f"must have {each}, as {BASE}" for each in Counter(here) - Counter(there)] + [f"must not have {each}" for each in Counter(there) - Counter(here)]
+
+
+def _leaves(tree, key=""):
+    """Returns the values of a resource that must be alike, by their names in one spelling. A reference is no more than present."""
+    if isinstance(tree, dict):
+        return [leaf for name, part in tree.items() for leaf in _leaves(part, name.replace("_", "").lower().rstrip("s"))]
+    if isinstance(tree, list):
+        return [leaf for part in tree for leaf in _leaves(part, key)]
+    value = re.sub(r"jsonencode|\W", "", tree) if key == "input" else "" if "{" in str(tree) else str(tree)
+    return [(ALIKE[key], value)] if key in ALIKE and value != "sts:AssumeRole" and (key != "resource" or value == "*") else []
 
 
 def alarms(stack):
