@@ -26,8 +26,7 @@ from pathlib import Path
 import docs
 import local
 import package
-import tools
-from tools import PROJECT
+from tools import PROJECT, install
 
 BASE = Path("template.yaml")
 MODULE = Path("deploy/terraform")
@@ -36,7 +35,7 @@ TWINS = {"AWS::CloudWatch::Alarm": "aws_cloudwatch_metric_alarm", "AWS::Schedule
          "AWS::IAM::ManagedPolicy": "aws_iam_policy_document", "AWS::Lambda::Function": "aws_lambda_function",
          "AWS::Lambda::EventInvokeConfig": "aws_lambda_function_event_invoke_config"}
 ALIKE = {key: key for key in """metricname stat period expression threshold evaluationperiod datapointstoalarm comparisonoperator treatmissingdata alarmaction okaction
-    insufficientdataaction scheduleexpression input maximumretryattempt maximumeventageinsecond action resource managedpolicyarn runtime handler memorysize
+    insufficientdataaction scheduleexpression input maximumretryattempt maximumeventageinsecond action resource managedpolicyarn runtime handler memorysize dependson
     logformat applicationloglevel systemloglevel""".split()} | {"statistic": "stat", "sourcepolicydocument": "managedpolicyarn"}
 SCHEDULES = {"drain": "drain.json", "cleanup": "cleanup.json"}
 DATA = tomllib.loads((PROJECT / "tests" / "template.toml").read_text())
@@ -270,14 +269,14 @@ def _parameters(texts):
 
 def twin(text, plain):
     """Returns how the Terraform module differs from the base template with everything in use."""
-    sys.path += [folder for folder in [str(tools.install("python-hcl2==8.1.4", dependencies=True))] if folder not in sys.path]
+    sys.path += [folder for folder in [str(install("python-hcl2==8.1.4", dependencies=True))] if folder not in sys.path]
     hcl2, times = importlib.import_module("hcl2"), plain["Mappings"]["Every"]
     made = hcl2.loads(text, serialization_options=hcl2.SerializationOptions(explicit_blocks=False, strip_string_quotes=True))
     [local], [first, *_] = made["locals"], times
     made = json.loads(re.sub(r'"\$\{local\.every\[var\.drain_every\]\.(\w+)\}"', lambda name: json.dumps(local["every"][first][name[1]]), json.dumps(made)))
     stack = Stack(plain, {**DATA["needed"][BASE.name], **DATA["settings"][BASE.name]["everything"], "DrainEvery": first})
     here = [(kind, re.sub("(Function.*|Alarm|Role|Schedule)$", "", name).lower(), *leaf) for sort, kind in TWINS.items()
-            for name, each in stack.of_type(sort).items() if "Runner" not in name for leaf in _leaves(each)]
+            for name, each in stack.of_type(sort).items() if "Runner" not in name for leaf in _leaves([each, {"DependsOn": stack.resources[name]["DependsOn"]}])]
     there = [(kind, name.replace("_", ""), *leaf) for part in made["resource"] + made["data"] for kind, named in part.items() if kind in TWINS.values()
              for name, each in named.items() for leaf in _leaves(each)]
     here += [("every", every, *map(str, row.values())) for every, row in times.items()]
@@ -297,8 +296,9 @@ def _leaves(tree, key=""):
         return [leaf for name, part in tree.items() for leaf in _leaves(part, name.replace("_", "").lower().rstrip("s"))]
     if isinstance(tree, list):
         return [leaf for part in tree for leaf in _leaves(part, key)]
-    value = re.sub(r"jsonencode|\W", "", tree) if key == "input" else "" if "{" in str(tree) else str(tree)
-    return [(ALIKE[key], value)] if key in ALIKE and value != "sts:AssumeRole" and (key != "resource" or value == "*") else []
+    only = {"action": "(?!sts:).*", "resource": r"\*", "dependson": "(?i).*migration.*"}.get(key, ".*")
+    value = re.sub(r"jsonencode|\W", "", tree) if key == "input" else "" if "{" in str(tree) or key == "dependson" else str(tree)
+    return [(ALIKE[key], value)] if key in ALIKE and re.fullmatch(only, str(tree)) else []
 
 
 def alarms(stack):
