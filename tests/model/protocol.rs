@@ -195,8 +195,8 @@ impl Protocol {
                 .any(|(publish, theirs)| matches!(publish, Publish::Open(_)) && *theirs == group)
     }
 
-    /// Unless one is a poller, workers are interchangeable, so the second one appears only after the first one
-    /// has begun.
+    /// Unless one is a poller, workers are interchangeable, so the second one appears only after the first
+    /// one has begun.
     fn known_workers(&self, state: &State) -> std::ops::Range<Worker> {
         let has_begun = |worker: &Worker| {
             *state.mind(*worker) != Mind::default()

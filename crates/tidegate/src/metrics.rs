@@ -41,8 +41,8 @@ pub struct Metrics {
 
 impl Metrics {
     /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf`, `emf-by-kind`, `emf-by-database` or
-    /// `emf-by-kind-and-database`, `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to `tidegate`, and
-    /// `TIDEGATE_DATABASE`, the database's name if there are several.
+    /// `emf-by-kind-and-database`, `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to
+    /// `tidegate`, and `TIDEGATE_DATABASE`, the database's name if there are several.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.

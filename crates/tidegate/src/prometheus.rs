@@ -151,8 +151,8 @@ UNION ALL
        WHERE s.state = 'ready') AS m(document)
   ORDER BY s.kind COLLATE \"C\", s.place)";
 
-    /// All events that have ever ended by being handled, by kind and status, their attempts, and the histogram
-    /// of their latency. Its buckets are those of `tidegate.minute_stats`.
+    /// All events that have ever ended by being handled, by kind and status, their attempts, and the
+    /// histogram of their latency. Its buckets are those of `tidegate.minute_stats`.
     ENDED: "prometheus_ended" [] = "\
 WITH ended AS (
     SELECT coalesce(k.kind, 'other') AS kind, m.status, m.within_ms, least(sum(m.events), 1e17) AS events,

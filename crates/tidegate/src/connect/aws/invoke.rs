@@ -1,7 +1,7 @@
 //! Owns how a function on AWS Lambda invokes itself,
-//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>, and the requests to AWS that the SDK does not
-//! make: signed with the function's credentials, over the HTTP client that also reads secrets. The SDK's own
-//! crate for Lambda would be larger than all the rest of the SDK.
+//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>, and the requests to AWS that the SDK does
+//! not make: signed with the function's credentials, over the HTTP client that also reads secrets. The SDK's
+//! own crate for Lambda would be larger than all the rest of the SDK.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
