@@ -40,6 +40,7 @@ type Place<T> = Result<Path<T>, PathRejection>;
     ),
     responses(
         (status = 200, description = "The entity", body = Data<Record>),
+        (status = 400, description = "`user_id` is no UUID", body = Refusal),
         (status = 404, description = "The patient has no entity of this kind with this id", body = Refusal),
         Gated,
         Common
