@@ -215,8 +215,10 @@ BEGIN
             UNION ALL
             SELECT s.next_at FROM tidegate.schedule AS s WHERE NOT s.paused AND s.kind = ANY (taken) AND s.next_at < 'infinity'
             UNION ALL
-            -- If its worker dies, nobody else comes.
+            -- If a worker dies, nobody else comes: one with a lease, or a drain that may just take one.
             SELECT l.expires_at FROM tidegate.lease AS l WHERE NOT l.ended
+            UNION ALL
+            SELECT s.until FROM tidegate.drain_slot AS s WHERE s.until > instant
             UNION ALL
             SELECT s.retry_at FROM tidegate.service AS s WHERE s.state IN ('open', 'probing') AND s.kinds && left_to_do.kinds) AS d;
 END $$;

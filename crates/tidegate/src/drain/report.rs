@@ -97,8 +97,8 @@ pub struct DrainReport {
     /// Starts of further drains that failed.
     #[serde(default, skip_serializing_if = "is_none")]
     pub starts_failed: u64,
-    /// The next time when a plan, a retry, a schedule, a service's next try or the end of another worker's
-    /// lease makes work available, if it is known; RFC 3339. If it is overdue, the current time.
+    /// The next time when a plan, a retry, a schedule, a service's next try, or the end of another worker's
+    /// lease or slot makes work available, if it is known; RFC 3339. If it is overdue, the current time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "admin", schemars(extend("format" = "date-time")))]
     pub next_due_at: Option<String>,

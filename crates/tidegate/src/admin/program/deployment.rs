@@ -339,6 +339,11 @@ mod tests {
                 &[(IDS, "a=1"), ("DATABASE_URL", "x")],
                 "DATABASE_URL is set too",
             ),
+            // Each would move it to its own time.
+            (
+                &[(IDS, "a=1,b=2"), (NEXT_TICK, "arn")],
+                "TIDEGATE_NEXT_TICK is set too",
+            ),
         ] {
             let refused = refusal(pairs);
             assert!(refused.contains(IDS) && refused.contains(why), "{refused}");
