@@ -110,6 +110,22 @@ async fn function(db: &TestDb, scheduler: &str) -> Function {
     Function::start(&settings).await
 }
 
+/// When a drain is needed next, and the work that makes it needed.
+const WORK: [(&str, &str); 3] = [
+    (
+        "available_at FROM tidegate.event_queue",
+        "SELECT tidegate.publish('form_archived', NULL, available_at => now() + interval '1 hour')",
+    ),
+    (
+        "max(expires_at) FROM tidegate.lease WHERE NOT ended",
+        "SELECT tidegate.publish('form_archived', NULL); SELECT tidegate.poll(ARRAY['form_archived'], lease => '10 minutes')",
+    ),
+    (
+        "max(until) FROM tidegate.drain_slot",
+        "UPDATE tidegate.drain_slot SET worker = gen_random_uuid(), until = now() + interval '5 minutes' WHERE slot = 2",
+    ),
+];
+
 #[tokio::test]
 async fn each_drain_moves_the_tick_to_the_time_of_the_next_work() {
     let (db, client) = support::opened().await;
@@ -137,20 +153,7 @@ async fn each_drain_moves_the_tick_to_the_time_of_the_next_work() {
     );
 
     // Planned, leased by another worker, and a drain that may take a lease: if they die, somebody must come.
-    for (next, work) in [
-        (
-            "available_at FROM tidegate.event_queue",
-            "SELECT tidegate.publish('form_archived', NULL, available_at => now() + interval '1 hour')",
-        ),
-        (
-            "max(expires_at) FROM tidegate.lease WHERE NOT ended",
-            "SELECT tidegate.publish('form_archived', NULL); SELECT tidegate.poll(ARRAY['form_archived'], lease => '10 minutes')",
-        ),
-        (
-            "max(until) FROM tidegate.drain_slot",
-            "UPDATE tidegate.drain_slot SET worker = gen_random_uuid(), until = now() + interval '5 minutes' WHERE slot = 2",
-        ),
-    ] {
+    for (next, work) in WORK {
         client.batch_execute(work).await.unwrap();
         let next = format!("SELECT extract(epoch FROM (SELECT {next}))::bigint");
         let next = Timestamp::from_second(number(&client, &next).await).unwrap();
