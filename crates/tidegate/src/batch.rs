@@ -94,7 +94,16 @@ pub struct Batch<T, R> {
 
 struct Shared<T, R> {
     call: Box<Call<T, R>>,
+    limits: Limits<T>,
     gathering: Mutex<Gathering<T, R>>,
+}
+
+/// What a call may have at most, whatever the policy says.
+struct Limits<T> {
+    items: usize,
+    bytes: usize,
+    /// Returns how many bytes an item has.
+    size: Box<dyn Fn(&T) -> usize + Send + Sync>,
 }
 
 /// Calls that have not started.
@@ -113,6 +122,7 @@ struct Key {
 
 struct Gathered<T, R> {
     number: u64,
+    bytes: usize,
     members: Vec<Member<T, R>>,
     timer: AbortHandle,
 }
@@ -120,8 +130,8 @@ struct Gathered<T, R> {
 struct Member<T, R> {
     event: i64,
     item: T,
-    /// When its handler will be stopped.
-    deadline: Instant,
+    /// When its handler will be stopped, and whether that is the end of the run.
+    end: (Instant, bool),
     begun: oneshot::Sender<()>,
     answer: oneshot::Sender<Result<R, HandlerError>>,
 }
@@ -134,12 +144,31 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
         F: Fn(Vec<T>) -> A + Send + Sync + 'static,
         A: Future<Output = Answers<R>> + Send + 'static,
     {
+        Self::limited((usize::MAX, usize::MAX), |_| 0, call)
+    }
+
+    /// Like [`Batch::new`], for an API with limits: a call has no more than so many items, and no more than so
+    /// many bytes, as `size` counts them. An item that is larger has a call of its own.
+    pub fn limited<F, A>(
+        (items, bytes): (usize, usize),
+        size: impl Fn(&T) -> usize + Send + Sync + 'static,
+        call: F,
+    ) -> Self
+    where
+        F: Fn(Vec<T>) -> A + Send + Sync + 'static,
+        A: Future<Output = Answers<R>> + Send + 'static,
+    {
         let gathering = Gathering {
             calls: HashMap::new(),
             made: 0,
         };
         let shared = Shared {
             call: Box::new(move |items| call(items).boxed()),
+            limits: Limits {
+                items,
+                bytes,
+                size: Box::new(size),
+            },
             gathering: Mutex::new(gathering),
         };
         Self {
@@ -153,7 +182,8 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
     /// The item's own verdict. If a shared call failed as a whole, a retry that costs no attempt.
     pub async fn call(&self, ctx: &Context, item: T) -> Result<R, HandlerError> {
         let sharing = ctx.sharing();
-        if sharing.most == 1 {
+        let most = sharing.most.min(self.shared.limits.items);
+        if most == 1 {
             let mut answers = checked(1, (self.shared.call)(vec![item]).await)?;
             return answers.pop().unwrap_or_else(|| Err(miscounted(1, 0)));
         }
@@ -161,12 +191,12 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
         let key = Key {
             run: ctx.run(),
             kind: ctx.event().kind.clone(),
-            most: sharing.most,
+            most,
         };
         let member = Member {
             event: ctx.event_id(),
             item,
-            deadline: ctx.deadline(),
+            end: ctx.end(),
             begun,
             answer,
         };
@@ -196,35 +226,44 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an item to the call that is being gathered. A full call starts at once. The first item starts a
-    /// timer for a call that does not fill up.
+    /// Adds an item to the call that is being gathered. A full call starts at once, and one that has no room
+    /// for the item starts before it. The first item starts a timer for a call that does not fill up.
     fn join(self: &Arc<Self>, key: Key, within: Duration, member: Member<T, R>) {
-        let most = key.most;
+        let (most, bytes) = (key.most, (self.limits.size)(&member.item));
         let mut gathering = self.gathering();
+        if let Entry::Occupied(gathered) = gathering.calls.entry(key.clone())
+            && gathered.get().bytes.saturating_add(bytes) > self.limits.bytes
+        {
+            self.begin_now(gathered.remove());
+        }
         gathering.made += 1;
         let number = gathering.made;
         let mut gathered = match gathering.calls.entry(key) {
             Entry::Occupied(gathered) => gathered,
             Entry::Vacant(first) => {
                 // Leaves part of the handler's time for the call itself.
-                let left = member.deadline.saturating_duration_since(Instant::now());
+                let left = member.end.0.saturating_duration_since(Instant::now());
                 let timer =
                     self.clone()
                         .begin_after(within.min(left / 2), first.key().clone(), number);
                 first.insert_entry(Gathered {
                     number,
+                    bytes: 0,
                     members: Vec::new(),
                     timer: tokio::spawn(timer).abort_handle(),
                 })
             }
         };
         gathered.get_mut().members.push(member);
+        gathered.get_mut().bytes += bytes;
         if gathered.get().members.len() >= most {
-            let full = gathered.remove();
-            drop(gathering);
-            full.timer.abort();
-            tokio::spawn(self.clone().begin(full.members));
+            self.begin_now(gathered.remove());
         }
+    }
+
+    fn begin_now(self: &Arc<Self>, full: Gathered<T, R>) {
+        full.timer.abort();
+        tokio::spawn(self.clone().begin(full.members));
     }
 
     async fn begin_after(self: Arc<Self>, wait: Duration, key: Key, number: u64) {
@@ -240,7 +279,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
     async fn begin(self: Arc<Self>, mut members: Vec<Member<T, R>>) {
         members.retain(|member| !member.answer.is_closed());
         members.sort_unstable_by_key(|member| member.event);
-        let Some(deadline) = members.iter().map(|member| member.deadline).min() else {
+        let Some(end) = members.iter().map(|member| member.end).min() else {
             return;
         };
         let (mut items, mut waiting) = (Vec::new(), Vec::new());
@@ -254,7 +293,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         let span = tracing::info_span!("batch", events = count);
         let answered = tokio::select! {
             biased;
-            answered = self.answered(items, deadline).instrument(span) => answered,
+            answered = self.answered(items, end).instrument(span) => answered,
             _ = join_all(waiting.iter_mut().map(oneshot::Sender::closed)) => return,
         };
         match answered {
@@ -274,7 +313,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
 
     /// Returns answers for all items. For one item, the limit is its handler's own. A call of several items
     /// ends before the first of their handlers reaches its limit, because that would be charged to the event.
-    async fn answered(&self, items: Vec<T>, deadline: Instant) -> Answers<R> {
+    async fn answered(&self, items: Vec<T>, (deadline, is_cut): (Instant, bool)) -> Answers<R> {
         let count = items.len();
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = if count == 1 { left } else { left.mul_f64(0.9) };
@@ -283,7 +322,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         match tokio::time::timeout(limit, call).await {
             Ok(Ok(answers)) => checked(count, answers),
             Ok(Err(panic)) => Err(HandlerError::panicked(&*panic)),
-            Err(_) => Err(HandlerError::timed_out(limit, false)),
+            Err(_) => Err(HandlerError::timed_out(limit, is_cut)),
         }
     }
 }
@@ -349,6 +388,18 @@ mod tests {
         let (left, (), stayed) = tokio::join!(batch.call(&gone, 1), taken, batch.call(&stays, 2));
         assert_eq!(left.unwrap_err().faults()[0].code, "cancelled");
         assert_eq!(stayed, Ok(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_has_no_more_bytes_than_it_may_have_unless_one_item_is_larger() {
+        let count =
+            |items: Vec<usize>| async move { Ok(items.iter().map(|_| Ok(items.len())).collect()) };
+        let batch = Batch::<usize, usize>::limited((3, 10), |item| *item, count);
+        let contexts: Vec<Context> = (1..=10).map(|id| context(id, 100)).collect();
+        let calls = contexts.iter().zip([4, 6, 1, 50, 5, 5, 1, 1, 1, 1]);
+        let answers = join_all(calls.map(|(ctx, bytes)| batch.call(ctx, bytes))).await;
+        let together: Vec<usize> = answers.into_iter().map(Result::unwrap).collect();
+        assert_eq!(together, [2, 2, 1, 1, 2, 2, 3, 3, 3, 1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -56,6 +56,8 @@ pub struct Context {
 pub(crate) struct State {
     handler: &'static str,
     deadline: Instant,
+    /// Whether the deadline is the end of the run, not the handler's own limit.
+    is_cut: bool,
     emitted: Vec<NewEvent>,
     pub(crate) steps: BTreeMap<String, Value>,
     /// Handlers that have ended, in this attempt or in an earlier one.
@@ -127,6 +129,7 @@ impl Context {
         let state = State {
             handler: "",
             deadline,
+            is_cut: false,
             emitted: Vec::new(),
             steps,
             ends: Vec::new(),
@@ -238,6 +241,12 @@ impl Context {
     /// Returns when the running handler will be stopped.
     pub fn deadline(&self) -> Instant {
         self.state().deadline
+    }
+
+    /// Returns when the running handler will be stopped, and whether that is the end of the run.
+    pub(crate) fn end(&self) -> (Instant, bool) {
+        let state = self.state();
+        (state.deadline, state.is_cut)
     }
 
     /// Whether the event was taken from this attempt, because an operator cancelled or requeued it, for
@@ -467,12 +476,12 @@ impl Context {
     pub(crate) fn begin_handler(
         &self,
         handler: &'static str,
-        deadline: Instant,
+        (deadline, is_cut): (Instant, bool),
         more_to_come: bool,
     ) {
         let mut state = self.state();
         state.handler = handler;
-        state.deadline = deadline;
+        (state.deadline, state.is_cut) = (deadline, is_cut);
         state.emitted.clear();
         state.more_to_come = more_to_come;
         state.next_report = None;

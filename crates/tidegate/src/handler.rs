@@ -113,12 +113,25 @@ pub struct HandlerError {
     pub(crate) blameless: bool,
     /// Not a failure: the handler wants to run later.
     pub(crate) snoozed: bool,
-    /// The service that the handler calls has not answered.
-    unavailable: bool,
+    /// What the failure says about the service that the handler calls.
+    pub(crate) call: ServiceCall,
     /// The event waits for this service.
     pub(crate) deferred: Option<&'static str>,
     /// The failure is that of a call that several events shared.
     pub(crate) shared: Option<SharedFailure>,
+}
+
+/// What a failure says about the service that the handler calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServiceCall {
+    /// Nothing: perhaps it was not called.
+    Unknown,
+    /// It has answered. The failure is the event's.
+    Answered,
+    /// It failed at this call, perhaps because of the event.
+    Failed,
+    /// It has not answered. The event did not cause this.
+    Unanswered,
 }
 
 /// The failure of a shared call, as one of its events receives it.
@@ -164,7 +177,7 @@ impl HandlerError {
             faults,
             blameless: false,
             snoozed: false,
-            unavailable: false,
+            call: ServiceCall::Unknown,
             deferred: None,
             shared: None,
         }
@@ -180,10 +193,26 @@ impl HandlerError {
     /// the service says when to call it again, pass that on with [`HandlerError::after`]. In a handler that
     /// calls no service, this is a plain retry.
     pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        Self {
-            unavailable: true,
-            ..Self::retry(code, message)
-        }
+        Self::retry(code, message).of_service(ServiceCall::Unanswered)
+    }
+
+    /// Reports that the service that the handler calls failed at this call, perhaps because of this event: it
+    /// crashed, or returned an error without saying whose fault it is (500). The attempt counts against the
+    /// event's limit, and the failure counts for the service like [`HandlerError::unavailable`]. So an event
+    /// that breaks the service ends after its attempts, and a broken service costs no more than a few events
+    /// an attempt. A handler that runs into its time limit while it calls a service fails like this.
+    pub fn call_failed(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self::retry(code, message).of_service(ServiceCall::Failed)
+    }
+
+    /// Notes that the service has answered, so its failures in a row are over. Without this, a retry says
+    /// nothing about the service.
+    pub fn answered(self) -> Self {
+        self.of_service(ServiceCall::Answered)
+    }
+
+    fn of_service(self, call: ServiceCall) -> Self {
+        Self { call, ..self }
     }
 
     /// Asks to run the handler again after `delay`, for example because what it needs is not ready yet. This
@@ -253,11 +282,6 @@ impl HandlerError {
         self
     }
 
-    /// Whether the failure is that the service has not answered.
-    pub(crate) fn is_unavailable(&self) -> bool {
-        self.unavailable
-    }
-
     /// Makes the event wait for this service, and does not charge the attempt to it. The events that it
     /// shared a call with did not cause the failure, so the size of their next call stays as it is.
     pub(crate) fn deferred(mut self, service: &'static str) -> Self {
@@ -277,10 +301,8 @@ impl HandlerError {
                 format!("the run ended after the handler had had {limit:.1?}"),
             );
         }
-        Self::retry(
-            "timeout",
-            format!("the handler took longer than its limit of {limit:.1?}"),
-        )
+        let why = format!("the handler took longer than its limit of {limit:.1?}");
+        Self::call_failed("timeout", why)
     }
 
     /// The failure of a handler, or of a call, that panicked.

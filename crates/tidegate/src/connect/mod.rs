@@ -41,6 +41,12 @@ pub use self::aws::{
     DeadMessages, Invoked, SecretText, SelfInvoke, Signer, config_of_secret, next_tick,
     secret_reader, starter,
 };
+/// Requests to AWS without the SDK, for the crates of this project.
+#[cfg(feature = "aws")]
+#[doc(hidden)]
+pub mod requests {
+    pub use super::aws::{Answer, NoAnswer, Place, Request, Requests, encoded, read};
+}
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login};
 use self::login::Login;

@@ -92,7 +92,8 @@ pub(crate) async fn execute<D: Dispatch>(
             .handler
             .min(limits.cut.saturating_duration_since(now));
         let deadline = now + limit;
-        ctx.begin_handler(handler.name, deadline, index + 1 < count);
+        let is_cut = limit < limits.handler;
+        ctx.begin_handler(handler.name, (deadline, is_cut), index + 1 < count);
         let service = handler.service;
         let refused = service.and_then(|service| services.refuse(service, ctx.event()));
         if let Some(refused) = refused {
@@ -100,7 +101,7 @@ pub(crate) async fn execute<D: Dispatch>(
             continue;
         }
         let named = (handler.name, service);
-        let work = run(handler, (deadline, limit), limit < limits.handler);
+        let work = run(handler, (deadline, limit), is_cut);
         let result = match spans::of_handler(ctx) {
             Some(recorded) => Box::pin(spans::handled(recorded, named, work)).await,
             None => work.await,

@@ -3,7 +3,9 @@
 //! the database says. It writes nothing.
 //!
 //! A call that its service has not answered costs the event no attempt. The exception: if the service has
-//! answered another event since this event was last put back, the failure is the event's own.
+//! answered another event since this event was last put back, the failure is the event's own. A call at which
+//! the service failed costs an attempt and counts for the service, so that a service which fails at every
+//! event stops after a few.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::handler::{HandlerError, HandlerResult};
+use crate::handler::{HandlerError, HandlerResult, ServiceCall};
 use crate::lease::{Lease, LeasedEvent};
 use crate::queue::{Limited, ServiceReport, Watched};
 use crate::status::ServiceState;
@@ -177,17 +179,17 @@ impl Services {
         event: &LeasedEvent,
         result: HandlerResult,
     ) -> HandlerResult {
-        let error = match result {
-            Ok(done) => {
+        let call = match &result {
+            Err(error) if !error.is_rejection() => error.call,
+            _ => ServiceCall::Answered,
+        };
+        let error = match (result, call) {
+            (Err(error), ServiceCall::Failed | ServiceCall::Unanswered) => error,
+            (result, ServiceCall::Answered) => {
                 self.answered(service, event);
-                return Ok(done);
+                return result;
             }
-            Err(error) if error.is_rejection() => {
-                self.answered(service, event);
-                return Err(error);
-            }
-            Err(error) if !error.is_unavailable() => return Err(error),
-            Err(error) => error,
+            (result, _) => return result,
         };
         let mut known = self.watch();
         let probed = known.end_probe(event.lease, service);
@@ -201,6 +203,9 @@ impl Services {
         report.probed |= probed;
         report.code = error.faults().first().map(|fault| fault.code.to_string());
         report.retry_after = report.retry_after.max(error.delay());
+        if call == ServiceCall::Failed {
+            return Err(error);
+        }
         let reinsert = event.progress.as_ref();
         let answers_then = reinsert.and_then(|progress| progress.deferred.get(service));
         let answered_since =
@@ -368,5 +373,29 @@ mod tests {
             assert!(services.refuse("search", &event).is_none());
         }
         assert_eq!(services.take_reports()[0].failed, 1);
+    }
+
+    #[test]
+    fn a_call_at_which_the_service_failed_is_charged_and_counts_until_one_is_answered() {
+        let services = Services::default();
+        let event = |id| LeasedEvent::sample(id, None);
+        let fail = |id| {
+            let failed = Err(HandlerError::call_failed("boom", "it crashed"));
+            let judged = services.judge("ship", &event(id), failed).unwrap_err();
+            assert!(!judged.blameless && judged.deferred.is_none());
+        };
+        (1..OPEN_AFTER).for_each(|id| fail(i64::from(id)));
+        let listed = HandlerError::retry("stock", "none left").answered();
+        let judged = services.judge("ship", &event(9), Err(listed)).unwrap_err();
+        assert!(!judged.blameless && services.refuse("ship", &event(10)).is_none());
+        (0..OPEN_AFTER).for_each(|id| fail(i64::from(id)));
+        let refused = services.refuse("ship", &event(10)).unwrap();
+        assert!(refused.blameless && refused.deferred == Some("ship"));
+        let report = &services.take_reports()[0];
+        assert!(report.answered);
+        assert_eq!(
+            (report.failed, report.code.as_deref()),
+            (OPEN_AFTER, Some("boom"))
+        );
     }
 }

@@ -1,21 +1,21 @@
 //! Owns how a function on AWS Lambda invokes itself,
-//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>, and the requests to AWS that the SDK does
-//! not make: signed with the function's credentials, over the HTTP client that also reads secrets. The SDK's
-//! own crate for Lambda would be larger than all the rest of the SDK.
+//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>. The SDK's own crate for Lambda would be
+//! larger than all the rest of the SDK.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
-use tokio::sync::OnceCell;
 
 use super::encoded;
-use super::sdk::http_client;
-use super::sign::Signer;
+use super::request::{NoAnswer, Place, Request, Requests};
 use crate::chain::{Chain, StartDrain};
 use crate::config::environment;
 use crate::error::{Error, Result};
+
+/// How many bytes of an answer are read.
+const MOST_ANSWER: usize = 1 << 20;
 
 /// How much of a refusal an error quotes.
 const MOST_TOLD: usize = 300;
@@ -24,8 +24,7 @@ const MOST_TOLD: usize = 300;
 /// `lambda:InvokeFunction`.
 #[derive(Default)]
 pub struct SelfInvoke {
-    signer: Signer,
-    http: OnceCell<reqwest::Client>,
+    pub(super) requests: Requests,
     /// When a request was last sent without an answer.
     unanswered: Mutex<Option<Instant>>,
 }
@@ -119,7 +118,7 @@ impl Invoked {
             body["database"] = json!(database);
         }
         let place = Place::of(&self.arn)?;
-        let host = self.by.endpoint("LAMBDA", &place).await?;
+        let host = self.by.requests.endpoint("LAMBDA", &place).await?;
         let url = format!(
             "{host}/2015-03-31/functions/{}/invocations",
             encoded(&self.arn)
@@ -144,16 +143,6 @@ impl SelfInvoke {
         unanswered.is_some_and(|since| since.elapsed() < SILENCE)
     }
 
-    /// Returns where the service of this place is, without a slash at the end. `AWS_ENDPOINT_URL_…` with the
-    /// name of the service, or `AWS_ENDPOINT_URL`, replaces it.
-    pub(super) async fn endpoint(&self, name: &str, place: &Place<'_>) -> Result<String> {
-        let own = environment(&format!("AWS_ENDPOINT_URL_{name}"));
-        let config = self.signer.0.config().await?;
-        let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
-        let host = own.unwrap_or_else(|| place.endpoint());
-        Ok(host.trim_end_matches('/').to_owned())
-    }
-
     /// Sends a signed request to this service of this region, which must succeed. Returns the text of the
     /// answer.
     pub(super) async fn send(
@@ -169,62 +158,23 @@ impl SelfInvoke {
                 to.0
             )));
         }
-        let signed = self
-            .signer
-            .headers(to, (method, url), headers, body.as_bytes());
-        let signed = signed
-            .await
-            .map_err(|error| failed(format!("it cannot be signed: {error}")))?;
-        let http = self.http.get_or_try_init(http_client).await?;
-        let method = method.parse().map_err(failed)?;
-        let mut request = http.request(method, url).body(body).headers(signed);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
+        let request = Request {
+            to,
+            method,
+            url,
+            headers,
+            body: body.into_bytes(),
+        };
         let mut under_way = UnderWay(self, false);
-        let answer = request.send().await.map_err(failed)?;
-        under_way.1 = true;
-        let status = answer.status();
-        let text = answer.text().await.map_err(failed)?;
-        if status.is_success() {
-            return Ok(text);
+        let answer = self.requests.send(request, MOST_ANSWER).await;
+        under_way.1 = !matches!(answer, Err(NoAnswer::Lost(_)));
+        let answer = answer.map_err(failed)?;
+        let (status, text) = (answer.status, String::from_utf8_lossy(&answer.body));
+        if (200..300).contains(&status) {
+            return Ok(text.into_owned());
         }
         let why: String = text.chars().take(MOST_TOLD).collect();
         Err(failed(format!("{} answered {status}: {why}", to.0)))
-    }
-}
-
-/// Where something is, according to its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.
-pub(super) struct Place<'a> {
-    partition: &'a str,
-    service: &'a str,
-    region: &'a str,
-}
-
-impl<'a> Place<'a> {
-    pub(super) fn of(arn: &'a str) -> Result<Self> {
-        let mut parts = arn.split(':');
-        match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some("arn"), Some(partition), Some(service), Some(region)) => Ok(Self {
-                partition,
-                service,
-                region,
-            }),
-            _ => Err(failed(format!("{arn:?} is no ARN"))),
-        }
-    }
-
-    /// Returns the names of the service and of the region.
-    pub(super) fn of_service(&self) -> (&'a str, &'a str) {
-        (self.service, self.region)
-    }
-
-    fn endpoint(&self) -> String {
-        let suffix = match self.partition {
-            "aws-cn" => "amazonaws.com.cn",
-            _ => "amazonaws.com",
-        };
-        format!("https://{}.{}.{suffix}", self.service, self.region)
     }
 }
 
@@ -251,29 +201,6 @@ mod tests {
 
     use super::super::sign::{For, signature};
     use super::*;
-
-    #[test]
-    fn a_function_is_invoked_where_it_is() {
-        let endpoint = |arn| Place::of(arn).map(|place| place.endpoint());
-        for (arn, url) in [
-            (
-                "arn:aws:lambda:eu-central-1:1:function:f:live",
-                "https://lambda.eu-central-1.amazonaws.com",
-            ),
-            (
-                "arn:aws-cn:lambda:cn-north-1:1:function:f",
-                "https://lambda.cn-north-1.amazonaws.com.cn",
-            ),
-            (
-                "arn:aws-us-gov:lambda:us-gov-west-1:1:function:f",
-                "https://lambda.us-gov-west-1.amazonaws.com",
-            ),
-        ] {
-            assert_eq!(endpoint(arn).unwrap(), url);
-        }
-        let error = endpoint("tidegate").unwrap_err().to_string();
-        assert!(error.contains("\"tidegate\" is no ARN"), "{error}");
-    }
 
     #[test]
     fn what_is_sent_is_signed_with_the_way_that_led_here() {

@@ -4,6 +4,7 @@
 
 mod iam;
 mod invoke;
+mod request;
 mod sdk;
 mod secret;
 mod sign;
@@ -16,6 +17,7 @@ use futures_util::future::FutureExt;
 
 use self::iam::Iam;
 pub use self::invoke::{DeadMessages, Invoked, SelfInvoke};
+pub use self::request::{Answer, NoAnswer, Place, Request, Requests, read};
 use self::secret::Secret;
 pub use self::secret::SecretText;
 pub use self::sign::Signer;
@@ -86,7 +88,7 @@ pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config> {
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Percent-encodes everything but the unreserved characters of RFC 3986, as the signature requires.
-fn encoded(text: &str) -> String {
+pub fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
-use super::invoke::{Place, SelfInvoke, failed};
+use super::invoke::{SelfInvoke, failed};
+use super::request::Place;
 use super::sdk::CALL_TIMEOUT;
 use crate::chain::NextTick;
 use crate::error::{Error, Result};
@@ -64,7 +65,7 @@ impl TickSchedule {
 
     async fn send(&self, method: &str, query: &str, body: String) -> Result<String> {
         let place = Place::of(&self.arn)?;
-        let host = self.by.endpoint("SCHEDULER", &place).await?;
+        let host = self.by.requests.endpoint("SCHEDULER", &place).await?;
         let url = format!("{host}/schedules/{}{query}", self.name);
         let headers = [("content-type", "application/json")];
         let to = place.of_service();
