@@ -156,6 +156,7 @@ async fn serve(
             .iter()
             .flat_map(Deployment::services)
             .all(|service| service.options.starts_drains);
+        tidegate::trace::note_invocation(event.context.xray_trace_id.clone());
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
         let is_cold = !is_warm.swap(true, Ordering::Relaxed);

@@ -1,32 +1,122 @@
 //! Handlers of events outside the program: targets. A Lambda function receives events in the shape of an SQS
-//! event, an HTTPS URL receives signed CloudEvents. An SQS queue or an EventBridge bus receives them to pass
-//! them on.
+//! event, and an HTTPS URL receives signed CloudEvents. An SQS queue or an EventBridge bus receives them to
+//! pass them on.
 //!
-//! A target is a handler like any other. Attempts, groups, policies, services, the log and replay apply to it.
+//! A target is a handler like any other. Attempts, groups, policies, services, the log and replay apply to
+//! it. A request is sent once in an attempt; nothing is repeated inside of it.
+//!
+//! ```no_run
+//! use tidegate::{Context, Dispatch, Handlers};
+//! use tidegate_targets::{Address, Lambda, Target};
+//!
+//! tidegate::events! {
+//!     pub enum Shop {
+//!         OrderPlaced(u64) = "order_placed",
+//!     }
+//! }
+//!
+//! struct Orders {
+//!     ship: Target,
+//! }
+//!
+//! impl Dispatch for Orders {
+//!     type Event = Shop;
+//!
+//!     fn handlers<'a>(&'a self, event: &'a Shop, ctx: &'a Context) -> Handlers<'a> {
+//!         match event {
+//!             Shop::OrderPlaced(_) => Handlers::one("ship", self.ship.send(ctx, event)).calls("ship"),
+//!         }
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), tidegate::Error> {
+//! let ship = Lambda {
+//!     lambda: "arn:aws:lambda:eu-central-1:123456789012:function:ship:live".to_owned(),
+//!     ..Lambda::default()
+//! };
+//! let orders = Orders { ship: Target::new("ship", Address::Lambda(ship))? };
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layout
+//!
+//! - `settings`: the addresses of targets, the same in a file, in the database and in Rust.
+//! - `sent`: what a target receives of an event.
+//! - `outcome`: the grammar of answers, and what an answer means for each event.
+//! - `lambda`, `https`, `sqs`, `eventbridge`: one kind of target each: the form of its requests, and its
+//!   answers.
+//! - `aws`: requests to AWS and their errors. `secret`: keys and tokens. `net`: hosts that are not called.
 
+mod aws;
+mod eventbridge;
+mod https;
+mod lambda;
+mod net;
+mod outcome;
+mod secret;
+mod sent;
 mod settings;
+mod sqs;
+#[cfg(test)]
+mod tests;
 
-use tidegate::{Context, Error, Event, HandlerError, HandlerResult};
+use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use tidegate::{Batch, Context, Done, Error, Event, HandlerError, HandlerResult};
+use tracing::Instrument;
+
+use self::outcome::{Answers, Outcome};
+use self::sent::{Item, Sent};
 pub use self::settings::{Address, EventBridge, Https, Lambda, Sqs};
 
-/// Where events go. Cheap to clone; clones share their connections and the calls that events share.
+/// Where events go. Cheap to clone; clones share their connections and the calls that events share. How many
+/// events share a call is the kind's [`Policy::batch`](tidegate::Policy::batch).
 #[derive(Clone)]
 pub struct Target {
     name: &'static str,
+    receiver: Arc<dyn Receiver>,
+    calls: Arc<Batch<Item, Outcome>>,
+}
+
+/// A kind of target.
+trait Receiver: Send + Sync {
+    /// The most events, and the most bytes of their items, in one request.
+    fn limits(&self) -> (usize, usize);
+
+    /// Returns an event in the form in which requests hold it. An error is final for the event.
+    fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError>;
+
+    /// Sends one request with these events, and returns an answer for each, or a failure of all.
+    fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers>;
 }
 
 impl Target {
-    /// Creates a target. Its name is also that of its service and of its handlers: 1 to 90 lower-case letters,
-    /// digits, `-` and `_`.
+    /// Creates a target. The name is that of its handler and of its service too.
     ///
     /// # Errors
     /// [`Error::Config`] names the field of the address and what it must be.
     pub fn new(name: &'static str, address: Address) -> Result<Self, Error> {
-        address
-            .check()
-            .map_err(|why| Error::Config(format!("{name}.{why}")))?;
-        Ok(Self { name })
+        let refused = |why| Error::Config(format!("{name}.{why}"));
+        address.check().map_err(refused)?;
+        let receiver: Arc<dyn Receiver> = match address {
+            Address::Lambda(at) => Arc::new(lambda::Function::new(name, at)),
+            Address::Https(at) => Arc::new(https::Endpoint::new(name, at).map_err(refused)?),
+            Address::Sqs(at) => Arc::new(sqs::Queue::new(at)),
+            Address::EventBridge(at) => Arc::new(eventbridge::Bus::new(at)),
+        };
+        let sender = receiver.clone();
+        let send = move |items: Vec<Item>| {
+            let span = tracing::info_span!("target", target = name, events = items.len());
+            sender.clone().send(items).instrument(span)
+        };
+        let calls = Batch::limited(receiver.limits(), |item: &Item| item.text.len(), send);
+        Ok(Self {
+            name,
+            receiver,
+            calls: Arc::new(calls),
+        })
     }
 
     /// Returns the name, for [`Handlers::one`](tidegate::Handlers::one) and
@@ -35,12 +125,23 @@ impl Target {
         self.name
     }
 
-    /// Hands the event to the target, and returns the target's verdict.
+    /// Sends the event to the target, and returns the target's verdict on it. The payload is sent in the form
+    /// in which the program would publish it now.
     ///
     /// # Errors
-    /// The verdict, if it is not success.
+    /// The verdict, if it is not success. A rejection, code `payload`, if the payload cannot be serialized.
     pub async fn send<E: Event>(&self, ctx: &Context, event: &E) -> HandlerResult {
-        let _ = (ctx, event);
-        Err(HandlerError::unavailable("unreachable", "not called"))
+        let payload = event.encode();
+        let payload = payload.map_err(|error| HandlerError::reject("payload", error))?;
+        let item = self
+            .receiver
+            .item(&Sent::new(ctx, event.kind(), payload.get()))?;
+        let outcome = self.calls.call(ctx, item).await?;
+        for follow_up in outcome.follow_ups {
+            ctx.emit_new(follow_up)?;
+        }
+        outcome
+            .result
+            .map_or_else(|| Ok(Done::ok()), |result| Done::with(&result))
     }
 }

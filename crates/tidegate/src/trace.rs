@@ -14,6 +14,7 @@
 //! The format: <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
 use std::fmt;
+use std::sync::{PoisonError, RwLock};
 
 use tracing::Span;
 
@@ -137,6 +138,25 @@ impl fmt::Display for TraceContext {
 /// outside of [`within`], and in a handler whose event was published under no trace.
 pub fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
+}
+
+/// The X-Ray header of the invocation that this process answers.
+static INVOCATION: RwLock<Option<String>> = RwLock::new(None);
+
+/// Notes the X-Ray header of the invocation that this process answers.
+#[doc(hidden)]
+pub fn note_invocation(header: Option<String>) {
+    *INVOCATION.write().unwrap_or_else(PoisonError::into_inner) = header;
+}
+
+/// Returns the X-Ray header of the invocation that this process answers. With it, Lambda detects functions
+/// that call each other in a loop.
+#[doc(hidden)]
+pub fn invocation() -> Option<String> {
+    INVOCATION
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
 }
 
 /// Returns the trace id of a stored header, which is therefore well-formed.

@@ -136,6 +136,15 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// A service of a region, in a partition such as `aws` or `aws-cn`.
+    pub fn new(partition: &'a str, service: &'a str, region: &'a str) -> Self {
+        Self {
+            partition,
+            service,
+            region,
+        }
+    }
+
     /// Reads an ARN.
     ///
     /// # Errors
@@ -143,11 +152,9 @@ impl<'a> Place<'a> {
     pub fn of(arn: &'a str) -> Result<Self> {
         let mut parts = arn.split(':');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some("arn"), Some(partition), Some(service), Some(region)) => Ok(Self {
-                partition,
-                service,
-                region,
-            }),
+            (Some("arn"), Some(partition), Some(service), Some(region)) => {
+                Ok(Self::new(partition, service, region))
+            }
             _ => Err(Error::Start(format!("{arn:?} is no ARN"))),
         }
     }

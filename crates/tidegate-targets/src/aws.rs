@@ -1,0 +1,148 @@
+//! Owns requests to AWS: one for each attempt, and what their errors mean.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate::connect::requests::{Answer, NoAnswer, Place, Request, Requests};
+use tidegate::{Error, HandlerError};
+
+/// All targets of the process share the connections and the credentials.
+static REQUESTS: LazyLock<Requests> = LazyLock::new(Requests::default);
+
+/// The longest time that a service may ask us to wait.
+const MOST_WAIT: Duration = Duration::from_hours(1);
+
+/// A service of AWS at a place.
+pub(crate) struct Service<'a> {
+    /// Its name in `AWS_ENDPOINT_URL_…`.
+    pub name: &'static str,
+    pub place: Place<'a>,
+}
+
+impl Service<'_> {
+    /// Sends a request to a path of the service, and reads at most `most` bytes of the answer.
+    ///
+    /// # Errors
+    /// Unavailable, if there is no answer.
+    pub(crate) async fn send(
+        &self,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: String,
+        most: usize,
+    ) -> Result<Answer, HandlerError> {
+        let host = REQUESTS.endpoint(self.name, &self.place).await;
+        let host = host.map_err(|error: Error| HandlerError::unavailable("settings", error))?;
+        let request = Request {
+            to: self.place.of_service(),
+            method: "POST",
+            url: &format!("{host}{path}"),
+            headers,
+            body: body.into_bytes(),
+        };
+        REQUESTS
+            .send(request, most)
+            .await
+            .map_err(|error| match error {
+                NoAnswer::Unsigned(_) => HandlerError::unavailable("credentials", error),
+                NoAnswer::Lost(_) => unreachable(error),
+            })
+    }
+
+    /// Sends a request in the JSON protocol of AWS, and returns the answer's document.
+    ///
+    /// # Errors
+    /// A failure of the whole call.
+    pub(crate) async fn ask(
+        &self,
+        version: &str,
+        action: &str,
+        body: String,
+    ) -> Result<Value, HandlerError> {
+        let content = format!("application/x-amz-json-{version}");
+        let headers = [("content-type", &*content), ("x-amz-target", action)];
+        let answer = self.send("/", &headers, body, 1 << 20).await?;
+        if answer.status != 200 {
+            return Err(failure(&answer));
+        }
+        serde_json::from_slice(&answer.body)
+            .map_err(|_| crate::outcome::bad("the answer is not JSON"))
+    }
+}
+
+/// The failure of a call that was not answered.
+pub(crate) fn unreachable(why: impl std::fmt::Display) -> HandlerError {
+    HandlerError::unavailable("unreachable", why)
+}
+
+/// Returns what an error of the service means: unavailable, because nothing happened. A request that is too
+/// large fails as a call, so that the next one is smaller.
+pub(crate) fn failure(answer: &Answer) -> HandlerError {
+    let code = error_code(answer);
+    let said = format!("answered {}: {code}", answer.status);
+    if answer.status == 413
+        || code == "BatchRequestTooLong"
+        || code.ends_with("BatchRequestTooLong")
+    {
+        return HandlerError::call_failed("too_large", said);
+    }
+    let error = match answer.status {
+        _ if is_about_credentials(&code) => HandlerError::unavailable("credentials", said),
+        401 | 403 => HandlerError::unavailable("credentials", said),
+        429 => HandlerError::unavailable("throttled", said),
+        _ => HandlerError::unavailable(code, said),
+    };
+    match retry_after(answer) {
+        Some(time) => error.after(time),
+        None => error,
+    }
+}
+
+/// Whether an error says that we may not do this, also about one entry of a request.
+pub(crate) fn is_about_credentials(code: &str) -> bool {
+    let parts = [
+        "AccessDenied",
+        "AccessDeniedException",
+        "UnrecognizedClient",
+        "InvalidClientTokenId",
+        "ExpiredToken",
+        "SignatureDoesNotMatch",
+        "KmsAccessDenied",
+        "KMSAccessDenied",
+        "KmsDisabled",
+        "KmsInvalidState",
+        "KmsNotFound",
+        "NotAuthorized",
+    ];
+    parts.iter().any(|part| code.contains(part))
+}
+
+/// Returns the name of an error, from the header or the document, without its name space.
+fn error_code(answer: &Answer) -> String {
+    let header = answer.headers.get("x-amzn-errortype");
+    let header = header.and_then(|value| value.to_str().ok());
+    let document: Option<Value> = serde_json::from_slice(&answer.body).ok();
+    let named = document
+        .as_ref()
+        .and_then(|document| document["__type"].as_str());
+    let Some(name) = header.or(named) else {
+        return answer.status.to_string();
+    };
+    let name = name.split(':').next().unwrap_or(name);
+    let name = name.rsplit('#').next().unwrap_or(name);
+    name.chars().take(100).collect()
+}
+
+/// Returns the time in `Retry-After`, in seconds or as a date, at most an hour.
+pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
+    let text = answer.headers.get("retry-after")?.to_str().ok()?.trim();
+    let wait = if let Ok(seconds) = text.parse() {
+        Duration::from_secs(seconds)
+    } else {
+        let at = httpdate::parse_http_date(text).ok()?;
+        at.duration_since(std::time::SystemTime::now())
+            .unwrap_or_default()
+    };
+    Some(wait.min(MOST_WAIT))
+}

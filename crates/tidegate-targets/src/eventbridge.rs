@@ -1,0 +1,121 @@
+//! Owns EventBridge buses as targets: each event becomes an entry.
+//! <https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutEvents.html>
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use serde_json::{Value, json};
+use tidegate::HandlerError;
+use tidegate::connect::requests::Place;
+
+use crate::Receiver;
+use crate::aws::{Service, is_about_credentials};
+use crate::outcome::{Answers, Outcome};
+use crate::sent::{Item, Sent, array};
+use crate::settings::EventBridge;
+
+/// The most entries of a request.
+const MOST_ENTRIES: usize = 10;
+
+/// The most bytes of an entry, as EventBridge counts them.
+/// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-putevent-size.html>
+const MOST_BYTES: usize = 1_048_576;
+
+/// What an entry's time counts for, in bytes.
+const TIME: usize = 14;
+
+/// The most bytes of several entries in one request. A region may still have the limit of before 2026, which
+/// only an entry that is larger itself can meet.
+const MOST_TOGETHER: usize = 250_000;
+
+/// Codes of entries that would be refused again.
+const REJECT: [&str; 3] = [
+    "MalformedDetail",
+    "InvalidArgument",
+    "InvalidParameterValue",
+];
+
+/// A bus.
+pub(crate) struct Bus {
+    arn: String,
+    source: String,
+}
+
+impl Bus {
+    pub(crate) fn new(at: EventBridge) -> Self {
+        Self {
+            arn: at.eventbridge,
+            source: at.source.unwrap_or_else(|| "tidegate".to_owned()),
+        }
+    }
+
+    async fn pass_on(&self, items: &[Item]) -> Answers {
+        let place = Place::of(&self.arn);
+        let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
+        let service = Service {
+            name: "EVENTBRIDGE",
+            place,
+        };
+        let body = format!("{{\"Entries\":{}}}", array(items));
+        let answer = service.ask("1.1", "AWSEvents.PutEvents", body).await?;
+        // An entry that the answer leaves out was not sent.
+        Ok((0..items.len())
+            .map(|at| entry(&answer["Entries"][at]))
+            .collect())
+    }
+}
+
+/// Returns what the answer about one entry means.
+pub(crate) fn entry(entry: &Value) -> Result<Outcome, HandlerError> {
+    if let Some(id) = entry["EventId"].as_str() {
+        return Ok(Outcome {
+            result: Some(json!({"event_id": id})),
+            ..Outcome::default()
+        });
+    }
+    let code = entry["ErrorCode"].as_str().unwrap_or("not_sent").to_owned();
+    let said = format!("EventBridge refused the entry: {code}");
+    Err(if is_about_credentials(&code) {
+        HandlerError::unavailable("credentials", said)
+    } else if REJECT.contains(&&*code) {
+        HandlerError::reject(code, said)
+    } else {
+        HandlerError::unavailable(code, said)
+    })
+}
+
+impl Receiver for Bus {
+    fn limits(&self) -> (usize, usize) {
+        (MOST_ENTRIES, MOST_TOGETHER)
+    }
+
+    /// An entry's detail must be an object. Any other payload becomes its field `data`.
+    fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError> {
+        let id = sent.message_id();
+        let detail = if sent.payload.trim_start().starts_with('{') {
+            sent.payload.to_owned()
+        } else {
+            format!("{{\"data\":{}}}", sent.payload)
+        };
+        let resource = format!("urn:uuid:{id}");
+        let bytes = TIME + self.source.len() + sent.kind.len() + detail.len() + resource.len();
+        if bytes > MOST_BYTES {
+            let why = format!(
+                "an entry of EventBridge must have at most {MOST_BYTES} bytes, got {bytes}"
+            );
+            return Err(HandlerError::reject("too_large", why));
+        }
+        let entry = json!({
+            "EventBusName": self.arn, "Source": self.source, "DetailType": sent.kind, "Detail": detail,
+            "Time": sent.published / 1_000_000, "Resources": [resource],
+        });
+        Ok(Item {
+            text: entry.to_string(),
+            id,
+        })
+    }
+
+    fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
+        async move { self.pass_on(&items).await }.boxed()
+    }
+}

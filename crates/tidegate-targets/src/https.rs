@@ -1,0 +1,305 @@
+//! Owns HTTPS URLs as targets. A request is a CloudEvent, or an array of them, signed as Standard Webhooks say.
+//! One body serves both standards.
+//! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>,
+//! <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future::{BoxFuture, FutureExt};
+use hmac::{Hmac, KeyInit, Mac};
+use reqwest::{Client, RequestBuilder, Url, redirect};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sha2::Sha256;
+use tidegate::HandlerError;
+use tidegate::config::environment;
+use tidegate::connect::Trust;
+use tidegate::connect::requests::{Answer, NoAnswer, read};
+use tokio::sync::OnceCell;
+
+use crate::Receiver;
+use crate::aws::{retry_after, unreachable};
+use crate::net::{BeyondTheLink, is_of_the_link};
+use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
+use crate::secret::Secret;
+use crate::sent::{Item, Sent, array, named};
+use crate::settings::Https;
+
+/// The setting that lists the hosts that may be called, separated by commas. Without it, all may.
+const HOSTS: &str = "TIDEGATE_TARGET_HOSTS";
+
+/// The longest time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many bytes of an answer are read.
+const MOST_ANSWER: usize = 1 << 20;
+
+/// The most bytes of a request, a bound for memory.
+const MOST_BYTES: usize = 6_000_000;
+
+/// The answers that are about the event, and would be the same again. 409 is none of them: to many APIs it
+/// means that the first request is still in progress.
+const REJECT: [u16; 4] = [400, 413, 415, 422];
+
+/// A URL.
+pub(crate) struct Endpoint {
+    name: &'static str,
+    url: Url,
+    source: String,
+    content_types: [&'static str; 2],
+    reject: Vec<u16>,
+    secret: Option<Secret>,
+    bearer: Option<Secret>,
+    client: OnceCell<Client>,
+}
+
+/// A CloudEvent. The fields after `data` are extensions: `timestamp` is what Standard Webhooks calls the
+/// event's time.
+#[derive(Serialize)]
+struct CloudEvent<'a> {
+    specversion: &'static str,
+    id: &'a str,
+    source: &'a str,
+    r#type: &'a str,
+    time: &'a str,
+    datacontenttype: &'static str,
+    data: &'a RawValue,
+    timestamp: &'a str,
+    sequence: String,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitionkey: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlationid: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(name: &'static str, at: Https) -> Result<Self, String> {
+        let url =
+            Url::parse(&at.https).map_err(|error| format!("https: must be a URL: {error}"))?;
+        let content_types = if at.cloudevents {
+            [
+                "application/cloudevents+json",
+                "application/cloudevents-batch+json",
+            ]
+        } else {
+            ["application/json"; 2]
+        };
+        Ok(Self {
+            name,
+            url,
+            source: at.source.unwrap_or_else(|| "/tidegate".to_owned()),
+            content_types,
+            reject: at.reject.unwrap_or_else(|| REJECT.to_vec()),
+            secret: at.secret.as_deref().map(Secret::new),
+            bearer: at.bearer.as_deref().map(Secret::new),
+            client: OnceCell::new(),
+        })
+    }
+
+    /// Refuses hosts that the function may not call, whatever the database says.
+    fn check_host(&self) -> Result<(), HandlerError> {
+        let refused = |why| Err(HandlerError::unavailable("not_allowed", why));
+        let host = self.url.host_str().unwrap_or_default();
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        if address
+            .parse()
+            .is_ok_and(|address: IpAddr| is_of_the_link(address))
+        {
+            return refused(format!(
+                "{}: link-local addresses are not called",
+                self.name
+            ));
+        }
+        let allowed = environment(HOSTS);
+        let is_listed = |list: String| list.split(',').any(|listed| listed.trim() == host);
+        if allowed.is_none_or(is_listed) {
+            return Ok(());
+        }
+        refused(format!("{}: {HOSTS} does not list its host", self.name))
+    }
+
+    async fn client(&self) -> Result<&Client, HandlerError> {
+        let build = async || {
+            let tls = Trust::system().connector().await?;
+            let built = Client::builder()
+                .redirect(redirect::Policy::none())
+                .connect_timeout(CONNECT_TIMEOUT)
+                .tcp_keepalive(Duration::from_secs(30))
+                .dns_resolver(Arc::new(BeyondTheLink))
+                .tls_backend_preconfigured(tls)
+                .build();
+            built.map_err(|error| tidegate::Error::Config(format!("HTTP client: {error}")))
+        };
+        let client = self.client.get_or_try_init(build).await;
+        client.map_err(|error| HandlerError::unavailable("settings", error))
+    }
+
+    async fn post(&self, items: &[Item]) -> Answers {
+        self.check_host()?;
+        let (body, id, content) = match items {
+            [item] => (item.text.clone(), item.id.clone(), self.content_types[0]),
+            items => {
+                let ids: Vec<&str> = items.iter().map(|item| &*item.id).collect();
+                (array(items), named(&ids.join(" ")), self.content_types[1])
+            }
+        };
+        let request = self.client().await?.post(self.url.clone());
+        let request = request
+            .header("content-type", content)
+            .header("idempotency-key", &id);
+        let request = self.signed(request, &id, &body).await?;
+        let sent = request.body(body).send().await;
+        let sent = sent.map_err(|error| unreachable(reason(&error)))?;
+        let answer = read(sent, MOST_ANSWER)
+            .await
+            .map_err(|error: NoAnswer| unreachable(error))?;
+        if matches!(answer.status, 401 | 403)
+            && let Some(bearer) = &self.bearer
+        {
+            bearer.forget().await;
+        }
+        self.read(&answer, items)
+    }
+
+    /// Adds the signature with each key, and the token.
+    async fn signed(
+        &self,
+        mut request: RequestBuilder,
+        id: &str,
+        body: &str,
+    ) -> Result<RequestBuilder, HandlerError> {
+        if let Some(position) = tidegate::trace::current() {
+            request = request.header("traceparent", position.to_string());
+        }
+        if let Some(secret) = &self.secret {
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs();
+            let keys = secret.text().await?;
+            let signatures: Result<Vec<String>, _> = keys
+                .split_whitespace()
+                .map(|key| signature(key, &format!("{id}.{now}.{body}")))
+                .collect();
+            let signatures =
+                signatures.map_err(|why| HandlerError::unavailable("credentials", why))?;
+            request = request
+                .header("webhook-id", id)
+                .header("webhook-timestamp", now)
+                .header("webhook-signature", signatures.join(" "));
+        }
+        if let Some(bearer) = &self.bearer {
+            request = request.bearer_auth(bearer.text().await?);
+        }
+        Ok(request)
+    }
+
+    pub(crate) fn read(&self, answer: &Answer, items: &[Item]) -> Answers {
+        let status = answer.status;
+        let said = format!("{} answered {status}", self.name);
+        let error = match status {
+            200..300 => return Self::accepted(answer, items),
+            _ if self.reject.contains(&status) => HandlerError::reject(status.to_string(), said),
+            401 | 403 | 407 => HandlerError::unavailable("credentials", said),
+            // A deployment that is half done, a moved address: nothing is lost.
+            300..=399 | 404 | 405 | 408 | 410 | 425 | 429 | 502 | 503 | 504 => {
+                HandlerError::unavailable(status.to_string(), said)
+            }
+            _ => HandlerError::call_failed(status.to_string(), said),
+        };
+        Err(match retry_after(answer) {
+            Some(time) if !error.is_rejection() => error.after(time),
+            _ => error,
+        })
+    }
+
+    /// Reads an answer that accepts the request. It may say more, in the grammar of answers.
+    fn accepted(answer: &Answer, items: &[Item]) -> Answers {
+        let all_done = || Ok(items.iter().map(|_| Ok(Outcome::default())).collect());
+        if answer.is_cut {
+            if items.len() == 1 {
+                return all_done();
+            }
+            return Err(bad(format!("the answer has more than {MOST_ANSWER} bytes")));
+        }
+        let content = answer
+            .headers
+            .get("content-type")
+            .and_then(|value| value.to_str().ok());
+        if !content.is_some_and(|content| content.contains("json")) {
+            return all_done();
+        }
+        of_answer(&answer.body, items, Reading::Each).unwrap_or_else(all_done)
+    }
+}
+
+impl Receiver for Endpoint {
+    fn limits(&self) -> (usize, usize) {
+        (usize::MAX, MOST_BYTES)
+    }
+
+    fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError> {
+        let refused = |why: String| HandlerError::reject("payload", why);
+        let data: &RawValue =
+            serde_json::from_str(sent.payload).map_err(|error| refused(error.to_string()))?;
+        let published = i64::try_from(sent.published).ok();
+        let published = published.and_then(|time| jiff::Timestamp::from_microsecond(time).ok());
+        let time = published.unwrap_or_default().to_string();
+        let id = sent.message_id();
+        let event = CloudEvent {
+            specversion: "1.0",
+            id: &id,
+            source: &self.source,
+            r#type: sent.kind,
+            time: &time,
+            datacontenttype: "application/json",
+            data,
+            timestamp: &time,
+            sequence: sent.sequence(),
+            attempt: sent.attempt,
+            partitionkey: sent.group,
+            correlationid: sent.correlation_id,
+            traceparent: sent.traceparent.as_deref(),
+        };
+        let text = serde_json::to_string(&event).map_err(|error| refused(error.to_string()))?;
+        Ok(Item { id, text })
+    }
+
+    fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
+        async move { self.post(&items).await }.boxed()
+    }
+}
+
+/// Returns why there was no answer, without the URL, which may hold a token.
+fn reason(error: &reqwest::Error) -> &'static str {
+    if error.is_connect() {
+        "no connection"
+    } else if error.is_timeout() {
+        "no answer in time"
+    } else {
+        "the connection broke"
+    }
+}
+
+/// Signs a text with a key such as `whsec_…`. The error does not quote it.
+pub(crate) fn signature(key: &str, text: &str) -> Result<String, &'static str> {
+    const MUST: &str = "the signing secret must be whsec_ and 24 to 64 bytes in base64";
+    let encoded = key.strip_prefix("whsec_").ok_or(MUST)?;
+    let key = STANDARD.decode(encoded).map_err(|_| MUST)?;
+    if !(24..=64).contains(&key.len()) {
+        return Err(MUST);
+    }
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|_| MUST)?;
+    mac.update(text.as_bytes());
+    Ok(format!(
+        "v1,{}",
+        STANDARD.encode(mac.finalize().into_bytes())
+    ))
+}

@@ -1,0 +1,190 @@
+//! Owns Lambda functions as targets. A function receives what Lambda would deliver from an SQS queue, and
+//! answers as for SQS. The invocation is synchronous and is sent once.
+//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use md5::Md5;
+use serde_json::{Map, Value, json};
+use sha2::Digest;
+use tidegate::HandlerError;
+use tidegate::connect::requests::{Answer, Place, encoded};
+
+use crate::Receiver;
+use crate::aws::{Service, failure};
+use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
+use crate::sent::{Item, Sent, array, hex, now_ms};
+use crate::settings::Lambda;
+
+/// A request may have 6 MB. What is not an event's takes little.
+const MOST_BYTES: usize = 6_000_000;
+
+/// How many bytes of an answer are read: as many as a function may return, and the text around an error.
+const MOST_ANSWER: usize = 6_400_000;
+
+/// How much of an exception's message is stored, in characters.
+const MOST_MESSAGE: usize = 500;
+
+/// A function.
+pub(crate) struct Function {
+    name: &'static str,
+    at: Lambda,
+    reading: Reading,
+    /// Whether the log has already said that its answers say nothing.
+    warned: AtomicBool,
+}
+
+impl Function {
+    pub(crate) fn new(name: &'static str, at: Lambda) -> Self {
+        let reading = if at.stops_at_first_failure {
+            Reading::InOrder
+        } else {
+            Reading::Each
+        };
+        Self {
+            name,
+            at,
+            reading,
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the ARN of the queue that an event seems to come from.
+    fn source_arn(&self, kind: &str, part: impl Fn(usize) -> String) -> String {
+        let made = || format!("arn:aws:sqs:{}:{}:tidegate-{kind}", part(3), part(4));
+        self.at.source_arn.clone().unwrap_or_else(made)
+    }
+
+    /// Returns an event as a record of SQS.
+    fn record(&self, sent: &Sent<'_>, id: &str) -> Value {
+        let part = |at: usize| {
+            self.at
+                .lambda
+                .split(':')
+                .nth(at)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let mut attributes = Map::new();
+        let mut put = |name: &str, value: String| attributes.insert(name.to_owned(), value.into());
+        put("ApproximateReceiveCount", sent.attempt.to_string());
+        put("SentTimestamp", (sent.published / 1000).to_string());
+        put("ApproximateFirstReceiveTimestamp", now_ms().to_string());
+        put("SenderId", "tidegate".to_owned());
+        if let Some(trace) = sent.traceparent.as_deref().and_then(of_xray) {
+            put("AWSTraceHeader", trace);
+        }
+        if let Some(group) = sent.group {
+            put("MessageGroupId", group.to_owned());
+            put("MessageDeduplicationId", id.to_owned());
+            put("SequenceNumber", sent.sequence());
+        }
+        let further = sent.attributes().into_iter().map(|(name, value)| {
+            let value = json!({"stringValue": value, "stringListValues": [], "binaryListValues": [], "dataType": "String"});
+            (name.to_owned(), value)
+        });
+        json!({
+            "messageId": id,
+            "receiptHandle": format!("{id}-{}", sent.attempt),
+            "body": sent.payload,
+            "md5OfBody": hex(&Md5::digest(sent.payload.as_bytes())),
+            "attributes": attributes,
+            "messageAttributes": further.collect::<Map<_, _>>(),
+            "eventSource": "aws:sqs",
+            "eventSourceARN": self.source_arn(sent.kind, part),
+            "awsRegion": part(3),
+        })
+    }
+
+    async fn invoke(&self, items: &[Item]) -> Answers {
+        let place = Place::of(&self.at.lambda);
+        let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
+        let service = Service {
+            name: "LAMBDA",
+            place,
+        };
+        let path = format!(
+            "/2015-03-31/functions/{}/invocations",
+            encoded(&self.at.lambda)
+        );
+        let trace = tidegate::trace::invocation();
+        let mut headers = vec![
+            ("content-type", "application/json"),
+            ("x-amz-invocation-type", "RequestResponse"),
+        ];
+        headers.extend(trace.as_deref().map(|trace| ("x-amzn-trace-id", trace)));
+        let body = format!("{{\"Records\":{}}}", array(items));
+        let answer = service.send(&path, &headers, body, MOST_ANSWER).await?;
+        self.read(&answer, items)
+    }
+
+    pub(crate) fn read(&self, answer: &Answer, items: &[Item]) -> Answers {
+        if answer.status != 200 {
+            return Err(failure(answer));
+        }
+        if answer.headers.contains_key("x-amz-function-error") {
+            return Err(self.exception(&answer.body));
+        }
+        if answer.is_cut {
+            return Err(bad(format!("the answer has more than {MOST_ANSWER} bytes")));
+        }
+        let meant = of_answer(&answer.body, items, self.reading);
+        meant.unwrap_or_else(|| {
+            if !says_nothing(&answer.body) && !self.warned.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    target = self.name,
+                    "the function's answer has no batchItemFailures; its events count as done"
+                );
+            }
+            Ok(items.iter().map(|_| Ok(Outcome::default())).collect())
+        })
+    }
+
+    /// Returns the failure of a function that raised an exception, or was stopped.
+    fn exception(&self, body: &[u8]) -> HandlerError {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |field: &str, most: usize| -> Option<String> {
+            let text = document[field].as_str()?;
+            Some(text.chars().take(most).collect())
+        };
+        let code = text("errorType", 100).unwrap_or_else(|| "function_error".to_owned());
+        let message = text("errorMessage", MOST_MESSAGE).filter(|_| !self.at.no_error_text);
+        HandlerError::call_failed(code, message.as_deref().unwrap_or("the function failed"))
+    }
+}
+
+impl Receiver for Function {
+    fn limits(&self) -> (usize, usize) {
+        (usize::MAX, MOST_BYTES)
+    }
+
+    fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError> {
+        let id = sent.message_id();
+        Ok(Item {
+            text: self.record(sent, &id).to_string(),
+            id,
+        })
+    }
+
+    fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
+        async move { self.invoke(&items).await }.boxed()
+    }
+}
+
+/// Whether an answer is what a function returns that returns nothing.
+fn says_nothing(body: &[u8]) -> bool {
+    matches!(body.trim_ascii(), b"" | b"null" | b"{}")
+}
+
+/// Returns a W3C trace position as a header of X-Ray.
+fn of_xray(traceparent: &str) -> Option<String> {
+    let mut parts = traceparent.split('-').skip(1);
+    let (trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?);
+    let (time, rest) = trace.split_at_checked(8)?;
+    let sampled = u8::from(flags.ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f']));
+    Some(format!(
+        "Root=1-{time}-{rest};Parent={span};Sampled={sampled}"
+    ))
+}

@@ -1,0 +1,67 @@
+//! Owns keys and tokens of targets: a secret of Secrets Manager, or a file. They are read again after five
+//! minutes, so a changed one needs no restart. No message quotes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::HandlerError;
+use tidegate::connect::SecretText;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// How long what was read is used.
+const KEPT: Duration = Duration::from_mins(5);
+
+/// The text of a secret.
+pub(crate) struct Secret {
+    keeper: Keeper,
+    kept: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+enum Keeper {
+    Aws(Box<SecretText>),
+    File(String),
+}
+
+impl Secret {
+    /// Names a secret: its ARN or name in Secrets Manager, or `file:PATH`.
+    pub(crate) fn new(named: &str) -> Self {
+        let keeper = match named.strip_prefix("file:") {
+            Some(path) => Keeper::File(path.to_owned()),
+            None => Keeper::Aws(Box::new(SecretText::new(named.to_owned()))),
+        };
+        Self {
+            keeper,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Returns the text.
+    ///
+    /// # Errors
+    /// Unavailable, code `credentials`, if it cannot be read.
+    pub(crate) async fn text(&self) -> Result<Arc<str>, HandlerError> {
+        let mut kept = self.kept.lock().await;
+        if let Some((read, text)) = &*kept
+            && read.elapsed() < KEPT
+        {
+            return Ok(text.clone());
+        }
+        let read = match &self.keeper {
+            Keeper::Aws(secret) => secret.read().await.map_err(|error| error.to_string()),
+            Keeper::File(path) => {
+                let read = tokio::fs::read_to_string(path).await;
+                read.map_err(|error| format!("{path}: {error}"))
+            }
+        };
+        let text = read.map_err(|why| HandlerError::unavailable("credentials", why))?;
+        let text: Arc<str> = text.trim().into();
+        *kept = Some((Instant::now(), text.clone()));
+        Ok(text)
+    }
+
+    /// Reads it again at the next use, because the target did not accept it.
+    pub(crate) async fn forget(&self) {
+        *self.kept.lock().await = None;
+    }
+}

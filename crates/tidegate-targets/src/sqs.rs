@@ -1,0 +1,175 @@
+//! Owns SQS queues as targets: each event becomes a message.
+//! <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html>
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use tidegate::HandlerError;
+use tidegate::connect::requests::Place;
+
+use crate::Receiver;
+use crate::aws::{Service, is_about_credentials};
+use crate::outcome::{Answers, Outcome};
+use crate::sent::{Item, Sent, array, hex};
+use crate::settings::Sqs;
+
+/// The most messages of a request.
+const MOST_MESSAGES: usize = 10;
+
+/// The most bytes of a message with its attributes, and of all messages of a request.
+const MOST_BYTES: usize = 1_048_576;
+
+/// Codes of entries that would be refused again.
+const REJECT: [&str; 4] = [
+    "InvalidMessageContents",
+    "InvalidParameterValue",
+    "InvalidAttributeValue",
+    "InvalidParameterCombination",
+];
+
+/// A queue.
+pub(crate) struct Queue {
+    url: String,
+    is_fifo: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(at: Sqs) -> Self {
+        Self {
+            is_fifo: at.sqs.strip_suffix(".fifo").is_some(),
+            url: at.sqs,
+        }
+    }
+
+    /// Returns the queue's region, from a host such as `sqs.eu-central-1.amazonaws.com`.
+    fn place(&self) -> Place<'_> {
+        let host = self.url.split('/').nth(2).unwrap_or_default();
+        let region = host.split('.').nth(1).unwrap_or_default();
+        let partition = if host.strip_suffix(".cn").is_some() {
+            "aws-cn"
+        } else {
+            "aws"
+        };
+        Place::new(partition, "sqs", region)
+    }
+
+    async fn pass_on(&self, items: &[Item]) -> Answers {
+        let service = Service {
+            name: "SQS",
+            place: self.place(),
+        };
+        let body = format!(
+            "{{\"QueueUrl\":{},\"Entries\":{}}}",
+            json!(self.url),
+            array(items)
+        );
+        let answer = service
+            .ask("1.0", "AmazonSQS.SendMessageBatch", body)
+            .await?;
+        read(&answer, items)
+    }
+}
+
+/// Reads the answer about each message. One that the answer does not name was not sent.
+pub(crate) fn read(answer: &Value, items: &[Item]) -> Answers {
+    let found = |field: &str, item: &Item| {
+        let mut entries = answer[field].as_array()?.iter();
+        entries.find(|entry| entry["Id"] == *item.id)
+    };
+    let of = |item| match (found("Successful", item), found("Failed", item)) {
+        (Some(entry), _) => Ok(Outcome {
+            result: Some(json!({"message_id": entry["MessageId"]})),
+            ..Outcome::default()
+        }),
+        (None, Some(entry)) => Err(refused(entry)),
+        (None, None) => {
+            let why = "the answer does not name the message";
+            Err(HandlerError::unavailable("not_sent", why))
+        }
+    };
+    Ok(items.iter().map(of).collect())
+}
+
+/// Returns what the refusal of one entry means.
+fn refused(entry: &Value) -> HandlerError {
+    let code = entry["Code"].as_str().unwrap_or("Failed");
+    let code = code.rsplit('.').next().unwrap_or(code).to_owned();
+    let said = format!("SQS refused the message: {code}");
+    match entry["SenderFault"].as_bool() {
+        _ if is_about_credentials(&code) => HandlerError::unavailable("credentials", said),
+        Some(true) if REJECT.contains(&&*code) => HandlerError::reject(code, said),
+        Some(true) => HandlerError::retry(code, said).answered(),
+        _ => HandlerError::unavailable(code, said),
+    }
+}
+
+impl Receiver for Queue {
+    fn limits(&self) -> (usize, usize) {
+        (MOST_MESSAGES, MOST_BYTES)
+    }
+
+    fn item(&self, sent: &Sent<'_>) -> Result<Item, HandlerError> {
+        let id = sent.message_id();
+        let body = allowed(sent.payload);
+        let attributes: Vec<_> = sent
+            .attributes()
+            .into_iter()
+            .filter(|(_, value)| is_allowed(value))
+            .collect();
+        let bytes = body.len()
+            + attributes
+                .iter()
+                .map(|(name, value)| name.len() + "String".len() + value.len())
+                .sum::<usize>();
+        if bytes > MOST_BYTES {
+            let why = format!(
+                "a message of SQS must have at most {MOST_BYTES} bytes with its attributes, got {bytes}"
+            );
+            return Err(HandlerError::reject("too_large", why));
+        }
+        let attributes = attributes.into_iter().map(|(name, value)| {
+            (
+                name.to_owned(),
+                json!({"DataType": "String", "StringValue": value}),
+            )
+        });
+        let mut entry = json!({
+            "Id": id, "MessageBody": body, "MessageAttributes": attributes.collect::<Map<_, _>>(),
+        });
+        if self.is_fifo {
+            entry["MessageGroupId"] = json!(group_id(sent.group.unwrap_or(&id)));
+            entry["MessageDeduplicationId"] = json!(id);
+        }
+        Ok(Item {
+            text: entry.to_string(),
+            id,
+        })
+    }
+
+    fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
+        async move { self.pass_on(&items).await }.boxed()
+    }
+}
+
+/// Returns a group as SQS allows it: 1 to 128 letters, digits and punctuation.
+pub(crate) fn group_id(group: &str) -> String {
+    let fits = group.len() <= 128 && group.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits {
+        return group.to_owned();
+    }
+    format!("sha256-{}", hex(&Sha256::digest(group.as_bytes())))
+}
+
+/// Whether SQS takes every character of a text.
+fn is_allowed(text: &str) -> bool {
+    text.chars()
+        .all(|c| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{fffd}' | '\u{10000}'..))
+}
+
+/// Returns a JSON text in which the characters that SQS does not take are written as escapes.
+fn allowed(json: &str) -> String {
+    json.replace('\u{fffe}', "\\ufffe")
+        .replace('\u{ffff}', "\\uffff")
+}
