@@ -25,7 +25,7 @@ impl Target {
     pub fn new(name: &'static str, address: Address) -> Result<Self, Error> {
         address
             .check()
-            .map_err(|why| Error::Config(format!("{name}.{why}")))?;
+            .map_err(|why| Error::Config(format!("{name}.{}", why.replace('\n', "; "))))?;
         Ok(Self { name })
     }
 

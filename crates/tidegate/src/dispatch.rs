@@ -57,7 +57,7 @@ pub trait Dispatch: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the handlers cannot be read. The run then fails.
-    fn for_run<'a>(self: Arc<Self>, _database: &'a Database) -> BoxFuture<'a, Result<Arc<Self>>> {
+    fn for_run(self: Arc<Self>, _database: &Database) -> BoxFuture<'_, Result<Arc<Self>>> {
         std::future::ready(Ok(self)).boxed()
     }
 
