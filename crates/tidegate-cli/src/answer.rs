@@ -29,6 +29,12 @@ impl Answer {
         }
     }
 
+    /// Sets the exit code of the process: 1 when the verb found a fault.
+    #[must_use]
+    pub fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
     /// The document for programs.
     #[must_use]
     pub fn document(&self) -> &Value {

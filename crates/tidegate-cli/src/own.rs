@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches, Parser};
+use clap::{Arg, ArgMatches, ColorChoice, Command, FromArgMatches, Parser};
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value};
 use tidegate::config::environment;
@@ -57,14 +57,22 @@ pub struct CommandLine {
 }
 
 type AnswerOwn = dyn Fn(Ask, &ArgMatches) -> BoxFuture<'static, Result<Answer, Error>>;
+type AnswerAlone = dyn Fn(&ArgMatches) -> BoxFuture<'static, Result<Answer, Error>>;
 
 /// A verb that not every program has.
 struct Own {
     command: Command,
-    /// Runs with the program and its settings. `None` for [`verbs::new`], which needs neither.
-    answer: Option<Box<AnswerOwn>>,
+    answer: Way,
     /// The schema of the document that it prints with `--json`.
     schema: Option<Value>,
+}
+
+/// How a verb is answered.
+enum Way {
+    /// With the program and its settings.
+    Served(Box<AnswerOwn>),
+    /// With neither.
+    Alone(Box<AnswerAlone>),
 }
 
 /// The context of a program's own verb.
@@ -117,7 +125,7 @@ impl CommandLine {
             Ok(arguments) => answer(ask, arguments).boxed(),
             Err(error) => std::future::ready(Err(error)).boxed(),
         };
-        self.with(A::command(), Some(Box::new(answer)))
+        self.with(A::command(), Way::Served(Box::new(answer)))
     }
 
     /// Adds the verb `new`, which writes a starter project and needs neither settings nor a database.
@@ -126,10 +134,27 @@ impl CommandLine {
     /// If the program already has a verb of this name.
     #[must_use]
     pub fn starter(self) -> Self {
-        self.with(New::command(), None)
+        self.alone(|new: New| async move { verbs::new::new(&new) })
     }
 
-    fn with(mut self, command: Command, answer: Option<Box<AnswerOwn>>) -> Self {
+    /// Adds a verb of the program that needs neither settings nor a database.
+    ///
+    /// # Panics
+    /// If the program already has a verb of this name.
+    #[must_use]
+    pub fn alone<A, F>(self, answer: impl Fn(A) -> F + 'static) -> Self
+    where
+        A: Parser + 'static,
+        F: Future<Output = Result<Answer, Error>> + Send + 'static,
+    {
+        let answer = move |matches: &ArgMatches| match arguments(matches) {
+            Ok(arguments) => answer(arguments).boxed(),
+            Err(error) => std::future::ready(Err(error)).boxed(),
+        };
+        self.with(A::command(), Way::Alone(Box::new(answer)))
+    }
+
+    fn with(mut self, command: Command, answer: Way) -> Self {
         let name = command.get_name();
         let mut own = self.verbs.iter().map(|own| own.command.get_name());
         let taken = args::command().find_subcommand(name).is_some() || own.any(|own| own == name);
@@ -191,7 +216,10 @@ impl CommandLine {
         } else {
             ColorChoice::Auto
         };
-        args::command().subcommands(own).color(colours)
+        let shown = |flag: Arg| flag.hide(!self.program.takes_targets());
+        let migrate = |verb: Command| verb.mut_arg("targets", shown).mut_arg("dry_run", shown);
+        let all = args::command().mut_subcommand("migrate", migrate);
+        all.subcommands(own).color(colours)
     }
 
     /// Answers the verbs about the command line itself.
@@ -262,11 +290,11 @@ impl CommandLine {
                 verbs::answer(&service, *verb, json).await
             }
             Chosen::OfOwn(number, matches) => match &self.verbs[number].answer {
-                Some(answer) => {
+                Way::Served(answer) => {
                     let service = Arc::new(start(self.program)?);
                     Ok(answer(Ask { service, json }, &matches).await?)
                 }
-                None => Ok(verbs::new::new(&arguments(&matches)?)?),
+                Way::Alone(answer) => Ok(answer(&matches).await?),
             },
         }
     }

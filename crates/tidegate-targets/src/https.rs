@@ -3,7 +3,6 @@
 //! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>,
 //! <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,21 +15,17 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use sha2::Sha256;
 use tidegate::HandlerError;
-use tidegate::config::environment;
 use tidegate::connect::Trust;
 use tidegate::connect::requests::{Answer, NoAnswer, read};
 use tokio::sync::OnceCell;
 
 use crate::Receiver;
 use crate::aws::{retry_after, unreachable};
-use crate::net::{BeyondTheLink, is_of_the_link};
+use crate::net::BeyondTheLink;
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
 use crate::secret::Secret;
 use crate::sent::{Item, Sent, array, named};
 use crate::settings::Https;
-
-/// The setting that lists the hosts that may be called, separated by commas. Without it, all may.
-const HOSTS: &str = "TIDEGATE_TARGET_HOSTS";
 
 /// The longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -103,28 +98,6 @@ impl Endpoint {
         })
     }
 
-    /// Refuses hosts that the function may not call, whatever the database says.
-    fn check_host(&self) -> Result<(), HandlerError> {
-        let refused = |why| Err(HandlerError::unavailable("not_allowed", why));
-        let host = self.url.host_str().unwrap_or_default();
-        let address = host.trim_start_matches('[').trim_end_matches(']');
-        if address
-            .parse()
-            .is_ok_and(|address: IpAddr| is_of_the_link(address))
-        {
-            return refused(format!(
-                "{}: link-local addresses are not called",
-                self.name
-            ));
-        }
-        let allowed = environment(HOSTS);
-        let is_listed = |list: String| list.split(',').any(|listed| listed.trim() == host);
-        if allowed.is_none_or(is_listed) {
-            return Ok(());
-        }
-        refused(format!("{}: {HOSTS} does not list its host", self.name))
-    }
-
     async fn client(&self) -> Result<&Client, HandlerError> {
         let build = async || {
             let tls = Trust::system().connector().await?;
@@ -142,7 +115,6 @@ impl Endpoint {
     }
 
     async fn post(&self, items: &[Item]) -> Answers {
-        self.check_host()?;
         let (body, id, content) = match items {
             [item] => (item.text.clone(), item.id.clone(), self.content_types[0]),
             items => {

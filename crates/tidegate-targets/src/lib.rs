@@ -98,7 +98,8 @@ impl Target {
     /// # Errors
     /// [`Error::Config`] names the field of the address and what it must be.
     pub fn new(name: &'static str, address: Address) -> Result<Self, Error> {
-        let refused = |why| Error::Config(format!("{name}.{why}"));
+        let refused =
+            |why: String| Error::Config(format!("{name}.{}", why.replace('\n', "; ")));
         address.check().map_err(refused)?;
         let receiver: Arc<dyn Receiver> = match address {
             Address::Lambda(at) => Arc::new(lambda::Function::new(name, at)),

@@ -1,5 +1,8 @@
 //! Owns how a target is addressed: the same fields in `tidegate.toml`, in the database and in Rust.
 
+use std::net::IpAddr;
+
+use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 /// Where the events of a target go. The first field of each kind names it.
@@ -12,7 +15,7 @@ pub enum Address {
     Https(Https),
     /// A queue of SQS.
     Sqs(Sqs),
-    /// A bus of EventBridge.
+    /// A bus of `EventBridge`.
     EventBridge(EventBridge),
 }
 
@@ -34,7 +37,7 @@ pub struct Lambda {
     pub no_error_text: bool,
 }
 
-/// An HTTPS URL, which receives signed CloudEvents.
+/// An HTTPS URL, which receives signed `CloudEvents`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Https {
@@ -54,7 +57,7 @@ pub struct Https {
     /// The answers that reject an event for good, instead of 400, 413, 415 and 422.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reject: Option<Vec<u16>>,
-    /// The `source` of the CloudEvents; otherwise `/tidegate`.
+    /// The `source` of the `CloudEvents`; otherwise `/tidegate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
@@ -67,7 +70,7 @@ pub struct Sqs {
     pub sqs: String,
 }
 
-/// A bus of EventBridge.
+/// A bus of `EventBridge`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EventBridge {
@@ -87,43 +90,224 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Address {
-    /// Checks the address. The error begins with the field's name.
+    /// Checks the address.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// What is wrong, for people: a line for each fault, which begins with the field's name.
     pub fn check(&self) -> Result<(), String> {
+        let faults = match self {
+            Self::Lambda(at) => [
+                arn("lambda", &at.lambda, "lambda", "function:"),
+                at.source_arn
+                    .as_deref()
+                    .and_then(|at| arn("source_arn", at, "sqs", "")),
+                None,
+            ],
+            Self::EventBridge(at) => [
+                arn("eventbridge", &at.eventbridge, "events", "event-bus/"),
+                source(at.source.as_deref()),
+                at.source
+                    .as_deref()
+                    .filter(|text| text.starts_with("aws."))
+                    .map(|got| format!("source: must not begin with aws., got {got:?}")),
+            ],
+            Self::Sqs(at) => [queue(&at.sqs), None, None],
+            Self::Https(at) => return at.check(),
+        };
+        all(faults)
+    }
+}
+
+impl Address {
+    /// Returns the host of an HTTPS URL.
+    pub fn https_host(&self) -> Option<String> {
         match self {
-            Self::Lambda(at) => arn("lambda", &at.lambda, "lambda", ":function:"),
-            Self::EventBridge(at) => {
-                arn("eventbridge", &at.eventbridge, "events", ":event-bus/")?;
-                source(at.source.as_deref())
+            Self::Https(at) => Url::parse(&at.https).ok()?.host_str().map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    /// Returns what calls need on AWS: the action, and the ARN of each resource.
+    pub fn permissions(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Lambda(at) => vec![("lambda:InvokeFunction", at.lambda.clone())],
+            Self::EventBridge(at) => vec![("events:PutEvents", at.eventbridge.clone())],
+            Self::Sqs(at) => queue_arn(&at.sqs)
+                .map(|arn| ("sqs:SendMessage", arn))
+                .into_iter()
+                .collect(),
+            Self::Https(at) => {
+                let secrets = at.secret.iter().chain(&at.bearer);
+                let of_aws = secrets.filter(|place| !place.starts_with("file:"));
+                let arn = |place: &String| match place.strip_prefix("arn:") {
+                    Some(_) => place.clone(),
+                    // Secrets Manager adds a hyphen and six characters to the name.
+                    None => format!("arn:*:secretsmanager:*:*:secret:{place}-??????"),
+                };
+                of_aws
+                    .map(|place| ("secretsmanager:GetSecretValue", arn(place)))
+                    .collect()
             }
-            Self::Sqs(_) => Ok(()),
-            Self::Https(at) => source(at.source.as_deref()),
         }
     }
 }
 
-fn arn(field: &str, got: &str, service: &str, resource: &str) -> Result<(), String> {
-    let parts: Vec<&str> = got.splitn(6, ':').collect();
-    let fits = matches!(&parts[..], ["arn", partition, of, region, account, _]
-        if *of == service && partition.starts_with("aws") && !region.is_empty()
-            && account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit()));
-    if fits && got.contains(resource) && !got.ends_with(resource) {
-        return Ok(());
-    }
-    let example = format!("arn:aws:{service}:eu-central-1:123456789012{resource}name");
-    Err(format!(
-        "{field}: must be an ARN such as {example}, got {got:?}"
+/// Returns the ARN of the queue of an URL that was checked.
+fn queue_arn(url: &str) -> Option<String> {
+    let url = Url::parse(url).ok()?;
+    let (host, mut path) = (url.host_str()?, url.path().split('/').skip(1));
+    let mut labels = host.split('.').skip_while(|label| *label != "sqs");
+    let region = labels.nth(1).unwrap_or("*");
+    let (account, name) = (path.next()?, path.next()?);
+    Some(format!(
+        "arn:{}:sqs:{region}:{account}:{name}",
+        partition_of(region)
     ))
 }
 
-fn source(got: Option<&str>) -> Result<(), String> {
-    match got {
-        Some(text) if text.is_empty() || text.len() > 256 => Err(format!(
-            "source: must have 1 to 256 characters, got {}",
-            text.len()
-        )),
-        _ => Ok(()),
+impl Https {
+    fn check(&self) -> Result<(), String> {
+        let codes = self.reject.iter().flatten();
+        let wrong = codes.copied().find(|code| !(400..500).contains(code));
+        all([
+            url("https", "an https:// URL", &self.https).err(),
+            secret("secret", self.secret.as_deref()),
+            secret("bearer", self.bearer.as_deref()),
+            wrong.map(|got| format!("reject: must be status codes of 400 to 499, got {got}")),
+            source(self.source.as_deref()),
+        ])
     }
+}
+
+fn all(faults: impl IntoIterator<Item = Option<String>>) -> Result<(), String> {
+    let faults: Vec<String> = faults.into_iter().flatten().collect();
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(faults.join("\n"))
+}
+
+/// The characters of names in ARNs.
+fn is_name(text: &str, also: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c) || also.contains(c);
+    !text.is_empty() && text.len() <= 256 && text.chars().all(fits)
+}
+
+/// Returns what is wrong with an ARN of this service whose resource begins with this.
+fn arn(field: &str, got: &str, service: &str, resource: &str) -> Option<String> {
+    let parts: Vec<&str> = got.splitn(6, ':').collect();
+    let fits = match parts[..] {
+        ["arn", partition, of, region, account, name] => {
+            let is_account = account.len() == 12 && account.bytes().all(|c| c.is_ascii_digit());
+            let is_named = name.strip_prefix(resource).is_some_and(|name| {
+                name.split(':').all(|part| is_name(part, "$./+=@")) && name.split(':').count() <= 2
+            });
+            of == service
+                && is_region(region)
+                && partition == partition_of(region)
+                && is_account
+                && is_named
+        }
+        _ => false,
+    };
+    let example = format!("arn:aws:{service}:eu-central-1:123456789012:{resource}name");
+    (!fits).then(|| format!("{field}: must be an ARN such as {example}, got {got:?}"))
+}
+
+fn is_region(region: &str) -> bool {
+    region.contains('-')
+        && region
+            .bytes()
+            .all(|c| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+}
+
+fn partition_of(region: &str) -> &'static str {
+    match region.split_once('-') {
+        Some(("cn", _)) => "aws-cn",
+        Some(("us", rest)) if rest.starts_with("gov-") => "aws-us-gov",
+        Some(("us", rest)) if rest.starts_with("iso-") => "aws-iso",
+        Some(("us", rest)) if rest.starts_with("isob-") => "aws-iso-b",
+        Some(("eusc", _)) => "aws-eusc",
+        _ => "aws",
+    }
+}
+
+/// Reads an `https://` URL, or an `http://` one of this machine.
+fn url(field: &str, must: &str, got: &str) -> Result<Url, String> {
+    let refuse = |why: &str| Err(format!("{field}: must be {must}, got {got:?}{why}"));
+    let Ok(url) = Url::parse(got) else {
+        return refuse("");
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        // Not quoted: it is a secret.
+        return Err(format!("{field}: must be {must} without user and password"));
+    }
+    let host = url.host_str().unwrap_or_default();
+    let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    let is_here = host == "localhost" || ip.is_some_and(|ip| ip.is_loopback());
+    if url.scheme() != "https" && !(url.scheme() == "http" && is_here) {
+        return refuse("");
+    }
+    if ip.is_some_and(is_link_local) {
+        return refuse(", a link-local address");
+    }
+    if url.fragment().is_some() {
+        return refuse(", with a fragment");
+    }
+    Ok(url)
+}
+
+/// Whether this is an address of the machine's own link, such as that of the metadata of an instance.
+pub(crate) fn is_link_local(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// Returns what is wrong with the URL of a queue.
+fn queue(got: &str) -> Option<String> {
+    let must =
+        "the URL of a queue, such as https://sqs.eu-central-1.amazonaws.com/123456789012/name";
+    let url = match url("sqs", must, got) {
+        Ok(url) => url,
+        Err(why) => return Some(why),
+    };
+    let host = url.host_str().unwrap_or_default();
+    let is_aws = host.split('.').any(|part| part == "sqs")
+        && (host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn"));
+    let path: Vec<&str> = url.path().split('/').collect();
+    let is_queue = matches!(path[..], ["", account, name]
+        if account.len() == 12 && account.bytes().all(|c| c.is_ascii_digit())
+            && name.len() <= 80 && is_name(name.strip_suffix(".fifo").unwrap_or(name), ""));
+    let fits = is_queue && url.query().is_none() && (is_aws || url.scheme() == "http");
+    (!fits).then(|| format!("sqs: must be {must}, got {got:?}"))
+}
+
+/// Returns what is wrong with the place of a secret.
+fn secret(field: &str, got: Option<&str>) -> Option<String> {
+    let got = got?;
+    let must = "the ARN or name of a secret of Secrets Manager, or file:PATH";
+    if got.starts_with("whsec_") {
+        // Not quoted: it is a secret.
+        return Some(format!("{field}: must be {must}, not the secret itself"));
+    }
+    let fits = match got.split_once(':') {
+        Some(("file", path)) => path.starts_with('/'),
+        Some(("arn", _)) => arn(field, got, "secretsmanager", "secret:").is_none(),
+        Some(_) => false,
+        None => is_name(got, "/+=.@"),
+    };
+    (!fits).then(|| format!("{field}: must be {must}, got {got:?}"))
+}
+
+fn source(got: Option<&str>) -> Option<String> {
+    let got = got?;
+    let fits = !got.is_empty() && got.chars().count() <= 256 && !got.chars().any(char::is_control);
+    (!fits).then(|| {
+        format!(
+            "source: must have 1 to 256 characters, got {}",
+            got.chars().count()
+        )
+    })
 }

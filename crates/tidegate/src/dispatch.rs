@@ -3,9 +3,13 @@
 //! Listing handlers does not run them. [`Dispatch::handlers`] builds named futures, and the engine polls only
 //! those that no earlier attempt has finished.
 
+use std::sync::Arc;
+
 use futures_util::future::{BoxFuture, FutureExt};
 
+use crate::connect::Database;
 use crate::context::Context;
+use crate::error::Result;
 use crate::event::Event;
 use crate::handler::HandlerResult;
 use crate::schedule::Schedule;
@@ -42,6 +46,20 @@ pub trait Dispatch: Send + Sync + 'static {
     /// Lists the handlers of an event, in the order in which they run. It must do no work: the futures are
     /// lazy, and those that an earlier attempt finished are dropped without being polled.
     fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
+
+    /// Returns the kinds that it handles, each once.
+    fn kinds(&self) -> Vec<&'static str> {
+        Self::Event::KINDS.to_vec()
+    }
+
+    /// Returns the dispatcher for one run on this database, for handlers that are stored there. It is called
+    /// before the run takes its first event, and its time is part of the budget.
+    ///
+    /// # Errors
+    /// When the handlers cannot be read. The run then fails.
+    fn for_run(self: Arc<Self>, _database: &Database) -> BoxFuture<'_, Result<Arc<Self>>> {
+        std::future::ready(Ok(self)).boxed()
+    }
 
     /// Lists the periodic events, which are published at every slot of their schedule. `migrate` stores these
     /// schedules in the database, and removes those that are no longer listed.

@@ -5,6 +5,7 @@
 mod patience;
 mod stored;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use refinery_core::{Migration, Runner};
@@ -16,7 +17,7 @@ pub use self::stored::{Order, Payloads, StoredSettings};
 use crate::connect::Database;
 use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;
-use crate::queue::Queryable;
+use crate::queue::{Queryable, Redeclared, Targets};
 use crate::steps::make_partitions;
 use crate::{queue, schedule};
 use patience::{PAUSE, Patient, SESSION, TRIES};
@@ -38,7 +39,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0013__slot.sql",
     "sql/V0014__figures.sql",
     "sql/V0015__pull.sql",
-    "sql/V0016__rights.sql",
+    "sql/V0016__target.sql",
+    "sql/V0017__rights.sql",
 )
 .with_grants_within();
 
@@ -170,10 +172,17 @@ pub struct MigrateReport {
     pub kinds: usize,
     /// Whether the roles have their grants, because that was requested now or before.
     pub roles: bool,
+    /// What differs from the targets and kinds that were declared before, such as `targets.ship`, in a
+    /// program whose handlers are stored in the database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<BTreeMap<String, Redeclared>>,
 }
 
 /// Creates the roles. Can run repeatedly.
 const ROLES: &str = include_str!("../sql/roles.sql");
+
+/// What differs from the targets that were declared before.
+type Difference = Option<BTreeMap<String, Redeclared>>;
 
 /// Brings a queue's schema up to date, registers a program's kinds, and creates the log's partitions for the
 /// coming days. It is safe to run it twice, even at the same time.
@@ -195,6 +204,7 @@ pub struct Migrate<'a> {
     stored: StoredSettings,
     policies: &'a [(&'a str, Policy)],
     schedules: Option<(&'a str, Vec<queue::Declared>)>,
+    targets: Option<(&'a Targets, Option<&'a str>)>,
     roles: bool,
 }
 
@@ -209,6 +219,7 @@ impl<'a> Migrate<'a> {
             stored: StoredSettings::default(),
             policies: &[],
             schedules: None,
+            targets: None,
             roles: false,
         }
     }
@@ -240,6 +251,13 @@ impl<'a> Migrate<'a> {
         self
     }
 
+    /// Replaces the targets that are declared in the database, with the operator's name for the audit.
+    #[doc(hidden)]
+    pub fn targets(mut self, targets: &'a Targets, actor: Option<&'a str>) -> Self {
+        self.targets = Some((targets, actor));
+        self
+    }
+
     /// Creates the database roles and grants their privileges. Where the roles are already in use, the grants
     /// follow the schema without this call.
     pub fn with_roles(mut self) -> Self {
@@ -265,7 +283,7 @@ impl<'a> Migrate<'a> {
         let mut client = Patient::new(&mut client, &guard);
         let mut applied = Vec::new();
         let mut tries = 1;
-        let roles = loop {
+        let (roles, difference) = loop {
             let done = self.bring_up(&mut client, &mut applied).await;
             match (done, client.gave_up_on()) {
                 (Err(error), Some(who)) if tries == TRIES => {
@@ -283,18 +301,51 @@ impl<'a> Migrate<'a> {
         if let Some((keeper, declared)) = &self.schedules {
             schedule::sync(client.client(), keeper, declared).await?;
         }
-        Ok(MigrateReport {
-            applied,
-            version: QUEUE.version()?,
-            kinds: self.kinds.len(),
-            roles,
-        })
+        self.report((applied, roles, difference))
     }
 }
 
 impl Migrate<'_> {
-    /// Does everything but the schedules, and returns whether the roles are in use. It can be repeated.
-    async fn bring_up(&self, client: &mut Patient<'_>, applied: &mut Vec<String>) -> Result<bool> {
+    /// Returns what a migration of the targets would change, and changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Migrate`] when the schema is not up to date; otherwise as [`Migrate::run`].
+    #[doc(hidden)]
+    pub async fn compare(self) -> Result<MigrateReport> {
+        let mut client = self.database.connect().await?;
+        check(&client, &[], &self.tables).await?;
+        let roles = roles_are_in_use(&client).await?;
+        let failed = Error::at("migrate");
+        let transaction = client.transaction().await.map_err(&failed)?;
+        let mut difference = None;
+        if let Some((targets, actor)) = self.targets {
+            difference = Some(queue::declare_targets(&transaction, targets, actor).await?);
+        }
+        transaction.rollback().await.map_err(&failed)?;
+        self.report((Vec::new(), roles, difference))
+    }
+
+    fn report(
+        &self,
+        (applied, roles, targets): (Vec<String>, bool, Difference),
+    ) -> Result<MigrateReport> {
+        let of_targets = self.targets.map(|(targets, _)| targets.kinds.len());
+        Ok(MigrateReport {
+            applied,
+            version: QUEUE.version()?,
+            kinds: of_targets.unwrap_or(self.kinds.len()),
+            roles,
+            targets,
+        })
+    }
+
+    /// Does everything but the schedules. Returns whether the roles are in use, and what differs from the
+    /// targets that were declared before. It can be repeated.
+    async fn bring_up(
+        &self,
+        client: &mut Patient<'_>,
+        applied: &mut Vec<String>,
+    ) -> Result<(bool, Difference)> {
         client.batch("CREATE SCHEMA IF NOT EXISTS tidegate").await?;
         apply(client, &QUEUE, applied).await?;
         for tables in &self.tables {
@@ -306,9 +357,14 @@ impl Migrate<'_> {
         client.batch(CATCH_UP).await?;
         let declare = async |transaction: &Transaction<'_>| {
             queue::register_kinds(transaction, self.kinds).await?;
-            self.declare_policies(transaction).await
+            self.declare_policies(transaction).await?;
+            let Some((targets, actor)) = self.targets else {
+                return Ok(None);
+            };
+            let difference = queue::declare_targets(transaction, targets, actor).await?;
+            Ok(Some(difference))
         };
-        client.within(declare).await?;
+        let difference = client.within(declare).await?;
         make_partitions(client.client()).await?;
         let roles = self.roles || roles_are_in_use(client.client()).await?;
         if roles {
@@ -317,7 +373,7 @@ impl Migrate<'_> {
                 client.batch(&tables.all_grants()).await?;
             }
         }
-        Ok(roles)
+        Ok((roles, difference))
     }
 
     async fn declare_policies(&self, client: &Transaction<'_>) -> Result<()> {

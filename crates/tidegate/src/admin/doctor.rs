@@ -24,6 +24,6 @@ impl Verb for DoctorRequest {
     }
 
     async fn run(&self, service: &Service) -> Result<DoctorReport> {
-        examine(&service.target()).await
+        examine(&service.target(&service.handled().await?)).await
     }
 }

@@ -259,9 +259,10 @@ async fn page(
         // page.
         refuse_unknown(client, kind).await?;
     }
+    let handled = service.handled().await?;
     for event in &mut events {
         let kind = event["kind"].as_str().unwrap_or_default();
-        if !service.handled().contains(&kind) {
+        if !handled.contains(&kind) {
             event["handled"] = Value::Bool(false);
         }
     }

@@ -4,7 +4,7 @@ use super::prelude::*;
 use crate::migrate::MigrateReport;
 
 /// Bring the schema up to date and register this program's kinds of events.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(after_help = "Example:\n  tidegate migrate --roles")]
 #[serde(default)]
 pub struct MigrateRequest {
@@ -15,6 +15,17 @@ pub struct MigrateRequest {
     /// Migrate even if only other programs have registered kinds in this queue; the programs then share it.
     #[arg(long)]
     pub share: bool,
+    /// Store the targets and kinds of this file, in place of those that are stored.
+    #[arg(long, value_name = "FILE", value_parser = text_of, hide = true)]
+    pub targets: Option<String>,
+    /// Only say what the file would change. The schema must be up to date.
+    #[arg(long, requires = "targets", hide = true)]
+    pub dry_run: bool,
+}
+
+/// Reads the file of a flag.
+fn text_of(path: &str) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
 statements! {}
@@ -25,7 +36,7 @@ impl Verb for MigrateRequest {
     type Report = MigrateReport;
 
     async fn run(&self, service: &Service) -> Result<MigrateReport> {
-        service.migrate(*self).await
+        service.migrate(self.clone()).await
     }
 
     /// A migration is not a drain: it may take as long as the invocation.

@@ -24,14 +24,14 @@ use crate::drain::{
     DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, StopReason, drain_measured,
 };
 use crate::error::{Error, Result};
-use crate::event::{Event, NewEvent};
+use crate::event::NewEvent;
 use crate::figures::Figures;
 use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
 use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, StoredSettings};
 use crate::policy::Policy;
-use crate::queue::Declared;
+use crate::queue::{Declared, Targets};
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 use crate::schedule::Schedule;
 use crate::seal;
@@ -65,16 +65,17 @@ use crate::wake;
 #[must_use = "nothing runs before it is started"]
 pub struct Program {
     origin: &'static str,
-    kinds: &'static [&'static str],
     handlers: Box<MakeHandlers>,
     tables: Vec<Migrations>,
     further: Vec<(&'static str, Box<AnswerFurther>)>,
     intake: Option<Box<TakeIn>>,
     records: Option<Arc<dyn Records>>,
     policies: Vec<(&'static str, Policy)>,
+    targets: Option<Box<ReadTargets>>,
 }
 
 type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>> + Send + Sync;
+type ReadTargets = dyn Fn(&str, &DrainOptions) -> Result<Targets> + Send + Sync;
 type AnswerFurther = dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value>> + Send + Sync;
 
 /// The handlers of a program, without its event type.
@@ -86,6 +87,9 @@ trait Drains: Send + Sync {
         hooks: Hooks,
         figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
+
+    /// Returns the kinds that the handlers for this database handle.
+    fn kinds<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<&'static str>>>;
 
     /// Returns the program's periodic events.
     fn schedules(&self) -> Result<Vec<Declared>>;
@@ -105,6 +109,11 @@ impl<D: Dispatch> Drains for Typed<D> {
         figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>> {
         drain_measured(database, self.0.clone(), options, hooks, figures).boxed()
+    }
+
+    fn kinds<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<&'static str>>> {
+        let app = self.0.clone();
+        async move { Ok(app.for_run(database).await?.kinds()) }.boxed()
     }
 
     fn schedules(&self) -> Result<Vec<Declared>> {
@@ -127,7 +136,6 @@ impl Program {
                 .split("::")
                 .next()
                 .unwrap_or_default(),
-            kinds: D::Event::KINDS,
             handlers: Box::new(move |lookup| {
                 let made: Arc<dyn Drains> = Arc::new(Typed(Arc::new(handlers(lookup)?)));
                 Ok(made)
@@ -137,6 +145,7 @@ impl Program {
             intake: None,
             records: None,
             policies: Vec::new(),
+            targets: None,
         }
     }
 
@@ -221,6 +230,22 @@ impl Program {
     pub fn records(mut self, records: impl Records + 'static) -> Self {
         self.records = Some(Arc::new(records));
         self
+    }
+
+    /// Lets `migrate` store the targets of a file in the database, for a program whose handlers are stored
+    /// there. `read` returns what the file's text declares, for drains with these options, or
+    /// [`Error::Invalid`].
+    pub fn targets(
+        mut self,
+        read: impl Fn(&str, &DrainOptions) -> Result<Targets> + Send + Sync + 'static,
+    ) -> Self {
+        self.targets = Some(Box::new(read));
+        self
+    }
+
+    /// Whether `migrate` takes a file of targets.
+    pub fn takes_targets(&self) -> bool {
+        self.targets.is_some()
     }
 
     /// Reads all settings, and checks that a handler's time limit fits into a lease. If `DATABASE_SECRET_IDS`
@@ -349,9 +374,9 @@ impl Service {
         Ok(verb)
     }
 
-    /// Returns the kinds that this program handles.
-    pub(super) fn handled(&self) -> &'static [&'static str] {
-        self.program.kinds
+    /// Returns the kinds that this program handles in this database.
+    pub(super) async fn handled(&self) -> Result<Vec<&'static str>> {
+        self.handlers.kinds(&self.database).await
     }
 
     /// Returns what the program's own tables hold about people.
@@ -359,11 +384,11 @@ impl Service {
         self.program.records.as_deref()
     }
 
-    /// Returns what the doctor examines.
-    pub(super) fn target(&self) -> Target<'_> {
+    /// Returns what the doctor examines, of a program that handles these kinds.
+    pub(super) fn target<'a>(&'a self, kinds: &'a [&'a str]) -> Target<'a> {
         Target {
             database: &self.database,
-            kinds: self.program.kinds,
+            kinds,
             options: &self.options,
             tables: &self.program.tables,
             warnings: self.handlers.warnings(),
@@ -464,20 +489,56 @@ impl Service {
     /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does
     /// not ask to share it.
     pub async fn migrate(&self, request: MigrateRequest) -> Result<MigrateReport> {
+        let targets = self.declared(&request)?;
+        let mut kinds = self.handled().await?;
         if !request.share {
-            refuse_foreign(&self.database, self.program.kinds).await?;
+            let declared = targets.iter().flat_map(|targets| targets.kinds.keys());
+            let all: Vec<&str> = declared
+                .map(String::as_str)
+                .chain(kinds.iter().copied())
+                .collect();
+            refuse_foreign(&self.database, &all).await?;
         }
-        let mut migrate = Migrate::new(&self.database, self.program.kinds)
+        if let Some(targets) = targets.as_ref().filter(|_| request.dry_run) {
+            return Migrate::new(&self.database, &[])
+                .targets(targets, None)
+                .tables(&self.program.tables)
+                .compare()
+                .await;
+        }
+        if self.program.takes_targets() {
+            // They are registered with their targets. Without a file, they stay as they are.
+            kinds.clear();
+        }
+        let mut migrate = Migrate::new(&self.database, &kinds)
             .tables(&self.program.tables)
             .policies(&self.program.policies)
             .stored(self.stored);
         if request.roles {
             migrate = migrate.with_roles();
         }
+        if let Some(targets) = &targets {
+            migrate = migrate.targets(targets, self.actor.as_deref());
+        }
         // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.
         let declared = self.handlers.schedules()?;
         migrate = migrate.schedules(self.program.origin, declared);
         migrate.run().await
+    }
+
+    /// Reads the file of targets in a request, if it has one.
+    fn declared(&self, request: &MigrateRequest) -> Result<Option<Targets>> {
+        match (&request.targets, &self.program.targets) {
+            (Some(text), Some(read)) => read(text, &self.options).map(Some),
+            (Some(_), None) => Err(Error::Invalid(
+                "targets: must not be given, because this program has handlers of its own"
+                    .to_owned(),
+            )),
+            (None, _) if request.dry_run => Err(Error::Invalid(
+                "dry_run: must be given with targets alone".to_owned(),
+            )),
+            (None, _) => Ok(None),
+        }
     }
 
     /// Moves the next tick, and returns whether it has. A failure is only logged: then a drain comes at the

@@ -41,7 +41,7 @@ impl Verb for RetireRequest {
     }
 
     async fn run(&self, service: &Service) -> Result<RetireReport> {
-        if service.handled().contains(&self.kind.as_str()) {
+        if service.handled().await?.contains(&self.kind.as_str()) {
             let other = "must be one that this program does not handle";
             let text = format!("kind: {other}, got {:?}", self.kind);
             return Err(Error::Invalid(text));

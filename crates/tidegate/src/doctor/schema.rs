@@ -30,7 +30,7 @@ SELECT (SELECT last_value FROM tidegate.event_queue_id_seq),
        coalesce(greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)), 0)";
 
     /// Kinds of live events that no program has registered, or that are not among `$1`, and whether one
-    /// has registered them.
+    /// has registered them. Those that are only pulled belong to no program.
     STRANGE_KINDS: "strange_kinds" [TEXT_ARRAY] = "\
 SELECT format('%s (%s)', live.kind, live.events),
        CASE WHEN k.kind IS NULL THEN format('INSERT INTO tidegate.event_kind (kind) VALUES (%L);', live.kind)
@@ -38,7 +38,7 @@ SELECT format('%s (%s)', live.kind, live.events),
        k.kind IS NOT NULL
   FROM (SELECT kind, count(*) AS events FROM tidegate.event_queue GROUP BY kind) AS live
   LEFT JOIN tidegate.event_kind AS k USING (kind)
- WHERE k.kind IS NULL OR live.kind <> ALL ($1)
+ WHERE k.kind IS NULL OR live.kind <> ALL ($1) AND k.targets IS DISTINCT FROM '{}'
  ORDER BY live.kind";
 }
 
@@ -165,7 +165,7 @@ pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Resul
 fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
     const NAMED: usize = 5;
     let is_ours = |kind: &String| kinds.contains(&kind.as_str());
-    if registered.is_empty() || registered.iter().any(is_ours) {
+    if registered.is_empty() || kinds.is_empty() || registered.iter().any(is_ours) {
         return None;
     }
     let more = if registered.len() > NAMED {

@@ -2,6 +2,7 @@
 //! a write that waits never delays a renewal. Whatever else a drain requests from the database beside its
 //! leases travels along: due schedules, places of limited services, the drain's slot.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, OptionFuture, join, join3, join5};
@@ -36,7 +37,7 @@ pub(super) struct Fetcher {
     /// How long a lease lasts.
     timeout: Duration,
     /// All kinds that this program handles.
-    all_kinds: &'static [&'static str],
+    pub all_kinds: Arc<[&'static str]>,
     pub scan: Scan,
     pub scheduling: Scheduling,
     pub empty: Empty,
@@ -81,7 +82,7 @@ pub(super) struct Wanted {
 pub(super) struct FetchRequest {
     worker: Uuid,
     timeout: Duration,
-    all_kinds: &'static [&'static str],
+    all_kinds: Arc<[&'static str]>,
     /// The tokens of all held leases.
     pub held: Vec<Uuid>,
     /// Those of them after which more events of a group may be leased.
@@ -200,7 +201,7 @@ impl Fetcher {
     pub(super) fn new(
         database: &Database,
         timeout: Duration,
-        all_kinds: &'static [&'static str],
+        all_kinds: Arc<[&'static str]>,
         scan: Scan,
     ) -> Self {
         Self {
@@ -259,7 +260,7 @@ impl Fetcher {
         let request = FetchRequest {
             worker: self.worker,
             timeout: self.timeout,
-            all_kinds: self.all_kinds,
+            all_kinds: self.all_kinds.clone(),
             held: buffer.leases().tokens(),
             trusted: buffer.leases().trusted(),
             over: if leases || renews {
@@ -384,7 +385,7 @@ async fn attempt(
     let look = request
         .wanted
         .look
-        .map(|after| queue::due_schedules(client, request.all_kinds, (after, PAGE), None));
+        .map(|after| queue::due_schedules(client, &request.all_kinds, (after, PAGE), None));
     let leasing = join5(
         OptionFuture::from(renew),
         OptionFuture::from(sweep),
@@ -396,7 +397,7 @@ async fn attempt(
         request
             .wanted
             .slots
-            .ask(client, request.worker, request.timeout, request.all_kinds);
+            .ask(client, request.worker, request.timeout, &request.all_kinds);
     let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
     let over = OptionFuture::from(over);
     let ((renewed, given_up, promoted, batch, grant), (fired, due, slots), over) =

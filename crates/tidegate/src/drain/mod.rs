@@ -66,7 +66,6 @@ use crate::connect::Database;
 use crate::context::Context;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::event::Event;
 use crate::figures::Figures;
 use crate::handler::{Fault, HandlerError, Unhandled};
 use crate::lease::{Fate, Lease, LeasedEvent};
@@ -142,14 +141,17 @@ pub(crate) async fn drain_measured<D: Dispatch>(
     };
     options.check().map_err(refused)?;
     sealing::ready().await.map_err(refused)?;
+    let budget = Budget::new(options.budget);
     let database = database.with_own_pool().map_err(refused)?;
+    let app = Error::within("program", budget.total(), app.for_run(&database));
+    let app = app.await.map_err(refused)?;
     let mut hooks = hooks;
     let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);
     let pool = Pool::new(options.concurrency, handlers);
     let observers = Observers::new(hooks.progress.take(), figures, Spans::begin(hooks.chain));
     let (options, span) = (options.clone(), tracing::Span::current());
     let run = move || {
-        Drain::new(database, app, options, (hooks, observers), pool)
+        Drain::new(database, app, (budget, options), (hooks, observers), pool)
             .run_to_end()
             .instrument(span)
     };
@@ -232,7 +234,7 @@ impl<D: Dispatch> Drain<D> {
     fn new(
         database: Database,
         app: Arc<D>,
-        options: DrainOptions,
+        (budget, options): (Budget, DrainOptions),
         (hooks, observers): (Hooks, Observers),
         pool: Pool<EventRun<D>>,
     ) -> Self {
@@ -240,10 +242,10 @@ impl<D: Dispatch> Drain<D> {
         let services = ServiceLimits::new(concurrency, options.batch, timeout);
         let calls = &services.calls;
         let scan = Scan::new(concurrency, options.batch);
-        let fetcher = Fetcher::new(&database, timeout, D::Event::KINDS, scan);
+        let fetcher = Fetcher::new(&database, timeout, app.kinds().into(), scan);
         let (worker, longest) = (fetcher.worker, options.retry.max);
         Self {
-            budget: Budget::new(options.budget),
+            budget,
             report: DrainReport {
                 budget_ms: millis(options.budget),
                 ..DrainReport::default()
@@ -424,9 +426,8 @@ impl<D: Dispatch> Drain<D> {
     /// Whether the time that is left is too short for every kind.
     fn is_spent(&self) -> bool {
         let now = Instant::now();
-        !D::Event::KINDS
-            .iter()
-            .any(|kind| self.budget.allows(kind, now))
+        let kinds = &self.fetcher.all_kinds;
+        !kinds.is_empty() && !kinds.iter().any(|kind| self.budget.allows(kind, now))
     }
 
     /// Returns when the loop must act even if nothing happens.
@@ -449,6 +450,7 @@ impl<D: Dispatch> Drain<D> {
     async fn count_backlog(&mut self) -> Result<(), Error> {
         let ended = self.buffer.take_ended();
         let (worker, has_unknown) = (self.fetcher.worker, self.fetcher.has_unknown());
+        let kinds = self.fetcher.all_kinds.clone();
         let Some(session) = self.fetcher.session() else {
             return Ok(());
         };
@@ -471,15 +473,15 @@ impl<D: Dispatch> Drain<D> {
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
         if backlog.events > 0 {
-            let ready = queue::oldest_ready(client, D::Event::KINDS);
-            let (kinds, ready) =
+            let ready = queue::oldest_ready(client, &kinds);
+            let (expiring, ready) =
                 futures_util::future::try_join(queue::expiring(client), ready).await?;
-            self.report.expiring = kinds.iter().map(|kind| kind.events).sum();
+            self.report.expiring = expiring.iter().map(|kind| kind.events).sum();
             self.report.oldest_ready_ms = ready;
         }
         // Not at the end of a spent budget, because the caller's deadline comes first.
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {
-            self.report.unhandled = queue::others(client, D::Event::KINDS).await?;
+            self.report.unhandled = queue::others(client, &kinds).await?;
         }
         let left = self.leave_slot().await?;
         self.report.ready_left = left.ready;
@@ -523,7 +525,7 @@ impl<D: Dispatch> Drain<D> {
     /// Returns one thing to request: due schedules to fire, an event to try a service with, something for a
     /// limited service, or other events. Also returns the kinds of events.
     fn next_target(&mut self, now: Instant) -> (Target, Vec<&'static str>) {
-        let mut kinds = self.budget.kinds_with_time(D::Event::KINDS);
+        let mut kinds = self.budget.kinds_with_time(&self.fetcher.all_kinds);
         let due = self.fetcher.scheduling.take_due();
         if !due.is_empty() {
             return (Target::Fire(due), kinds);
@@ -551,7 +553,7 @@ impl<D: Dispatch> Drain<D> {
         if !wants_more {
             return (Target::Nothing, kinds);
         }
-        self.fetcher.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
+        self.fetcher.empty.kinds_left_out = kinds.len() < self.fetcher.all_kinds.len();
         kinds.retain(|kind| !self.services.has_kind(kind));
         let step = self.fetcher.scan.next(most, self.is_idle());
         (Target::Events(step), kinds)
@@ -709,7 +711,8 @@ impl<D: Dispatch> Drain<D> {
     fn is_settled_empty(&mut self) -> bool {
         // For limited services, nothing is left to do either, or other drains do it.
         let is_quiet = |services: &ServiceLimits| {
-            services.is_empty() || services.is_quiet(&self.budget.kinds_with_time(D::Event::KINDS))
+            services.is_empty()
+                || services.is_quiet(&self.budget.kinds_with_time(&self.fetcher.all_kinds))
         };
         if !self.fetcher.empty.seen
             || !self.is_idle()
@@ -1282,7 +1285,8 @@ mod tests {
                 let pool = Pool::new(options.concurrency, Handle::current());
                 let limit = options.budget + OVERRUN;
                 let began = Instant::now();
-                let drain = Drain::new(database, Arc::new(Idle), options, <_>::default(), pool);
+                let budget = (Budget::new(options.budget), options);
+                let drain = Drain::new(database, Arc::new(Idle), budget, <_>::default(), pool);
                 let ended = drain.run_to_end().await;
                 assert!(ended.is_err());
                 assert!(began.elapsed() <= limit, "{lets_in}, {:?}", began.elapsed());

@@ -19,7 +19,6 @@ use super::{Drain, DrainReport, StopReason};
 use crate::chain::{Chain, Fleet, Seen, StartDrain, wanted};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::event::Event;
 use crate::queue::{self, Kept, Left, Taken};
 
 /// How often a slot is renewed, unless leases are renewed more often. Other drains read from it how fast this
@@ -372,6 +371,7 @@ impl<D: Dispatch> Drain<D> {
     pub(super) async fn leave_slot(&mut self) -> Result<Left, Error> {
         let held = self.slots.held.take();
         let worker = self.fetcher.worker;
+        let kinds = self.fetcher.all_kinds.clone();
         let Some(session) = self.fetcher.session() else {
             return Ok(Left::default());
         };
@@ -390,7 +390,7 @@ impl<D: Dispatch> Drain<D> {
             queue::MOST_LEFT
         };
         let (left, wal) = join(
-            queue::left_to_do(client, D::Event::KINDS, most),
+            queue::left_to_do(client, &kinds, most),
             queue::wal_position(client),
         )
         .await;

@@ -16,6 +16,7 @@ mod schedule;
 mod service;
 mod slot;
 pub(crate) mod statement;
+mod target;
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub use self::schedule::*;
 pub use self::service::*;
 pub use self::slot::*;
 pub use self::statement::Statement;
+pub use self::target::*;
 use crate::error::{Error, Result};
 
 /// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
@@ -52,6 +54,7 @@ pub fn statements() -> impl Iterator<Item = &'static Statement> {
         schedule::ALL,
         service::ALL,
         slot::ALL,
+        target::ALL,
     ];
     lists.into_iter().flatten().copied()
 }

@@ -55,12 +55,14 @@ SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(first.available_at
                    FROM tidegate.event_queue AS e WHERE e.delayed ORDER BY e.available_at LIMIT 1000) AS q
           WHERE q.available_at <= clock_timestamp() AND q.kind IN (SELECT kind FROM open) LIMIT 1)) AS first";
 
-    /// Live events of kinds that are not in this list, among the first 100,000 rows. If no other kind is
+    /// Live events of kinds that are not in this list and that are not only pulled, among the first 100,000
+    /// rows. If no other kind is
     /// registered, which is usual, the statement reads no event.
     OTHERS: "others" [TEXT_ARRAY] = "\
 SELECT q.kind, count(*)
   FROM (SELECT kind FROM tidegate.event_queue LIMIT 100000) AS q
  WHERE q.kind <> ALL ($1) AND EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind <> ALL ($1))
+   AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = q.kind AND k.targets = '{}')
  GROUP BY q.kind ORDER BY 2 DESC, 1 LIMIT 20";
 
     /// Events that will pass their start-before deadline before they start (B13), by kind, soonest first,

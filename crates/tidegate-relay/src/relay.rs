@@ -1,0 +1,189 @@
+//! The handlers of the targets that are declared in a database.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use serde_json::value::RawValue;
+use tidegate::queue::{self, DeclaredTarget, Targets};
+use tidegate::{
+    Context, Database, DecodeError, Dispatch, Error, Event, HandlerError, Handlers, Lookup,
+};
+use tidegate_targets::{Address, Target};
+
+/// An event of a kind that a target handles. Its payload is passed on as it is.
+pub struct Passed {
+    kind: &'static str,
+    payload: Box<RawValue>,
+}
+
+impl Passed {
+    /// Creates an event of a kind.
+    pub fn new(kind: &str, payload: Box<RawValue>) -> Self {
+        let kind = interned(kind);
+        Self { kind, payload }
+    }
+}
+
+impl Event for Passed {
+    /// They are known only when a run begins.
+    const KINDS: &'static [&'static str] = &[];
+
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn decode(kind: &str, payload: Option<&[u8]>) -> Result<Self, DecodeError> {
+        let kind = known(kind).ok_or_else(|| DecodeError::UnknownKind(kind.to_owned()))?;
+        let payload = serde_json::from_slice(payload.unwrap_or(b"null"));
+        let payload = payload.map_err(|error| DecodeError::payload(kind, &error))?;
+        Ok(Self { kind, payload })
+    }
+
+    fn encode(&self) -> Result<Box<RawValue>, serde_json::Error> {
+        Ok(self.payload.clone())
+    }
+}
+
+/// The names of all kinds and targets that this process has seen declared. They live as long as the process,
+/// because the engine's names do; a declaration that changes adds its new ones.
+static NAMES: RwLock<BTreeSet<&'static str>> = RwLock::new(BTreeSet::new());
+
+fn known(name: &str) -> Option<&'static str> {
+    let names = NAMES.read().unwrap_or_else(PoisonError::into_inner);
+    names.get(name).copied()
+}
+
+fn interned(name: &str) -> &'static str {
+    if let Some(name) = known(name) {
+        return name;
+    }
+    let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
+    if let Some(name) = names.get(name) {
+        return name;
+    }
+    let name: &'static str = Box::leak(name.into());
+    names.insert(name);
+    name
+}
+
+/// The most targets that are kept with their connections, for all databases of a process.
+const KEPT: usize = 1000;
+
+/// The targets of one database, and which kinds go to them.
+#[derive(Default)]
+pub struct Relay {
+    kinds: BTreeMap<&'static str, Vec<Target>>,
+    shared: Arc<Shared>,
+}
+
+/// What all runs of a process share.
+#[derive(Default)]
+struct Shared {
+    /// The hosts of HTTPS targets that this process may call; `None` for any.
+    hosts: Option<Vec<String>>,
+    /// The targets by name and address, so that one that is still declared keeps its connections.
+    built: Mutex<HashMap<(String, String), Target>>,
+}
+
+impl Relay {
+    /// Creates a relay that knows no target yet.
+    pub fn new(lookup: Lookup<'_>) -> Self {
+        let hosts = lookup("TIDEGATE_TARGET_HOSTS");
+        let hosts = hosts.map(|list| list.split(',').map(|host| host.trim().to_owned()).collect());
+        let built = Mutex::default();
+        let shared = Arc::new(Shared { hosts, built });
+        Self {
+            shared,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the relay for what is declared. A target that this process cannot call is left out, and so are
+    /// its kinds: their events wait.
+    #[must_use]
+    pub fn with(&self, declared: &Targets) -> Self {
+        let mut targets = BTreeMap::new();
+        for (name, target) in &declared.targets {
+            match self.shared.target(name, target) {
+                Ok(target) => drop(targets.insert(name.as_str(), target)),
+                Err(error) => tracing::warn!(target.name = name, %error, "its events wait"),
+            }
+        }
+        let mut kinds = BTreeMap::new();
+        for (kind, of) in declared
+            .kinds
+            .iter()
+            .filter(|(_, of)| !of.targets.is_empty())
+        {
+            let named = of
+                .targets
+                .iter()
+                .map(|name| targets.get(name.as_str()).cloned());
+            if let Some(named) = named.collect::<Option<Vec<Target>>>() {
+                kinds.insert(interned(kind), named);
+            }
+        }
+        let shared = self.shared.clone();
+        Self { kinds, shared }
+    }
+}
+
+impl Shared {
+    fn target(&self, name: &str, declared: &DeclaredTarget) -> Result<Target, Error> {
+        let key = (name.to_owned(), declared.address.to_string());
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(target) = built.get(&key) {
+            return Ok(target.clone());
+        }
+        let address: Address = serde_json::from_value(declared.address.clone())
+            .map_err(|error| Error::Config(format!("{name}: {error}")))?;
+        if let (Some(hosts), Some(host)) = (&self.hosts, address.https_host())
+            && !hosts.contains(&host)
+        {
+            let must = "must have a host that TIDEGATE_TARGET_HOSTS lists";
+            return Err(Error::Config(format!("{name}.https: {must}, got {host:?}")));
+        }
+        let target = Target::new(interned(name), address)?;
+        if built.len() >= KEPT {
+            built.clear();
+        }
+        built.insert(key, target.clone());
+        Ok(target)
+    }
+}
+
+impl Dispatch for Relay {
+    type Event = Passed;
+
+    fn handlers<'a>(&'a self, event: &'a Passed, ctx: &'a Context) -> Handlers<'a> {
+        let targets = self.kinds.get(event.kind).into_iter().flatten();
+        let handlers = targets.fold(None, |all: Option<Handlers<'a>>, target| {
+            let (name, call) = (target.name(), target.send(ctx, event));
+            let all = match all {
+                None => Handlers::one(name, call),
+                Some(all) => all.and(name, call),
+            };
+            Some(all.calls(name))
+        });
+        // A drain leases no event of another kind.
+        let none = || HandlerError::unavailable("no_target", "no target is declared for this kind");
+        handlers.unwrap_or_else(|| Handlers::one("none", async move { Err(none()) }))
+    }
+
+    fn kinds(&self) -> Vec<&'static str> {
+        self.kinds.keys().copied().collect()
+    }
+
+    fn for_run<'a>(
+        self: Arc<Self>,
+        database: &'a Database,
+    ) -> BoxFuture<'a, Result<Arc<Self>, Error>> {
+        async move {
+            let client = database.pooled().await?;
+            let declared = queue::targets(&*client).await?;
+            Ok(Arc::new(self.with(&declared)))
+        }
+        .boxed()
+    }
+}
