@@ -45,15 +45,15 @@ CREATE FUNCTION tidegate.declare_targets(declared jsonb, actor text) RETURNS jso
     LANGUAGE plpgsql AS $$
 DECLARE
     before CONSTANT jsonb := tidegate.targets();
-    kinds CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(declared->'kinds'));
+    of_file CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(declared->'kinds'));
     difference jsonb;
 BEGIN
-    INSERT INTO tidegate.event_kind (kind) SELECT unnest(kinds) ON CONFLICT (kind) DO NOTHING;
-    PERFORM tidegate.declare_policies(kinds, ARRAY(SELECT declared->'kinds'->k->>'policy' FROM unnest(kinds) AS k));
+    INSERT INTO tidegate.event_kind (kind) SELECT unnest(of_file) ON CONFLICT (kind) DO NOTHING;
+    PERFORM tidegate.declare_policies(of_file, ARRAY(SELECT declared->'kinds'->k->>'policy' FROM unnest(of_file) AS k));
     UPDATE tidegate.event_kind AS k
        SET targets = d.targets
-      FROM (SELECT e.kind, CASE WHEN e.kind = ANY (kinds)
-                                THEN ARRAY(SELECT jsonb_array_elements_text(declared->'kinds'->e.kind->'targets')) END AS targets
+      FROM (SELECT e.kind, CASE WHEN e.kind = ANY (of_file)
+                                THEN ARRAY(SELECT jsonb_array_elements_text(declare_targets.declared->'kinds'->e.kind->'targets')) END AS targets
               FROM tidegate.event_kind AS e) AS d
      WHERE d.kind = k.kind AND k.targets IS DISTINCT FROM d.targets;
     DELETE FROM tidegate.target AS t WHERE NOT declared->'targets' ? t.target;
@@ -73,7 +73,7 @@ BEGIN
     -- A kind that now goes elsewhere does not wait for this service any more.
     UPDATE tidegate.service AS s
        SET kinds = w.kinds
-      FROM (SELECT o.service, ARRAY(SELECT k FROM unnest(o.kinds) AS k WHERE k <> ALL (declare_targets.kinds)
+      FROM (SELECT o.service, ARRAY(SELECT k FROM unnest(o.kinds) AS k WHERE k <> ALL (of_file)
                                      UNION SELECT k.kind FROM tidegate.event_kind AS k WHERE o.service = ANY (k.targets) ORDER BY 1) AS kinds
               FROM tidegate.service AS o WHERE before->'targets' ? o.service OR declared->'targets' ? o.service) AS w
      WHERE w.service = s.service AND s.kinds <> w.kinds;

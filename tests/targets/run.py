@@ -1,0 +1,505 @@
+#!/usr/bin/env python3
+"""Runs handlers in other languages as their users do: with the program `tidegate-relay`, the files of examples/any-language, and
+stand-ins for AWS. The libraries of the handlers are the published ones: Powertools, standardwebhooks, cloudevents.
+
+`run.py` runs all; `run.py NAME…` runs some.
+"""
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
+
+import local  # noqa: E402
+import tools  # noqa: E402
+from stubs import Invoke, Queue, Raw, Served  # noqa: E402
+
+EXAMPLES = tools.PROJECT / "examples" / "any-language"
+PACKAGES = ("aws-lambda-powertools==3.37.0", "pydantic==2.14.4", "standardwebhooks==1.1.0", "cloudevents==2.2.0")
+MOTO = "moto[server]==5.2.1"
+KEY = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER_KEY = "whsec_" + "C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+LIMIT_S = 120
+AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-central-1", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def arn(name):
+    return f"arn:aws:lambda:eu-central-1:123456789012:function:{name}:live"
+
+
+class Relay:
+    """The program, with a database and a file of targets."""
+
+    def __init__(self, started):
+        self.program = local.build("--package", "tidegate-relay", "--bin", "tidegate-relay") / "tidegate-relay"
+        self.environment = {**local.environment(), **started.enter_context(local.postgres("--fast")), **AWS}
+        self.database = local.Database(self.environment["DATABASE_URL"])
+        self.room = Path(started.enter_context(tempfile.TemporaryDirectory()))
+
+    def run(self, *words, code=0, **variables):
+        done = subprocess.run([self.program, *words], env={**self.environment, **variables}, capture_output=True, text=True, timeout=LIMIT_S)
+        assert done.returncode == code, f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def declare(self, text):
+        """Stores a file of targets, and forgets all events before."""
+        file = self.room / "tidegate.toml"
+        file.write_text(text)
+        self.run("migrate", "--targets", str(file))
+        self.database.run("DELETE FROM tidegate.lease; DELETE FROM tidegate.event_queue; DELETE FROM tidegate.event_log; DELETE FROM tidegate.service")
+
+    def publish(self, kind, payloads, group=None):
+        events = [{"kind": kind, "payload": payload, "group_key": group and group(payload)} for payload in payloads]
+        self.database.connection.run("SELECT count(*) FROM tidegate.publish_many(CAST(:events AS jsonb))", events=json.dumps(events))
+
+    def drain(self, budget="5s", **variables):
+        report = json.loads(self.run("drain", "--budget", budget, "--json", **variables))
+        return report
+
+    def drained(self, **variables):
+        """Drains until no event is left."""
+        deadline = time.monotonic() + LIMIT_S
+        while self.database.holds("SELECT count(*) FROM tidegate.event_queue"):
+            assert time.monotonic() < deadline, self.waiting()
+            self.drain(**variables)
+
+    def waiting(self):
+        return self.database.run("SELECT kind, attempts, errors::text FROM tidegate.event_queue LIMIT 5")
+
+    def ended(self):
+        """How many events have ended with which status and after how many attempts."""
+        rows = self.database.run("SELECT status, attempts, count(*) FROM tidegate.event_log GROUP BY 1, 2 ORDER BY 1, 2")
+        return {(status, attempts): count for status, attempts, count in rows}
+
+    def left(self):
+        rows = self.database.run("SELECT attempts, coalesce(errors->-1->>'code', ''), count(*) FROM tidegate.event_queue GROUP BY 1, 2 ORDER BY 1, 2")
+        return {(attempts, code): count for attempts, code, count in rows}
+
+
+def orders(count, **of):
+    return [{"order_id": number, "sku": of.get(f"_{number}", "tea")} for number in range(count)]
+
+
+SHIP = """
+[targets.ship]
+lambda = "{arn}"
+batch = 10
+within = "1s"
+timeout = "10s"
+{more}
+[kinds]
+order_placed = {{ target = "ship", attempts = 3, backoff = "1h", backoff_max = "1h"{kind} }}
+"""
+
+
+def ship(more="", kind=""):
+    return SHIP.format(arn=arn("ship"), more=more, kind=kind)
+
+
+def powertools(relay):
+    """Ten records, of which two fail: eight are done, and two have spent an attempt."""
+    handler = importlib.import_module("powertools_handler").handler
+    relay.declare(ship())
+    relay.publish("order_placed", orders(10, _3="sold out", _7="sold out"))
+    with Invoke({"ship": lambda event: handler(event, None)}) as aws:
+        relay.drain(AWS_ENDPOINT_URL_LAMBDA=aws.url, TIDEGATE_CONCURRENCY="32")
+        assert aws.sizes("ship") == [10], aws.sizes("ship")
+    assert relay.ended() == {("COMPLETED", 1): 8}, relay.ended()
+    assert relay.left() == {(1, "failed"): 2}, relay.left()
+
+
+def all_raise(relay):
+    """If all fail, Powertools raises. The events share smaller calls, and only one that is alone is charged."""
+    handler = importlib.import_module("powertools_handler").handler
+    relay.declare(ship().replace("batch = 10", "batch = 4").replace("attempts = 3", "attempts = 1"))
+    relay.publish("order_placed", orders(4, _0="sold out", _1="sold out", _2="sold out", _3="sold out"))
+    with Invoke({"ship": lambda event: handler(event, None)}) as aws:
+        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+        assert aws.sizes("ship") == [4, 1, 1, 1, 1], aws.sizes("ship")
+    assert relay.ended() == {("FAILED", 1): 4}, relay.ended()
+    code = relay.database.holds("SELECT errors->0->>'code' FROM tidegate.event_log LIMIT 1")
+    assert code == "BatchProcessingError", code
+
+
+def fifo(relay):
+    """Behind a failure, a FIFO processor starts nothing. With `stops_at_first_failure` that costs the neighbours no attempt."""
+    for more, attempts in [("stops_at_first_failure = true", 0), ("", 1)]:
+        handler = importlib.reload(importlib.import_module("fifo_handler")).handler
+        relay.declare(ship(more))
+        relay.publish("order_placed", orders(5, _2="sold out"), group=lambda order: f"order {order['order_id']}")
+        answers = []
+
+        def once(event):
+            if answers:
+                time.sleep(3)
+            answers.append(handler(event, None))
+            return answers[-1]
+
+        with Invoke({"ship": once}) as aws:
+            relay.drain(budget="2s", AWS_ENDPOINT_URL_LAMBDA=aws.url)
+        spent = relay.database.run("SELECT payload->>'order_id', attempts FROM tidegate.event_queue ORDER BY id")
+        failed = [attempt for number, attempt in spent if number == "2"]
+        neighbours = {attempt for number, attempt in spent if number != "2"}
+        done = relay.database.holds("SELECT count(*) FROM tidegate.event_log WHERE (payload->>'order_id')::int < 2")
+        assert (done, failed) == (2, [1]), spent
+        assert attempts == 0 or neighbours == {1}, spent
+
+
+def record(relay):
+    """Powertools' model of SQS events, which requires every field, takes our records. Ids are stable over the attempts."""
+    from aws_lambda_powertools.utilities.parser.models import SqsModel
+    relay.declare(ship(kind='').replace('backoff = "1h", backoff_max = "1h"', 'backoff = "1ms", backoff_max = "1ms"'))
+    relay.publish("order_placed", [{"order_id": 7, "sku": "Tee „grün“"}], group=lambda _: "Größe 7")
+    seen = []
+
+    def judge(event):
+        seen.append(SqsModel.model_validate(event).Records[0])
+        return {"batchItemFailures": [{"itemIdentifier": seen[-1].messageId}] if len(seen) < 3 else []}
+
+    with Invoke({"ship": judge}) as aws:
+        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    assert [one.attributes.ApproximateReceiveCount for one in seen] == ["1", "2", "3"], seen
+    assert len({one.messageId for one in seen}) == 1 and json.loads(seen[0].body)["sku"] == "Tee „grün“", seen
+    assert seen[0].attributes.MessageGroupId == "Größe 7", seen
+    relay.run("replay", "--kind", "order_placed", "--since", "1h", "--reason", "again", "--execute", code=0) if False else None
+
+
+def broken_deployment(relay):
+    """While a deployment is broken, a few events spend an attempt, and the others wait. Then all are done."""
+    relay.declare(ship(kind="").replace("batch = 10\nwithin = \"1s\"\n", "").replace('backoff = "1h", backoff_max = "1h"', 'backoff = "100ms"').replace("attempts = 3", "attempts = 20"))
+    relay.publish("order_placed", orders(200))
+    broken = {"calls": 25}
+
+    def function(event):
+        if broken["calls"]:
+            broken["calls"] -= 1
+            raise RuntimeError("Unable to import module")
+        return {"batchItemFailures": []}
+
+    with Invoke({"ship": function}) as aws:
+        first = relay.drain(budget="2s", AWS_ENDPOINT_URL_LAMBDA=aws.url, TIDEGATE_CONCURRENCY="8")
+        early = len(aws.calls)
+        broken["calls"] = 0
+        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    spent = relay.database.holds("SELECT sum(attempts - 1) FROM tidegate.event_log")
+    assert set(status for status, _ in relay.ended()) == {"COMPLETED"}, (relay.ended(), first)
+    assert early <= 5 + 8 and int(spent) <= early, (early, spent)
+
+
+def poison(relay):
+    """One event that always breaks the function ends after its attempts, and costs its neighbours none."""
+    relay.declare(ship(kind="").replace('backoff = "1h", backoff_max = "1h"', 'backoff = "1ms", backoff_max = "1ms"'))
+    relay.publish("order_placed", orders(100, _50="poison"))
+
+    def function(event):
+        if any(json.loads(one["body"])["sku"] == "poison" for one in event["Records"]):
+            raise MemoryError("out of memory")
+        return None
+
+    with Invoke({"ship": function}) as aws:
+        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    assert relay.ended() == {("COMPLETED", 1): 99, ("FAILED", 3): 1}, relay.ended()
+
+
+def hung(relay):
+    """A function that hangs holds up no event of another one, and the drain ends in its time."""
+    text = ship('\n[targets.quick]\nlambda = "%s"\n' % arn("quick"), "").replace("timeout = \"10s\"", "timeout = \"1s\"").replace("batch = 10\nwithin = \"1s\"\n", "")
+    relay.declare(text + 'quick_done = "quick"\n' if False else text + 'quick_done = { target = "quick" }\n')
+    relay.publish("order_placed", orders(20))
+    relay.publish("quick_done", orders(50))
+    release = threading.Event()
+    functions = {"ship": lambda event: release.wait(30), "quick": lambda event: None}
+    with Invoke(functions) as aws:
+        relay.drain(budget="10s", AWS_ENDPOINT_URL_LAMBDA=aws.url, TIDEGATE_CONCURRENCY="8")
+        release.set()
+        calls = len(aws.sizes("ship"))
+    assert relay.ended() == {("COMPLETED", 1): 50}, relay.ended()
+    spent = relay.database.holds("SELECT sum(attempts) FROM tidegate.event_queue")
+    assert int(spent) <= calls <= 5 + 8, (spent, calls, relay.left())
+
+
+def cut(relay):
+    """If the connection breaks after the request was sent, nothing inside of the client sends it again."""
+    relay.declare(ship(kind="").replace('backoff = "1h", backoff_max = "1h"', 'backoff = "1ms", backoff_max = "1ms"').replace("batch = 10\nwithin = \"1s\"\n", ""))
+    relay.publish("order_placed", orders(1))
+    count = {"calls": 0}
+
+    def function(event):
+        count["calls"] += 1
+        return Raw() if count["calls"] == 1 else None
+
+    with Invoke({"ship": function}) as aws:
+        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    assert count["calls"] == 2, count
+    assert relay.ended() == {("COMPLETED", 1): 1}, relay.ended()
+
+
+def node(relay):
+    """A handler in Node that says more: a rejection, a later try, a result, and events that follow."""
+    program, _ = tools.node()
+    script = "import {handler} from '%s'; let t=''; for await (const c of process.stdin) t+=c; console.log(JSON.stringify(await handler(JSON.parse(t))))"
+    script %= (EXAMPLES / "handler.mjs").as_uri()
+
+    def function(event):
+        command = [*program, "--input-type=module", "-e", script]
+        done = subprocess.run([str(part) for part in command], input=json.dumps(event), capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    relay.declare(ship() + 'order_shipped = "pull"\n')
+    relay.publish("order_placed", orders(5, _1="unknown", _2="tomorrow"))
+    with Invoke({"ship": function}) as aws:
+        relay.drain(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    assert relay.ended() == {("COMPLETED", 1): 3, ("COMPLETED_WITH_ERRORS", 1): 1}, relay.ended()
+    assert relay.database.holds("SELECT errors->0->>'code' FROM tidegate.event_log WHERE status = 'COMPLETED_WITH_ERRORS'") == "no_such_sku"
+    assert relay.database.holds("SELECT count(*) FROM tidegate.event_log WHERE result->'ship'->>'parcel' LIKE 'parcel-%'") == 3
+    kinds = relay.database.run("SELECT kind, count(*) FROM tidegate.event_queue GROUP BY 1 ORDER BY 1")
+    assert [list(row) for row in kinds] == [["order_placed", 1], ["order_shipped", 3]], kinds
+
+
+BILLING = """
+[targets.billing]
+https = "{url}/events"
+secret = "file:{secret}"
+timeout = "5s"
+[kinds]
+order_paid = {{ target = "billing", attempts = 3, backoff = "1ms", backoff_max = "1ms" }}
+"""
+
+
+def webhooks(relay):
+    """Published libraries in Python and Node accept what is sent, and refuse what was changed on its way."""
+    secret = relay.room / "secret"
+    for name, command in [("webhook.py", _python), ("webhook.mjs", _node)]:
+        port = local.free_port()
+        with Receiver(command(name, port), port) as receiver, Changing(receiver.url) as between:
+            # While one key replaces the other, both sign.
+            secret.write_text(f"{OTHER_KEY}\n{KEY}\n")
+            relay.declare(BILLING.format(url=receiver.url, secret=secret))
+            relay.publish("order_paid", orders(3))
+            relay.drain()
+            assert relay.ended() == {("COMPLETED", 1): 3}, (name, relay.ended(), relay.left())
+            lines = receiver.lines(3)
+            assert all(line.startswith("order_paid") and "order_id" in line for line in lines), lines
+            relay.declare(BILLING.format(url=between.url, secret=secret))
+            for part in ("body", "webhook-timestamp", "webhook-id"):
+                between.part = part
+                relay.database.run("DELETE FROM tidegate.event_queue; DELETE FROM tidegate.service")
+                relay.publish("order_paid", orders(1))
+                relay.drain(budget="1s")
+                assert relay.left() == {(0, "credentials"): 1}, (name, part, relay.left())
+
+
+class Changing(Served):
+    """Passes requests on, with one part changed."""
+
+    def __init__(self, url):
+        self.to, self.part = url, None
+        super().__init__()
+
+    def answer(self, path, headers, body):
+        import urllib.error
+        import urllib.request
+        headers = {name: value for name, value in headers.items() if name not in ("host", "content-length")}
+        if self.part == "body":
+            body = body.replace(b"order_paid", b"order_free")
+        else:
+            headers[self.part] = str(int(headers[self.part]) + 1) if headers[self.part].isdigit() else headers[self.part] + "x"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.to + path, body, headers)) as said:
+                return said.status, {}, b""
+        except urllib.error.HTTPError as error:
+            return error.code, {}, b""
+
+
+class Receiver(local.Guarded):
+    """A receiver of events in its own process."""
+
+    def __init__(self, command, port):
+        words, variables = command
+        self.url, self.port = f"http://127.0.0.1:{port}", port
+        super().__init__(words, {**local.environment(), **variables}, output=subprocess.PIPE)
+
+    def ready(self):
+        self.wait_for(self.port)
+
+    def lines(self, count):
+        return [self.process.stdout.readline() for _ in range(count)]
+
+
+def _python(name, port):
+    return [sys.executable, "-u", EXAMPLES / name, port, KEY], {"PYTHONPATH": str(_packages())}
+
+
+def _node(name, port):
+    program, npm = tools.node()
+    folder = tools.TOOLS / "node-webhooks"
+    if not (folder / "node_modules").is_dir():
+        with tools.in_place_of(folder) as part:
+            for file in ("package.json", "package-lock.json"):
+                (part / file).write_bytes((EXAMPLES / file).read_bytes())
+            tools.npm(npm, part, "ci")
+    (folder / name).write_bytes((EXAMPLES / name).read_bytes())
+    return [*program, folder / name, port, KEY], {}
+
+
+def _packages():
+    return tools.install(*PACKAGES, dependencies=True)
+
+
+def redirects(relay):
+    """A redirect is not followed, a host that is not allowed is not called, and neither costs an event an attempt."""
+    called = []
+
+    class Elsewhere(Served):
+        def answer(self, path, headers, body):
+            called.append(path)
+            return 200, {}, b""
+
+    class Moved(Served):
+        def answer(self, path, headers, body):
+            return 307, {"location": elsewhere.url}, b""
+
+    secret = relay.room / "secret"
+    secret.write_text(KEY)
+    with Elsewhere() as elsewhere, Moved() as moved:
+        relay.declare(BILLING.format(url=moved.url, secret=secret))
+        relay.publish("order_paid", orders(1))
+        relay.drain(budget="1s")
+        assert relay.left() == {(0, "307"): 1} and not called, (relay.left(), called)
+        relay.declare(BILLING.format(url=elsewhere.url, secret=secret))
+        relay.publish("order_paid", orders(1))
+        relay.drain(budget="1s", TIDEGATE_TARGET_HOSTS="billing.example.com")
+        assert not called and relay.left() == {(0, ""): 1}, (relay.left(), called)
+
+
+WAREHOUSE = """
+[targets.warehouse]
+sqs = "https://sqs.eu-central-1.amazonaws.com/123456789012/warehouse.fifo"
+batch = 10
+within = "20ms"
+[kinds]
+order_shipped = { target = "warehouse", attempts = 20, backoff = "1ms", backoff_max = "50ms" }
+"""
+
+
+def fifo_queue(relay):
+    """A FIFO queue receives each group in its order, once, though entries fail, answers are lost and drains are killed."""
+    relay.declare(WAREHOUSE)
+    groups, events = 20, 25
+    payloads = [{"group": group, "number": number} for number in range(events) for group in range(groups)]
+    relay.publish("order_shipped", payloads, group=lambda order: f"group {order['group']}")
+    with Queue(seed=7) as queue:
+        variables = {"AWS_ENDPOINT_URL_SQS": queue.url, "TIDEGATE_CONCURRENCY": "32", "TIDEGATE_LEASE_TIMEOUT": "1s"}
+        for _ in range(2):
+            killed = subprocess.Popen([relay.program, "drain", "--budget", "20s"], env={**relay.environment, **variables},
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            before = len(queue.ids)
+            while len(queue.ids) < min(before + 40, len(payloads)):
+                time.sleep(0.01)
+            killed.send_signal(signal.SIGKILL)
+            killed.wait()
+        relay.drained(**variables)
+    assert len(queue.ids) == len(payloads), len(queue.ids)
+    for group in queue.groups.values():
+        assert [order["number"] for order in group] == list(range(events)), group
+    assert {status for status, _ in relay.ended()} == {"COMPLETED"}, relay.ended()
+
+
+def moto(relay):
+    """moto's SQS and EventBridge take our requests: what they check of a signature's form, of a message and of an entry."""
+    folder = tools.install(MOTO, dependencies=True)
+    port = local.free_port()
+    variables = {**local.environment(), **AWS, "PYTHONPATH": str(folder)}
+    with Receiver(([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port], variables), port) as server:
+        sys.path[:0] = [str(folder)]
+        import boto3
+        os.environ.update(AWS)
+        sqs = boto3.client("sqs", region_name="eu-central-1", endpoint_url=server.url)
+        fifo = sqs.create_queue(QueueName="warehouse.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+        plain = sqs.create_queue(QueueName="copies")["QueueUrl"]
+        events = boto3.client("events", region_name="eu-central-1", endpoint_url=server.url)
+        bus = events.create_event_bus(Name="shop")["EventBusArn"]
+        events.put_rule(Name="all", EventBusName="shop", EventPattern='{"source": ["shop"]}')
+        events.put_targets(Rule="all", EventBusName="shop", Targets=[{"Id": "1", "Arn": "arn:aws:sqs:eu-central-1:123456789012:copies"}])
+        relay.declare(WAREHOUSE.replace('target = "warehouse"', 'targets = ["warehouse", "bus"]').replace(
+            "[kinds]", f'[targets.bus]\neventbridge = "{bus}"\nsource = "shop"\n[kinds]'))
+        relay.publish("order_shipped", [{"number": number, "odd": "a\ufffeb"} for number in range(12)], group=lambda order: f"g{order['number'] % 2}")
+        relay.publish("order_shipped", ["x" * 1_048_570])
+        relay.drained(AWS_ENDPOINT_URL_SQS=server.url, AWS_ENDPOINT_URL_EVENTBRIDGE=server.url)
+        assert relay.ended() == {("COMPLETED", 1): 12, ("COMPLETED_WITH_ERRORS", 1): 1}, relay.ended()
+        code = relay.database.holds("SELECT errors->0->>'code' FROM tidegate.event_log WHERE status <> 'COMPLETED'")
+        assert code == "too_large", code
+        found = []
+        while messages := sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10, MessageAttributeNames=["All"], AttributeNames=["All"]).get("Messages"):
+            for message in messages:
+                found.append((message["Attributes"]["MessageGroupId"], json.loads(message["Body"])["number"]))
+                assert message["MessageAttributes"]["kind"]["StringValue"] == "order_shipped"
+                sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+        for group in ("g0", "g1"):
+            numbers = [number for of, number in found if of == group]
+            assert numbers == sorted(numbers) and len(numbers) == 6, found
+        copies = int(sqs.get_queue_attributes(QueueUrl=plain, AttributeNames=["ApproximateNumberOfMessages"])["Attributes"]["ApproximateNumberOfMessages"])
+        assert copies >= 12, copies
+
+
+def newcomer(relay):
+    """From an empty folder to a Python handler that has received an event, in the steps of docs/guides/any-language.md."""
+    begun = time.monotonic()
+    relay.declare(ship(kind=""))
+    handler = importlib.import_module("powertools_handler").handler
+    with Invoke({"ship": lambda event: handler(event, None)}) as aws:
+        file = relay.room / "tidegate.toml"
+        said = relay.run("try", str(file), "order_placed", '{"order_id": 1, "sku": "tea"}', AWS_ENDPOINT_URL_LAMBDA=aws.url)
+        assert "ship: done" in said, said
+        relay.publish("order_placed", orders(1))
+        relay.drain(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    assert relay.ended() == {("COMPLETED", 1): 1}
+    print(f"  in {time.monotonic() - begun:.1f} s", flush=True)
+
+
+def checked(relay):
+    """The file of the examples has no fault, and says which permissions it needs."""
+    said = relay.run("check", str(EXAMPLES / "tidegate.toml"), DATABASE_URL="")
+    assert re.search("4 targets, 4 kinds", said), said
+    policy = json.loads(relay.run("permissions", str(EXAMPLES / "tidegate.toml"), DATABASE_URL=""))
+    actions = {statement["Action"] for statement in policy["Statement"]}
+    assert {"lambda:InvokeFunction", "sqs:SendMessage", "events:PutEvents"} <= actions, policy
+
+
+ALL = [checked, newcomer, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, webhooks, redirects, fifo_queue, moto]
+
+
+def main():
+    sys.path[:0] = [str(_packages()), str(EXAMPLES)]
+    wanted = sys.argv[1:] or [one.__name__ for one in ALL]
+    with ExitStack() as started:
+        relay = Relay(started)
+        relay.run("migrate")
+        failed = 0
+        for one in ALL:
+            if one.__name__ not in wanted:
+                continue
+            print(f"{one.__name__}: {one.__doc__.splitlines()[0]}", flush=True)
+            try:
+                one(relay)
+            except AssertionError as error:
+                failed += 1
+                import traceback
+                traceback.print_exc()
+                print(f"  FAILED: {error}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    local.run_script(main)

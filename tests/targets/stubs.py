@@ -1,0 +1,118 @@
+"""Stand-ins for AWS on the loopback address: Lambda's Invoke, which runs a handler or misbehaves, and SQS, which loses some."""
+
+import json
+import random
+import socket
+import threading
+import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+
+class Served(ThreadingHTTPServer):
+    """Answers each POST with what `answer(path, headers, body)` returns: status, headers, body. None cuts the connection."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Answering)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+
+class _Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        answer = self.server.answer(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        if answer is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        status, headers, body = answer
+        try:
+            self.send_response(status)
+            for name, value in {**headers, "content-length": len(body)}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+        except OSError:
+            pass  # the caller has given up
+
+    def log_message(self, *_):
+        pass
+
+
+class Invoke(Served):
+    """https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html. `functions`: what each function, by its name, does with
+    an event. It returns the answer, raises like a handler, or returns `Raw` for an answer of the service itself."""
+
+    def __init__(self, functions):
+        self.functions = functions
+        self.calls = []
+        self.lock = threading.Lock()
+        super().__init__()
+
+    def answer(self, path, headers, body):
+        arn = unquote(path.split("/")[3])
+        event = json.loads(body)
+        assert headers["authorization"].startswith("AWS4-HMAC-SHA256"), headers
+        assert headers["x-amz-invocation-type"] == "RequestResponse", headers
+        name = arn.split(":")[6]
+        with self.lock:
+            self.calls.append((name, [record["messageId"] for record in event["Records"]]))
+        try:
+            said = self.functions[name](event)
+        except Exception as error:
+            document = {"errorMessage": str(error), "errorType": type(error).__name__, "stackTrace": traceback.format_exc().splitlines()}
+            return 200, {"x-amz-function-error": "Unhandled"}, json.dumps(document).encode()
+        return said.answer if isinstance(said, Raw) else (200, {}, json.dumps(said).encode())
+
+    def sizes(self, name):
+        return [len(ids) for called, ids in self.calls if called == name]
+
+
+class Raw:
+    def __init__(self, status=None, headers=None, body=b""):
+        self.answer = None if status is None else (status, headers or {}, body)
+
+
+class Queue(Served):
+    """SendMessageBatch of a FIFO queue: some entries fail, some are left out of the answer, and some answers are lost."""
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.groups, self.ids = {}, set()
+        self.lock = threading.Lock()
+        super().__init__()
+
+    def answer(self, path, headers, body):
+        assert headers["x-amz-target"] == "AmazonSQS.SendMessageBatch" and headers["content-type"] == "application/x-amz-json-1.0", headers
+        entries = json.loads(body)["Entries"]
+        assert 1 <= len(entries) <= 10, len(entries)
+        sent, failed = [], []
+        with self.lock:
+            for entry in entries:
+                fate = self.chance.random()
+                if fate < 0.05:
+                    failed.append({"Id": entry["Id"], "SenderFault": False, "Code": "InternalError"})
+                elif fate >= 0.1:
+                    self.take(entry)
+                    sent.append({"Id": entry["Id"], "MessageId": f"m-{entry['Id']}", "MD5OfMessageBody": ""})
+            lost = self.chance.random() < 0.05
+        return None if lost else (200, {}, json.dumps({"Successful": sent, "Failed": failed}).encode())
+
+    def take(self, entry):
+        if entry["MessageDeduplicationId"] not in self.ids:
+            self.ids.add(entry["MessageDeduplicationId"])
+            self.groups.setdefault(entry["MessageGroupId"], []).append(json.loads(entry["MessageBody"]))
