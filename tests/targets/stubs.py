@@ -27,6 +27,9 @@ class Served(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
+    def handle_error(self, *_):
+        """A caller that was killed is no fault."""
+
 
 class _Answering(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
