@@ -73,8 +73,9 @@ BEGIN
     -- A kind that now goes elsewhere does not wait for this service any more.
     UPDATE tidegate.service AS s
        SET kinds = w.kinds
-      FROM (SELECT o.service, ARRAY(SELECT k FROM unnest(o.kinds) AS k WHERE k <> ALL (named) AND NOT before->'kinds' ? k
-                                     UNION SELECT k.kind FROM tidegate.event_kind AS k WHERE o.service = ANY (k.targets) ORDER BY 1) AS kinds
+      FROM (SELECT o.service,
+                   ARRAY(SELECT k FROM unnest(o.kinds) AS k WHERE k <> ALL (named) AND NOT before->'kinds' ? k
+                          UNION SELECT k.kind FROM tidegate.event_kind AS k WHERE o.service = ANY (k.targets) ORDER BY 1) AS kinds
               FROM tidegate.service AS o WHERE before->'targets' ? o.service OR file->'targets' ? o.service) AS w
      WHERE w.service = s.service AND s.kinds <> w.kinds;
 
