@@ -63,6 +63,7 @@ mod pull;
 mod queue;
 mod recipe;
 mod records;
+mod relay;
 mod replace;
 mod roles;
 mod roundtrip;

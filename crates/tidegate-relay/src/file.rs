@@ -40,30 +40,47 @@ enum Of {
     Codes,
 }
 
-/// The ways to call a target: the option that names it, the others, and the most events in one call.
-const ADDRESSES: [(&str, &[(&str, Of)], u16); 4] = [
-    (
-        "lambda",
-        &[
+/// A way to call a target.
+struct Way {
+    /// The option that names the target.
+    name: &'static str,
+    /// The other options.
+    options: &'static [(&'static str, Of)],
+    /// The most events in one call.
+    most: i64,
+}
+
+static WAYS: [Way; 4] = [
+    Way {
+        name: "lambda",
+        options: &[
             ("source_arn", Of::Text),
             ("stops_at_first_failure", Of::Flag),
             ("no_error_text", Of::Flag),
         ],
-        1000,
-    ),
-    (
-        "https",
-        &[
+        most: 1000,
+    },
+    Way {
+        name: "https",
+        options: &[
             ("secret", Of::Text),
             ("bearer", Of::Text),
             ("cloudevents", Of::Flag),
             ("reject", Of::Codes),
             ("source", Of::Text),
         ],
-        1000,
-    ),
-    ("sqs", &[], 10),
-    ("eventbridge", &[("source", Of::Text)], 10),
+        most: 1000,
+    },
+    Way {
+        name: "sqs",
+        options: &[],
+        most: 10,
+    },
+    Way {
+        name: "eventbridge",
+        options: &[("source", Of::Text)],
+        most: 10,
+    },
 ];
 
 /// The options of every target.
@@ -323,10 +340,9 @@ impl Reader<'_> {
         name: &str,
         range: RangeInclusive<Duration>,
     ) -> Option<Duration> {
-        let shown = |time: &Duration| {
-            humantime::format_duration(*time)
-                .to_string()
-                .replace(' ', "")
+        let shown = |time: &Duration| match time.as_secs() / DAY.as_secs() {
+            0 => humantime::format_duration(*time).to_string(),
+            days => format!("{days}days"),
         };
         let (low, high) = (shown(range.start()), shown(range.end()));
         let must = format!("a duration such as \"500ms\", \"30s\" or \"5m\", of {low} to {high}");
@@ -354,37 +370,40 @@ impl Reader<'_> {
     }
 
     fn target(&mut self, part: &Part<'_>) -> (DeclaredTarget, Calls) {
-        let named = ADDRESSES
-            .iter()
-            .filter(|(name, ..)| part.table.contains_key(*name));
-        let named: Vec<_> = named.collect();
-        let mut known: Vec<&str> = OF_TARGETS.to_vec();
-        let all: &[_] = if named.is_empty() {
-            &ADDRESSES.each_ref()
-        } else {
-            &named
+        let is_named = |way: &&Way| part.table.contains_key(way.name);
+        let ways: Vec<&Way> = WAYS.iter().filter(is_named).collect();
+        let options = |way: &Way| {
+            let others = way.options.iter().map(|(option, _)| *option);
+            others.chain([way.name]).collect::<Vec<&str>>()
         };
-        for (name, options, _) in all {
-            known.push(name);
-            known.extend(options.iter().map(|(option, _)| *option));
-        }
-        self.known(part, &known);
-        let mut address = Value::Null;
-        match named[..] {
-            [of] => address = self.address(part, of),
-            [] => {
-                let text = "must have one of lambda, https, sqs and eventbridge, got none";
+        let of_ways: Vec<&str> = if ways.is_empty() {
+            WAYS.iter().flat_map(options).collect()
+        } else {
+            ways.iter().copied().flat_map(options).collect()
+        };
+        self.known(part, &[&OF_TARGETS[..], &of_ways].concat());
+        let address = match &ways[..] {
+            [way] => self.address(part, way),
+            several => {
+                let names: Vec<&str> = several.iter().map(|way| way.name).collect();
+                let text = match &names[..] {
+                    [] => {
+                        "must have one of lambda, https, sqs and eventbridge, got none".to_owned()
+                    }
+                    names => format!("has {}; name one", names.join(" and ")),
+                };
                 self.fault(part.at, format!("{}: {text}", part.path));
+                Value::Null
             }
-            ref several => {
-                let all: Vec<&str> = several.iter().map(|(name, ..)| *name).collect();
-                let text = format!("{}: has {}; name one", part.path, all.join(" and "));
-                self.fault(part.at, text);
-            }
+        };
+        let proves = |name: &str| part.table.contains_key(name);
+        if proves("https") && !proves("secret") && !proves("bearer") {
+            let text = "has no secret and no bearer, so it cannot know who calls";
+            self.warn(part.at, format!("{}: {text}", part.path));
         }
-        let most = named.iter().map(|(.., most)| *most).min().unwrap_or(1000);
+        let most = ways.iter().map(|way| way.most).min().unwrap_or(1000);
         let calls = Calls {
-            batch: self.whole(part, "batch", 1..=most.into()),
+            batch: self.whole(part, "batch", 1..=most),
             within: self.duration(part, "within", Duration::ZERO..=Duration::from_mins(1)),
             timeout: self.timeout(part),
         };
@@ -409,15 +428,10 @@ impl Reader<'_> {
     }
 
     /// Reads and checks the address of a target.
-    fn address(
-        &mut self,
-        part: &Part<'_>,
-        (name, options, _): &(&str, &[(&str, Of)], u16),
-    ) -> Value {
+    fn address(&mut self, part: &Part<'_>, way: &Way) -> Value {
         let before = self.faults.len();
         let mut fields = Map::new();
-        let all = [(*name, &Of::Text)].into_iter();
-        for (option, of) in all.chain(options.iter().map(|(option, of)| (*option, of))) {
+        for (option, of) in [(way.name, Of::Text)].iter().chain(way.options) {
             let must = match of {
                 Of::Text => "a text",
                 Of::Flag => "true or false",
@@ -434,7 +448,7 @@ impl Reader<'_> {
                 }
                 _ => None,
             });
-            fields.extend(value.map(|value| (option.to_owned(), value)));
+            fields.extend(value.map(|value| ((*option).to_owned(), value)));
         }
         if self.faults.len() > before {
             return Value::Null;

@@ -175,10 +175,7 @@ impl Dispatch for Relay {
         self.kinds.keys().copied().collect()
     }
 
-    fn for_run<'a>(
-        self: Arc<Self>,
-        database: &'a Database,
-    ) -> BoxFuture<'a, Result<Arc<Self>, Error>> {
+    fn for_run(self: Arc<Self>, database: &Database) -> BoxFuture<'_, Result<Arc<Self>, Error>> {
         async move {
             let client = database.pooled().await?;
             let declared = queue::targets(&*client).await?;

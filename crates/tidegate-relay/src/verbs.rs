@@ -1,10 +1,5 @@
 //! The verbs about a file of targets. They need no database.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "the arguments' comments are the help's text, which is read as it is"
-)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,12 +33,12 @@ pub async fn check(request: Check) -> Result<Answer, Error> {
         Ok((targets, warnings)) => (Some(targets), warnings),
         Err(faults) => (None, faults),
     };
-    let lines = faults.iter().map(|fault| format!("{path}:{fault}\n"));
-    let mut text: String = lines.collect();
-    if let Some(found) = &found {
+    let lines = faults.iter().map(|fault| format!("{path}:{fault}"));
+    let counts = found.as_ref().map(|found| {
         let (targets, kinds) = (found.targets.len(), found.kinds.len());
-        text += &format!("{targets} targets, {kinds} kinds");
-    }
+        format!("{targets} targets, {kinds} kinds")
+    });
+    let text = lines.chain(counts).collect::<Vec<String>>().join("\n");
     let faults = faults
         .iter()
         .map(|fault| json!({"line": fault.line, "fault": fault.text, "warning": fault.is_warning}));
@@ -104,11 +99,14 @@ pub async fn try_out(request: Try) -> Result<Answer, Error> {
     let status = ran
         .status
         .map_or("retried", tidegate::testing::Status::as_str);
-    let mut text = format!("{bytes} bytes of payload, {:?}\n", ran.took);
-    for (name, verdict) in &verdicts {
-        text += &format!("{name}: {verdict}\n");
-    }
-    text += status;
+    let lines = verdicts
+        .iter()
+        .map(|(name, verdict)| format!("{name}: {verdict}\n"));
+    let text = format!(
+        "{bytes} bytes of payload, {:?}\n{}{status}",
+        ran.took,
+        lines.collect::<String>()
+    );
     let document = json!({
         "action": "try", "payload_bytes": bytes, "took_ms": ran.took.as_millis(),
         "verdicts": verdicts, "status": status,

@@ -41,25 +41,25 @@ COMMENT ON FUNCTION tidegate.targets IS
 -- its events wait. Returns what differs from before, by path. The limits of a service are set when those of
 -- its target change, so an operator's limits last until then. Not granted to anybody: the owner alone decides
 -- where payloads go.
-CREATE FUNCTION tidegate.declare_targets(declared jsonb, actor text) RETURNS jsonb
+CREATE FUNCTION tidegate.declare_targets(file jsonb, actor text) RETURNS jsonb
     LANGUAGE plpgsql AS $$
 DECLARE
     before CONSTANT jsonb := tidegate.targets();
-    of_file CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(declared->'kinds'));
+    named CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(file->'kinds'));
     difference jsonb;
 BEGIN
-    INSERT INTO tidegate.event_kind (kind) SELECT unnest(of_file) ON CONFLICT (kind) DO NOTHING;
-    PERFORM tidegate.declare_policies(of_file, ARRAY(SELECT declared->'kinds'->k->>'policy' FROM unnest(of_file) AS k));
+    INSERT INTO tidegate.event_kind (kind) SELECT unnest(named) ON CONFLICT (kind) DO NOTHING;
+    PERFORM tidegate.declare_policies(named, ARRAY(SELECT file->'kinds'->k->>'policy' FROM unnest(named) AS k));
     UPDATE tidegate.event_kind AS k
        SET targets = d.targets
-      FROM (SELECT e.kind, CASE WHEN e.kind = ANY (of_file)
-                                THEN ARRAY(SELECT jsonb_array_elements_text(declare_targets.declared->'kinds'->e.kind->'targets')) END AS targets
+      FROM (SELECT e.kind, CASE WHEN e.kind = ANY (named)
+                                THEN ARRAY(SELECT jsonb_array_elements_text(file->'kinds'->e.kind->'targets')) END AS targets
               FROM tidegate.event_kind AS e) AS d
      WHERE d.kind = k.kind AND k.targets IS DISTINCT FROM d.targets;
-    DELETE FROM tidegate.target AS t WHERE NOT declared->'targets' ? t.target;
+    DELETE FROM tidegate.target AS t WHERE NOT file->'targets' ? t.target;
     INSERT INTO tidegate.target AS t (target, address, max_running, per_second)
     SELECT d.key, d.value->'address', (d.value->>'limit')::integer, (d.value->>'per_second')::float8
-      FROM jsonb_each(declared->'targets') AS d
+      FROM jsonb_each(file->'targets') AS d
     ON CONFLICT (target) DO UPDATE
        SET address = excluded.address, max_running = excluded.max_running, per_second = excluded.per_second, since = clock_timestamp()
      WHERE (t.address, t.max_running, t.per_second) IS DISTINCT FROM (excluded.address, excluded.max_running, excluded.per_second);
@@ -73,9 +73,10 @@ BEGIN
     -- A kind that now goes elsewhere does not wait for this service any more.
     UPDATE tidegate.service AS s
        SET kinds = w.kinds
-      FROM (SELECT o.service, ARRAY(SELECT k FROM unnest(o.kinds) AS k WHERE k <> ALL (of_file)
-                                     UNION SELECT k.kind FROM tidegate.event_kind AS k WHERE o.service = ANY (k.targets) ORDER BY 1) AS kinds
-              FROM tidegate.service AS o WHERE before->'targets' ? o.service OR declared->'targets' ? o.service) AS w
+      FROM (SELECT o.service,
+                   ARRAY(SELECT k FROM unnest(o.kinds) AS k WHERE k <> ALL (named) AND NOT before->'kinds' ? k
+                          UNION SELECT k.kind FROM tidegate.event_kind AS k WHERE o.service = ANY (k.targets) ORDER BY 1) AS kinds
+              FROM tidegate.service AS o WHERE before->'targets' ? o.service OR file->'targets' ? o.service) AS w
      WHERE w.service = s.service AND s.kinds <> w.kinds;
 
     SELECT jsonb_object_agg(coalesce(b.path, a.path), jsonb_strip_nulls(jsonb_build_object('before', b.value, 'after', a.value)))

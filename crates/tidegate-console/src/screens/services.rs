@@ -1,6 +1,7 @@
 //! The services that handlers call: their state and limits.
 
 use maud::{Markup, html};
+use tidegate::admin::views::TargetState;
 use tidegate::{ServiceState, ServiceStatus};
 
 use crate::desk::Desk;
@@ -10,7 +11,8 @@ use crate::page::Page;
 use crate::problem::Answered;
 
 pub(super) async fn show(desk: Desk) -> Answered {
-    let overview = desk.service().overview().await?;
+    let service = desk.service();
+    let (overview, targets) = tokio::try_join!(service.overview(), service.targets())?;
     let down = overview
         .services
         .iter()
@@ -20,6 +22,7 @@ pub(super) async fn show(desk: Desk) -> Answered {
         @if overview.services.is_empty() { (empty("No handler has reported a service yet.")) } @else { (list(&desk, &overview.services)) }
         @if overview.is_estimate { p.note { "Waiting events are counted among the first 100,000 live events." } }
         (another(&desk))
+        @if !targets.is_empty() { h2 { "Targets" } (called(&desk, &targets)) }
     };
     Page::new("/services", "Services", "tidegate services", body)
         .renewing(format!("{down} services are not available."))
@@ -38,6 +41,23 @@ fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
         error "Last error" { (short(service.last_error.as_deref().unwrap_or("–"))) }
         n "Waiting" { (number(service.waiting)) }
         td "Limits" { (limits(service)) }
+    }
+}
+
+/// The targets of tidegate-relay. Each is the service of its name.
+fn called(desk: &Desk, targets: &[TargetState]) -> Markup {
+    table! { "Targets"; target in targets;
+        th "Target" { (short(&target.target)) }
+        td "Way" { (target.way.as_deref().unwrap_or("–")) }
+        td "State" { (state(target.state)) }
+        td "Act" if (desk.may_act()) { div.actions {
+            @let name = ("name", target.target.as_str());
+            @if target.state != ServiceState::Paused { (offer(desk, "service", "Pause", &[name, ("do", "pause")], &[])) }
+            @if target.state != ServiceState::Closed { (offer(desk, "service", "Resume", &[name, ("do", "resume")], &[])) }
+        } }
+        td "Kinds" { @for kind in &target.kinds { a href=(desk.base().of("/kinds", kind)) { (short(kind)) } " " } }
+        error "Last error" { (short(target.last_error.as_deref().unwrap_or("–"))) }
+        td "Declared" { (time_of(Some(&target.since))) }
     }
 }
 

@@ -40,6 +40,15 @@ SELECT format('%s (%s)', live.kind, live.events),
   LEFT JOIN tidegate.event_kind AS k USING (kind)
  WHERE k.kind IS NULL OR live.kind <> ALL ($1) AND k.targets IS DISTINCT FROM '{}'
  ORDER BY live.kind";
+
+    /// Targets that were declared more than a day ago, and for which no event has ended since.
+    UNCALLED_TARGETS: "uncalled_targets" [] = "\
+SELECT t.target, 'tidegate-relay try FILE ' || coalesce(min(k.kind), 'KIND') || ' PAYLOAD'
+  FROM tidegate.target AS t LEFT JOIN tidegate.event_kind AS k ON t.target = ANY (k.targets)
+ WHERE t.since <= statement_timestamp() - interval '1 day'
+ GROUP BY t.target
+HAVING NOT EXISTS (SELECT FROM tidegate.minute_stats AS m WHERE m.kind = ANY (array_agg(k.kind)) AND m.minute >= min(t.since))
+ ORDER BY t.target";
 }
 
 pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
@@ -138,9 +147,16 @@ pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding> {
     // Events of a registered kind that this program does not know wait for the program that does.
     let (foreign, count) = (listed(&foreign), kinds.len());
     let ok = format!("{count} kinds are registered, no event has another");
-    Ok(foreign.or_ok(ok, ", ", |list, _| {
-        let text = format!("events of kinds that only another program handles: {list}");
-        Finding::warning(text, &*foreign.remedies[0])
+    if !foreign.remedies.is_empty() {
+        return Ok(foreign.or_ok("", ", ", |list, _| {
+            let text = format!("events of kinds that only another program handles: {list}");
+            Finding::warning(text, &*foreign.remedies[0])
+        }));
+    }
+    let uncalled = probe.wrong(&UNCALLED_TARGETS, &[]).await?;
+    Ok(uncalled.or_ok(ok, ", ", |list, remedy| {
+        let text = format!("targets without an event since they were declared: {list}");
+        Finding::warning(text, remedy)
     }))
 }
 

@@ -123,6 +123,14 @@ SELECT to_jsonb(a)::text
          WHERE ($1::bigint IS NULL OR id < $1) AND ($2::text IS NULL OR actor = $2) AND ($3::text IS NULL OR action = $3)
          ORDER BY id DESC LIMIT $4) AS a";
 
+    /// The targets that are declared, with their kinds and the state of their service.
+    TARGETS: "target_states" [] = "\
+SELECT jsonb_build_object('target', t.target, 'since', t.since, 'state', coalesce(s.state, 'closed'), 'last_error', s.last_error,
+           'way', (SELECT w FROM unnest(ARRAY['lambda', 'https', 'sqs', 'eventbridge']) AS w WHERE t.address ? w LIMIT 1),
+           'kinds', ARRAY(SELECT k.kind FROM tidegate.event_kind AS k WHERE t.target = ANY (k.targets) ORDER BY k.kind))::text
+  FROM tidegate.target AS t LEFT JOIN tidegate.service AS s ON s.service = t.target
+ ORDER BY coalesce(s.state, 'closed') = 'closed', t.target LIMIT 1000";
+
     /// Registered kinds with policy and retention.
     KINDS: "kinds" [] = "SELECT to_jsonb(k)::text FROM tidegate.event_kind AS k ORDER BY k.kind LIMIT 1000";
 
@@ -228,6 +236,24 @@ pub struct Kind {
     pub policy: Map<String, Value>,
 }
 
+/// A target that `tidegate-relay` calls.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct TargetState {
+    /// Its name, and that of its service.
+    pub target: String,
+    /// How it is called: `lambda`, `https`, `sqs` or `eventbridge`.
+    pub way: Option<String>,
+    /// The kinds of events that go to it.
+    pub kinds: Vec<String>,
+    /// The state of its service.
+    pub state: ServiceState,
+    /// The code of its last failure.
+    pub last_error: Option<String>,
+    /// The time when it was last declared otherwise than before, RFC 3339.
+    pub since: String,
+}
+
 /// Which audit entries to show, latest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuditRequest {
@@ -320,6 +346,14 @@ impl Service {
     /// When the database fails.
     pub async fn kinds(&self) -> Result<Vec<Kind>> {
         self.view(&KINDS, &[]).await
+    }
+
+    /// Returns the targets that are declared, those first that do not answer.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn targets(&self) -> Result<Vec<TargetState>> {
+        self.view(&TARGETS, &[]).await
     }
 
     /// Returns the live events of a group in order.
