@@ -98,8 +98,7 @@ impl Target {
     /// # Errors
     /// [`Error::Config`] names the field of the address and what it must be.
     pub fn new(name: &'static str, address: Address) -> Result<Self, Error> {
-        let refused =
-            |why: String| Error::Config(format!("{name}.{}", why.replace('\n', "; ")));
+        let refused = |why: String| Error::Config(format!("{name}.{}", why.replace('\n', "; ")));
         address.check().map_err(refused)?;
         let receiver: Arc<dyn Receiver> = match address {
             Address::Lambda(at) => Arc::new(lambda::Function::new(name, at)),

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
+use crate::net::is_of_the_link;
+
 /// Where the events of a target go. The first field of each kind names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -248,21 +250,13 @@ fn url(field: &str, must: &str, got: &str) -> Result<Url, String> {
     if url.scheme() != "https" && !(url.scheme() == "http" && is_here) {
         return refuse("");
     }
-    if ip.is_some_and(is_link_local) {
+    if ip.is_some_and(is_of_the_link) {
         return refuse(", a link-local address");
     }
     if url.fragment().is_some() {
         return refuse(", with a fragment");
     }
     Ok(url)
-}
-
-/// Whether this is an address of the machine's own link, such as that of the metadata of an instance.
-pub(crate) fn is_link_local(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
 }
 
 /// Returns what is wrong with the URL of a queue.
