@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector
+.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector targets
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -23,7 +23,7 @@ run: tools ## start a local Postgres, publish sample events, drain them and show
 	@python3 scripts/run.py
 
 # The stages of `make test`, in order. Each is also a target of its own.
-STAGES := check deny unit newest check-schema lambda starter tutorial api console snippets metrics collector template
+STAGES := check deny unit newest check-schema lambda starter tutorial api console snippets targets metrics collector template
 
 # Tests are skipped if the machine lacks something they need. Skips are counted; TIDEGATE_EXPECTED="tls" turns some of them into errors.
 test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
@@ -104,6 +104,9 @@ console: tools ## test the web console in a real browser; SHOTS=1 writes the scr
 
 snippets: tools ## run what docs/sql.md shows, in every language that can be had
 	@python3 scripts/schema.py snippets
+
+targets: tools ## run handlers in other languages, as Lambda functions and URLs, with the program that calls them
+	@python3 tests/targets/run.py
 
 collector: tools ## send traces to a published OpenTelemetry collector, and check what it understands
 	@python3 scripts/interop.py collector

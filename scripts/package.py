@@ -27,6 +27,8 @@ TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "arm64": "aarch64-unknown-linux
 PACKAGES = Path("target/packages")
 # What the templates name.
 PACKAGED = {"tidegate-function": "bootstrap.zip", "tidegate-http": "tidegate-http.zip", "tidegate-console": "tidegate-console.zip"}
+# The program of those who write none.
+RELAY = "tidegate-relay"
 FOLDER = Path("target/package")
 CERTIFICATES = Path("certs/rds.pem")
 # RDS Proxy has a certificate of Amazon's public CAs, which RDS itself has not.
@@ -64,7 +66,6 @@ def build():
     zig = tools.install(ZIG)
     command = [cargo_lambda(), "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
     command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
-    command += [word for program in PACKAGED for word in ("--bin", program)]
     command += ["--include", keep_aws_certificates()]
     if CERTIFICATES.exists():
         DATABASE_CERTIFICATES.write_text(CERTIFICATES.read_text() + "\n" + AWS_CERTIFICATES.read_text())
@@ -73,7 +74,8 @@ def build():
     # OpenSSL's own build would use variables that are meant for this one.
     for name in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"):
         environment.pop(name, None)
-    local.ran(command, env=environment)
+    for programs in (["--bin", program] for program in PACKAGED), [["--package", RELAY, "--no-default-features", "--bin", RELAY]]:
+        local.ran([*command, *(word for program in programs for word in program)], env=environment)
     FOLDER.mkdir(exist_ok=True)
     for program, name in PACKAGED.items():
         shutil.copy(_package(program), FOLDER / name)
@@ -111,7 +113,7 @@ def _target():
 def weigh():
     """A cold start reads every byte, so growth beyond the limits must fail here and not slow down the users."""
     heavy = False
-    for program in PACKAGED:
+    for program in [*PACKAGED, RELAY]:
         package = _package(program)
         with zipfile.ZipFile(package) as archive:
             binary = archive.getinfo("bootstrap").file_size

@@ -35,13 +35,13 @@ DUMPS = {
 }
 PAGE = PROJECT / "docs" / "sql.md"
 FOLDER = PROJECT / "examples" / "sql"
-GUIDE, PULL = PROJECT / "docs" / "guides" / "pull.md", PROJECT / "examples" / "pull"
+GUIDES, PULL = [PROJECT / "docs" / "guides" / name for name in ("pull.md", "any-language.md")], PROJECT / "examples" / "pull"
 DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")
 NODE_OLDEST = (18, 0)
 RUN_LIMIT_S = 120
-LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php"}
+LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php", "toml": "toml", "yaml": "yaml", "tf": "hcl"}
 REFERENCE = re.compile(r"(<!-- reference -->\n).*?(<!-- end of the reference -->)", re.DOTALL)
-SHOWN = re.compile(r"(<!-- (examples/(?:sql|pull)/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
+SHOWN = re.compile(r"(<!-- (examples/(?:sql|pull|any-language)/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
 LOGINS = (FOLDER / "logins.sql").read_text()
 ROLES = ("publish", "pull", "read", "operate", "jobs")
 
@@ -68,7 +68,7 @@ def work(word):
         if word == "snippets":
             server.run(LOGINS)
             return _all_run(server)
-        made[PAGE], made[GUIDE] = _page(server), SHOWN.sub(_shown, GUIDE.read_text())
+        made |= {PAGE: _page(server), **{guide: SHOWN.sub(_shown, guide.read_text()) for guide in GUIDES}}
         if word == "check":
             return int(any([differs(file, text) for file, text in made.items()]))
         for file, text in made.items():
