@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector targets
+.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers bench-targets coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector targets
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -117,6 +117,9 @@ metrics: tools ## check with promtool the metrics, the alert rules and when they
 bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" runs some, QUICK=1 runs a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)
 	$(if $(QUICK)$(WORKLOADS),,@python3 scripts/coldstart.py)
+
+bench-targets: tools ## measure how fast events are passed on to functions and queues
+	@python3 tests/targets/bench.py
 
 coldstart: tools ## measure the cold start of the packaged function, stage by stage
 	@python3 scripts/coldstart.py

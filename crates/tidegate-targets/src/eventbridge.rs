@@ -11,7 +11,7 @@ use tidegate::connect::requests::Place;
 use crate::Receiver;
 use crate::aws::{Service, is_about_credentials};
 use crate::outcome::{Answers, Outcome};
-use crate::sent::{Item, Sent, array};
+use crate::sent::{Item, Sent, packed};
 use crate::settings::EventBridge;
 
 /// The most entries of a request.
@@ -49,17 +49,17 @@ impl Bus {
         }
     }
 
-    async fn pass_on(&self, items: &[Item]) -> Answers {
+    async fn pass_on(&self, items: Vec<Item>) -> Answers {
+        let (ids, body) = packed(items, "{\"Entries\":[", "]}");
         let place = Place::of(&self.arn);
         let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
         let service = Service {
             name: "EVENTBRIDGE",
             place,
         };
-        let body = format!("{{\"Entries\":{}}}", array(items));
         let answer = service.ask("1.1", "AWSEvents.PutEvents", body).await?;
         // An entry that the answer leaves out was not sent.
-        Ok((0..items.len())
+        Ok((0..ids.len())
             .map(|at| entry(&answer["Entries"][at]))
             .collect())
     }
@@ -116,6 +116,6 @@ impl Receiver for Bus {
     }
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
-        async move { self.pass_on(&items).await }.boxed()
+        async move { self.pass_on(items).await }.boxed()
     }
 }

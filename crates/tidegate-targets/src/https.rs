@@ -24,17 +24,21 @@ use crate::aws::{retry_after, unreachable};
 use crate::net::BeyondTheLink;
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
 use crate::secret::Secret;
-use crate::sent::{Item, Sent, array, named};
+use crate::sent::{Item, Sent, named, packed};
 use crate::settings::Https;
 
 /// The longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How often a connection shows that it lives, and how long one is kept without use: a function that was frozen
+/// in between would find it dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
 /// How many bytes of an answer are read.
 const MOST_ANSWER: usize = 1 << 20;
 
-/// The most bytes of a request, a bound for memory.
-const MOST_BYTES: usize = 6_000_000;
+/// The most bytes of several events in one request: a drain holds as many requests as it has calls at once.
+const MOST_BYTES: usize = 2_000_000;
 
 /// The answers that are about the event, and would be the same again. 409 is none of them: to many APIs it
 /// means that the first request is still in progress.
@@ -104,7 +108,8 @@ impl Endpoint {
             let built = Client::builder()
                 .redirect(redirect::Policy::none())
                 .connect_timeout(CONNECT_TIMEOUT)
-                .tcp_keepalive(Duration::from_secs(30))
+                .tcp_keepalive(KEEP_ALIVE)
+                .pool_idle_timeout(KEEP_ALIVE)
                 .dns_resolver(Arc::new(BeyondTheLink))
                 .tls_backend_preconfigured(tls)
                 .build();
@@ -114,13 +119,15 @@ impl Endpoint {
         client.map_err(|error| HandlerError::unavailable("settings", error))
     }
 
-    async fn post(&self, items: &[Item]) -> Answers {
-        let (body, id, content) = match items {
-            [item] => (item.text.clone(), item.id.clone(), self.content_types[0]),
-            items => {
-                let ids: Vec<&str> = items.iter().map(|item| &*item.id).collect();
-                (array(items), named(&ids.join(" ")), self.content_types[1])
-            }
+    async fn post(&self, items: Vec<Item>) -> Answers {
+        let (content, before, after) = match items.len() {
+            1 => (self.content_types[0], "", ""),
+            _ => (self.content_types[1], "[", "]"),
+        };
+        let (ids, body) = packed(items, before, after);
+        let id = match &ids[..] {
+            [id] => id.clone(),
+            ids => named(&ids.join(" ")),
         };
         let request = self.client().await?.post(self.url.clone());
         let request = request
@@ -137,7 +144,7 @@ impl Endpoint {
         {
             bearer.forget().await;
         }
-        self.read(&answer, items)
+        self.read(&answer, &ids)
     }
 
     /// Adds the signature with each key, and the token.
@@ -173,11 +180,11 @@ impl Endpoint {
         Ok(request)
     }
 
-    pub(crate) fn read(&self, answer: &Answer, items: &[Item]) -> Answers {
+    pub(crate) fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
         let status = answer.status;
         let said = format!("{} answered {status}", self.name);
         let error = match status {
-            200..300 => return Self::accepted(answer, items),
+            200..300 => return Self::accepted(answer, ids),
             _ if self.reject.contains(&status) => HandlerError::reject(status.to_string(), said),
             401 | 403 | 407 => HandlerError::unavailable("credentials", said),
             // A deployment that is half done, a moved address: nothing is lost.
@@ -193,10 +200,10 @@ impl Endpoint {
     }
 
     /// Reads an answer that accepts the request. It may say more, in the grammar of answers.
-    fn accepted(answer: &Answer, items: &[Item]) -> Answers {
-        let all_done = || Ok(items.iter().map(|_| Ok(Outcome::default())).collect());
+    fn accepted(answer: &Answer, ids: &[String]) -> Answers {
+        let all_done = || Ok(ids.iter().map(|_| Ok(Outcome::default())).collect());
         if answer.is_cut {
-            if items.len() == 1 {
+            if ids.len() == 1 {
                 return all_done();
             }
             return Err(bad(format!("the answer has more than {MOST_ANSWER} bytes")));
@@ -208,7 +215,7 @@ impl Endpoint {
         if !content.is_some_and(|content| content.contains("json")) {
             return all_done();
         }
-        of_answer(&answer.body, items, Reading::Each).unwrap_or_else(all_done)
+        of_answer(&answer.body, ids, Reading::Each).unwrap_or_else(all_done)
     }
 }
 
@@ -245,7 +252,7 @@ impl Receiver for Endpoint {
     }
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
-        async move { self.post(&items).await }.boxed()
+        async move { self.post(items).await }.boxed()
     }
 }
 

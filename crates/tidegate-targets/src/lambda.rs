@@ -15,14 +15,15 @@ use tidegate::connect::requests::{Answer, Place, encoded};
 use crate::Receiver;
 use crate::aws::{Service, failure};
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
-use crate::sent::{Item, Sent, array, hex, now_ms};
+use crate::sent::{Item, Sent, hex, now_ms, packed};
 use crate::settings::Lambda;
 
-/// A request may have 6 MB. What is not an event's takes little.
-const MOST_BYTES: usize = 6_000_000;
+/// The most bytes of several events in one request, of the 6 MB that Lambda takes: a drain holds as many
+/// requests as it has calls at once. One event has 2.2 MB at most.
+const MOST_BYTES: usize = 2_000_000;
 
-/// How many bytes of an answer are read: as many as a function may return, and the text around an error.
-const MOST_ANSWER: usize = 6_400_000;
+/// How many bytes of an answer are read, of the 6 MB that a function may return: a result may have 1 MiB.
+const MOST_ANSWER: usize = 2 << 20;
 
 /// How much of an exception's message is stored, in characters.
 const MOST_MESSAGE: usize = 500;
@@ -98,7 +99,8 @@ impl Function {
         })
     }
 
-    async fn invoke(&self, items: &[Item]) -> Answers {
+    async fn invoke(&self, items: Vec<Item>) -> Answers {
+        let (ids, body) = packed(items, "{\"Records\":[", "]}");
         let place = Place::of(&self.at.lambda);
         let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
         let service = Service {
@@ -115,12 +117,11 @@ impl Function {
             ("x-amz-invocation-type", "RequestResponse"),
         ];
         headers.extend(trace.as_deref().map(|trace| ("x-amzn-trace-id", trace)));
-        let body = format!("{{\"Records\":{}}}", array(items));
         let answer = service.send(&path, &headers, body, MOST_ANSWER).await?;
-        self.read(&answer, items)
+        self.read(&answer, &ids)
     }
 
-    pub(crate) fn read(&self, answer: &Answer, items: &[Item]) -> Answers {
+    pub(crate) fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
         if answer.status != 200 {
             return Err(failure(answer));
         }
@@ -130,7 +131,7 @@ impl Function {
         if answer.is_cut {
             return Err(bad(format!("the answer has more than {MOST_ANSWER} bytes")));
         }
-        let meant = of_answer(&answer.body, items, self.reading);
+        let meant = of_answer(&answer.body, ids, self.reading);
         meant.unwrap_or_else(|| {
             if !says_nothing(&answer.body) && !self.warned.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
@@ -138,7 +139,7 @@ impl Function {
                     "the function's answer has no batchItemFailures; its events count as done"
                 );
             }
-            Ok(items.iter().map(|_| Ok(Outcome::default())).collect())
+            Ok(ids.iter().map(|_| Ok(Outcome::default())).collect())
         })
     }
 
@@ -169,7 +170,7 @@ impl Receiver for Function {
     }
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
-        async move { self.invoke(&items).await }.boxed()
+        async move { self.invoke(items).await }.boxed()
     }
 }
 

@@ -10,8 +10,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tidegate::{Fault, HandlerError, NewEvent};
 
-use crate::sent::Item;
-
 /// What became of an event that succeeded.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -87,7 +85,7 @@ pub(crate) enum Reading {
 
 /// Returns what an answer means for each event of its request. `None` if it says nothing about them, which
 /// means that all succeeded.
-pub(crate) fn of_answer(answer: &[u8], items: &[Item], reading: Reading) -> Option<Answers> {
+pub(crate) fn of_answer(answer: &[u8], ids: &[String], reading: Reading) -> Option<Answers> {
     let answer: Value = match serde_json::from_slice(answer) {
         Ok(answer) => answer,
         Err(_) if answer.iter().all(u8::is_ascii_whitespace) => return None,
@@ -96,15 +94,15 @@ pub(crate) fn of_answer(answer: &[u8], items: &[Item], reading: Reading) -> Opti
     let Value::Object(mut fields) = answer else {
         return None;
     };
-    match entries(&mut fields, items) {
+    match entries(&mut fields, ids) {
         Ok(None) => None,
-        Ok(Some(entries)) => Some(of_entries(entries, items, reading)),
+        Ok(Some(entries)) => Some(of_entries(entries, ids, reading)),
         Err(why) => Some(Err(bad(why))),
     }
 }
 
 /// Returns the entries of an answer with their verdicts.
-fn entries(fields: &mut Map<String, Value>, items: &[Item]) -> Result<Option<Entries>, String> {
+fn entries(fields: &mut Map<String, Value>, ids: &[String]) -> Result<Option<Entries>, String> {
     let mut found = None;
     for (key, usual) in [(FAILURES, Verdict::Retry), (RESULTS, Verdict::Done)] {
         let Some(list) = fields.remove(key) else {
@@ -115,7 +113,7 @@ fn entries(fields: &mut Map<String, Value>, items: &[Item]) -> Result<Option<Ent
             format!("{key}: must be a list of objects with itemIdentifier: {error}")
         })?;
         for entry in list.unwrap_or_default() {
-            add(all, entry, usual, items).map_err(|why| format!("{key}: {why}"))?;
+            add(all, entry, usual, ids).map_err(|why| format!("{key}: {why}"))?;
         }
     }
     let lower = |key: &str| key.to_lowercase().replace('_', "");
@@ -131,9 +129,9 @@ fn entries(fields: &mut Map<String, Value>, items: &[Item]) -> Result<Option<Ent
 /// Entries by the place of their event in the request.
 type Entries = HashMap<usize, (Verdict, Entry)>;
 
-fn add(all: &mut Entries, entry: Entry, usual: Verdict, items: &[Item]) -> Result<(), String> {
+fn add(all: &mut Entries, entry: Entry, usual: Verdict, ids: &[String]) -> Result<(), String> {
     let id = &entry.item_identifier;
-    let place = items.iter().position(|item| item.id == *id);
+    let place = ids.iter().position(|known| known == id);
     let Some(place) = place else {
         return Err(format!(
             "itemIdentifier: must be the id of an event of the request, got {id:?}"
@@ -164,9 +162,9 @@ fn add(all: &mut Entries, entry: Entry, usual: Verdict, items: &[Item]) -> Resul
     }
 }
 
-fn of_entries(mut entries: Entries, items: &[Item], reading: Reading) -> Answers {
+fn of_entries(mut entries: Entries, ids: &[String], reading: Reading) -> Answers {
     let mut failed = false;
-    let answers = (0..items.len()).map(|place| {
+    let answers = (0..ids.len()).map(|place| {
         let Some((verdict, entry)) = entries.remove(&place) else {
             return Ok(Ok(Outcome::default()));
         };
@@ -274,12 +272,8 @@ mod tests {
     use super::*;
 
     /// Requests of the events a, b and c.
-    fn items() -> Vec<Item> {
-        let item = |id: &str| Item {
-            id: id.to_owned(),
-            text: String::new(),
-        };
-        ["a", "b", "c"].map(item).into()
+    fn ids() -> Vec<String> {
+        ["a", "b", "c"].map(str::to_owned).into()
     }
 
     /// What an answer means for each event, in short.
@@ -291,7 +285,7 @@ mod tests {
             },
             Err(error) => error.to_string(),
         };
-        match of_answer(answer.as_bytes(), &items(), reading) {
+        match of_answer(answer.as_bytes(), &ids(), reading) {
             None => "nothing".to_owned(),
             Some(Err(error)) => format!("call: {error}"),
             Some(Ok(answers)) => answers.iter().map(short).collect::<Vec<_>>().join("; "),

@@ -90,10 +90,11 @@ pub(crate) fn now_ms() -> u128 {
     since.unwrap_or_default().as_millis()
 }
 
-/// Returns the items of a request as a JSON array.
-pub(crate) fn array(items: &[Item]) -> String {
-    let texts: Vec<&str> = items.iter().map(|item| &*item.text).collect();
-    format!("[{}]", texts.join(","))
+/// Returns the ids of the items of a request, and its body: the items between two texts. Their own texts are
+/// freed, because many requests are under way at once.
+pub(crate) fn packed(items: Vec<Item>, before: &str, after: &str) -> (Vec<String>, String) {
+    let (ids, texts): (Vec<_>, Vec<_>) = items.into_iter().map(|item| (item.id, item.text)).unzip();
+    (ids, format!("{before}{}{after}", texts.join(",")))
 }
 
 /// Returns bytes as lower-case hexadecimal digits.

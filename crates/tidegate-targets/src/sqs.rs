@@ -12,7 +12,7 @@ use tidegate::connect::requests::Place;
 use crate::Receiver;
 use crate::aws::{Service, is_about_credentials};
 use crate::outcome::{Answers, Outcome};
-use crate::sent::{Item, Sent, array, hex};
+use crate::sent::{Item, Sent, hex, packed};
 use crate::settings::Sqs;
 
 /// The most messages of a request.
@@ -55,30 +55,27 @@ impl Queue {
         Place::new(partition, "sqs", region)
     }
 
-    async fn pass_on(&self, items: &[Item]) -> Answers {
+    async fn pass_on(&self, items: Vec<Item>) -> Answers {
+        let before = format!("{{\"QueueUrl\":{},\"Entries\":[", json!(self.url));
+        let (ids, body) = packed(items, &before, "]}");
         let service = Service {
             name: "SQS",
             place: self.place(),
         };
-        let body = format!(
-            "{{\"QueueUrl\":{},\"Entries\":{}}}",
-            json!(self.url),
-            array(items)
-        );
         let answer = service
             .ask("1.0", "AmazonSQS.SendMessageBatch", body)
             .await?;
-        read(&answer, items)
+        read(&answer, &ids)
     }
 }
 
 /// Reads the answer about each message. One that the answer does not name was not sent.
-pub(crate) fn read(answer: &Value, items: &[Item]) -> Answers {
-    let found = |field: &str, item: &Item| {
+pub(crate) fn read(answer: &Value, ids: &[String]) -> Answers {
+    let found = |field: &str, id: &String| {
         let mut entries = answer[field].as_array()?.iter();
-        entries.find(|entry| entry["Id"] == *item.id)
+        entries.find(|entry| entry["Id"] == **id)
     };
-    let of = |item| match (found("Successful", item), found("Failed", item)) {
+    let of = |id| match (found("Successful", id), found("Failed", id)) {
         (Some(entry), _) => Ok(Outcome {
             result: Some(json!({"message_id": entry["MessageId"]})),
             ..Outcome::default()
@@ -89,7 +86,7 @@ pub(crate) fn read(answer: &Value, items: &[Item]) -> Answers {
             Err(HandlerError::unavailable("not_sent", why))
         }
     };
-    Ok(items.iter().map(of).collect())
+    Ok(ids.iter().map(of).collect())
 }
 
 /// Returns what the refusal of one entry means.
@@ -149,7 +146,7 @@ impl Receiver for Queue {
     }
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
-        async move { self.pass_on(&items).await }.boxed()
+        async move { self.pass_on(items).await }.boxed()
     }
 }
 

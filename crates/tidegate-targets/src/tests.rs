@@ -7,7 +7,7 @@ use tidegate::HandlerError;
 use tidegate::connect::requests::Answer;
 
 use crate::outcome::Answers;
-use crate::sent::{Item, Sent};
+use crate::sent::Sent;
 use crate::{Address, EventBridge, Https, Lambda, Receiver, Sqs, eventbridge, https, lambda, sqs};
 
 const ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:ship:live";
@@ -24,12 +24,8 @@ fn answer(status: u16, headers: &[(&'static str, &str)], body: &str) -> Answer {
     }
 }
 
-fn items(count: usize) -> Vec<Item> {
-    let item = |at: usize| Item {
-        id: format!("id-{at}"),
-        text: String::new(),
-    };
-    (0..count).map(item).collect()
+fn ids(count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("id-{at}")).collect()
 }
 
 fn sent<'a>(payload: &'a str, group: Option<&'a str>) -> Sent<'a> {
@@ -180,7 +176,7 @@ fn each_answer_of_a_function_has_its_verdict() {
     ] {
         let shown = format!("{given:?}");
         assert_eq!(
-            meant(function(false).read(&given, &items(2))),
+            meant(function(false).read(&given, &ids(2))),
             means,
             "{shown}"
         );
@@ -190,7 +186,7 @@ fn each_answer_of_a_function_has_its_verdict() {
         ..answer(200, &[], "{")
     };
     assert_eq!(
-        meant(function(false).read(&cut, &items(2))),
+        meant(function(false).read(&cut, &ids(2))),
         "call: failed bad_answer"
     );
 }
@@ -200,9 +196,9 @@ fn of_an_exception_its_message_is_stored_unless_it_may_hold_personal_data_and_ne
     let body = json!({"errorType": "E", "errorMessage": "m".repeat(900), "stackTrace": ["secret"]})
         .to_string();
     let given = answer(200, &[("x-amz-function-error", "Unhandled")], &body);
-    let error = function(false).read(&given, &items(1)).unwrap_err();
+    let error = function(false).read(&given, &ids(1)).unwrap_err();
     assert_eq!(error.faults()[0].message, "m".repeat(500));
-    let error = function(true).read(&given, &items(1)).unwrap_err();
+    let error = function(true).read(&given, &ids(1)).unwrap_err();
     assert_eq!(error.faults()[0].message, "the function failed");
 }
 
@@ -257,10 +253,10 @@ fn each_answer_of_a_url_has_its_verdict() {
         (answer(501, &[], ""), "call: failed 501"),
     ] {
         let shown = format!("{given:?}");
-        assert_eq!(meant(target.read(&given, &items(2))), means, "{shown}");
+        assert_eq!(meant(target.read(&given, &ids(2))), means, "{shown}");
     }
     let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(600));
-    let dated = meant(target.read(&answer(503, &[("retry-after", &at)], ""), &items(1)));
+    let dated = meant(target.read(&answer(503, &[("retry-after", &at)], ""), &ids(1)));
     assert!(
         dated.starts_with("call: unavailable 503 after 59") || dated.ends_with("600s"),
         "{dated}"
@@ -270,20 +266,20 @@ fn each_answer_of_a_url_has_its_verdict() {
         ..Https::default()
     });
     assert_eq!(
-        meant(own.read(&answer(409, &[], ""), &items(1))),
+        meant(own.read(&answer(409, &[], ""), &ids(1))),
         "call: reject 409"
     );
     assert_eq!(
-        meant(own.read(&answer(400, &[], ""), &items(1))),
+        meant(own.read(&answer(400, &[], ""), &ids(1))),
         "call: failed 400"
     );
     let cut = || Answer {
         is_cut: true,
         ..answer(200, &[json_type], "{")
     };
-    assert_eq!(meant(target.read(&cut(), &items(1))), "done");
+    assert_eq!(meant(target.read(&cut(), &ids(1))), "done");
     assert_eq!(
-        meant(target.read(&cut(), &items(2))),
+        meant(target.read(&cut(), &ids(2))),
         "call: failed bad_answer"
     );
 }
@@ -315,11 +311,11 @@ fn each_answer_of_a_queue_has_its_verdict_message_by_message() {
         (failed(true, "SomethingElse"), "retry SomethingElse"),
         (failed(false, "InternalError"), "unavailable InternalError"),
     ] {
-        assert_eq!(meant(sqs::read(&given, &items(1))), means, "{given}");
+        assert_eq!(meant(sqs::read(&given, &ids(1))), means, "{given}");
     }
     let half = json!({"Successful": [{"Id": "id-1"}], "Failed": [{"Id": "id-0", "SenderFault": false, "Code": "E"}]});
     assert_eq!(
-        meant(sqs::read(&half, &items(3))),
+        meant(sqs::read(&half, &ids(3))),
         "unavailable E, done, unavailable not_sent"
     );
 }

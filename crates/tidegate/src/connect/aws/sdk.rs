@@ -34,6 +34,10 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time for one attempt of a call, which leaves time for a second one.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How often a connection shows that it lives, and how long one is kept without use: a function that was frozen
+/// in between would find it dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
 /// The SDK's settings, loaded at the first call.
 #[derive(Default)]
 pub(super) struct Aws(OnceCell<SdkConfig>);
@@ -74,6 +78,8 @@ pub(super) async fn http_client() -> Result<reqwest::Client> {
     reqwest::Client::builder()
         .redirect(redirect::Policy::none())
         .connect_timeout(ATTEMPT_TIMEOUT)
+        .tcp_keepalive(KEEP_ALIVE)
+        .pool_idle_timeout(KEEP_ALIVE)
         .tls_backend_preconfigured(trust.connector().await?)
         .build()
         .map_err(|error| Error::Config(format!("HTTP client: {error}")))
