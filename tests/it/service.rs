@@ -69,6 +69,12 @@ impl Post {
         while self.slow.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        if letter.name == "crash" && self.down.load(Ordering::SeqCst) {
+            return Err(HandlerError::call_failed("500", "it crashed"));
+        }
+        if letter.name == "hang" {
+            std::future::pending::<()>().await;
+        }
         if letter.name == "odd" {
             return Err(HandlerError::unavailable("\0", "no code"));
         }
@@ -213,6 +219,34 @@ async fn an_event_that_a_healthy_service_never_answers_spends_its_attempts_alone
         "SELECT count(*) FROM tidegate.event_log WHERE status <> 'COMPLETED' OR attempts > 1";
     assert_eq!(number(&client, innocents).await, 1);
     assert_eq!(carrier(&client).await.0, ServiceState::Closed);
+}
+
+/// Whose fault a crash is, nobody knows: each is charged, and a service that crashes at every event stops after
+/// a few. So does one that never answers in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_fails_at_every_event_costs_a_few_attempts_and_all_others_wait() {
+    for name in ["crash", "hang"] {
+        let (db, client) = opened_for::<Mailing>().await;
+        let post = Post::down();
+        publish(&client, (0..300).map(|_| letter(name))).await;
+        let options = DrainOptions {
+            budget: Duration::from_mins(2),
+            concurrency: 4,
+            handler_timeout: Duration::from_millis(200),
+            ..DrainOptions::default()
+        };
+        let report = tidegate::drain(&db.database(), post.clone(), &options).await;
+        report.unwrap();
+        assert_eq!(carrier(&client).await.0, ServiceState::Open, "{name}");
+        let charged = attempts(&client).await;
+        // Those at work when it opens; a slow machine may have tried it once more.
+        assert!((5..20).contains(&charged), "{name}: {charged} attempts");
+        assert_eq!(
+            (live(&client).await, post.calls() as i64),
+            (300, charged),
+            "{name}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -265,6 +265,28 @@ def node(relay):
     assert [list(row) for row in kinds] == [["order_placed", 1], ["order_shipped", 3]], kinds
 
 
+def bad_neighbours(relay):
+    """What the worst answer about one event costs the others: a follow-up of an unknown kind, one that is too long, an answer of 5 MB."""
+    def function(event):
+        results = []
+        for record in event["Records"]:
+            sku = json.loads(record["body"])["sku"]
+            follow_ups = {"unknown": [{"kind": "nobody"}], "long": [{"kind": "k" * 101}]}.get(sku, [])
+            results.append({"itemIdentifier": record["messageId"], "followUps": follow_ups})
+            if sku == "wordy":
+                return {"batchItemFailures": [], "text": "x" * 5_000_000}
+        return {"results": results}
+
+    relay.declare(ship(attempts=2, backoff='"1ms"', backoff_max='"1ms"', batch=4))
+    relay.publish("order_placed", orders(40, _3="unknown", _17="long", _30="wordy"))
+    with Invoke({"ship": function}) as aws:
+        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    rows = relay.database.run("SELECT payload->>'sku', status, attempts, errors->0->>'code' FROM tidegate.event_log WHERE payload->>'sku' <> 'tea' ORDER BY id")
+    assert [list(row) for row in rows] == [["unknown", "FAILED", 1, "unstorable"], ["long", "COMPLETED_WITH_ERRORS", 1, "emit"],
+                                           ["wordy", "FAILED", 2, "bad_answer"]], rows
+    assert relay.ended()[("COMPLETED", 1)] == 37, relay.ended()
+
+
 BILLING = """
 [targets.billing]
 https = "{url}/events"
@@ -478,7 +500,7 @@ def checked(relay):
     assert {"lambda:InvokeFunction", "sqs:SendMessage", "events:PutEvents"} <= actions, policy
 
 
-ALL = [checked, newcomer, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, webhooks, redirects, fifo_queue, moto]
+ALL = [checked, newcomer, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, redirects, fifo_queue, moto]
 
 
 def main():
