@@ -222,7 +222,7 @@ def preflight(client, name, parameters, chosen):
     """Returns a line for each thing that would end a deployment half-way."""
     from botocore.exceptions import ClientError
     found, status = [], _status(client("cloudformation"), name)
-    secrets = {arn: key for key, value in parameters.items() if key.endswith(("SecretArn", "SecretArns")) for arn in value.split(",") if arn}
+    secrets = {arn: key for key, value in parameters.items() if key.endswith(("SecretArn", "SecretArns")) for arn in value.split(",") if ":secret:" in arn}
     looks = [(key, lambda arn=arn: client("secretsmanager").describe_secret(SecretId=arn)) for arn, key in secrets.items()]
     if parameters.get("SubnetIds"):
         looks.append(("SubnetIds", lambda: client("ec2").describe_subnets(SubnetIds=parameters["SubnetIds"].split(","))))

@@ -157,7 +157,7 @@ def rights(stack):
         variables = function.get("Environment", {}).get("Variables", {})
         named = [variables[key] for key in variables if "SECRET_ID" in key] + [stack.parameters.get(key, "") for key in ("SecretArns", "PayloadKeysSecretArn")]
         needed = {arn for each in named for arn in each.split(",") if arn}
-        read = {resource for action, resource in rights if action == "secretsmanager:GetSecretValue"}
+        read = {resource for action, resource in rights if action == ("rds-db:connect" if ":dbuser:" in resource else "secretsmanager:GetSecretValue")}
         found += [f"{name}: must read {sorted(needed)}, may read {sorted(read)}"] if variables and read != needed else []
         if variables.get("TIDEGATE_XRAY") == "on" and not TRACES <= {action for action, _ in rights}:
             found.append(f"{name}: X-Ray refuses its spans")
