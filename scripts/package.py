@@ -37,10 +37,10 @@ AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
 CERTIFI = "certifi==2026.10.18"
 # For OpenSSL, size matters more than speed: this saves half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
-# Measured: 19.8 and 8.1 MB, of the console. The limits allow a little more; any growth beyond them must be justified. (17.7 and 7.2 before OTLP,
-# figures and several databases; 15.6 and 6.2 before the function answered every operator's verb, took in messages of five sources,
+# Measured: 22.6 and 9.3 MB, of the console. The limits allow a little more; any growth beyond them must be justified. (19.8 and 8.1 on
+# 2026-11-24; 17.7 and 7.2 before OTLP, figures and several databases; 15.6 and 6.2 before the function answered every operator's verb, took in messages of five sources,
 # sealed payloads and forgot.)
-BINARY_LIMIT, ZIP_LIMIT = 21_300_000, 8_600_000
+BINARY_LIMIT, ZIP_LIMIT = 23_500_000, 9_700_000
 SETTINGS, PARAMETERS = Path("samconfig.toml"), Path(os.environ.get("PARAMETERS") or "parameters.toml")
 STACKS = ("http", "console", "messages", "alarms", "idle")
 # How much of each log is shown of a stack that could not be created.
