@@ -151,8 +151,7 @@ def rights(stack):
         given = [each for policy in role.get("Policies", []) for each in policy["PolicyDocument"]["Statement"]]
         given += [each for arn in role.get("ManagedPolicyArns", []) for each in policies.get(arn, [{"Action": "*", "Resource": arn}])]
         may[name] = {(action, resource) for each in given for action in _list(each["Action"]) for resource in _list(each["Resource"])}
-        found += [f"{name}: {action} on {resource} is too much" for action, resource in may[name]
-                  if "*" in action or (resource == "*" and action not in anywhere)]
+        found += [f"{name}: {action} on {resource} is too much" for action, resource in may[name] if "*" in action or (resource == "*" and action not in anywhere)]
         if "PermissionsBoundary" not in role and stack.parameters.get("PermissionsBoundaryArn"):
             found.append(f"{name}: must have the permissions boundary")
     for name, function in stack.of_type("AWS::Lambda::Function").items():
@@ -447,8 +446,7 @@ def _run_runner(code, event, answers):
             raise ClientError(answer["Error"])
         return {**answer, "Payload": io.BytesIO(json.dumps(answer["Payload"]).encode())}
 
-    client = types.SimpleNamespace(invoke=invoke, describe_stacks=lambda StackName: {
-        "Stacks": [{"StackStatus": event.get("StackStatus", "CREATE_IN_PROGRESS")}]})
+    client = types.SimpleNamespace(invoke=invoke, describe_stacks=lambda StackName: {"Stacks": [{"StackStatus": event.get("StackStatus", "CREATE_IN_PROGRESS")}]})
     modules = {
         "boto3": types.SimpleNamespace(client=lambda *_, **__: client),
         "botocore.config": types.SimpleNamespace(Config=dict),
@@ -498,8 +496,7 @@ class Stack:
         self.parameters = _checked(plain["Parameters"], given)
         if broken := self._broken():
             raise Refused("; ".join(broken))
-        self.resources = {name: self._resource(resource) for name, resource in plain["Resources"].items()
-                          if self._holds(resource.get("Condition"))}
+        self.resources = {name: self._resource(resource) for name, resource in plain["Resources"].items() if self._holds(resource.get("Condition"))}
 
     def _broken(self):
         rules = [rule for rule in self.plain.get("Rules", {}).values() if self._value(rule.get("RuleCondition", True))]
@@ -510,8 +507,7 @@ class Stack:
 
     def _resource(self, resource):
         depends = resource.get("DependsOn", [])
-        return {"Type": resource["Type"], "DependsOn": [depends] if isinstance(depends, str) else depends,
-                "Properties": self._value(resource.get("Properties", {}))}
+        return {"Type": resource["Type"], "DependsOn": [depends] if isinstance(depends, str) else depends, "Properties": self._value(resource.get("Properties", {}))}
 
     def _holds(self, condition):
         return condition is None or self._value(self.plain["Conditions"][condition])

@@ -53,7 +53,7 @@ SELECT format('event %s of group %s', d.id, to_json(d.group_key)),
         SELECT m.id, m.group_key FROM tidegate.unmarked_events(5) AS m) AS d";
 
     /// Whether any event has ended within the last `$1` seconds.
-    ENDED: "ended" [FLOAT8] = "\
+    ENDED_SINCE: "ended_since" [FLOAT8] = "\
 SELECT EXISTS (SELECT FROM tidegate.event_log AS l
                 WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1))";
 
@@ -133,7 +133,7 @@ pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding> {
     let Some((id, ms)) = oldest.filter(|(_, ms)| Duration::from_millis(*ms) >= READY_FOR) else {
         return Ok(Finding::ok(format!("no event has been ready for {shown}")));
     };
-    let rows = probe.rows(&ENDED, &[&limit]).await?;
+    let rows = probe.rows(&ENDED_SINCE, &[&limit]).await?;
     let time = rounded(Duration::from_millis(ms));
     let text = format!("event {id} has been ready for {time}");
     Ok(if rows.iter().any(|row| row.get(0)) {

@@ -54,10 +54,9 @@ SELECT jsonb_build_array(first.id, greatest(0, extract(epoch FROM clock_timestam
           ORDER BY q.id LIMIT 1)
         UNION ALL
         (SELECT q.id, q.available_at
-           FROM (SELECT e.id, e.kind, e.available_at
-                   FROM tidegate.event_queue AS e WHERE e.delayed ORDER BY e.available_at LIMIT 1000) AS q
-          WHERE q.available_at <= clock_timestamp() AND q.kind IN (SELECT kind FROM open)
-          ORDER BY q.available_at LIMIT 1)) AS first
+           FROM (SELECT e.id, e.kind, e.available_at FROM tidegate.event_queue AS e
+                  WHERE e.delayed AND e.available_at <= statement_timestamp() ORDER BY e.available_at LIMIT 1000) AS q
+          WHERE q.kind IN (SELECT kind FROM open) ORDER BY q.available_at LIMIT 1)) AS first
  ORDER BY first.available_at LIMIT 1";
 
     /// Live events of kinds that are not in this list, among the first 100,000 rows. If no other kind is
