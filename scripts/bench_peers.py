@@ -58,8 +58,7 @@ def tidegate():
 
 def crate(name):
     """Builds all crates at once, because they share most dependencies. Some may fail."""
-    command = ["cargo", "build", "--release", "--locked", "--workspace", "--keep-going",
-               "--manifest-path", str(RUNNERS / "Cargo.toml"), "--target-dir", str(BUILT)]
+    command = ["cargo", "build", "--release", "--locked", "--workspace", "--keep-going", "--manifest-path", str(RUNNERS / "Cargo.toml"), "--target-dir", str(BUILT)]
     return lambda: _executable(command, f"peer-{name}")
 
 
@@ -142,8 +141,7 @@ class Wrong(Exception):
 def run(command, peer, mode, url, *words):
     environment = {**local.environment(), **peer.environment, "DATABASE_URL": url, "PEER_MODE": mode}
     try:
-        done = subprocess.run([*command, *map(str, words)], env=environment, text=True, stdin=subprocess.DEVNULL,
-                              capture_output=True, timeout=RUN_LIMIT_S)
+        done = subprocess.run([*command, *map(str, words)], env=environment, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=RUN_LIMIT_S)
     except subprocess.TimeoutExpired:
         raise Wrong(f"took longer than {RUN_LIMIT_S} s to {words[0]}")
     if done.returncode != 0:
@@ -274,8 +272,7 @@ def main():
         began = time.monotonic()
         found, failed = measure(ground, usable, given.rounds, 10 if given.quick else 1)
         head["seconds"] = round(time.monotonic() - began)
-    skipped = {**missing, **{f"{name} ({mode}{', pinned' if pinned else ''})": why
-                             for (name, mode, pinned), why in failed.items()}}
+    skipped = {**missing, **{f"{name} ({mode}{', pinned' if pinned else ''})": why for (name, mode, pinned), why in failed.items()}}
     table = markdown(list(rows(usable, found)), head, skipped)
     print(table)
     keep(head, found, skipped, table)
@@ -284,8 +281,7 @@ def main():
 
 def keep(head, found, skipped, table):
     RESULTS.mkdir(exist_ok=True)
-    turns = [{"queue": name, "settings": mode, "pinned": pinned, "turns": each}
-             for (name, mode, pinned), each in found.items()]
+    turns = [{"queue": name, "settings": mode, "pinned": pinned, "turns": each} for (name, mode, pinned), each in found.items()]
     document = {"head": head, "results": turns, "left_out": skipped}
     (RESULTS / "peers.json").write_text(json.dumps(document, indent=2) + "\n")
     (RESULTS / "peers.md").write_text(table)

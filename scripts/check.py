@@ -133,8 +133,7 @@ def requirements():
     rows = {row[1]: row[3] for row in ROW.finditer(PAGE.read_text())}
     wrong = [f"{name} is not in {PAGE.relative_to(ROOT)}" for name in sorted((set(tests) | cited) - set(rows))]
     wrong += [f"{name}: no test proves it" for name in rows if not proof(name, tests)]
-    wrong += [f"{name}: `python3 scripts/check.py requirements write` names other tests" for name, told in rows.items()
-              if told != proof(name, tests)]
+    wrong += [f"{name}: `python3 scripts/check.py requirements write` names other tests" for name, told in rows.items() if told != proof(name, tests)]
     print(f"{len(rows)} requirements with their proofs")
     return wrong + unbroken(rows) + named()
 
@@ -170,8 +169,7 @@ def named():
     """Returns tests that a page names but that do not exist."""
     code = "\n".join(file.read_text() for source in SOURCES for file in (ROOT / source).rglob("*.rs"))
     there = set(re.findall(r"\bfn (\w+)\(", code))
-    return [f"{page.relative_to(ROOT)}: there is no test {name}" for page in NAMING for name in NAMED.findall(page.read_text())
-            if name not in there]
+    return [f"{page.relative_to(ROOT)}: there is no test {name}" for page in NAMING for name in NAMED.findall(page.read_text()) if name not in there]
 
 
 def place(file):
@@ -186,11 +184,7 @@ def proof(name, tests):
 
 
 def cost():
-    counts = {
-        "direct crates": (len(crates("--depth", "1")), DIRECT),
-        "crates in all": (len(crates()), TOTAL),
-        "public names": (names(), NAMES),
-    }
+    counts = {"direct crates": (len(crates("--depth", "1")), DIRECT), "crates in all": (len(crates()), TOTAL), "public names": (names(), NAMES),}
     for what, (count, most) in counts.items():
         print(f"tidegate without features: {count} {what}, at most {most}")
     return [f"too many {what}" for what, (count, most) in counts.items() if count > most]

@@ -86,8 +86,7 @@ class Stage:
         local.output([programs / "tidegate", "migrate"], env=migrate)
         port = int(url.rsplit(":", 1)[1].split("/")[0])
         local.Database(url).run(f"CREATE ROLE cold LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
-        secret = {"username": "cold", "password": PASSWORD, "host": "localhost", "dbname": "postgres",
-                  "port": self._relay(port), "sslmode": "verify-full"}
+        secret = {"username": "cold", "password": PASSWORD, "host": "localhost", "dbname": "postgres", "port": self._relay(port), "sslmode": "verify-full"}
         secrets = _serve(started, _secrets(self, json.dumps(secret)), (certificate, key))
         self.environment = {
             "AWS_LAMBDA_FUNCTION_NAME": "cold",
@@ -98,8 +97,7 @@ class Stage:
         # One connector for both services, from a small bundle; or two connectors, each after reading the system's bundle.
         self.one_bundle = {"SSL_CERT_FILE": str(authority)}
         collector = _serve(started, Collector, (certificate, key))
-        self.telemetry = {**self.one_bundle, "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{collector}",
-                          "TIDEGATE_TRACE_RATIO": "1"}
+        self.telemetry = {**self.one_bundle, "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{collector}", "TIDEGATE_TRACE_RATIO": "1"}
         self.separate_bundles = {"AWS_CA_BUNDLE": str(authority), "DATABASE_CA_FILE": str(authority)}
 
     def measure(self, runs, bundles, quota=None):
@@ -113,8 +111,7 @@ class Stage:
             run = self.run = Run()
             runtime = {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{_serve(started, _runtime_api(run))}"}
             start = time.monotonic()
-            process = subprocess.Popen([self.program], env={**self.environment, **bundles, **runtime},
-                                       stdout=subprocess.DEVNULL, preexec_fn=quota.enter if quota else None)
+            process = subprocess.Popen([self.program], env={**self.environment, **bundles, **runtime}, stdout=subprocess.DEVNULL, preexec_fn=quota.enter if quota else None)
             try:
                 if not run.answered.wait(ANSWER_LIMIT_S):
                     raise Unavailable(f"the function did not answer within {ANSWER_LIMIT_S} s")

@@ -22,8 +22,7 @@ PLAYWRIGHT = "playwright==1.65.2"
 AXE = "4.14.1"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SEED = PROJECT / "tests" / "console" / "seed.sql"
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 PATIENCE_MS = 120_000
 PAGES = sum(json.loads((PROJECT / "tests" / "console" / "pages.json").read_text()).values(), [])
 SHOTS = {"overview": "/", "event": "/events/502", "dead-letters": "/dead", "replay": "/actions/replay?kind=invoice_sent&status=FAILED&since=1d"}
@@ -55,8 +54,7 @@ def main():
         local.step("The schema", [programs / "tidegate", "migrate"], environment)
         database = local.Database(environment["DATABASE_URL"])
         database.run(SEED.read_text())
-        server = started.enter_context(Server(programs / "tidegate", environment, "console", "--allow", "act", "--instance", "staging",
-                                              "--colour", "amber"))
+        server = started.enter_context(Server(programs / "tidegate", environment, "console", "--allow", "act", "--instance", "staging", "--colour", "amber"))
         print(f"\nThe console in {needs.browser}", flush=True)
         return try_it(needs, server, database, shots="--shots" in sys.argv)
 

@@ -57,8 +57,7 @@ SPANS = {
     "settle tidegate": ("SPAN_KIND_CLIENT", 1),
     "drain": ("SPAN_KIND_INTERNAL", 1),
 }
-SPAN = re.compile(r"Trace ID +: (?P<trace>\w+)\n +Parent ID +: (?P<parent>\w*)\n +ID +: (?P<id>\w+)\n"
-                  r" +Name +: (?P<name>.+)\n +Kind +: (?P<kind>\w+)\n")
+SPAN = re.compile(r"Trace ID +: (?P<trace>\w+)\n +Parent ID +: (?P<parent>\w*)\n +ID +: (?P<id>\w+)\n" r" +Name +: (?P<name>.+)\n +Kind +: (?P<kind>\w+)\n")
 
 
 def main():
@@ -107,8 +106,7 @@ def api(started):
 
 def _key(tidegate, environment):
     """Creates an API key with all permissions."""
-    command = [tidegate, "api-key", "create", "--label", "schemathesis", "--client", "00000000-0000-4000-8000-0000000000c1",
-               "--reason", "make api", "--json"]
+    command = [tidegate, "api-key", "create", "--label", "schemathesis", "--client", "00000000-0000-4000-8000-0000000000c1", "--reason", "make api", "--json"]
     for scope in ("jobs", "forms", "letters"):
         command += ["--scope", scope]
     return json.loads(local.output(command, env=environment))["key"]

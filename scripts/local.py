@@ -26,8 +26,7 @@ LISTEN_LIMIT_S = 60
 QUIET_LIMIT_S = 120
 DRIVER = "pg8000==1.31.6"
 GROUP_STOP_LIMIT_S = 5
-SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL", "OTP_URL", "SMS_URL",
-            "SIGNATURE_URL")
+SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL", "OTP_URL", "SMS_URL", "SIGNATURE_URL")
 
 
 class Failed(Exception):
@@ -91,8 +90,7 @@ def output(command, **options):
 
 def quietly(command, **options):
     """Runs a command, and shows what it printed only if it fails."""
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=QUIET_LIMIT_S,
-                          **options)
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=QUIET_LIMIT_S, **options)
     if done.returncode != 0:
         print(done.stdout, file=sys.stderr)
         raise Failed(1)
@@ -127,8 +125,7 @@ class Companion:
 
     def __init__(self, command, keys):
         self.name = " ".join(Path(str(part)).name for part in command)
-        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.variables = {}
         try:
             self._read(keys)
@@ -165,8 +162,7 @@ class Guarded:
 
     def __init__(self, command, environment=None, folder=None, output=None):
         guarded = [sys.executable, SCRIPTS / "local.py", *command]
-        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, stdout=output, text=True,
-                                        env=environment, cwd=folder, start_new_session=True)
+        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, stdout=output, text=True, env=environment, cwd=folder, start_new_session=True)
 
     def wait_for(self, port):
         """Waits until it listens on this port of the loopback address."""

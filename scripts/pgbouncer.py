@@ -81,8 +81,7 @@ def serve(arguments):
         def start(port):
             return served.started(room, port, spawn, lambda _, log: "process up" in log.read_text(errors="replace"))
 
-        served.attend(start, 0, lambda port: f"DATABASE_URL=postgres://{server.username}@127.0.0.1:{port}/postgres",
-                      arguments.obey)
+        served.attend(start, 0, lambda port: f"DATABASE_URL=postgres://{server.username}@127.0.0.1:{port}/postgres", arguments.obey)
     return 0
 
 

@@ -100,8 +100,7 @@ class Server:
 
     def run(self, sql, database=None, user=None):
         """What psql prints, bare."""
-        command = [self.program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1",
-                   "--file", "-", self.at(database, user)]
+        command = [self.program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1", "--file", "-", self.at(database, user)]
         done = subprocess.run(command, input=sql, capture_output=True, text=True)
         if done.returncode != 0:
             print(f"{sql.strip()}\n{done.stderr.strip()}", file=sys.stderr)
@@ -110,8 +109,7 @@ class Server:
 
     def at(self, database=None, user=None):
         url = urlsplit(self.url)
-        return url._replace(netloc=f"{user or url.username}@{url.hostname}:{url.port}", path=f"/{database or 'postgres'}",
-                            query="sslmode=disable").geturl()
+        return url._replace(netloc=f"{user or url.username}@{url.hostname}:{url.port}", path=f"/{database or 'postgres'}", query="sslmode=disable").geturl()
 
     def variables(self, database):
         """Where the snippets find it, each in the way of its driver."""

@@ -32,8 +32,7 @@ def command_line(purpose, failed, serve, where, options):
     parser = argparse.ArgumentParser(description=purpose.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
     serving = verbs.add_parser("serve", help="serve until standard input closes; prints DATABASE_URL=… when ready")
-    serving.add_argument("--obey", action="store_true",
-                         help="crash the server at the word `crash` on standard input and start it at `start`; for tests")
+    serving.add_argument("--obey", action="store_true", help="crash the server at the word `crash` on standard input and start it at `start`; for tests")
     serving.add_argument("--set", action="append", default=[], type=pair, metavar="NAME=VALUE", help="a setting of the server")
     for name, option in options.items():
         serving.add_argument(name, **option)
@@ -320,8 +319,7 @@ def pair(text):
 
 
 def run(command, user, room):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=room,
-                          env=environment(), **user.popen_options())
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=room, env=environment(), **user.popen_options())
 
 
 def environment():

@@ -86,8 +86,7 @@ def tutorial(tidegate, project, environment, started):
 def building():
     """Returns settings for the smallest sufficient build, with warnings as errors: a new project must not start with a
     warning."""
-    return {"CARGO_TARGET_DIR": str(TARGET), "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
-            "CARGO_PROFILE_DEV_DEBUG": "none", "RUSTFLAGS": "-D warnings"}
+    return {"CARGO_TARGET_DIR": str(TARGET), "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0", "CARGO_PROFILE_DEV_DEBUG": "none", "RUSTFLAGS": "-D warnings"}
 
 
 def _run(project, environment):

@@ -9,6 +9,7 @@ templates that tests/template.toml breaks on purpose. The Terraform module is pa
 """
 
 import builtins
+import contextlib
 import copy
 import importlib
 import io
@@ -22,11 +23,12 @@ import tomllib
 import types
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import docs
 import local
 import package
-from tools import PROJECT, install
+from tools import PROJECT, Unavailable, install
 
 BASE = Path("template.yaml")
 MODULE = Path("deploy/terraform")
@@ -63,6 +65,7 @@ def main():
     texts = {file.name: file.read_text() for file in files}
     plain = {file.name: checked(file) for file in files}
     wrong = [f"{name}: {fault}" for name in texts for fault in everything(name, plain[name])]
+    texts["package.py"] = Path(package.__file__).read_text()
     texts[MODULE.name] = "\n".join(file.read_text() for file in sorted(MODULE.glob("*.tf")))
     wrong += [f"{MODULE}: {fault}" for fault in twin(texts[MODULE.name], plain[BASE.name])]
     wrong += [f"{name}: {what}: must be refused" for name, sets in DATA["refused"].items() for what, given in sets.items()
@@ -70,10 +73,11 @@ def main():
     for control in DATA["broken"]:
         file, text = control["file"], texts[control["file"]]
         broken = text.replace(control["find"], control["put"])
-        found = [] if broken == text else twin(broken, plain[BASE.name]) if file == MODULE.name else everything(file, transform(_parsed(broken)))
+        found = [] if broken == text else twin(broken, plain[BASE.name]) if file == MODULE.name else \
+            _deployed(texts, _script(broken)) if file == "package.py" else everything(file, transform(_parsed(broken)))
         wrong += [] if any(control["notice"] in fault for fault in found) else \
             [f"{file}: nobody notices {control['put']!r} for {control['find']!r}: {found}"]
-    wrong += _runner(plain[BASE.name]) + _shown(plain) + _parameters(texts)
+    wrong += _runner(plain[BASE.name]) + _shown(plain) + _deployed(texts, package)
     return local.verdict(wrong, "the templates deploy what they should, also the second time")
 
 
@@ -147,8 +151,7 @@ def rights(stack):
         given = [each for policy in role.get("Policies", []) for each in policy["PolicyDocument"]["Statement"]]
         given += [each for arn in role.get("ManagedPolicyArns", []) for each in policies.get(arn, [{"Action": "*", "Resource": arn}])]
         may[name] = {(action, resource) for each in given for action in _list(each["Action"]) for resource in _list(each["Resource"])}
-        found += [f"{name}: {action} on {resource} is too much" for action, resource in may[name]
-                  if "*" in action or (resource == "*" and action not in anywhere)]
+        found += [f"{name}: {action} on {resource} is too much" for action, resource in may[name] if "*" in action or (resource == "*" and action not in anywhere)]
         if "PermissionsBoundary" not in role and stack.parameters.get("PermissionsBoundaryArn"):
             found.append(f"{name}: must have the permissions boundary")
     for name, function in stack.of_type("AWS::Lambda::Function").items():
@@ -157,7 +160,7 @@ def rights(stack):
         variables = function.get("Environment", {}).get("Variables", {})
         named = [variables[key] for key in variables if "SECRET_ID" in key] + [stack.parameters.get(key, "") for key in ("SecretArns", "PayloadKeysSecretArn")]
         needed = {arn for each in named for arn in each.split(",") if arn}
-        read = {resource for action, resource in rights if action == "secretsmanager:GetSecretValue"}
+        read = {resource for action, resource in rights if action == ("rds-db:connect" if ":dbuser:" in resource else "secretsmanager:GetSecretValue")}
         found += [f"{name}: must read {sorted(needed)}, may read {sorted(read)}"] if variables and read != needed else []
         if variables.get("TIDEGATE_XRAY") == "on" and not TRACES <= {action for action, _ in rights}:
             found.append(f"{name}: X-Ray refuses its spans")
@@ -246,7 +249,15 @@ def second(plain, needed):
     return found
 
 
-def _parameters(texts):
+def _script(text):
+    """Returns the deploy script with this text."""
+    made = types.ModuleType("package")
+    vars(made)["__file__"] = package.__file__
+    exec(text, vars(made))
+    return made
+
+
+def _deployed(texts, script):
     """Lets SAM read what `make deploy` passes to it. A value that was removed is the default again, and none is what was deployed."""
     [context, kinds] = [importlib.import_module(name) for name in ("samcli.commands.deploy.deploy_context", "samcli.cli.types")]
     example, found = tomllib.loads(Path("parameters.example.toml").read_text()), []
@@ -256,7 +267,7 @@ def _parameters(texts):
             found.append(f"parameters.example.toml: {name} must be {each.get('Default', '')!r}, as in {BASE}")
     for file, chosen in DATA["chosen"].items():
         path = BASE if file == BASE.name else Path("deploy", file)
-        made = package.parameters_of(path, "" if path == BASE else path.stem, "night", chosen)
+        made = script.parameters_of(path, "" if path == BASE else path.stem, "night", chosen)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as passed:
             passed.write(json.dumps(made))
             passed.flush()
@@ -264,7 +275,41 @@ def _parameters(texts):
         sent = {each["ParameterKey"]: each.get("ParameterValue") for each in context.DeployContext.merge_parameters(_parsed(texts[file]), read)}
         found += [f"{file}: {name} would stay as it was deployed" for name, value in sent.items() if value is None]
         found += [f"{file}: {name} must be {value!r}, is {sent.get(name)!r}" for name, value in DATA["sent"][file].items() if sent.get(name) != value]
-    return found
+    return found + [fault for run in DATA["deployments"] for fault in _deployment(run, script)]
+
+
+def _deployment(run, script):
+    """Runs the deploy script with a stand-in for AWS and SAM. Returns how what it says, and does beside looking, differs from the table."""
+    did, errors = [], importlib.import_module("botocore.exceptions")
+
+    class Aws:
+        def __getattr__(self, name):
+            return lambda **given: self.answer(name, given, run["aws"].get(name, {}))
+
+        def answer(self, name, given, answer):
+            did.extend([f"{name} {given.get('ChangeSetName', '')}".strip()] if name.startswith("delete") else [])
+            if answer == "unreachable":
+                raise errors.EndpointConnectionError(endpoint_url="https://aws")
+            if isinstance(answer, str):
+                raise errors.ClientError({"Error": {"Code": answer}}, name)
+            return answer
+
+    def deploys(_, words, __):
+        did.append(" ".join(["sam", words[0], *(word for word in ("--no-execute-changeset", "DO_NOTHING") if word in words)]))
+        if run.get("fails") and words[0] == "deploy":
+            raise local.Failed(1)
+
+    session = types.SimpleNamespace(get_credentials=lambda: run.get("credentials", "some") or None, region_name="eu-central-1", client=lambda _: Aws())
+    given = types.SimpleNamespace(exists=lambda: True, read_text=lambda: f"DatabaseSecretArn = '{DATA['needed'][BASE.name]['DatabaseSecretArn']}'\n{run['given']}")
+    with tempfile.TemporaryDirectory() as room, mock.patch.multiple(script, PARAMETERS=given, FOLDER=Path(room), build=mock.DEFAULT, weigh=lambda: 0, _sam=deploys), \
+            mock.patch("boto3.Session", lambda: session), mock.patch.dict(os.environ, {"DRY_RUN": "", "NAME": "", **run.get("asked", {})}), \
+            contextlib.redirect_stdout(io.StringIO()) as said:
+        try:
+            script.deploy()
+        except (Unavailable, local.Failed) as refused:
+            print(refused)
+    unsaid = [text for text in run["says"] if text not in said.getvalue()]
+    return [f"make deploy, {run['what']}: does {did} and does not say {unsaid}"] if unsaid or did != run["does"] else []
 
 
 def twin(text, plain):
@@ -401,8 +446,7 @@ def _run_runner(code, event, answers):
             raise ClientError(answer["Error"])
         return {**answer, "Payload": io.BytesIO(json.dumps(answer["Payload"]).encode())}
 
-    client = types.SimpleNamespace(invoke=invoke, describe_stacks=lambda StackName: {
-        "Stacks": [{"StackStatus": event.get("StackStatus", "CREATE_IN_PROGRESS")}]})
+    client = types.SimpleNamespace(invoke=invoke, describe_stacks=lambda StackName: {"Stacks": [{"StackStatus": event.get("StackStatus", "CREATE_IN_PROGRESS")}]})
     modules = {
         "boto3": types.SimpleNamespace(client=lambda *_, **__: client),
         "botocore.config": types.SimpleNamespace(Config=dict),
@@ -452,8 +496,7 @@ class Stack:
         self.parameters = _checked(plain["Parameters"], given)
         if broken := self._broken():
             raise Refused("; ".join(broken))
-        self.resources = {name: self._resource(resource) for name, resource in plain["Resources"].items()
-                          if self._holds(resource.get("Condition"))}
+        self.resources = {name: self._resource(resource) for name, resource in plain["Resources"].items() if self._holds(resource.get("Condition"))}
 
     def _broken(self):
         rules = [rule for rule in self.plain.get("Rules", {}).values() if self._value(rule.get("RuleCondition", True))]
@@ -464,8 +507,7 @@ class Stack:
 
     def _resource(self, resource):
         depends = resource.get("DependsOn", [])
-        return {"Type": resource["Type"], "DependsOn": [depends] if isinstance(depends, str) else depends,
-                "Properties": self._value(resource.get("Properties", {}))}
+        return {"Type": resource["Type"], "DependsOn": [depends] if isinstance(depends, str) else depends, "Properties": self._value(resource.get("Properties", {}))}
 
     def _holds(self, condition):
         return condition is None or self._value(self.plain["Conditions"][condition])

@@ -31,8 +31,7 @@ FOUND = PROJECT / "target" / "fuzz"
 # People read a stored input, and every `cargo test` replays it.
 KEPT_BYTES = 4096
 MARKS = ["level=4", "inline-8bit-counters", "pc-table", "trace-compares"]
-FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", *(f"-Cllvm-args=-sanitizer-coverage-{mark}" for mark in MARKS),
-         "-Cllvm-args=-simplifycfg-branch-fold-threshold=0"]
+FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", *(f"-Cllvm-args=-sanitizer-coverage-{mark}" for mark in MARKS), "-Cllvm-args=-simplifycfg-branch-fold-threshold=0"]
 
 
 def main():
@@ -108,8 +107,7 @@ def _fuzz(program, target, seconds, keep):
     for folder in (found, broken):
         folder.mkdir(parents=True, exist_ok=True)
     environment = {**local.environment(), "TIDEGATE_FUZZ_TARGET": target}
-    limits = [f"-max_total_time={seconds}", "-max_len=16384", "-timeout=10", f"-artifact_prefix={broken}/", "-verbosity=0",
-              "-print_final_stats=1"]
+    limits = [f"-max_total_time={seconds}", "-max_len=16384", "-timeout=10", f"-artifact_prefix={broken}/", "-verbosity=0", "-print_final_stats=1"]
     if subprocess.run([program, *limits, found, kept], env=environment).returncode != 0:
         return False
     if keep:

@@ -289,7 +289,7 @@ data "aws_iam_policy_document" "drain" {
   source_policy_documents = [data.aws_iam_policy_document.access.json]
 
   statement {
-    actions   = ["secretsmanager:GetSecretValue"]
+    actions   = ["secretsmanager:GetSecretValue", "rds-db:connect"]
     resources = var.database_secret_arns
   }
 
@@ -309,7 +309,7 @@ data "aws_iam_policy_document" "operate" {
   source_policy_documents = [data.aws_iam_policy_document.access.json]
 
   statement {
-    actions   = ["secretsmanager:GetSecretValue"]
+    actions   = ["secretsmanager:GetSecretValue", "rds-db:connect"]
     resources = local.owner_secret_arns
   }
 

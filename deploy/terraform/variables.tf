@@ -24,10 +24,10 @@ variable "migrate" {
 
 variable "database_secret_arns" {
   type        = list(string)
-  description = "Secrets with the database login of the drain: {\"username\", \"password\", \"host\", \"port\", \"dbname\"}, and \"ca_pem\" if a private CA signs its certificate. One for each database"
+  description = "Secrets with the database login of the drain: {\"username\", \"password\", \"host\", \"port\", \"dbname\"}, and \"ca_pem\" if a private CA signs its certificate. One for each database. Or the ARN of a user for IAM database authentication: arn:aws:rds-db:REGION:ACCOUNT:dbuser:DATABASE/USER"
   validation {
-    condition     = length(var.database_secret_arns) > 0 && alltrue([for arn in var.database_secret_arns : can(regex("^arn:[^\\s,]+:secret:[^\\s,]+-\\w{6}$", arn))])
-    error_message = "database_secret_arns must be the whole ARNs of one or several Secrets Manager secrets."
+    condition     = length(var.database_secret_arns) > 0 && alltrue([for arn in var.database_secret_arns : can(regex("^arn:[^\\s,]+:(secret:[^\\s,]+-\\w{6}|dbuser:[\\w-]+/[^\\s,]+)$", arn))])
+    error_message = "database_secret_arns must be the whole ARNs of one or several Secrets Manager secrets, or of a database user."
   }
 }
 
@@ -36,8 +36,8 @@ variable "owner_secret_arns" {
   default     = []
   description = "Secrets with the logins that own the schema: they migrate, clean up and operate. If empty, database_secret_arns is used"
   validation {
-    condition     = alltrue([for arn in var.owner_secret_arns : can(regex("^arn:[^\\s,]+:secret:[^\\s,]+-\\w{6}$", arn))])
-    error_message = "owner_secret_arns must be the whole ARNs of Secrets Manager secrets."
+    condition     = alltrue([for arn in var.owner_secret_arns : can(regex("^arn:[^\\s,]+:(secret:[^\\s,]+-\\w{6}|dbuser:[\\w-]+/[^\\s,]+)$", arn))])
+    error_message = "owner_secret_arns must be the whole ARNs of Secrets Manager secrets, or of a database user."
   }
 }
 

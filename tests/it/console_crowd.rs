@@ -156,7 +156,11 @@ async fn readers_who_disconnect_leave_no_sessions_behind() {
         for reader in 0..20 {
             all.spawn(answered(place.routes.clone(), wave * 20 + reader, "/audit"));
         }
-        // Long enough to connect, and much shorter than the database waits for the lock.
+        support::wait_until("a reader waits for the lock", async || {
+            most = most.max(sessions(&client).await);
+            most > 0
+        })
+        .await;
         tokio::time::sleep(Duration::from_millis(30)).await;
         all.abort_all();
         while all.join_next().await.is_some() {}

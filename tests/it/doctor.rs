@@ -496,8 +496,8 @@ async fn a_queue_without_drains_is_distinguished_from_one_with_too_few() {
         let mut client = db.client().await;
         let transaction = client.transaction().await.unwrap();
         transaction.batch_execute(held).await.unwrap();
-        let rows = untouched(transaction.client(), 600.0).await;
-        assert_eq!(rows, 0, "{held}");
+        let oldest = queue::oldest_ready(transaction.client(), app::Event::KINDS).await;
+        assert_eq!(oldest.unwrap(), None, "{held}");
         // Waited for: the drain below would pass over what is still locked.
         transaction.rollback().await.unwrap();
     }
@@ -516,15 +516,6 @@ async fn a_queue_without_drains_is_distinguished_from_one_with_too_few() {
         .finds("drains", "warning", &["not long or often enough"]);
     mend(&db, &client, &remedy).await;
     examine(&db).await.is_ok("drains");
-}
-
-/// How many events a drain could have taken.
-async fn untouched(client: &Client, seconds: f64) -> usize {
-    let kinds = app::Event::KINDS;
-    let sql = support::statement("untouched");
-    let values: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&seconds, Type::FLOAT8), (&kinds, Type::TEXT_ARRAY)];
-    client.query_typed(sql.text, &values).await.unwrap().len()
 }
 
 #[tokio::test]

@@ -393,6 +393,45 @@ async fn a_hostile_message_of_who_brings_all_of_it_again_fails_the_invocation() 
 }
 
 #[tokio::test]
+async fn kafka_is_told_at_which_records_to_begin_again_if_its_mappings_listen() {
+    let (db, client) = support::opened().await;
+    let mut kafka = fixture("kafka.json");
+    let record = |partition: u8, offset: u64, value: &Value| {
+        json!({"topic": "forms", "partition": partition, "offset": offset, "timestamp": 1,
+            "timestampType": "CREATE_TIME", "value": value, "headers": []})
+    };
+    // A message for nobody, which is taken in.
+    let (good, bad) = (json!("eyJraW5kIjogInBheW1lbnQifQ=="), json!("*"));
+    kafka["records"] = json!({
+        "forms-0": [record(0, 15, &good), record(0, 16, &bad), record(0, 17, &good)],
+        "forms-1": [record(1, 15, &good)],
+        "forms-2": [record(2, 9_007_199_254_740_993, &bad)],
+    });
+    let settings = [
+        ("DATABASE_URL", db.url.as_str()),
+        ("TIDEGATE_ACTIONS", "receive"),
+        ("TIDEGATE_KAFKA_FAILURES", "on"),
+    ];
+    let function = Function::start(&settings).await;
+    for _ in 0..2 {
+        let answer = function.invoke(&kafka).await;
+        assert!(!answer.is_error, "{answer:?}");
+        let named = json!({"batchItemFailures": [
+            {"itemIdentifier": {"partition": "forms-0", "offset": 16}},
+            {"itemIdentifier": {"partition": "forms-2", "offset": 9_007_199_254_740_993_u64}},
+        ]});
+        assert_eq!(answer.body, named);
+    }
+    let stored = "SELECT count(*) FROM tidegate.received";
+    assert_eq!(number(&client, stored).await, 3);
+    // A name that is no setting's value is not read as off: what fails would be lost.
+    let settings = [settings[0], ("TIDEGATE_KAFKA_FAILURES", "yes")];
+    let answer = Function::start(&settings).await.invoke(&kafka).await;
+    let message = answer.body["errorMessage"].as_str().unwrap();
+    assert!(message.contains("TIDEGATE_KAFKA_FAILURES"), "{message}");
+}
+
+#[tokio::test]
 async fn a_message_whose_commit_fails_is_not_acknowledged_and_its_group_waits_in_a_fifo_queue() {
     for (harm, queue) in [
         (Harm::Cut, "q.fifo"),

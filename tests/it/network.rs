@@ -214,16 +214,23 @@ async fn i4_what_a_walk_knows_is_not_used_over_another_connection() {
     client.batch_execute(watch).await.unwrap();
     publish_acts(&client, 20).await;
     let killer = client.clone();
+    let renewed = "SELECT (extract(epoch FROM max(renewed_at)) * 1e6)::bigint FROM tidegate.lease";
     let app = ProbeApp::new(move |call, _| {
         let killer = killer.clone();
         Box::pin(async move {
             if call.name == "1" {
-                // Enough is leased by now. So the next connection renews before it leases.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                let pause = Duration::from_millis(5);
+                // When enough is leased, the next connection renews before it leases.
+                while number(&killer, "SELECT count(*) FROM walked").await < 2 {
+                    tokio::time::sleep(pause).await;
+                }
+                let before = number(&killer, renewed).await;
                 let kill =
                     "SELECT pg_terminate_backend(session) FROM walked ORDER BY n DESC LIMIT 1";
                 killer.query(kill, &[]).await.retryable()?;
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                while number(&killer, renewed).await == before {
+                    tokio::time::sleep(pause).await;
+                }
             }
             Ok(Done::ok())
         })
@@ -231,8 +238,10 @@ async fn i4_what_a_walk_knows_is_not_used_over_another_connection() {
     let stepwise = DrainOptions {
         concurrency: 1,
         batch: 1,
+        budget: Duration::from_mins(1),
+        handler_timeout: Duration::from_secs(5),
         // Renewed after a third of it.
-        lease_timeout: Duration::from_millis(1200),
+        lease_timeout: Duration::from_secs(6),
         ..brief()
     };
     let report = drain_that_ends(&db.database(), &app, &stepwise).await;

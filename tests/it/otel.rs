@@ -528,7 +528,9 @@ async fn what_is_lost_is_counted_in_the_log() {
         (broken.url(), ample, "the collector answered 500"),
     ] {
         publish_views(&client, 3).await;
-        let function = Function::on(&db, &variables(&url, timeout)).await;
+        let metrics = [("TIDEGATE_METRICS", "emf"), ("TIDEGATE_METRICS_QUEUE", "q")];
+        let settings = [timeout, &metrics].concat();
+        let function = Function::on(&db, &variables(&url, &settings)).await;
         let report = function.drain(AMPLE).await;
         assert!(report.completed >= 3, "{report:?}");
         let log = function.log();
@@ -537,7 +539,13 @@ async fn what_is_lost_is_counted_in_the_log() {
             .filter(|line| line["message"] == "telemetry dropped")
             .collect();
         assert_eq!(lines.len(), 1, "{log:?}");
-        assert!(lines[0]["spans_dropped"].as_u64() > Some(3), "{lines:?}");
+        let dropped = &lines[0]["spans_dropped"];
+        assert!(dropped.as_u64() > Some(3), "{lines:?}");
+        let counted: Vec<_> = log
+            .iter()
+            .filter_map(|line| line.get("SpansDropped"))
+            .collect();
+        assert_eq!(counted, [dropped], "{log:?}");
         let text = lines[0]["reason"].as_str().unwrap();
         assert!(text.contains(reason), "{text}");
         assert!(!text.contains("127.0.0.1"), "{text}");

@@ -574,10 +574,7 @@ async fn who_asks_for_a_few_events_of_a_large_queue_does_not_read_it() {
             vec!["100003::bigint".to_owned(), "50".to_owned()],
         ),
         (doctors_leases.unwrap(), vec!["60".to_owned()]),
-        (
-            statement("untouched"),
-            vec!["0".to_owned(), array(Probe::KINDS)],
-        ),
+        (statement("oldest_ready"), vec![array(Probe::KINDS)]),
     ];
     for (statement, values) in few {
         for plan in planner.plans("", statement, &values).await {

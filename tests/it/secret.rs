@@ -446,13 +446,34 @@ fn hear_passwords(certified: &Certified) -> (u16, mpsc::Receiver<String>) {
 async fn with_iam_the_password_is_a_token_and_a_refused_one_is_made_anew_once() {
     let authority = Authority::new("ours");
     let (port, heard) = hear_passwords(&authority.certify("localhost", 2200));
-    let mut variables = aws_variables();
-    variables.extend([
+    let by_url = [
         ("DATABASE_AUTH", "iam".to_owned()),
         (
             "DATABASE_URL",
             format!("postgres://night@localhost:{port}/d?sslmode=verify-full"),
         ),
+    ];
+    let user = "arn:aws:rds-db:eu-central-1:123456789012:dbuser:db-ABC/night";
+    let by_user = [
+        ("DATABASE_SECRET_ID", user.to_owned()),
+        ("DATABASE_HOST", "localhost".to_owned()),
+        ("DATABASE_PORT", port.to_string()),
+        ("DATABASE_NAME", "d".to_owned()),
+    ];
+    for database in [&by_url[..], &by_user] {
+        with_iam(database, port, &authority, &heard).await;
+    }
+}
+
+async fn with_iam(
+    database: &[(&'static str, String)],
+    port: u16,
+    authority: &Authority,
+    heard: &mpsc::Receiver<String>,
+) {
+    let mut variables = aws_variables();
+    variables.extend_from_slice(database);
+    variables.extend([
         (
             "DATABASE_CA_FILE",
             authority.file().to_str().unwrap().to_owned(),

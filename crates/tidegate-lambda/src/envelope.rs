@@ -14,7 +14,7 @@ use aws_lambda_events::sqs::{SqsEvent, SqsMessage};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate::Error;
 use tidegate::admin::is_scheduled_event;
 use tidegate::intake::Message;
@@ -78,9 +78,22 @@ impl Bearer {
     }
 
     /// Reports whether the service accepts an answer that names single messages for redelivery. The other
-    /// services redeliver the whole envelope.
-    pub(crate) fn takes_failures(self) -> bool {
-        matches!(self, Self::Sqs | Self::Kinesis)
+    /// services redeliver the whole envelope. Kafka accepts it in provisioned mode only, which an envelope
+    /// does not show; in any other, Lambda takes every answer for success.
+    pub(crate) fn takes_failures(self, kafka: bool) -> bool {
+        matches!(self, Self::Sqs | Self::Kinesis) || self == Self::Kafka && kafka
+    }
+
+    /// Names a message for redelivery, as the service requires it: of Kafka, by topic with partition, and by
+    /// offset (<https://docs.aws.amazon.com/lambda/latest/dg/kafka-retry-configurations.html>).
+    pub(crate) fn named(self, item: &str) -> Value {
+        let record = item.rsplit_once('-').filter(|_| self == Self::Kafka);
+        let record =
+            record.and_then(|(partition, offset)| Some((partition, offset.parse::<i64>().ok()?)));
+        record.map_or_else(
+            || item.into(),
+            |(partition, offset)| json!({"partition": partition, "offset": offset}),
+        )
     }
 
     /// Extracts the messages of an envelope.
@@ -230,8 +243,6 @@ fn filled(text: Option<String>, field: &'static str) -> Result<String, Missing> 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn opened(payload: Value) -> Vec<Delivery> {

@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidegate::Error;
 use tidegate::connect::DeadMessages;
 use tidegate::intake::{Message, Receipt, Receiver, is_refusal};
 use tidegate::program::{Failure, Service};
+use tidegate::{Error, Lookup, config};
 
 use crate::envelope::{Bearer, Delivery};
 
@@ -34,6 +34,25 @@ struct Tally {
     failure: Option<Error>,
 }
 
+/// The settings of messages that are not taken in.
+#[derive(Default)]
+pub(crate) struct Redelivery {
+    /// Where refused messages of SQS go.
+    dead: Option<DeadMessages>,
+    /// Whether the event source mappings of Kafka have `ReportBatchItemFailures`.
+    kafka_takes_failures: bool,
+}
+
+impl Redelivery {
+    /// Reads `TIDEGATE_DEAD_MESSAGES_URL` and `TIDEGATE_KAFKA_FAILURES`.
+    pub(crate) fn read(lookup: Lookup<'_>) -> Result<Self, Error> {
+        Ok(Self {
+            dead: lookup("TIDEGATE_DEAD_MESSAGES_URL").map(DeadMessages::new),
+            kafka_takes_failures: config::read(lookup, "TIDEGATE_KAFKA_FAILURES", false, &[])?,
+        })
+    }
+}
+
 /// Receives the messages of an envelope within `time`, if there is a limit from outside. Once the database
 /// cannot be reached, the remaining messages are left for redelivery.
 ///
@@ -45,9 +64,9 @@ pub(crate) async fn take_in(
     bearer: Bearer,
     payload: Value,
     time: Option<Duration>,
-    dead: Option<&DeadMessages>,
+    redelivery: &Redelivery,
 ) -> Result<Value, Failure> {
-    let dead = dead.filter(|_| bearer == Bearer::Sqs);
+    let dead = redelivery.dead.as_ref().filter(|_| bearer == Bearer::Sqs);
     let originals = dead.map(|_| payload["Records"].clone()).unwrap_or_default();
     let mut receiver = service.receiver()?;
     let ends = time.map(|time| Instant::now() + time);
@@ -90,7 +109,7 @@ pub(crate) async fn take_in(
         // What was received is committed. A wake-up that takes too long costs the time until the next tick.
         let _ = tokio::time::timeout(left.unwrap_or(Duration::MAX), service.wake()).await;
     }
-    tally.answer(bearer)
+    tally.answer(bearer, redelivery.kafka_takes_failures)
 }
 
 /// Sends a refused message to the queue of dead messages, if there is one, so that it is not tried again.
@@ -151,7 +170,7 @@ impl Tally {
     /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an
     /// envelope was received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda
     /// sends less for a while.
-    fn answer(self, bearer: Bearer) -> Result<Value, Failure> {
+    fn answer(self, bearer: Bearer, kafka: bool) -> Result<Value, Failure> {
         let Self {
             received,
             repeated,
@@ -167,8 +186,9 @@ impl Tally {
             again = again.len(),
             "messages received"
         );
-        if bearer.takes_failures() && (received + repeated + buried > 0 || failure.is_none()) {
-            let named = |item: &String| json!({"itemIdentifier": item});
+        let done = received + repeated + buried;
+        if bearer.takes_failures(kafka) && (done > 0 || failure.is_none()) {
+            let named = |item: &String| json!({"itemIdentifier": bearer.named(item)});
             let failures: Vec<Value> = again.iter().map(named).collect();
             return Ok(json!({"batchItemFailures": failures}));
         }

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tidegate::admin::is_scheduled_event;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
-use tidegate::connect::{DeadMessages, Invoked, SelfInvoke};
+use tidegate::connect::{Invoked, SelfInvoke};
 use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
@@ -38,6 +38,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use envelope::Bearer;
+use intake::Redelivery;
 
 /// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed
 /// its budget by [`tidegate::drain::OVERRUN`] and is still answered.
@@ -76,14 +77,19 @@ pub use lambda_runtime::Error;
 /// Messages from SQS, SNS, `EventBridge`, Kinesis or Kafka are passed to the program's intake
 /// ([`Program::receive`]), one by one. SQS and Kinesis are told which messages to redeliver, so their event
 /// source mapping must have `ReportBatchItemFailures`. Without it, Lambda treats any answer as success, and a
-/// failed message is lost.
+/// failed message is lost. Kafka is told with `TIDEGATE_KAFKA_FAILURES=on`.
 ///
 /// # Errors
 /// If Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
     let _flush = FlushAtExit;
     let logs = start_logs(program.origin());
-    let mut ready = logs.and_then(|()| program.deploy(&environment));
+    let redelivery = logs.and_then(|()| Redelivery::read(&environment));
+    let deployed = redelivery.and_then(|read| Ok((program.deploy(&environment)?, read)));
+    let (mut ready, redelivery) = match deployed {
+        Ok((deployment, redelivery)) => (Ok(deployment), redelivery),
+        Err(error) => (Err(error), Redelivery::default()),
+    };
     // CloudWatch reads them from the function's log.
     for service in ready.iter_mut().flat_map(Deployment::services_mut) {
         service.metrics_to = write_line;
@@ -98,7 +104,11 @@ pub fn run(program: Program) -> Result<(), Error> {
     let shell = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let served = shell.block_on(serve(Arc::new(ready), handlers.handle().clone()));
+    let served = shell.block_on(serve(
+        Arc::new(ready),
+        redelivery,
+        handlers.handle().clone(),
+    ));
     handlers.shutdown_background();
     served
 }
@@ -134,6 +144,7 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
 
 async fn serve(
     ready: Arc<Result<Deployment, tidegate::Error>>,
+    redelivery: Redelivery,
     handlers: Handle,
 ) -> Result<(), Error> {
     // Prepare connections while the first invocation is fetched.
@@ -147,11 +158,10 @@ async fn serve(
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
     let invoker = Arc::<SelfInvoke>::default();
-    let dead = environment("TIDEGATE_DEAD_MESSAGES_URL").map(DeadMessages::new);
-    let dead = Arc::new(dead);
+    let redelivery = Arc::new(redelivery);
     let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Value>| {
-        let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
+        let (ready, noted, redelivery) = (ready.clone(), noted.clone(), redelivery.clone());
         let starts = ready
             .iter()
             .flat_map(Deployment::services)
@@ -170,7 +180,7 @@ async fn serve(
             ..Hooks::default()
         };
         let answering = async move {
-            let to = (&*noted, Option::as_ref(&dead));
+            let to = (&*noted, &*redelivery);
             logged(event, ready.as_ref().as_ref(), hooks, to).await
         };
         answering.instrument(invocation)
@@ -217,7 +227,7 @@ async fn logged(
     event: LambdaEvent<Value>,
     ready: Result<&Deployment, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
-    to: (&AtomicBool, Option<&DeadMessages>),
+    to: (&AtomicBool, &Redelivery),
 ) -> Result<Value, Refusal> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
     let answering = answer(event, ready, hooks, to);
@@ -270,14 +280,14 @@ async fn answer(
     event: LambdaEvent<Value>,
     ready: Result<&Deployment, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
-    (spoiled, dead): (&AtomicBool, Option<&DeadMessages>),
+    (spoiled, redelivery): (&AtomicBool, &Redelivery),
 ) -> Result<Value, Refusal> {
     let deployment = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
         let service = deployment.only().map_err(refused)?;
-        let taking_in = intake::take_in(service, bearer, event.payload, time, dead);
+        let taking_in = intake::take_in(service, bearer, event.payload, time, redelivery);
         Box::pin(taking_in).await
     } else {
         deployment.answer(event.payload, time, hooks).await

@@ -14,11 +14,12 @@ mod spool;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::trace::SpanExporter as _;
-use tidegate::logs::SPANS;
+use tidegate::logs::{SPANS, write_line};
+use tidegate::metrics::Metrics;
 use tidegate::trace::TraceContext;
 use tidegate::{Error, Lookup};
 use tracing::{Metadata, Subscriber};
@@ -41,6 +42,7 @@ struct Inner {
     failure: Failure,
     spool: Spool,
     settings: Settings,
+    metrics: Option<Metrics>,
 }
 
 static INSTALLED: OnceLock<Telemetry> = OnceLock::new();
@@ -127,6 +129,7 @@ impl Telemetry {
             failure,
             spool: Spool::default(),
             settings,
+            metrics: Metrics::from_settings(lookup)?,
         }))))
     }
 
@@ -142,8 +145,8 @@ impl Telemetry {
 
     /// Runs `work`, which may begin traces as often as the ratio says, and sends the spans that were
     /// recorded. Sending takes half a second at most, unless `OTEL_EXPORTER_OTLP_TIMEOUT` says otherwise, and
-    /// no longer than the time that is `left`. Spans that cannot be sent are dropped, and a log line counts
-    /// them.
+    /// no longer than the time that is `left`. Spans that cannot be sent are dropped; a log line counts
+    /// them, and the metric `SpansDropped` if `TIDEGATE_METRICS` asks for metrics.
     pub async fn recorded<T>(
         &self,
         work: impl Future<Output = T>,
@@ -172,6 +175,9 @@ impl Telemetry {
         if dropped > 0 {
             let reason = why.as_deref().unwrap_or("more than may be kept");
             tracing::warn!(spans_dropped = dropped, reason, "telemetry dropped");
+            if let Some(metrics) = &self.0.metrics {
+                write_line(&metrics.of_spans_dropped(dropped, SystemTime::now()));
+            }
         }
     }
 }

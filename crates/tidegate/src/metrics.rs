@@ -77,6 +77,13 @@ impl Metrics {
         document.line()
     }
 
+    /// Returns the line of spans that could not be sent, of any database.
+    pub fn of_spans_dropped(&self, dropped: u64, at: SystemTime) -> String {
+        let mut document = Document::new(&self.queue, at);
+        document.metric("SpansDropped", "Count", json!(dropped));
+        document.line()
+    }
+
     fn document(&self, at: SystemTime) -> Document {
         let mut document = Document::new(&self.queue, at);
         match &self.database {

@@ -1,7 +1,9 @@
 //! Owns the environment's settings for the database: its address, its login, and which certificates are
 //! trusted.
 
-use super::login::Login;
+use tokio_postgres::Config;
+
+use super::login::{Login, TlsMode};
 use super::source::Source;
 use super::tls::Trust;
 use super::{secret_login, signed_login};
@@ -19,8 +21,8 @@ pub(super) struct DatabasePlace {
     pub name: Option<String>,
 }
 
-/// Reads where logins come from: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`. `trust` is what
-/// [`database_ca`] says.
+/// Reads where logins come from: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`. In the place of
+/// a secret there may be a user of IAM database authentication. `trust` is what [`database_ca`] says.
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and what is allowed.
@@ -39,8 +41,8 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source>
         (Some(_), Some(_)) => {
             refused("DATABASE_URL and DATABASE_SECRET_ID are both set; set only one of them")
         }
-        (None, Some(_)) if iam => refused(
-            "DATABASE_AUTH: iam must be used with DATABASE_URL, not with DATABASE_SECRET_ID",
+        (None, Some(id)) if iam && user_in(&id).is_none() => refused(
+            "DATABASE_AUTH: iam must be used with DATABASE_URL, not with a secret in DATABASE_SECRET_ID",
         ),
         (Some(url), None) => {
             let login = Login::from_url(&url, &trust.unwrap_or_else(Trust::system))?;
@@ -55,11 +57,39 @@ pub(super) fn source(lookup: Lookup<'_>, trust: Option<Trust>) -> Result<Source>
                 port: read(lookup, "DATABASE_PORT", None, &[Some(1)..=Some(65535)])?,
                 name: lookup("DATABASE_NAME"),
             };
-            secret_login(id, place, trust)
+            match user_in(&id) {
+                Some(user) => signed_login(place.login_of(user, trust)?),
+                None => secret_login(id, place, trust),
+            }
         }
         (None, None) => refused(
             "neither DATABASE_URL nor DATABASE_SECRET_ID is set; a URL such as postgres://user:password@host/database, or the id of a secret, is needed",
         ),
+    }
+}
+
+/// Returns the user that this ARN names, if it is one of a database user, as a policy for `rds-db:connect`
+/// has it: `arn:aws:rds-db:REGION:ACCOUNT:dbuser:DATABASE/USER`.
+fn user_in(arn: &str) -> Option<&str> {
+    let (_, user) = arn.split_once(":dbuser:")?.1.split_once('/')?;
+    Some(user)
+}
+
+impl DatabasePlace {
+    /// Returns the login of this user, without a password.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable that is missing.
+    fn login_of(self, user: &str, trust: Option<Trust>) -> Result<Login> {
+        let missing = |name| Error::Config(format!("{name}: is needed with a database user"));
+        let mut config = Config::new();
+        config
+            .user(user)
+            .host(self.host.ok_or_else(|| missing("DATABASE_HOST"))?)
+            .dbname(self.name.ok_or_else(|| missing("DATABASE_NAME"))?)
+            .port(self.port.unwrap_or(5432));
+        let trust = trust.unwrap_or_else(Trust::system);
+        Ok(Login::new(config, TlsMode::VerifyFull, &trust))
     }
 }
 
@@ -88,6 +118,7 @@ mod tests {
     fn f7_the_database_is_found_in_one_way_and_contradictions_are_refused_by_name() {
         let url = ("DATABASE_URL", "postgres://u@h/canary");
         let secret = ("DATABASE_SECRET_ID", "night/db");
+        let user = ("DATABASE_SECRET_ID", "arn:aws:rds-db:r:1:dbuser:db-A/night");
         let refused = |settings: &[(&str, &str)]| {
             let lookup = |name: &str| {
                 let found = settings.iter().find(|(known, _)| *known == name);
@@ -107,6 +138,14 @@ mod tests {
             (
                 &[secret, ("DATABASE_AUTH", "iam")],
                 ["DATABASE_AUTH", "DATABASE_SECRET_ID"],
+            ),
+            (
+                &[user, ("DATABASE_HOST", "h")],
+                ["DATABASE_NAME", "database user"],
+            ),
+            (
+                &[user, ("DATABASE_NAME", "d")],
+                ["DATABASE_HOST", "database user"],
             ),
             (
                 &[url, ("DATABASE_AUTH", "kerberos")],

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 
 use super::finding::Wrong;
 use super::{Finding, Probe};
@@ -53,36 +52,10 @@ SELECT format('event %s of group %s', d.id, to_json(d.group_key)),
         UNION ALL
         SELECT m.id, m.group_key FROM tidegate.unmarked_events(5) AS m) AS d";
 
-    /// An event that a drain of this program (kinds `$2`) could have leased more than `$1` seconds ago, the
-    /// number of seconds, and whether any event has ended since. Delayed events count too, because a drain
-    /// must bring them back.
-    UNTOUCHED: "untouched" [FLOAT8, TEXT_ARRAY] = "\
-WITH held AS MATERIALIZED (
-    SELECT k.kind FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL ($2)
-    UNION ALL SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed'
-), leased AS MATERIALIZED (
-    SELECT coalesce(range_agg(l.ids), '{}') AS ids
-      FROM tidegate.lease AS l WHERE l.expires_at > statement_timestamp() - make_interval(secs => $1))
-SELECT first.id, extract(epoch FROM statement_timestamp() - first.available_at)::float8,
-       EXISTS (SELECT FROM tidegate.event_log AS l
-                WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1))
-  FROM ((SELECT q.id, q.available_at
-           FROM tidegate.event_queue AS q, leased
-          WHERE NOT q.delayed
-            AND q.available_at <= statement_timestamp() - make_interval(secs => $1)
-            AND NOT (q.id <@ leased.ids)
-            AND q.kind NOT IN (SELECT kind FROM held)
-            AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
-                             WHERE ahead.group_key = q.group_key AND ahead.id < q.id)
-          ORDER BY q.id LIMIT 1)
-        UNION ALL
-        (SELECT q.id, q.available_at
-           FROM tidegate.event_queue AS q
-          WHERE q.delayed
-            AND q.available_at <= statement_timestamp() - make_interval(secs => $1)
-            AND q.kind NOT IN (SELECT kind FROM held)
-          ORDER BY q.available_at LIMIT 1)) AS first
- ORDER BY first.available_at LIMIT 1";
+    /// Whether any event has ended within the last `$1` seconds.
+    ENDED_SINCE: "ended_since" [FLOAT8] = "\
+SELECT EXISTS (SELECT FROM tidegate.event_log AS l
+                WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1))";
 
     /// The number of groups that wait behind an old first event, and the oldest one's group. With the default
     /// backoff of at most ten minutes and five attempts, a first event has ended within an hour.
@@ -156,14 +129,14 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding> {
 
 pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding> {
     let (limit, shown) = (READY_FOR.as_secs_f64(), rounded(READY_FOR));
-    let values: [&(dyn ToSql + Sync); 2] = [&limit, &probe.target.kinds];
-    let rows = probe.rows(&UNTOUCHED, &values).await?;
-    let Some(row) = rows.first() else {
+    let oldest = queue::oldest_ready(&probe.client, probe.target.kinds).await?;
+    let Some((id, ms)) = oldest.filter(|(_, ms)| Duration::from_millis(*ms) >= READY_FOR) else {
         return Ok(Finding::ok(format!("no event has been ready for {shown}")));
     };
-    let (id, time) = (row.get::<_, i64>(0), rounded(seconds(row.get(1))));
+    let rows = probe.rows(&ENDED_SINCE, &[&limit]).await?;
+    let time = rounded(Duration::from_millis(ms));
     let text = format!("event {id} has been ready for {time}");
-    Ok(if row.get(2) {
+    Ok(if rows.iter().any(|row| row.get(0)) {
         let text = format!("{text}: drains run, but not long or often enough");
         Finding::warning(text, "tidegate drain --budget 5m")
     } else {

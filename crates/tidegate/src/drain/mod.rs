@@ -477,7 +477,7 @@ impl<D: Dispatch> Drain<D> {
             let (expiring, ready) =
                 futures_util::future::try_join(queue::expiring(client), ready).await?;
             self.report.expiring = expiring.iter().map(|kind| kind.events).sum();
-            self.report.oldest_ready_ms = ready;
+            self.report.oldest_ready_ms = ready.map_or(0, |(_, ms)| ms);
         }
         // Not at the end of a spent budget, because the caller's deadline comes first.
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {

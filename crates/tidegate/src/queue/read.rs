@@ -30,9 +30,10 @@ SELECT jsonb_build_object(
   FROM (SELECT count(*) AS n, min(id) AS lowest
           FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted";
 
-    /// How long the oldest event has been ready, in milliseconds, of those that a drain of the kinds `$1`
-    /// could lease now, among the first 10,000 that no delay hides and the first 1,000 whose delay is over.
-    /// Delayed events count too, because a drain must bring them back.
+    /// The oldest ready event of those that a drain of the kinds `$1` could lease now, and for how many
+    /// milliseconds it has been ready. Looks at the first 10,000 of these kinds that no delay hides, and at
+    /// the first 1,000 whose delay is over: a drain must bring them back. Of other and paused kinds, it
+    /// passes a million at most.
     OLDEST_READY: "oldest_ready" [TEXT_ARRAY] = "\
 WITH open AS MATERIALIZED (
     SELECT k.kind FROM tidegate.event_kind AS k
@@ -41,19 +42,22 @@ WITH open AS MATERIALIZED (
 ), leased AS MATERIALIZED (
     SELECT coalesce(range_agg(l.ids), '{}') AS ids FROM tidegate.lease AS l WHERE NOT l.ended
 )
-SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(first.available_at)) * 1000)::bigint::text
-  FROM ((SELECT q.available_at
-           FROM (SELECT e.id, e.kind, e.group_key, e.available_at
-                   FROM tidegate.event_queue AS e WHERE NOT e.delayed ORDER BY e.id LIMIT 10000) AS q, leased
-          WHERE q.available_at <= clock_timestamp() AND NOT (q.id <@ leased.ids) AND q.kind IN (SELECT kind FROM open)
+SELECT jsonb_build_array(first.id, greatest(0, extract(epoch FROM clock_timestamp() - first.available_at) * 1000)::bigint)::text
+  FROM ((SELECT q.id, q.available_at
+           FROM (SELECT e.id, e.group_key, e.available_at
+                   FROM (SELECT e.id, e.kind, e.group_key, e.available_at
+                           FROM tidegate.event_queue AS e WHERE NOT e.delayed ORDER BY e.id LIMIT 1000000) AS e
+                  WHERE e.kind IN (SELECT kind FROM open) ORDER BY e.id LIMIT 10000) AS q, leased
+          WHERE q.available_at <= clock_timestamp() AND NOT (q.id <@ leased.ids)
             AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
                              WHERE ahead.group_key = q.group_key AND ahead.id < q.id)
           ORDER BY q.id LIMIT 1)
         UNION ALL
-        (SELECT q.available_at
-           FROM (SELECT e.kind, e.available_at
-                   FROM tidegate.event_queue AS e WHERE e.delayed ORDER BY e.available_at LIMIT 1000) AS q
-          WHERE q.available_at <= clock_timestamp() AND q.kind IN (SELECT kind FROM open) LIMIT 1)) AS first";
+        (SELECT q.id, q.available_at
+           FROM (SELECT e.id, e.kind, e.available_at FROM tidegate.event_queue AS e
+                  WHERE e.delayed AND e.available_at <= statement_timestamp() ORDER BY e.available_at LIMIT 1000) AS q
+          WHERE q.kind IN (SELECT kind FROM open) ORDER BY q.available_at LIMIT 1)) AS first
+ ORDER BY first.available_at LIMIT 1";
 
     /// Live events of kinds that are not in this list and that are not only pulled, among the first 100,000
     /// rows. If no other kind is
@@ -160,15 +164,13 @@ pub async fn backlog(client: &impl Queryable) -> Result<Backlog> {
     Ok(document(client, &BACKLOG, &[]).await?.unwrap_or_default())
 }
 
-/// Returns how many milliseconds the oldest event has been ready that a drain of these kinds could lease now;
-/// 0 if there is none.
+/// Returns the oldest event that a drain of these kinds could lease now, if there is one, and for how many
+/// milliseconds it has been ready.
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn oldest_ready(client: &impl Queryable, kinds: &[&str]) -> Result<u64> {
-    Ok(document(client, &OLDEST_READY, &[&kinds])
-        .await?
-        .unwrap_or_default())
+pub async fn oldest_ready(client: &impl Queryable, kinds: &[&str]) -> Result<Option<(i64, u64)>> {
+    document(client, &OLDEST_READY, &[&kinds]).await
 }
 
 /// Counts live events of other kinds than these, by kind; of twenty kinds at most.
