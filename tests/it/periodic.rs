@@ -728,7 +728,7 @@ async fn what_operators_may_not_make_is_refused_by_its_field() {
     for (arguments, says) in rows(
         "--kind grant_letter_viewed --cron @sometimes => cron: must be five fields
          --kind grant_letter_viewed => cron, every: must be one of them, got none
-         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => time_zone: must be a name of the IANA database
+         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => time_zone: must be a name of the IANA
          --kind grant_letter_viewed --every 1500ms => every: must be whole seconds
          --kind grant_letter_viewed --every 1h --start-within 500days => start_within: must be
          --kind nothing --every 1h => is not registered
