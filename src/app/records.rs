@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use tidegate::Error;
 use tidegate::config::parse_duration;
 use tidegate::forget::{Forgotten, Records, Subject, SubjectKeys};
@@ -91,8 +90,8 @@ impl Records for People {
                 if let Some(kept) = self.retention(name)? {
                     let sql = format!("SELECT {schema}.expire(make_interval(secs => $1), $2, $3)");
                     let params: [&dyn Param; 3] = [&kept.as_secs_f64(), &BATCH, &dry_run];
-                    let rows: Rows = answer(client, "expire", &sql, &params).await?;
-                    removed.extend(rows);
+                    let rows: Option<Rows> = document(client, "expire", &sql, &params).await?;
+                    removed.extend(rows.unwrap_or_default());
                 }
             }
             Ok(removed)
@@ -109,16 +108,17 @@ async fn patient(tx: &Transaction<'_>, id: &str, dry_run: bool) -> Result<Forgot
         .parse()
         .map_err(|_| Error::Invalid("subject: a patient must be a UUID".to_owned()))?;
     let sql = "SELECT medical.forget($1, $2)";
-    let tables = answer(tx.client(), "forget", sql, &[&patient_id, &dry_run]).await?;
+    let tables = document(tx.client(), "forget", sql, &[&patient_id, &dry_run]).await?;
     let keys = SubjectKeys {
         groups: vec![medical::group(patient_id)],
         ..SubjectKeys::default()
     };
+    let tables = tables.unwrap_or_default();
     Ok(Forgotten { keys, tables })
 }
 
 /// The answer of `forms.forget`.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct ForgottenForms {
     forms: Vec<String>,
     tables: Rows,
@@ -134,7 +134,8 @@ async fn of_forms(
     let (form, person) = (is_form.then_some(id), (!is_form).then_some(id));
     let sql = "SELECT forms.forget($1, $2, $3)";
     let params: [&dyn Param; 3] = [&form, &person, &dry_run];
-    let ForgottenForms { mut forms, tables } = answer(tx.client(), "forget", sql, &params).await?;
+    let forgotten: Option<ForgottenForms> = document(tx.client(), "forget", sql, &params).await?;
+    let ForgottenForms { mut forms, tables } = forgotten.unwrap_or_default();
     // Events may still exist for a form that is already removed.
     forms.extend(form.cloned());
     let keys = SubjectKeys {
@@ -142,15 +143,4 @@ async fn of_forms(
         correlation_ids: forms,
     };
     Ok(Forgotten { keys, tables })
-}
-
-/// Runs a function that answers with one document.
-async fn answer<T: DeserializeOwned>(
-    client: &Client,
-    stage: &'static str,
-    sql: &str,
-    params: &[&dyn Param],
-) -> Result<T, Error> {
-    let answer = document(client, stage, sql, params).await?;
-    answer.ok_or_else(|| Error::Unreadable(format!("{stage}: no row")))
 }

@@ -79,9 +79,7 @@ fn for_kind(mut operation: Operation, kind: &str, name: &str, payload: &Value) -
     responses(
         (status = 202, description = "The job is accepted, or an equal job is already pending", body = Data<AcceptedJob>),
         (status = 422, description = "The body is JSON, but not a valid request of this kind; `invalid` lists all faults", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn submit(route: MatchedPath, mut posted: Posted) -> Result<Response, Problem> {
@@ -118,8 +116,7 @@ async fn accept(
         (status = 200, description = "The job is pending, or it ended with a result or an error", body = Data<JobAnswer>),
         (status = 303, description = "The job is processed; the links lead to the entities that it created or changed", body = Data<LinkedJob>),
         (status = 404, description = "The caller has no such job, or it is no longer stored", body = Refusal),
-        Gated,
-        Common
+        Gated, Common
     )
 )]
 async fn read(

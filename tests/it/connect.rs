@@ -60,7 +60,7 @@ fn refused(what: &str, proxy: &Proxy, connected: Result<Client, Error>) {
     );
 }
 
-/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>, under SSLRequest.
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>, under `SSLRequest`.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 #[tokio::test]

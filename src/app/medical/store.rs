@@ -228,14 +228,9 @@ impl Patient<'_> {
 
     /// As [`reaches`], for the user and the client of the job.
     pub(super) async fn reaches(&self, entity: &Entity, to: Reach) -> Result<bool, Error> {
-        let Common {
-            patient_id,
-            client_id,
-            user_id,
-            ..
-        } = self.common;
-        let named = (patient_id, entity.kind, entity.id);
-        reaches(self.client, named, (client_id, Some(user_id)), to).await
+        let named = (self.common.patient_id, entity.kind, entity.id);
+        let by = (self.common.client_id, Some(self.common.user_id));
+        reaches(self.client, named, by, to).await
     }
 
     /// Finds and locks the entities below an entity.
