@@ -15,7 +15,7 @@ use crate::seal;
 use crate::services::{Mode, Services};
 use crate::support::{
     self, Answer, Deadline, Harm, Proxy, RuntimeApi, TestDb, contains, execute, has,
-    publish_letters, publish_views, rows, wait_until,
+    publish_letters, publish_views, rows, wait_until, words,
 };
 
 /// A deadline that does not matter.
@@ -175,12 +175,7 @@ async fn b29_a_kind_without_a_handler_fails_at_once_with_a_line_in_the_log_and_a
         .collect();
     assert_eq!(told.len(), 1, "{log:?}");
     let line = told[0].to_string();
-    for part in [
-        "ERROR",
-        "event failed for good",
-        "no_handler",
-        "heard_by_nobody",
-    ] {
+    for part in words("ERROR 'event failed for good' no_handler heard_by_nobody") {
         assert!(line.contains(part), "{part}: {line}");
     }
     let figures = log.iter().find(|line| !line["_aws"].is_null()).unwrap();

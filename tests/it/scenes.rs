@@ -416,11 +416,8 @@ async fn i6_a_completion_behind_a_sweep_ends_nothing_of_a_broken_lease() {
         assert_eq!(queue::sweep(&breaking, OTHER, &[]).await.unwrap().broken, 1);
         let completion = completion_of(of(&taken, id));
         // Longer than a completion waits of itself.
-        execute(
-            &worker,
-            "ALTER FUNCTION tidegate.complete SET lock_timeout = 0",
-        )
-        .await;
+        let sql = "ALTER FUNCTION tidegate.complete SET lock_timeout = 0";
+        execute(&worker, sql).await;
         let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
         wait_for_a_lock(&scene.client).await;
         breaking.commit().await.unwrap();
@@ -443,11 +440,8 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
         };
         wanted.on(&requeue).await.unwrap();
         let completion = completion_of(of(&taken, id));
-        execute(
-            &worker,
-            "ALTER FUNCTION tidegate.complete SET lock_timeout = 0",
-        )
-        .await;
+        let sql = "ALTER FUNCTION tidegate.complete SET lock_timeout = 0";
+        execute(&worker, sql).await;
         let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
         wait_for_a_lock(&scene.client).await;
         requeue.commit().await.unwrap();
@@ -907,10 +901,8 @@ async fn the_view_changes_nothing_of_an_event_that_is_being_leased() {
         let walk = scene.walk().await;
         let (mut leasing, operator) = (scene.db.client().await, scene.db.client().await);
         let under_way = leasing.transaction().await.unwrap();
-        assert_eq!(
-            lease(&under_way, request(ONE, &[], walk)).await.ids,
-            [id]
-        );
+        let found = lease(&under_way, request(ONE, &[], walk)).await.ids;
+        assert_eq!(found, [id]);
         let later = "UPDATE tidegate.events SET expires_at = clock_timestamp() + interval '1 hour' WHERE id = $1";
         let change = tokio::spawn(async move { operator.execute(later, &[&id]).await });
         wait_for_a_lock(&scene.client).await;

@@ -238,11 +238,8 @@ async fn a_drain_that_has_lost_its_slot_gives_back_what_it_has_not_started() {
     assert_eq!(report.retried + report.failed, 0);
     let held = "SELECT count(*) FROM tidegate.lease WHERE NOT ended";
     assert_eq!(number(&client, held).await, 0);
-    assert_eq!(
-        number(&client, TAKEN).await,
-        1,
-        "the other's slot is its own"
-    );
+    let found = number(&client, TAKEN).await;
+    assert_eq!(found, 1, "the other's slot is its own");
 }
 
 #[tokio::test]
