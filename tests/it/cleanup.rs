@@ -92,13 +92,11 @@ async fn b21_f4_finished_events_are_kept_as_long_as_their_kind_and_status_say() 
     let events = [act("done"), act("rejected"), note];
     let published = queue::publish_batch(&client, &events).await.unwrap();
     let ids: Vec<i64> = published.iter().map(|published| published.id).collect();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "rejected" => Err(HandlerError::reject("no", "no")),
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "rejected" => Err(HandlerError::reject("no", "no")),
+            _ => Ok(Done::ok()),
+        }
     });
     drain(&db, &app, &options()).await;
     let kept = "SELECT (expires_at - finished_at)::text FROM tidegate.event_log ORDER BY id";
@@ -638,15 +636,13 @@ async fn b23_statistics_by_day_kind_and_status_equal_the_log_and_outlive_it() {
         note,
     ];
     queue::publish_batch(&client, &events).await.unwrap();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "rejected" => Err(HandlerError::reject("no", "no")),
-                "tried" if call.attempt == 1 => Err(HandlerError::retry("later", "not yet")),
-                "failed" => Err(HandlerError::retry("later", "not yet")),
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "rejected" => Err(HandlerError::reject("no", "no")),
+            "tried" if call.attempt == 1 => Err(HandlerError::retry("later", "not yet")),
+            "failed" => Err(HandlerError::retry("later", "not yet")),
+            _ => Ok(Done::ok()),
+        }
     });
     drain(&db, &app, &options()).await;
     let planned = publish_acts(&client, 1).await;

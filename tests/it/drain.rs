@@ -103,14 +103,12 @@ async fn a2_e7_one_handler_at_a_time_keeps_the_order_of_all_whatever_their_group
 async fn a5_an_old_event_to_be_retried_runs_before_newer_ones_once_it_is_due() {
     let (db, client) = probe().await;
     let published = publish_acts(&client, 40).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if call.name == "0" && call.attempt == 1 {
-                return Err(HandlerError::retry("down", "not yet"));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if call.name == "0" && call.attempt == 1 {
+            return Err(HandlerError::retry("down", "not yet"));
+        }
+        Ok(Done::ok())
     });
     let options = DrainOptions {
         batch: 2,
@@ -162,11 +160,9 @@ async fn a9_a11_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_wai
         .await
         .unwrap()
         .id;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            Err(HandlerError::retry("down", format!("try {}", call.attempt))
-                .after(Duration::from_secs(1)))
-        })
+    let app = ProbeApp::doing(|call| async move {
+        Err(HandlerError::retry("down", format!("try {}", call.attempt))
+            .after(Duration::from_secs(1)))
     });
     let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
     for attempt in 1..=2 {
@@ -360,15 +356,13 @@ async fn b10_e7_a_group_keeps_its_order_under_concurrency_and_retry_and_others_p
         .map(|n| act(&n.to_string()).group(format!("g{}", n % 5)))
         .collect();
     let published = queue::publish_batch(&client, &events).await.unwrap();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
-            // Every seventh event fails once.
-            if call.name.parse::<usize>().is_ok_and(|n| n % 7 == 3) && call.attempt == 1 {
-                return Err(HandlerError::retry("down", "once").after(Duration::from_millis(20)));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
+        // Every seventh event fails once.
+        if call.name.parse::<usize>().is_ok_and(|n| n % 7 == 3) && call.attempt == 1 {
+            return Err(HandlerError::retry("down", "once").after(Duration::from_millis(20)));
+        }
+        Ok(Done::ok())
     });
     let lingering = DrainOptions {
         linger: Duration::from_millis(300),
@@ -409,15 +403,13 @@ async fn b27_a_groups_events_are_handled_in_their_order_whatever_batches_they_co
         for batch in events.chunks(published_by) {
             queue::publish_batch(&client, batch).await.unwrap();
         }
-        let app = ProbeApp::new(|call, _| {
-            Box::pin(async move {
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
-                let turn: usize = call.name.parse().unwrap_or_default();
-                if turn % 9 == 5 && call.attempt == 1 && call.handler == "second" {
-                    return Err(HandlerError::retry("down", "once"));
-                }
-                Ok(Done::ok())
-            })
+        let app = ProbeApp::doing(|call| async move {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
+            let turn: usize = call.name.parse().unwrap_or_default();
+            if turn % 9 == 5 && call.attempt == 1 && call.handler == "second" {
+                return Err(HandlerError::retry("down", "once"));
+            }
+            Ok(Done::ok())
         });
         let batches = DrainOptions {
             batch: leased_by,
@@ -531,13 +523,11 @@ async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
         .unwrap()
         .id;
     publish_acts(&client, 20).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if call.name == "slow" {
-                std::future::pending::<()>().await;
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if call.name == "slow" {
+            std::future::pending::<()>().await;
+        }
+        Ok(Done::ok())
     });
     let limited = DrainOptions {
         handler_timeout: Duration::from_millis(300),
@@ -592,22 +582,20 @@ async fn d10_panic_error_and_rejection_each_end_as_they_should_and_the_next_even
                 .id,
         );
     }
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "panic" => panic!("out of order"),
-                "error" => Err(std::io::Error::other("no answer")).retryable()?,
-                "reject" => None::<()>.reject("404")?,
-                "list" => {
-                    return Err(HandlerError::reject_all(vec![
-                        tidegate::Fault::new("422", "field a"),
-                        tidegate::Fault::new("422", "field b"),
-                    ]));
-                }
-                _ => {}
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "panic" => panic!("out of order"),
+            "error" => Err(std::io::Error::other("no answer")).retryable()?,
+            "reject" => None::<()>.reject("404")?,
+            "list" => {
+                return Err(HandlerError::reject_all(vec![
+                    tidegate::Fault::new("422", "field a"),
+                    tidegate::Fault::new("422", "field b"),
+                ]));
             }
-            Done::with(&"done")
-        })
+            _ => {}
+        }
+        Done::with(&"done")
     });
     let report = drain(&db, &app, &sequential()).await;
     counted(&report, "completed 1, completed_with_errors 2, failed 2");
@@ -1045,13 +1033,11 @@ async fn ends_written_before_a_statement_that_failed_are_no_lost_leases() {
             FOR EACH ROW WHEN (NEW.status <> 'COMPLETED') EXECUTE FUNCTION fail_once();";
     client.batch_execute(fail_once).await.unwrap();
     publish_acts(&client, 10).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "3" | "7" => Err(HandlerError::reject("refused", "on purpose")),
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "3" | "7" => Err(HandlerError::reject("refused", "on purpose")),
+            _ => Ok(Done::ok()),
+        }
     });
     let report = drain(&db, &app, &options()).await;
     counted(
@@ -1115,14 +1101,12 @@ async fn a_retry_that_the_database_refuses_lets_one_event_lapse_and_no_other() {
     let ids = publish_acts(&client, 300).await;
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION refuse()";
     execute(&client, &format!("{REFUSE}{refuse}")).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if ["3", "7", "11"].contains(&call.name.as_str()) && call.attempt == 1 {
-                let delay = Duration::from_mins(1);
-                return Err(HandlerError::retry("down", "not yet").after(delay));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if ["3", "7", "11"].contains(&call.name.as_str()) && call.attempt == 1 {
+            let delay = Duration::from_mins(1);
+            return Err(HandlerError::retry("down", "not yet").after(delay));
+        }
+        Ok(Done::ok())
     });
     let options = DrainOptions::default();
     let report = drain(&db, &app, &options).await;
@@ -1239,13 +1223,11 @@ async fn an_event_of_a_group_is_put_off_for_no_longer_than_it_may_be_planned() {
         let events = [act(name).group(name), act(name)];
         queue::publish_batch(&client, &events).await.unwrap();
     }
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            let far = 300 * DAY;
-            Err(match call.name.as_str() {
-                "retried" => HandlerError::retry("down", "for long").after(far),
-                _ => HandlerError::snooze(far, "no document"),
-            })
+    let app = ProbeApp::doing(|call| async move {
+        let far = 300 * DAY;
+        Err(match call.name.as_str() {
+            "retried" => HandlerError::retry("down", "for long").after(far),
+            _ => HandlerError::snooze(far, "no document"),
         })
     });
     let report = drain(&db, &app, &options()).await;

@@ -29,14 +29,12 @@ async fn miscounted(client: &Client) -> Vec<String> {
 
 /// An application that completes a third of the events, rejects a third and fails a third.
 fn mixed() -> std::sync::Arc<ProbeApp> {
-    ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.id % 3 {
-                0 => Ok(Done::ok()),
-                1 => Err(HandlerError::reject("no", "never")),
-                _ => Err(HandlerError::retry("down", "later")),
-            }
-        })
+    ProbeApp::doing(|call| async move {
+        match call.id % 3 {
+            0 => Ok(Done::ok()),
+            1 => Err(HandlerError::reject("no", "never")),
+            _ => Err(HandlerError::retry("down", "later")),
+        }
     })
 }
 

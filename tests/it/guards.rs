@@ -233,13 +233,11 @@ async fn handlers_learn_of_a_lease_that_is_gone_at_its_renewal() {
 async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind() {
     let (db, client) = probe().await;
     publish_acts(&client, 2).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if call.name == "0" && call.attempt == 1 {
-                std::future::pending::<()>().await;
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if call.name == "0" && call.attempt == 1 {
+            std::future::pending::<()>().await;
+        }
+        Ok(Done::ok())
     });
     // After the time-out, less time is left than it took, and more than anything else takes.
     let limit = Duration::from_secs(6);

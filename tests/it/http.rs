@@ -943,8 +943,8 @@ async fn with_every_connection_in_use_the_client_gets_retry_after() {
     api.accepted("service_request_use_job", &use_job()).await;
 }
 
-#[tokio::test]
-async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind() {
+/// The interface over one connection, and a job whose group is locked until `ROLLBACK`.
+async fn one_connection_and_a_locked_group() -> (Api, Value) {
     let db = support::database().await;
     let database = Database::new(&db.url, 1).unwrap();
     let api = Api::over(db, database).await;
@@ -953,6 +953,12 @@ async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind()
     api.client.batch_execute("BEGIN").await.unwrap();
     let lock = "SELECT tidegate.lock_groups(ARRAY[$1::text])";
     api.client.execute(lock, &[&group]).await.unwrap();
+    (api, body)
+}
+
+#[tokio::test]
+async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind() {
+    let (api, body) = one_connection_and_a_locked_group().await;
     assert_eq!(api.post("service_request_use_job", &body).await.0, 503);
     api.client.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(api.count("event_queue").await, 0);
@@ -961,14 +967,7 @@ async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind()
 
 #[tokio::test]
 async fn a_client_that_disconnects_leaves_a_usable_connection() {
-    let db = support::database().await;
-    let database = Database::new(&db.url, 1).unwrap();
-    let api = Api::over(db, database).await;
-    let body = use_job();
-    let group = format!("patient:{}", body["patient_id"].as_str().unwrap());
-    api.client.batch_execute("BEGIN").await.unwrap();
-    let lock = "SELECT tidegate.lock_groups(ARRAY[$1::text])";
-    api.client.execute(lock, &[&group]).await.unwrap();
+    let (api, body) = one_connection_and_a_locked_group().await;
     let request = api
         .http
         .post(format!("{}/jobs/service_request_use_job", api.url));

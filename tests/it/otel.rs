@@ -392,11 +392,9 @@ async fn i9_no_payload_group_or_word_of_a_handler_leaves() {
     queue::publish(&client, &event.traceparent(SAMPLED).max_attempts(2))
         .await
         .unwrap();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            assert_eq!(call.attempt, 1, "canary");
-            Err(HandlerError::retry("down", "canary"))
-        })
+    let app = ProbeApp::doing(|call| async move {
+        assert_eq!(call.attempt, 1, "canary");
+        Err(HandlerError::retry("down", "canary"))
     });
     let collector = Collector::start(Manner::Takes).await;
     let lingering = DrainOptions {

@@ -67,9 +67,16 @@ impl ProbeApp {
         })
     }
 
+    /// The same, for handlers that need no context.
+    pub fn doing<F: Future<Output = HandlerResult> + Send + 'static>(
+        behaviour: impl Fn(Call) -> F + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Self::new(move |call, _| Box::pin(behaviour(call)))
+    }
+
     /// An application whose handlers succeed.
     pub fn succeeding() -> Arc<Self> {
-        Self::new(|_, _| Box::pin(async { Ok(Done::ok()) }))
+        Self::doing(|_| async { Ok(Done::ok()) })
     }
 
     /// All calls so far, in the order they started.

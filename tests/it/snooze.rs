@@ -13,17 +13,15 @@ const DUE: &str = "UPDATE tidegate.event_queue SET available_at = clock_timestam
 
 /// Events called "later" are snoozed for an hour until the attempt is told to end them.
 fn snoozing() -> Arc<ProbeApp> {
-    ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "later" => Err(HandlerError::snooze(Duration::from_hours(1), "no document")),
-                "later, and fails" if call.handler == "first" => {
-                    Err(HandlerError::retry("x", "no good").after(Duration::ZERO))
-                }
-                "later, and fails" => Err(HandlerError::snooze(Duration::ZERO, "no document")),
-                _ => Ok(Done::ok()),
+    ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "later" => Err(HandlerError::snooze(Duration::from_hours(1), "no document")),
+            "later, and fails" if call.handler == "first" => {
+                Err(HandlerError::retry("x", "no good").after(Duration::ZERO))
             }
-        })
+            "later, and fails" => Err(HandlerError::snooze(Duration::ZERO, "no document")),
+            _ => Ok(Done::ok()),
+        }
     })
 }
 

@@ -163,15 +163,11 @@ async fn the_head_holds_up_all_others_until_it_has_ended() {
         .unwrap()
         .id;
     queue::publish(&client, &act("behind")).await.unwrap();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "stubborn" => {
-                    Err(HandlerError::retry("no", "never").after(Duration::from_hours(1)))
-                }
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "stubborn" => Err(HandlerError::retry("no", "never").after(Duration::from_hours(1))),
+            _ => Ok(Done::ok()),
+        }
     });
     let drain = async || crate::probe::drain(&db, &app, &options()).await;
     drain().await;

@@ -78,14 +78,12 @@ const ENDED: &str = "SELECT count(*) FROM tidegate.event_log WHERE group_key <> 
 async fn i4_b10_what_went_back_keeps_what_is_far_behind_it_from_being_leased() {
     let (db, client) = probe().await;
     publish_line(&client).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if call.name == "first" && call.attempt == 1 {
-                let later = Duration::from_secs(1);
-                return Err(HandlerError::retry("down", "once").after(later));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if call.name == "first" && call.attempt == 1 {
+            let later = Duration::from_secs(1);
+            return Err(HandlerError::retry("down", "once").after(later));
+        }
+        Ok(Done::ok())
     });
     let patient = DrainOptions {
         linger: Duration::from_secs(2),
