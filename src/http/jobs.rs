@@ -23,9 +23,8 @@ use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
 use super::{Shared, begin, connection};
 use crate::app::medical;
-use crate::app::sql::query;
 use tidegate::queue;
-use tidegate::{Database, Error, Job, NewEvent, publish};
+use tidegate::{Database, Error, Job, NewEvent, publish, statements};
 
 /// The interval of the shipped drain schedule (`template.yaml`). The `eta` of a job is based on it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);
@@ -147,11 +146,14 @@ async fn find(database: &Database, link: &Link, caller: Caller) -> Result<Option
     Ok(job.filter(|job| medical::KINDS.contains(&job.kind.as_str())))
 }
 
+statements! {
+    IS_OF_GROUP: "patient of a job" [INT8, TEXT] =
+        "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
+}
+
 /// Reports whether a job is about this patient, which its group shows.
 async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, Error> {
-    let sql = "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
-    let group = medical::group(patient);
-    let rows = query(tx.client(), "patient of a job", sql, &[&id, &group]).await?;
+    let rows = queue::query(tx, &IS_OF_GROUP, &[&id, &medical::group(patient)]).await?;
     Ok(!rows.is_empty())
 }
 

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::cli::Cli;
 use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, refused, use_job};
-use crate::support::{self, Deadline, RuntimeApi, has};
+use crate::support::{self, Deadline, RuntimeApi, begins, contains, has};
 
 const KIND: &str = "/jobs/service_request_use_job";
 
@@ -709,10 +709,8 @@ async fn an_aws_identity_is_the_client_of_its_row_whatever_the_body_says() {
     assert_eq!(stored, client.to_string());
     let (status, answer) = ask(session, &use_job()).await;
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(
-        status == 403 && message.starts_with("client_id"),
-        "{answer}"
-    );
+    assert_eq!(status, 403, "{answer}");
+    begins(message, "client_id");
     let (status, answer) = behind
         .send(("POST", "/letters", &letter("1")), &signed_by(session))
         .await;
@@ -726,10 +724,8 @@ async fn an_aws_identity_is_the_client_of_its_row_whatever_the_body_says() {
     ] {
         let (status, answer) = ask(stranger, &job_of_nobody()).await;
         let message = answer["error"]["message"].as_str().unwrap();
-        assert!(
-            status == 403 && message.contains("no caller"),
-            "{stranger}: {answer}"
-        );
+        assert_eq!(status, 403, "{stranger}: {answer}");
+        contains(message, "no caller");
     }
 }
 

@@ -226,10 +226,8 @@ async fn every_page_is_there_and_lets_nothing_in_from_elsewhere() {
     assert_eq!(site.get("/events/999999").await.0, StatusCode::NOT_FOUND);
     assert_eq!(site.get("/events/abc").await.0, StatusCode::NOT_FOUND);
     let (status, text) = site.get("/events?since=soon").await;
-    assert!(
-        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("since: must be"),
-        "{text}"
-    );
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{text}");
+    contains(&text, "since: must be");
 }
 
 #[tokio::test]
@@ -644,10 +642,8 @@ async fn a_replay_of_many_does_what_its_dry_run_has_shown_or_nothing() {
     site.client.batch_execute(another).await.unwrap();
     let stale = sent(confirm(&dry)).await;
     let (status, text) = (stale.status(), stale.text().await.unwrap());
-    assert!(
-        status == StatusCode::CONFLICT && text.contains("digest"),
-        "{status} {text}"
-    );
+    assert_eq!(status, StatusCode::CONFLICT, "{status} {text}");
+    contains(&text, "digest");
     let replays = "SELECT count(*) FROM tidegate.event_queue WHERE replay_of IS NOT NULL";
     assert_eq!(site.number(replays).await, 0);
     let dry = site.page(address).await;
@@ -727,10 +723,8 @@ async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_
         let reason = [("reason", "the bank is closed")];
         let stale = confirmed(&site, path, &dry, &reason).await;
         let (status, text) = (stale.status(), stale.text().await.unwrap());
-        assert!(
-            status == StatusCode::CONFLICT && text.contains("have changed since the dry run"),
-            "{status} {text}"
-        );
+        assert_eq!(status, StatusCode::CONFLICT, "{status} {text}");
+        contains(&text, "have changed since the dry run");
         assert_eq!(site.number(AUDITED).await, audited);
         let dry = site.page(address).await;
         let done = confirmed(&site, path, &dry, &reason).await;
@@ -858,17 +852,13 @@ async fn a_person_is_forgotten_by_who_types_their_key_after_a_dry_run() {
         (answer.status(), answer.text().await.unwrap())
     };
     let (status, text) = sent(&dry, "customer-90").await;
-    assert!(
-        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("typed: must be"),
-        "{text}"
-    );
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{text}");
+    contains(&text, "typed: must be");
     let another = "INSERT INTO tidegate.event_queue (kind, group_key) VALUES ('refund_requested', 'customer-905')";
     site.client.batch_execute(another).await.unwrap();
     let (status, text) = sent(&dry, "customer-905").await;
-    assert!(
-        status == StatusCode::CONFLICT && text.contains("digest"),
-        "{text}"
-    );
+    assert_eq!(status, StatusCode::CONFLICT, "{text}");
+    contains(&text, "digest");
     assert_eq!(site.number(left).await, 5);
     let dry = site.post("/actions/forget", &whom).await;
     let dry = dry.text().await.unwrap();

@@ -58,8 +58,8 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     }
     let patient = of(job, &tx);
     let by = (Some(ctx.event_id()), J::KIND);
-    patient.write(CREATE, by, &plan.created).await?;
-    patient.write(CHANGE, by, &plan.changed).await?;
+    patient.write(&CREATE, by, &plan.created).await?;
+    patient.write(&CHANGE, by, &plan.changed).await?;
     for event in plan.follow_ups {
         ctx.emit_new(event)?;
     }
