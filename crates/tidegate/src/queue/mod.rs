@@ -91,7 +91,7 @@ pub(crate) async fn all<T: FromSqlOwned>(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the first value of [`all`], if there is one.
+/// Sends a statement, and returns the first column of the first row, if there is one.
 pub async fn first<T: FromSqlOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
