@@ -167,7 +167,7 @@ def expect(body, shown, place):
             raise Wrong(f"{place}: the commands before it do not show {line.strip()!r}")
 
 
-class Shell:
+class Shell(local.Companion):
     """One shell for the whole page, which keeps variables and the current folder."""
 
     def __init__(self, folder, environment):
@@ -191,14 +191,6 @@ class Shell:
 
     def __enter__(self):
         return self
-
-    def __exit__(self, *_):
-        self.process.stdin.close()
-        try:
-            self.process.wait(local.STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 if __name__ == "__main__":

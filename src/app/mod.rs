@@ -8,7 +8,6 @@ pub mod forms;
 pub mod medical;
 pub mod records;
 pub(crate) mod schema;
-pub(crate) mod sql;
 pub mod submission;
 pub mod verb;
 

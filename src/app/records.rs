@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use tidegate::Error;
 use tidegate::config::parse_duration;
 use tidegate::forget::{Forgotten, Records, Subject, SubjectKeys};
+use tidegate::queue::{Statement, document};
+use tidegate::{Error, statements};
 use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
 use super::forms::intake;
 use super::medical;
-use super::sql::{Param, document};
 
 /// A patient, identified by UUID.
 const PATIENT: &str = "patient";
@@ -27,13 +26,25 @@ const FORM: &str = "form";
 /// Maximum number of rows removed in one transaction.
 const BATCH: i32 = 10_000;
 
-/// Each retention setting with the schema whose older rows it removes. Without a setting, rows are kept
+/// Each retention setting with the statement that removes older rows. Without a setting, rows are kept
 /// forever.
-const RETENTIONS: [(&str, &str); 3] = [
-    ("FORMS_RETENTION", "forms"),
-    ("CHECKS_RETENTION", "checks"),
-    ("MEDICAL_RETENTION", "medical"),
+static RETENTIONS: [(&str, &Statement); 3] = [
+    ("FORMS_RETENTION", &EXPIRE_FORMS),
+    ("CHECKS_RETENTION", &EXPIRE_CHECKS),
+    ("MEDICAL_RETENTION", &EXPIRE_MEDICAL),
 ];
+
+statements! {
+    EXPIRE_FORMS: "forms.expire" [FLOAT8, INT4, BOOL] = "SELECT forms.expire(make_interval(secs => $1), $2, $3)::text";
+
+    EXPIRE_CHECKS: "checks.expire" [FLOAT8, INT4, BOOL] = "SELECT checks.expire(make_interval(secs => $1), $2, $3)::text";
+
+    EXPIRE_MEDICAL: "medical.expire" [FLOAT8, INT4, BOOL] = "SELECT medical.expire(make_interval(secs => $1), $2, $3)::text";
+
+    FORGET_PATIENT: "medical.forget" [UUID, BOOL] = "SELECT medical.forget($1, $2)::text";
+
+    FORGET_FORMS: "forms.forget" [TEXT, TEXT, BOOL] = "SELECT forms.forget($1, $2, $3)::text";
+}
 
 /// The personal data, with the settings for its retention.
 pub struct People {
@@ -87,12 +98,12 @@ impl Records for People {
     ) -> BoxFuture<'a, Result<BTreeMap<String, u64>, Error>> {
         async move {
             let mut removed = BTreeMap::new();
-            for (name, schema) in RETENTIONS {
+            for (name, expire) in RETENTIONS {
                 if let Some(kept) = self.retention(name)? {
-                    let sql = format!("SELECT {schema}.expire(make_interval(secs => $1), $2, $3)");
-                    let params: [&dyn Param; 3] = [&kept.as_secs_f64(), &BATCH, &dry_run];
-                    let rows: Rows = answer(client, "expire", &sql, &params).await?;
-                    removed.extend(rows);
+                    let age = kept.as_secs_f64();
+                    let rows: Option<Rows> =
+                        document(client, expire, &[&age, &BATCH, &dry_run]).await?;
+                    removed.extend(rows.unwrap_or_default());
                 }
             }
             Ok(removed)
@@ -108,17 +119,17 @@ async fn patient(tx: &Transaction<'_>, id: &str, dry_run: bool) -> Result<Forgot
     let patient_id: Uuid = id
         .parse()
         .map_err(|_| Error::Invalid("subject: a patient must be a UUID".to_owned()))?;
-    let sql = "SELECT medical.forget($1, $2)";
-    let tables = answer(tx.client(), "forget", sql, &[&patient_id, &dry_run]).await?;
+    let tables = document(tx, &FORGET_PATIENT, &[&patient_id, &dry_run]).await?;
     let keys = SubjectKeys {
         groups: vec![medical::group(patient_id)],
         ..SubjectKeys::default()
     };
+    let tables = tables.unwrap_or_default();
     Ok(Forgotten { keys, tables })
 }
 
 /// The answer of `forms.forget`.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct ForgottenForms {
     forms: Vec<String>,
     tables: Rows,
@@ -132,9 +143,9 @@ async fn of_forms(
     let id = &subject.id;
     let is_form = subject.name == FORM;
     let (form, person) = (is_form.then_some(id), (!is_form).then_some(id));
-    let sql = "SELECT forms.forget($1, $2, $3)";
-    let params: [&dyn Param; 3] = [&form, &person, &dry_run];
-    let ForgottenForms { mut forms, tables } = answer(tx.client(), "forget", sql, &params).await?;
+    let forgotten: Option<ForgottenForms> =
+        document(tx, &FORGET_FORMS, &[&form, &person, &dry_run]).await?;
+    let ForgottenForms { mut forms, tables } = forgotten.unwrap_or_default();
     // Events may still exist for a form that is already removed.
     forms.extend(form.cloned());
     let keys = SubjectKeys {
@@ -142,15 +153,4 @@ async fn of_forms(
         correlation_ids: forms,
     };
     Ok(Forgotten { keys, tables })
-}
-
-/// Runs a function that answers with one document.
-async fn answer<T: DeserializeOwned>(
-    client: &Client,
-    stage: &'static str,
-    sql: &str,
-    params: &[&dyn Param],
-) -> Result<T, Error> {
-    let answer = document(client, stage, sql, params).await?;
-    answer.ok_or_else(|| Error::Unreadable(format!("{stage}: no row")))
 }

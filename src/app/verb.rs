@@ -1,11 +1,10 @@
 //! The verbs `submit` and `receive-issuing`: data of producers in other languages, from the command line.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate::Error;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask, json_argument};
 
-use super::checks::ReceiveIssuingReport;
 use super::submission::Subject;
 
 /// Submit a form, a grant letter or a notice, and publish its event in the same transaction.
@@ -63,13 +62,10 @@ pub struct ReceiveIssuing {
 pub async fn receive_issuing(ask: Ask, request: ReceiveIssuing) -> Result<Answer, Error> {
     let message = json!({"message": json_argument("--message", &request.message)?});
     let answer = ask.service.further("receive_issuing", message).await?;
-    let unreadable = |error| Error::Invalid(format!("--message: {error}"));
-    let report: ReceiveIssuingReport =
-        serde_json::from_value(answer.clone()).map_err(unreadable)?;
-    let text = match report.id {
-        None => "the message requests no check; nothing was stored".to_owned(),
-        Some(id) if report.created => format!("published event {id}"),
-        Some(id) => format!("event {id} already makes this check; nothing was stored"),
+    let text = match (answer["id"].as_i64(), &answer["created"]) {
+        (None, _) => "the message requests no check; nothing was stored".to_owned(),
+        (Some(id), Value::Bool(true)) => format!("published event {id}"),
+        (Some(id), _) => format!("event {id} already makes this check; nothing was stored"),
     };
     Ok(Answer::new(answer, text))
 }

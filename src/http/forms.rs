@@ -44,9 +44,7 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
         (status = 202, description = "The submission is stored and its event is published", body = Data<SubmitReport>),
         (status = 409, description = "A form with this id was submitted before", body = Refusal),
         (status = 422, description = "The body is JSON, but not a valid form; the message names the first invalid field", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn form(posted: Posted) -> Answered {
@@ -69,8 +67,7 @@ struct FormAnswer {
     responses(
         (status = 200, description = "The form", body = Data<FormAnswer>),
         (status = 404, description = "The client has submitted no such form, or it is no longer stored", body = Refusal),
-        Gated,
-        Common
+        Gated, Common
     )
 )]
 async fn progress(
@@ -96,9 +93,7 @@ async fn progress(
     responses(
         (status = 202, description = "The letter is stored and its event is published, or it was stored before", body = Data<SubmitReport>),
         (status = 422, description = "The body is JSON, but not a valid letter; the message names the first invalid field", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn letter(posted: Posted) -> Answered {
@@ -113,9 +108,7 @@ async fn letter(posted: Posted) -> Answered {
     responses(
         (status = 202, description = "The cancellation is stored, or was stored before. Its event is published if the case is one of ours", body = Data<SubmitReport>),
         (status = 422, description = "The body is JSON, but not a valid cancellation; the message names the first invalid field", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn cancellation(posted: Posted) -> Answered {
@@ -130,9 +123,7 @@ async fn cancellation(posted: Posted) -> Answered {
     responses(
         (status = 202, description = "The decision is stored, or was stored before. Its event is published if the case is one of ours", body = Data<SubmitReport>),
         (status = 422, description = "The body is JSON, but not a valid decision; the message names the first invalid field", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn decline(posted: Posted) -> Answered {
@@ -147,9 +138,7 @@ async fn decline(posted: Posted) -> Answered {
         (status = 202, description = "The event is published", body = Data<SubmitReport>),
         (status = 404, description = "This form has no grant with this number", body = Refusal),
         (status = 422, description = "The body is JSON, but not a valid notice of a view", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn viewed(Path(id): Path<String>, mut posted: Posted) -> Answered {

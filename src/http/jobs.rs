@@ -23,9 +23,8 @@ use super::posted::Posted;
 use super::problem::{Common, Gated, Problem, Refusal, Unread};
 use super::{Shared, begin, connection};
 use crate::app::medical;
-use crate::app::sql::query;
 use tidegate::queue;
-use tidegate::{Database, Error, Job, NewEvent, publish};
+use tidegate::{Database, Error, Job, NewEvent, publish, statements};
 
 /// The interval of the shipped drain schedule (`template.yaml`). The `eta` of a job is based on it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);
@@ -79,9 +78,7 @@ fn for_kind(mut operation: Operation, kind: &str, name: &str, payload: &Value) -
     responses(
         (status = 202, description = "The job is accepted, or an equal job is already pending", body = Data<AcceptedJob>),
         (status = 422, description = "The body is JSON, but not a valid request of this kind; `invalid` lists all faults", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn submit(route: MatchedPath, mut posted: Posted) -> Result<Response, Problem> {
@@ -118,8 +115,7 @@ async fn accept(
         (status = 200, description = "The job is pending, or it ended with a result or an error", body = Data<JobAnswer>),
         (status = 303, description = "The job is processed; the links lead to the entities that it created or changed", body = Data<LinkedJob>),
         (status = 404, description = "The caller has no such job, or it is no longer stored", body = Refusal),
-        Gated,
-        Common
+        Gated, Common
     )
 )]
 async fn read(
@@ -150,11 +146,14 @@ async fn find(database: &Database, link: &Link, caller: Caller) -> Result<Option
     Ok(job.filter(|job| medical::KINDS.contains(&job.kind.as_str())))
 }
 
+statements! {
+    IS_OF_GROUP: "patient of a job" [INT8, TEXT] =
+        "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
+}
+
 /// Reports whether a job is about this patient, which its group shows.
 async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, Error> {
-    let sql = "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
-    let group = medical::group(patient);
-    let rows = query(tx.client(), "patient of a job", sql, &[&id, &group]).await?;
+    let rows = queue::query(tx, &IS_OF_GROUP, &[&id, &medical::group(patient)]).await?;
     Ok(!rows.is_empty())
 }
 

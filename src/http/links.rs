@@ -12,8 +12,8 @@ use sha2::Sha256;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use crate::app::sql::query;
-use tidegate::Error;
+use tidegate::queue::query;
+use tidegate::{Error, statements};
 
 /// Bytes of a signature. Guessing one takes 2^127 requests on average.
 const TAG: usize = 16;
@@ -21,7 +21,9 @@ const TAG: usize = 16;
 /// The purpose of the signature. It prevents the use of another signature made with the same key.
 const PURPOSE: &[u8] = b"tidegate job link\0";
 
-const KEYS: &str = "SELECT secret FROM callers.link_key ORDER BY id DESC";
+statements! {
+    KEYS: "link keys" [] = "SELECT secret FROM callers.link_key ORDER BY id DESC";
+}
 
 /// The keys for links, newest first.
 pub(super) struct LinkKeys(Vec<Vec<u8>>);
@@ -32,7 +34,7 @@ impl LinkKeys {
     /// # Errors
     /// Database errors.
     pub(super) async fn read(tx: &Transaction<'_>) -> Result<Self, Error> {
-        let rows = query(tx.client(), "link keys", KEYS, &[]).await?;
+        let rows = query(tx.client(), &KEYS, &[]).await?;
         Ok(Self(rows.iter().map(|row| row.get(0)).collect()))
     }
 

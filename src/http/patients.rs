@@ -42,8 +42,7 @@ type Place<T> = Result<Path<T>, PathRejection>;
         (status = 200, description = "The entity", body = Data<Record>),
         (status = 400, description = "`user_id` is no UUID", body = Refusal),
         (status = 404, description = "The patient has no entity of this kind with this id", body = Refusal),
-        Gated,
-        Common
+        Gated, Common
     )
 )]
 async fn entity(
@@ -87,9 +86,7 @@ async fn entity(
         (status = 404, description = "The patient has no such approval", body = Refusal),
         (status = 409, description = "The approval is no longer valid", body = Refusal),
         (status = 422, description = "The body is JSON, but not a valid confirmation; `invalid` lists all faults", body = Refusal),
-        Unread,
-        Gated,
-        Common
+        Unread, Gated, Common
     )
 )]
 async fn confirm(place: Place<(String, String)>, mut posted: Posted) -> Result<Response, Problem> {

@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{Probe, ProbeApp, act, drain, number, pair, probe};
-use crate::support::{TestDb, contains};
+use crate::support::{TestDb, contains, words};
 
 type Items = Vec<(i64, String)>;
 type Answers = Result<Vec<Result<(), HandlerError>>, HandlerError>;
@@ -143,11 +143,8 @@ async fn one_event_that_spoils_every_call_it_is_in_costs_thousands_beside_it_no_
             }
         });
         let report = drain(&db, &app, &DrainOptions::default()).await;
-        assert_eq!(
-            ended(&client, "COMPLETED", 1).await,
-            2000,
-            "{way}: {report:?}"
-        );
+        let found = ended(&client, "COMPLETED", 1).await;
+        assert_eq!(found, 2000, "{way}: {report:?}");
         let spoiler = "SELECT count(*) FROM tidegate.event_log
              WHERE status <> 'COMPLETED' AND attempts = 1 AND payload->>'name' = 'spoils'";
         assert_eq!(number(&client, spoiler).await, 1, "{way}");
@@ -238,16 +235,7 @@ async fn a2_a_drain_of_concurrency_one_keeps_the_order_of_all_and_each_event_has
 #[tokio::test]
 async fn an_operator_says_how_many_share_a_call_of_a_kind_whose_program_declares_it() {
     let (db, client) = probe().await;
-    let say = [
-        "policy",
-        "act",
-        "--batch",
-        "10",
-        "--batch-within",
-        "1m",
-        "--reason",
-        "r",
-    ];
+    let say = words("policy act --batch 10 --batch-within 1m --reason r");
     let refused = Cli::on(&db).run(&say).await;
     assert_ne!(refused.code, Some(0));
     contains(&refused.stderr, "batch: must not be given for");

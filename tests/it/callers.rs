@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::cli::Cli;
 use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, refused, use_job};
-use crate::support::{self, Deadline, RuntimeApi, has};
+use crate::support::{self, Deadline, RuntimeApi, begins, contains, has};
 
 const KIND: &str = "/jobs/service_request_use_job";
 
@@ -264,11 +264,8 @@ async fn a_job_is_read_by_its_own_client_alone() {
     assert_eq!(get(&api, &href, &ours).await, (200, answer));
     let (status, unknown) = get(&api, "/jobs/1-AAAAAAAAAAAAAAAAAAAAAA", &theirs).await;
     assert_eq!(status, 404);
-    assert_eq!(
-        get(&api, &href, &theirs).await,
-        (404, unknown),
-        "as if it were not there"
-    );
+    let found = get(&api, &href, &theirs).await;
+    assert_eq!(found, (404, unknown), "as if it were not there");
 
     let rotate = |forget: &'static [&str]| {
         let arguments = [&["link-key", "rotate", "--reason", "a test"], forget].concat();
@@ -276,11 +273,8 @@ async fn a_job_is_read_by_its_own_client_alone() {
         async move { verb(api, &arguments).await }
     };
     assert!(rotate(&[]).await.0);
-    assert_eq!(
-        get(&api, &href, &ours).await.0,
-        200,
-        "an earlier key is good"
-    );
+    let seen = get(&api, &href, &ours).await.0;
+    assert_eq!(seen, 200, "an earlier key is good");
     let (done, rotated) = rotate(&["--forget"]).await;
     assert!(done && rotated["forgotten"] == 2, "{rotated}");
     assert_eq!(get(&api, &href, &ours).await.0, 404);
@@ -366,11 +360,8 @@ async fn a_client_whose_bodies_do_not_come_keeps_no_other_client_out() {
     let (gave_up, refused) = (count(" 408 "), count(" 429 "));
     assert!(gave_up > 0 && refused > 0, "{answers:?}");
     assert_eq!(gave_up + refused, http::IN_FLIGHT, "{answers:?}");
-    assert_eq!(
-        get(&api, "/jobs/1", &slow).await.0,
-        404,
-        "it is let in again"
-    );
+    let found = get(&api, "/jobs/1", &slow).await.0;
+    assert_eq!(found, 404, "it is let in again");
 }
 
 #[tokio::test]
@@ -476,10 +467,8 @@ async fn a_function_asks_for_keys_and_does_nothing_until_it_is_said_who_may_call
         ("TIDEGATE_HTTP_AUTH", "keys"),
     ];
     let (asking, _process) = function(&settings).await;
-    assert_eq!(
-        invoke(&asking, "GET", "/healthz", &Value::Null).await.0,
-        200
-    );
+    let found = invoke(&asking, "GET", "/healthz", &Value::Null).await.0;
+    assert_eq!(found, 200);
     assert_eq!(invoke(&asking, "POST", KIND, &use_job()).await.0, 401);
     // Of the one connection that a function has.
     let (key, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
@@ -720,10 +709,8 @@ async fn an_aws_identity_is_the_client_of_its_row_whatever_the_body_says() {
     assert_eq!(stored, client.to_string());
     let (status, answer) = ask(session, &use_job()).await;
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(
-        status == 403 && message.starts_with("client_id"),
-        "{answer}"
-    );
+    assert_eq!(status, 403, "{answer}");
+    begins(message, "client_id");
     let (status, answer) = behind
         .send(("POST", "/letters", &letter("1")), &signed_by(session))
         .await;
@@ -737,10 +724,8 @@ async fn an_aws_identity_is_the_client_of_its_row_whatever_the_body_says() {
     ] {
         let (status, answer) = ask(stranger, &job_of_nobody()).await;
         let message = answer["error"]["message"].as_str().unwrap();
-        assert!(
-            status == 403 && message.contains("no caller"),
-            "{stranger}: {answer}"
-        );
+        assert_eq!(status, 403, "{stranger}: {answer}");
+        contains(message, "no caller");
     }
 }
 

@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Nothing, ProbeApp, act, disorder, drain, lease_request, live, logged, number, options, probe,
+    Nothing, ProbeApp, act, disorder, drain, end_of, lease_request, live, number, options, probe,
     probe_sessions, publish_acts, service,
 };
-use crate::support::{TestDb, wait_for_a_lock};
+use crate::support::{TestDb, begins, wait_for_a_lock};
 
 async fn publish(client: &Client, event: NewEvent) -> i64 {
     queue::publish(client, &event).await.unwrap().id
@@ -84,8 +84,7 @@ async fn waiting_events_that_a_filter_names_end_with_the_reason_and_their_groups
     drain(&db, &app, &options()).await;
     assert_eq!(app.ids(), [ids[1]]);
     for id in [ids[0], ids[2], ids[3]] {
-        let end = ("FAILED".to_owned(), 0, vec!["cancelled".to_owned()]);
-        assert_eq!(logged(&client, id).await, Some(end));
+        assert_eq!(end_of(&client, id).await, "FAILED 0 cancelled");
     }
     let told = "SELECT count(*) FROM tidegate.event_log
                  WHERE errors->-1->>'message' = 'cancelled by an operator: sent twice'";
@@ -125,8 +124,7 @@ async fn a_handler_learns_at_the_next_renewal_that_its_event_was_cancelled() {
     assert_eq!((report.lease_lost, report.retried), (1, 0), "{report:?}");
     assert!(told.load(Ordering::SeqCst), "it ran into its limit");
     // An attempt that has begun counts; nothing of it was published, and the group goes on.
-    let end = ("FAILED".to_owned(), 1, vec!["cancelled".to_owned()]);
-    assert_eq!(logged(&client, first).await, Some(end));
+    assert_eq!(end_of(&client, first).await, "FAILED 1 cancelled");
     drain(&db, &app, &options()).await;
     assert_eq!(app.ids(), [first, next]);
     assert_eq!(live(&client).await, 0);
@@ -185,11 +183,9 @@ async fn a_lease_taken_during_a_cancel_learns_of_it() {
     let report = cancelling.await.unwrap();
     assert_eq!((report.cancelled, report.begun), (1, 1), "{report:?}");
     crate::probe::sweep(&witness).await;
-    assert_eq!(
-        number(&witness, "SELECT sum(cuts) FROM tidegate.lease").await,
-        1
-    );
-    assert_eq!(logged(&witness, id).await.unwrap().1, 1);
+    let sql = "SELECT sum(cuts) FROM tidegate.lease";
+    assert_eq!(number(&witness, sql).await, 1);
+    assert_eq!(end_of(&witness, id).await, "FAILED 1 cancelled");
 }
 
 #[tokio::test]
@@ -227,10 +223,8 @@ async fn a_cancel_of_many_waits_for_no_lock_and_reports_what_it_missed() {
     let report = cancel(&db, &by_ids(&ids)).await;
     assert_eq!((report.cancelled, report.begun), (1, 0), "{report:?}");
     crate::probe::sweep(&client).await;
-    assert_eq!(
-        number(&client, "SELECT sum(cuts) FROM tidegate.lease").await,
-        1
-    );
+    let sql = "SELECT sum(cuts) FROM tidegate.lease";
+    assert_eq!(number(&client, sql).await, 1);
 }
 
 #[tokio::test]
@@ -262,8 +256,7 @@ async fn a_delete_from_the_view_cancels() {
     let delete = "DELETE FROM tidegate.events WHERE id < $1";
     assert_eq!(client.execute(delete, &[&ids[2]]).await.unwrap(), 2);
     for id in &ids[..2] {
-        let end = ("FAILED".to_owned(), 1, vec!["cancelled".to_owned()]);
-        assert_eq!(logged(&client, *id).await, Some(end));
+        assert_eq!(end_of(&client, *id).await, "FAILED 1 cancelled");
     }
     let audit =
         "SELECT count(*) FROM tidegate.audit WHERE action = 'cancel' AND filter->>'via' = 'events'";
@@ -280,13 +273,11 @@ async fn a_cancel_reports_why_an_id_is_no_live_event() {
     let skipped = report.changed.skipped.iter();
     let told: Vec<_> = skipped.map(|s| s.reason.as_str()).collect();
     assert_eq!((report.cancelled, report.changed.skipped_count), (1, 2));
-    assert_eq!(
-        told,
-        [
-            "ended as FAILED",
-            "unknown: neither in the queue nor in the log"
-        ]
-    );
+    let expected = [
+        "ended as FAILED",
+        "unknown: neither in the queue nor in the log",
+    ];
+    assert_eq!(told, expected);
 }
 
 fn rescheduled(ids: &[i64], start: Start) -> RescheduleRequest {
@@ -401,8 +392,5 @@ async fn nobody_holds_up_a_group_by_an_event_of_it_for_longer_than_a_publisher_m
         "UPDATE tidegate.events SET available_at = now() + interval '31 days' WHERE id = $1";
     let refused = client.execute(update, &[&of_group]).await.unwrap_err();
     let told = refused.as_db_error().unwrap().message().to_owned();
-    assert!(
-        told.starts_with("available_at: must be within 30 days"),
-        "{told}"
-    );
+    begins(&told, "available_at: must be within 30 days");
 }

@@ -12,7 +12,7 @@ use tidegate_job::app::{App, Event};
 use tokio::process::Command;
 
 use crate::services::{Mode, Services};
-use crate::support::{self, World, has, retrying_in_an_hour};
+use crate::support::{self, World, has, retrying_in_an_hour, words};
 
 const KIND: &str = "issuings-ai-checks";
 
@@ -115,10 +115,8 @@ async fn b32_an_irrelevant_message_stores_nothing() {
     ] {
         let received = world.receive(&message).await;
         let irrelevant = (false, None, false);
-        assert_eq!(
-            (received.relevant, received.id, received.created),
-            irrelevant
-        );
+        let found = (received.relevant, received.id, received.created);
+        assert_eq!(found, irrelevant);
     }
     assert_eq!(world.value(LIVE).await, 0);
     assert_eq!(world.value(ROWS).await, 0);
@@ -131,18 +129,13 @@ async fn b32_a_relevant_message_stores_exactly_the_two_keys() {
     let event = world.queued().await;
     assert_eq!(event["id"], id);
     assert_eq!(event["kind"], KIND);
-    assert_eq!(
-        event["payload"],
-        json!({"triggerId": "T1", "applicationId": "A1"})
-    );
+    let expected = json!({"triggerId": "T1", "applicationId": "A1"});
+    assert_eq!(event["payload"], expected);
     assert_eq!(event["correlation_id"], "A1");
     assert_eq!(event["group_key"], "application:A1");
     assert_eq!(event["attempts"], 0);
-    assert_eq!(
-        world.standing(1).await,
-        "PLANNED",
-        "it waits, and takes no place"
-    );
+    let found = world.standing(1).await;
+    assert_eq!(found, "PLANNED", "it waits, and takes no place");
 }
 
 #[tokio::test]
@@ -179,10 +172,8 @@ async fn b32_a_repeated_message_stores_nothing_while_its_event_lives() {
     let mut world = World::putting_off("1h").await;
     let id = world.ask(1).await;
     let again = world.receive(&message(1)).await;
-    assert_eq!(
-        (again.relevant, again.id, again.created),
-        (true, Some(id), false)
-    );
+    let found = (again.relevant, again.id, again.created);
+    assert_eq!(found, (true, Some(id), false));
     world.ask(2).await;
     assert_eq!(world.value(LIVE).await, 2);
 
@@ -284,15 +275,8 @@ async fn b34_a_check_that_is_put_off_is_a_new_event_with_all_its_attempts_and_th
     assert_eq!(event["attempts"], 0);
     assert_eq!(event["parent_id"], id);
     assert_ne!(event["id"], id);
-    for same in [
-        "kind",
-        "payload",
-        "dedup_key",
-        "group_key",
-        "correlation_id",
-        "expires_at",
-        "max_attempts",
-    ] {
+    let all = "kind payload dedup_key group_key correlation_id expires_at max_attempts";
+    for same in words(all) {
         assert_eq!(event[same], parent[same], "{same}");
         assert!(!event[same].is_null(), "{same}");
     }
@@ -399,11 +383,8 @@ async fn b34_a_check_that_has_waited_for_hours_is_put_off_for_minutes() {
     let unknown = "SELECT tidegate.publish('issuings-ai-checks', '{\"triggerId\": \"T2\", \"applicationId\": \"A2\"}')";
     world.client.execute(unknown, &[]).await.unwrap();
     world.drain().await;
-    assert_eq!(
-        world.standing(2).await,
-        "PLANNED",
-        "its wait counts from now on"
-    );
+    let found = world.standing(2).await;
+    assert_eq!(found, "PLANNED", "its wait counts from now on");
 }
 
 #[tokio::test]
@@ -418,11 +399,8 @@ async fn b34_a_check_near_its_deadline_comes_again_before_it() {
     let in_time =
         "SELECT available_at BETWEEN expires_at - interval '25 s' AND expires_at - interval '15 s'
                      FROM tidegate.event_queue";
-    assert_eq!(
-        world.value(in_time).await,
-        true,
-        "of 40 s it waits for half"
-    );
+    let found = world.value(in_time).await;
+    assert_eq!(found, true, "of 40 s it waits for half");
 }
 
 #[tokio::test]
@@ -595,10 +573,8 @@ async fn a18_a_check_calls_the_service_that_its_handler_names_and_no_other() {
     let named = [("check_issuing", Some("ai_check"))];
     assert_eq!(handlers_of(&*world.app, &event), named);
     let called = world.services.callers().into_iter();
-    assert_eq!(
-        called.map(|(_, service)| service).collect::<Vec<_>>(),
-        ["ai_check"]
-    );
+    let found = called.map(|(_, service)| service).collect::<Vec<_>>();
+    assert_eq!(found, ["ai_check"]);
 }
 
 #[tokio::test]
@@ -673,10 +649,8 @@ async fn an_answer_that_cannot_be_stored_is_final_and_requested_once() {
     assert_eq!(world.drain().await.completed_with_errors, 1);
     let ended = world.logged(id).await;
     assert_eq!(ended["errors"][0]["code"], "ai_check_answer");
-    assert_eq!(
-        (world.calls(), world.standing(1).await),
-        (1, json!("REFUSED"))
-    );
+    let found = (world.calls(), world.standing(1).await);
+    assert_eq!(found, (1, json!("REFUSED")));
 }
 
 /// Runs `tidegate --json receive-issuing` with the message on its input.
@@ -704,10 +678,8 @@ async fn b32_the_command_line_receives_a_message_and_tells_what_became_of_it() {
     let world = World::putting_off("1h").await;
     let relevant = message(1).to_string();
     let (code, first) = receive_by_command(&world, &relevant).await;
-    assert_eq!(
-        (code, &first["action"]),
-        (Some(0), &json!("receive_issuing"))
-    );
+    let found = (code, &first["action"]);
+    assert_eq!(found, (Some(0), &json!("receive_issuing")));
     has(&first, &json!({"relevant": true, "created": true}));
     assert_eq!(first["id"], world.queued().await["id"]);
 

@@ -10,8 +10,8 @@ use tidegate::{Done, HandlerError, queue};
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{ProbeApp, act, drain, live, logged, number, options, probe, publish_acts};
-use crate::support::{self, TestDb, column, has, lease_away, wait_until};
+use crate::probe::{ProbeApp, act, drain, end_of, live, number, options, probe, publish_acts};
+use crate::support::{self, TestDb, column, counted, has, lease_away, wait_until, words};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const HOUR: Duration = Duration::from_hours(1);
@@ -92,22 +92,20 @@ async fn b21_f4_finished_events_are_kept_as_long_as_their_kind_and_status_say() 
     let events = [act("done"), act("rejected"), note];
     let published = queue::publish_batch(&client, &events).await.unwrap();
     let ids: Vec<i64> = published.iter().map(|published| published.id).collect();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "rejected" => Err(HandlerError::reject("no", "no")),
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "rejected" => Err(HandlerError::reject("no", "no")),
+            _ => Ok(Done::ok()),
+        }
     });
     drain(&db, &app, &options()).await;
     let kept = "SELECT (expires_at - finished_at)::text FROM tidegate.event_log ORDER BY id";
     assert_eq!(texts(&client, kept).await, ["00:00:00", "1 day", "30 days"]);
     let report = clean(&db, |_| ()).await;
     assert_eq!((report.rows_deleted, report.partitions_dropped), (1, 0));
-    assert_eq!(logged(&client, ids[0]).await, None);
-    assert!(logged(&client, ids[1]).await.is_some());
-    assert!(logged(&client, ids[2]).await.is_some());
+    assert_eq!(end_of(&client, ids[0]).await, "");
+    assert_ne!(end_of(&client, ids[1]).await, "");
+    assert_ne!(end_of(&client, ids[2]).await, "");
 }
 
 #[tokio::test]
@@ -163,16 +161,10 @@ async fn with_the_clock_set_back_nothing_unexpired_goes_and_forward_it_cannot_be
         .await
         .unwrap();
     let back = clean(&db, |options| options.now = Some(now - 5 * DAY)).await;
-    assert_eq!(
-        (back.rows_deleted, back.rows_dropped, back.expired),
-        (0, 0, 0)
-    );
+    counted(&back, "rows_deleted 0, rows_dropped 0, expired 0");
     assert!(exists(&client, &partition).await);
     let forward = clean(&db, |options| options.now = Some(now + 1000 * DAY)).await;
-    assert_eq!(
-        (forward.rows_deleted, forward.rows_dropped, forward.expired),
-        (1, 10, 1)
-    );
+    counted(&forward, "rows_deleted 1, rows_dropped 10, expired 1");
     let far =
         "SELECT deleted FROM tidegate.delete_expired('event_log_default', now => '3000-01-01')";
     assert_eq!(number(&client, far).await, 0);
@@ -195,11 +187,7 @@ async fn migrate_makes_the_partitions_of_a_week_for_each_retention_in_use() {
         "SELECT count(*) FROM tidegate.log_partitions() WHERE upper_bound - lower_bound = '1 day'";
     assert_eq!(number(&client, sql).await, 16);
     let report = clean(&db, |_| ()).await;
-    assert_eq!(
-        (report.partitions_made, report.skipped),
-        (0, 0),
-        "{report:?}"
-    );
+    counted(&report, "partitions_made 0, skipped 0");
 }
 
 #[tokio::test]
@@ -305,10 +293,8 @@ async fn a_refused_step_stops_no_other_and_is_reported_at_the_end() {
     )
     .await;
     let told = refused.unwrap_err().to_string();
-    assert!(
-        told.contains("of_somebody") || told.contains(&used),
-        "{told}"
-    );
+    let named = told.contains("of_somebody") || told.contains(&used);
+    assert!(named, "{told}");
     assert!(!exists(&client, &gone).await && exists(&client, &used).await);
     execute(&client, "DROP VIEW of_somebody").await;
     clean(&db, |_| ()).await;
@@ -318,11 +304,8 @@ async fn a_refused_step_stops_no_other_and_is_reported_at_the_end() {
 #[tokio::test]
 async fn rows_of_a_new_partitions_day_move_out_of_the_default_one_unless_they_are_too_many() {
     let (db, client) = retained_database().await;
-    execute(
-        &client,
-        "UPDATE tidegate.event_kind SET retention_failed = '45 days'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_kind SET retention_failed = '45 days'";
+    execute(&client, sql).await;
     let now = clock(&client).await;
     log_rows(&client, 10_000, now + 46 * DAY).await;
     log_rows(&client, 10_001, now + 48 * DAY).await;
@@ -337,15 +320,12 @@ async fn rows_of_a_new_partitions_day_move_out_of_the_default_one_unless_they_ar
 #[tokio::test]
 async fn an_event_finishes_though_no_partition_is_made_for_it() {
     let (db, client) = retained_database().await;
-    execute(
-        &client,
-        "UPDATE tidegate.event_kind SET retention_completed = '400 days'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_kind SET retention_completed = '400 days'";
+    execute(&client, sql).await;
     let ids = publish_acts(&client, 1).await;
     let report = drain(&db, &ProbeApp::succeeding(), &options()).await;
     assert_eq!(report.completed, 1);
-    assert!(logged(&client, ids[0]).await.is_some());
+    assert_ne!(end_of(&client, ids[0]).await, "");
     let in_default = "SELECT count(*) FROM tidegate.event_log_default";
     assert_eq!(number(&client, in_default).await, 1);
 }
@@ -389,13 +369,9 @@ async fn c12_what_a_worker_that_is_gone_held_is_free_and_charged_after_a_cleanup
     let left = "SELECT format('%s %s %s %s', id, attempts, lapses, errors->0->>'code') FROM tidegate.event_queue";
     let expected = format!("{} 1 1 lapsed", ids[0]);
     assert_eq!(texts(&client, left).await, [expected]);
-    let ended = logged(&client, ids[1]).await.unwrap();
-    let codes = ["lapsed", "abandoned"].map(ToOwned::to_owned).to_vec();
-    assert_eq!(ended, ("FAILED".to_owned(), 5, codes));
-    assert_eq!(
-        number(&client, "SELECT count(*) FROM tidegate.lease").await,
-        0
-    );
+    assert_eq!(end_of(&client, ids[1]).await, "FAILED 5 lapsed abandoned");
+    let sql = "SELECT count(*) FROM tidegate.lease";
+    assert_eq!(number(&client, sql).await, 0);
 }
 
 #[tokio::test]
@@ -451,11 +427,8 @@ async fn a_group_goes_on_once_its_expired_head_is_swept() {
     let (db, client) = retained_database().await;
     let head = "SELECT id FROM tidegate.publish('note', NULL, group_key => 'g', expires_at => clock_timestamp() - interval '1 second')";
     execute(&client, head).await;
-    execute(
-        &client,
-        "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'note'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'note'";
+    execute(&client, sql).await;
     let behind = queue::publish(&client, &act("behind").group("g"))
         .await
         .unwrap();
@@ -488,11 +461,8 @@ async fn a_row_that_another_session_has_locked_is_passed_over() {
 #[tokio::test]
 async fn a_dry_run_changes_nothing_and_tells_what_the_next_run_does() {
     let (db, client) = retained_database().await;
-    execute(
-        &client,
-        "UPDATE tidegate.event_kind SET retention_failed = '0' WHERE kind = 'act'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_kind SET retention_failed = '0' WHERE kind = 'act'";
+    execute(&client, sql).await;
     let now = clock(&client).await;
     expired_partition(&client, 3 * DAY, 30).await;
     log_rows(&client, 7, now - 20 * DAY).await;
@@ -515,10 +485,7 @@ async fn a_dry_run_changes_nothing_and_tells_what_the_next_run_does() {
     };
     assert!(dry.dry_run && !done.dry_run);
     assert_eq!(counts(&dry), counts(&done));
-    assert_eq!(
-        (done.rows_dropped, done.rows_deleted, done.rows_moved),
-        (30, 7, 5)
-    );
+    counted(&done, "rows_dropped 30, rows_deleted 7, rows_moved 5");
     assert_eq!((done.expired, done.abandoned), (1, 1));
     assert_eq!(done.partitions_made, 8);
 }
@@ -669,15 +636,13 @@ async fn b23_statistics_by_day_kind_and_status_equal_the_log_and_outlive_it() {
         note,
     ];
     queue::publish_batch(&client, &events).await.unwrap();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "rejected" => Err(HandlerError::reject("no", "no")),
-                "tried" if call.attempt == 1 => Err(HandlerError::retry("later", "not yet")),
-                "failed" => Err(HandlerError::retry("later", "not yet")),
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "rejected" => Err(HandlerError::reject("no", "no")),
+            "tried" if call.attempt == 1 => Err(HandlerError::retry("later", "not yet")),
+            "failed" => Err(HandlerError::retry("later", "not yet")),
+            _ => Ok(Done::ok()),
+        }
     });
     drain(&db, &app, &options()).await;
     let planned = publish_acts(&client, 1).await;
@@ -691,11 +656,8 @@ async fn b23_statistics_by_day_kind_and_status_equal_the_log_and_outlive_it() {
     let logged = texts(&client, log).await;
     assert_eq!(logged.len(), 4, "{logged:?}");
     assert_eq!(texts(&client, stats).await, logged);
-    execute(
-        &client,
-        "UPDATE tidegate.event_log SET expires_at = clock_timestamp() - interval '2 days'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_log SET expires_at = clock_timestamp() - interval '2 days'";
+    execute(&client, sql).await;
     assert_eq!(clean(&db, |_| ()).await.rows_deleted, 6);
     assert_eq!(log_count(&client).await, 0);
     assert_eq!(texts(&client, stats).await, logged);
@@ -728,21 +690,10 @@ async fn tidegate(db: &TestDb, arguments: &[&str]) -> (Option<i32>, Value, Strin
 async fn cleanup_is_a_verb_with_the_options_of_the_invocation() {
     let (db, client) = retained_database().await;
     expired_partition(&client, 2 * DAY, 3).await;
-    let arguments = [
-        "cleanup",
-        "--dry-run",
-        "--budget",
-        "20s",
-        "--older-than",
-        "1h",
-        "--batch",
-        "5",
-    ];
+    let arguments = words("cleanup --dry-run --budget 20s --older-than 1h --batch 5");
     let (code, dry, _) = tidegate(&db, &arguments).await;
-    assert_eq!(
-        (code, &dry["action"], &dry["dry_run"]),
-        (Some(0), &json!("cleanup"), &json!(true))
-    );
+    let found = (code, &dry["action"], &dry["dry_run"]);
+    assert_eq!(found, (Some(0), &json!("cleanup"), &json!(true)));
     has(&dry, &json!({"rows_dropped": 3, "budget_ms": 20_000}));
     let (_, done, _) = tidegate(&db, &["cleanup"]).await;
     has(&done, &json!({"rows_dropped": 3, "stop_reason": "done"}));
@@ -760,18 +711,14 @@ async fn b21_retention_is_shown_set_and_applied_to_what_has_finished() {
     let (_, shown, _) = tidegate(&db, &["retention"]).await;
     let act = json!({"kind": "act", "retention_completed": "30 days", "retention_failed": "90 days",
                "retention_completed_ms": 2_592_000_000_i64, "retention_failed_ms": 7_776_000_000_i64});
-    assert_eq!(
-        (shown["kinds"].as_array().unwrap().len(), &shown["kinds"][0]),
-        (3, &act)
-    );
+    let found = (shown["kinds"].as_array().unwrap().len(), &shown["kinds"][0]);
+    assert_eq!(found, (3, &act));
     let why = ["--reason", "the disk is full"];
     let set = [&["retention", "act", "--completed", "7d"], &why[..]].concat();
     let (code, set, errors) = tidegate(&db, &set).await;
     assert_eq!(code, Some(0), "{errors}");
-    assert_eq!(
-        (&set["kinds"][0]["retention_completed"], &set["redated"]),
-        (&json!("7 days"), &Value::Null)
-    );
+    let seen = (&set["kinds"][0]["retention_completed"], &set["redated"]);
+    assert_eq!(seen, (&json!("7 days"), &Value::Null));
     let kept = "SELECT DISTINCT format('%s %s', expires_at - finished_at, tableoid::regclass <> 'tidegate.event_log_default'::regclass)
                   FROM tidegate.event_log";
     assert_eq!(
@@ -823,10 +770,8 @@ async fn a_retention_that_makes_no_sense_is_refused_by_name() {
         let refused = client.batch_execute(sql).await.unwrap_err();
         assert_eq!(refused.code().unwrap().code(), "22023", "{sql}");
     }
-    assert_eq!(
-        number(&client, "SELECT count(*) FROM tidegate.audit").await,
-        0
-    );
+    let sql = "SELECT count(*) FROM tidegate.audit";
+    assert_eq!(number(&client, sql).await, 0);
 }
 
 #[tokio::test]

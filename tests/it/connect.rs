@@ -60,7 +60,7 @@ fn refused(what: &str, proxy: &Proxy, connected: Result<Client, Error>) {
     );
 }
 
-/// <https://www.postgresql.org/docs/current/protocol-message-formats.html#PROTOCOL-MESSAGE-FORMATS-SSLREQUEST>
+/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>, under `SSLRequest`.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
 #[tokio::test]
@@ -301,9 +301,6 @@ async fn a_user_whom_nobody_knows_is_refused_once() {
         .await
         .unwrap_err();
     assert!(matches!(failed.source, Error::Login(_)), "{failed:?}");
-    assert_eq!(
-        proxy.accepted(),
-        1,
-        "a login that was refused is not repeated"
-    );
+    let found = proxy.accepted();
+    assert_eq!(found, 1, "a login that was refused is not repeated");
 }

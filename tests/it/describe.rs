@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use crate::cli::{Cli, verbs};
 use crate::seal;
-use crate::support::{self, TestDb, execute, words};
+use crate::support::{self, TestDb, contains, execute, words};
 
 #[tokio::test]
 async fn a_shell_is_given_a_script_that_completes_every_verb() {
@@ -55,10 +55,8 @@ async fn every_verb_has_a_manual_page() {
     let files = written["files"].as_array().unwrap().len();
     for verb in verbs().await {
         let page = std::fs::read_to_string(folder.join(format!("tidegate-{verb}.1"))).unwrap();
-        assert!(
-            page.contains(".SH NAME") && page.contains("Example:"),
-            "{page}"
-        );
+        contains(&page, ".SH NAME");
+        contains(&page, "Example:");
     }
     // A verb that the program adds has verbs itself.
     let page = std::fs::read_to_string(folder.join("tidegate-api-key-create.1")).unwrap();

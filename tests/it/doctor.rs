@@ -15,7 +15,7 @@ use tokio_postgres::{Client, NoTls};
 use crate::cli::{Cli, Ran};
 use crate::look::run;
 use crate::probe::number;
-use crate::support::{self, TestDb, contains, lease_away, project_file, rows, wait_until};
+use crate::support::{self, TestDb, begins, contains, lease_away, project_file, rows, wait_until};
 
 /// What the doctor says of a database, check by check.
 struct Examined {
@@ -28,10 +28,8 @@ async fn examine(db: &TestDb) -> Examined {
     let document = ran.document();
     let checks = document["checks"].as_array().unwrap();
     let all_ok = checks.iter().all(|check| check["state"] == "ok");
-    assert_eq!(
-        (&document["action"], &document["ok"]),
-        (&"doctor".into(), &all_ok.into())
-    );
+    let found = (&document["action"], &document["ok"]);
+    assert_eq!(found, (&"doctor".into(), &all_ok.into()));
     assert_eq!(ran.code, Some(if all_ok { 0 } else { 3 }), "{ran:?}");
     Examined { ran, document }
 }
@@ -128,11 +126,8 @@ async fn a_healthy_database_passes_every_check_and_a_fragile_one_does_not() {
     assert!(healthy.stdout.lines().count() >= 15, "{healthy:?}");
     let report = examine(db).await;
     assert_eq!(report.document["ok"], true);
-    breaking(
-        &client,
-        "ALTER DATABASE postgres SET synchronous_commit = off",
-    )
-    .await;
+    let sql = "ALTER DATABASE postgres SET synchronous_commit = off";
+    breaking(&client, sql).await;
     let report = examine(db).await;
     let remedy = report.finds(
         "durability",
@@ -208,21 +203,15 @@ async fn a_database_without_a_queue_is_reported_with_its_remedy() {
     let told = run(&db, &["doctor"]).await;
     assert_eq!(told.code, Some(3), "{told:?}");
     // The tests' server is made to be fast.
-    assert!(
-        told.stdout.contains("PROBLEM  durability")
-            && told.stdout.contains("remedy: ALTER SYSTEM SET fsync = on;"),
-        "{told:?}"
-    );
+    contains(&told.stdout, "PROBLEM  durability");
+    contains(&told.stdout, "remedy: ALTER SYSTEM SET fsync = on;");
 }
 
 #[tokio::test]
 async fn a_schema_of_another_version_is_reported() {
     let (db, client) = support::opened().await;
-    breaking(
-        &client,
-        "UPDATE tidegate.app_migrations SET version = 999 WHERE version = 1",
-    )
-    .await;
+    let sql = "UPDATE tidegate.app_migrations SET version = 999 WHERE version = 1";
+    breaking(&client, sql).await;
     let remedy = examine(&db).await.finds(
         "schema version",
         "problem",
@@ -305,21 +294,16 @@ async fn settings_of_the_database_and_what_an_operator_may_change_are_no_drift()
     ] {
         breaking(&client, &format!("ALTER DATABASE {name} SET {setting}")).await;
     }
-    breaking(
-        &client,
-        "UPDATE tidegate.event_kind SET retention_failed = '1 year', paused = true",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_kind SET retention_failed = '1 year', paused = true";
+    breaking(&client, sql).await;
     let limited = Cli::on(&db).with("TIDEGATE_MAX_ATTEMPTS", "3");
     limited.json(&["migrate"]).await;
     let report = examine(&db).await;
     report.is_ok("schema drift");
     // The connection's own settings are as they were.
     let mut client = db.client().await;
-    assert_eq!(
-        doctor::catalog(&mut client).await.unwrap().join("\n"),
-        doctor::EXPECTED.trim_end()
-    );
+    let found = doctor::catalog(&mut client).await.unwrap().join("\n");
+    assert_eq!(found, doctor::EXPECTED.trim_end());
     let row = client.query_one("SHOW search_path", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "tidegate, public");
 }
@@ -327,11 +311,8 @@ async fn settings_of_the_database_and_what_an_operator_may_change_are_no_drift()
 #[tokio::test]
 async fn forgotten_kinds_are_reported() {
     let (db, client) = support::opened().await;
-    breaking(
-        &client,
-        "DELETE FROM tidegate.event_kind WHERE kind = 'case_opened'",
-    )
-    .await;
+    let sql = "DELETE FROM tidegate.event_kind WHERE kind = 'case_opened'";
+    breaking(&client, sql).await;
     let report = examine(&db).await;
     let remedy = report.finds("kinds", "problem", &["not registered: case_opened"]);
     mend(&db, &client, &remedy).await;
@@ -356,10 +337,8 @@ async fn b29_an_event_of_a_kind_that_an_older_program_registered_is_left_alone_a
     let event = NewEvent::raw("it's old", None);
     queue::publish(&client, &event).await.unwrap();
     let drained = run(&db, &["drain", "--json"]).await.document();
-    assert_eq!(
-        (&drained["leased"], &drained["backlog"]),
-        (&0.into(), &1.into())
-    );
+    let found = (&drained["leased"], &drained["backlog"]);
+    assert_eq!(found, (&0.into(), &1.into()));
     let waits = "SELECT count(*) FROM tidegate.events WHERE status = 'PENDING' AND attempts = 0";
     assert_eq!(number(&client, waits).await, 1);
     let says = ["only another program handles: it's old (1)"];
@@ -420,17 +399,11 @@ async fn d13_lapsed_leases_and_work_that_does_not_end_are_reported() {
     let remedy = report.finds("leases", "warning", &["has been worked on for 16m"]);
     assert!(remedy.starts_with("tidegate show "), "{remedy}");
     mend(&db, &client, &remedy).await;
-    breaking(
-        &client,
-        "UPDATE tidegate.lease SET taken_at = clock_timestamp()",
-    )
-    .await;
+    let sql = "UPDATE tidegate.lease SET taken_at = clock_timestamp()";
+    breaking(&client, sql).await;
     examine(&db).await.finds("leases", "ok", &["2 running"]);
-    breaking(
-        &client,
-        "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '6 min'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '6 min'";
+    breaking(&client, sql).await;
     let remedy =
         examine(&db)
             .await
@@ -530,11 +503,8 @@ async fn blocked_groups_and_paused_kinds_are_reported() {
     let report = examine(&db).await;
     report.is_ok("groups");
     report.is_ok("paused kinds");
-    breaking(
-        &client,
-        "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '61 min'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '61 min'";
+    breaking(&client, sql).await;
     breaking(
         &client,
         "UPDATE tidegate.event_kind SET paused = true WHERE kind IN ('case_opened', 'grant_saved')",
@@ -780,10 +750,8 @@ async fn what_the_programs_settings_give_up_is_named_by_the_doctor_and_at_the_st
         let state = found.map(|check| check["state"].as_str().unwrap());
         assert_eq!(state, expected, "{document}");
         let named = "signatures of medical jobs are not verified: SIGNATURES=unverified";
-        assert_eq!(
-            found.is_some_and(|check| check["finding"] == named),
-            expected.is_some()
-        );
+        let seen = found.is_some_and(|check| check["finding"] == named);
+        assert_eq!(seen, expected.is_some());
         assert_eq!(
             ran.stderr.contains(named),
             expected.is_some(),
@@ -798,12 +766,7 @@ async fn a_database_that_cannot_be_reached_is_a_failure_and_no_finding() {
     let nowhere = TestDb::elsewhere("postgres://nobody@127.0.0.1:1/nothing");
     let ran = run(&nowhere, &["doctor", "--json"]).await;
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(
-        ran.document()["error"]
-            .as_str()
-            .unwrap()
-            .starts_with("connect: ")
-    );
+    begins(ran.document()["error"].as_str().unwrap(), "connect: ");
     let database = Database::new(&nowhere.url, 1).unwrap();
     assert!(database.connect().await.is_err());
     assert!(tokio_postgres::connect(&nowhere.url, NoTls).await.is_err());

@@ -13,10 +13,10 @@ use tidegate::{
 use tokio::sync::{Notify, watch};
 
 use crate::probe::{
-    Act, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe, probe_database,
+    Act, Probe, ProbeApp, act, drain, end_of, live, number, options, pair, probe, probe_database,
     publish_acts,
 };
-use crate::support::{self, Proxy, column, execute, wait_until};
+use crate::support::{self, Proxy, column, counted, execute, wait_for_a_lock, wait_until};
 
 /// One handler at a time.
 fn sequential() -> DrainOptions {
@@ -53,7 +53,7 @@ async fn a1_a9_a14_b19_b20_b28_an_event_waits_for_a_drain_and_leaves_the_queue_o
     assert_eq!(report.stop_reason, StopReason::QueueEmpty);
     assert_eq!(*seen.lock().unwrap(), [("PROCESSING".to_owned(), 1)]);
     assert_eq!(live(&client).await, 0);
-    assert_eq!(logged(&client, id).await.unwrap().0, "COMPLETED");
+    assert_eq!(end_of(&client, id).await, "COMPLETED 1");
 }
 
 #[tokio::test]
@@ -103,24 +103,19 @@ async fn a2_e7_one_handler_at_a_time_keeps_the_order_of_all_whatever_their_group
 async fn a5_an_old_event_to_be_retried_runs_before_newer_ones_once_it_is_due() {
     let (db, client) = probe().await;
     let published = publish_acts(&client, 40).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if call.name == "0" && call.attempt == 1 {
-                return Err(HandlerError::retry("down", "not yet"));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if call.name == "0" && call.attempt == 1 {
+            return Err(HandlerError::retry("down", "not yet"));
+        }
+        Ok(Done::ok())
     });
     let options = DrainOptions {
         batch: 2,
         ..sequential()
     };
     let report = drain(&db, &app, &options).await;
-    assert_eq!(
-        (report.leased, report.completed, report.retried),
-        (41, 40, 1)
-    );
+    counted(&report, "leased 41, completed 40, retried 1");
     let ids = app.ids();
     let second_try = ids.iter().rposition(|id| *id == published[0]).unwrap();
     assert!(
@@ -149,18 +144,12 @@ async fn a8_one_bad_row_harms_only_itself() {
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &sequential()).await;
     assert_eq!((report.leased, report.completed, report.failed), (8, 3, 5));
-    assert_eq!(
-        app.ids(),
-        [ids[0], ids[6], ids[7]],
-        "no handler saw a bad one"
-    );
+    let found = app.ids();
+    assert_eq!(found, [ids[0], ids[6], ids[7]], "no handler saw a bad one");
     for bad in &ids[1..5] {
-        assert_eq!(
-            logged(&client, *bad).await.unwrap(),
-            ("FAILED".to_owned(), 0, vec!["undecodable".to_owned()])
-        );
+        assert_eq!(end_of(&client, *bad).await, "FAILED 0 undecodable");
     }
-    assert_eq!(logged(&client, ids[5]).await.unwrap().2, ["no_handler"]);
+    assert_eq!(end_of(&client, ids[5]).await, "FAILED 0 no_handler");
 }
 
 #[tokio::test]
@@ -171,11 +160,9 @@ async fn a9_a11_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_wai
         .await
         .unwrap()
         .id;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            Err(HandlerError::retry("down", format!("try {}", call.attempt))
-                .after(Duration::from_secs(1)))
-        })
+    let app = ProbeApp::doing(|call| async move {
+        Err(HandlerError::retry("down", format!("try {}", call.attempt))
+            .after(Duration::from_secs(1)))
     });
     let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
     for attempt in 1..=2 {
@@ -185,30 +172,20 @@ async fn a9_a11_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_wai
             .query_one("SELECT status, attempts, last_error, jsonb_array_length(errors) FROM tidegate.events", &[])
             .await
             .unwrap();
-        assert_eq!(
-            (row.get::<_, &str>(0), row.get::<_, i32>(1)),
-            ("PENDING", attempt)
-        );
+        let found = (row.get::<_, &str>(0), row.get::<_, i32>(1));
+        assert_eq!(found, ("PENDING", attempt));
         assert_eq!(row.get::<_, String>(2), format!("down: try {attempt}"));
         assert_eq!(row.get::<_, i32>(3), attempt);
         client.execute(due, &[]).await.unwrap();
     }
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.failed, report.backlog), (1, 0));
-    let codes = ["down", "down", "down", "attempts_exhausted"]
-        .map(ToOwned::to_owned)
-        .to_vec();
-    assert_eq!(
-        logged(&client, id).await.unwrap(),
-        ("FAILED".to_owned(), 3, codes)
-    );
+    let end = "FAILED 3 down down down attempts_exhausted";
+    assert_eq!(end_of(&client, id).await, end);
     let kept = "SELECT count(*) FROM tidegate.event_log, jsonb_array_elements(errors) AS e
                  WHERE payload->>'name' = 'x' AND e ? 'at' AND finished_at >= created_at";
-    assert_eq!(
-        number(&client, kept).await,
-        4,
-        "payload, times and every error are kept"
-    );
+    let seen = number(&client, kept).await;
+    assert_eq!(seen, 4, "payload, times and every error are kept");
 }
 
 #[tokio::test]
@@ -235,20 +212,15 @@ async fn a10_the_last_error_its_code_and_its_time_can_be_read_while_the_event_wa
         let text = |at: usize| row.get::<_, String>(at);
         let code = format!("code_{attempt}");
         let told = format!("{code}: try again");
-        assert_eq!(
-            (text(0), text(1), text(2)),
-            ("PENDING".to_owned(), told, code)
-        );
+        let found = (text(0), text(1), text(2));
+        assert_eq!(found, ("PENDING".to_owned(), told, code));
         let at: SystemTime = row.get(3);
         assert!(
             (before..=after).contains(&at),
             "{at:?} of {before:?} to {after:?}"
         );
-        assert_eq!(
-            row.get::<_, SystemTime>(4),
-            at,
-            "the row was last touched then"
-        );
+        let seen = row.get::<_, SystemTime>(4);
+        assert_eq!(seen, at, "the row was last touched then");
     }
 }
 
@@ -362,15 +334,10 @@ async fn a17_follow_ups_appear_only_when_their_parent_ends_all_of_them_and_once(
         ..sequential()
     };
     let report = drain(&db, &app, &one).await;
-    assert_eq!(
-        (report.retried, report.published, report.stop_reason),
-        (1, 0, StopReason::LimitReached)
-    );
-    assert_eq!(
-        live(&client).await,
-        1,
-        "the failed attempt published nothing"
-    );
+    let found = (report.retried, report.published, report.stop_reason);
+    assert_eq!(found, (1, 0, StopReason::LimitReached));
+    let seen = live(&client).await;
+    assert_eq!(seen, 1, "the failed attempt published nothing");
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.completed, report.published), (3, 2));
     let children =
@@ -389,15 +356,13 @@ async fn b10_e7_a_group_keeps_its_order_under_concurrency_and_retry_and_others_p
         .map(|n| act(&n.to_string()).group(format!("g{}", n % 5)))
         .collect();
     let published = queue::publish_batch(&client, &events).await.unwrap();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
-            // Every seventh event fails once.
-            if call.name.parse::<usize>().is_ok_and(|n| n % 7 == 3) && call.attempt == 1 {
-                return Err(HandlerError::retry("down", "once").after(Duration::from_millis(20)));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
+        // Every seventh event fails once.
+        if call.name.parse::<usize>().is_ok_and(|n| n % 7 == 3) && call.attempt == 1 {
+            return Err(HandlerError::retry("down", "once").after(Duration::from_millis(20)));
+        }
+        Ok(Done::ok())
     });
     let lingering = DrainOptions {
         linger: Duration::from_millis(300),
@@ -438,15 +403,13 @@ async fn b27_a_groups_events_are_handled_in_their_order_whatever_batches_they_co
         for batch in events.chunks(published_by) {
             queue::publish_batch(&client, batch).await.unwrap();
         }
-        let app = ProbeApp::new(|call, _| {
-            Box::pin(async move {
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
-                let turn: usize = call.name.parse().unwrap_or_default();
-                if turn % 9 == 5 && call.attempt == 1 && call.handler == "second" {
-                    return Err(HandlerError::retry("down", "once"));
-                }
-                Ok(Done::ok())
-            })
+        let app = ProbeApp::doing(|call| async move {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
+            let turn: usize = call.name.parse().unwrap_or_default();
+            if turn % 9 == 5 && call.attempt == 1 && call.handler == "second" {
+                return Err(HandlerError::retry("down", "once"));
+            }
+            Ok(Done::ok())
         });
         let batches = DrainOptions {
             batch: leased_by,
@@ -489,10 +452,8 @@ async fn a_page_of_blocked_events_does_not_hide_a_ready_one_behind_it() {
         .query_one("SELECT head_id, waiting FROM tidegate.blocked_groups", &[])
         .await
         .unwrap();
-    assert_eq!(
-        (view.get::<_, i64>(0), view.get::<_, i64>(1)),
-        (head.id, 3000)
-    );
+    let found = (view.get::<_, i64>(0), view.get::<_, i64>(1));
+    assert_eq!(found, (head.id, 3000));
 }
 
 #[tokio::test]
@@ -536,10 +497,7 @@ async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
     let report = drain(&db, &app, &options()).await;
     assert_eq!(app.ids(), [soon]);
     assert_eq!((report.leased, report.completed, report.expired), (1, 1, 1));
-    assert_eq!(
-        logged(&client, late).await.unwrap(),
-        ("FAILED".to_owned(), 0, vec!["expired".to_owned()])
-    );
+    assert_eq!(end_of(&client, late).await, "FAILED 0 expired");
 }
 
 #[tokio::test]
@@ -565,13 +523,11 @@ async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
         .unwrap()
         .id;
     publish_acts(&client, 20).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if call.name == "slow" {
-                std::future::pending::<()>().await;
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if call.name == "slow" {
+            std::future::pending::<()>().await;
+        }
+        Ok(Done::ok())
     });
     let limited = DrainOptions {
         handler_timeout: Duration::from_millis(300),
@@ -581,10 +537,8 @@ async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
     let report = drain(&db, &app, &limited).await;
     assert_eq!((report.completed, report.failed), (20, 1));
     let told = format!("SELECT errors->0->>'message' FROM tidegate.event_log WHERE id = {slow}");
-    assert_eq!(
-        column::<String>(&client, &told).await,
-        ["the handler took longer than its limit of 300.0ms"]
-    );
+    let found = column::<String>(&client, &told).await;
+    assert_eq!(found, ["the handler took longer than its limit of 300.0ms"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -611,10 +565,8 @@ async fn a_handler_that_blocks_its_thread_is_given_up_on_and_others_run() {
     let report = support::ended("a drain", drain(&db, &app, &limited)).await;
     assert_eq!((report.completed, report.failed), (10, 1));
     assert_eq!(report.still_running, 1, "who drains again is warned");
-    assert_eq!(
-        logged(&client, blocking).await.unwrap().2,
-        ["timeout", "attempts_exhausted"]
-    );
+    let end = "FAILED 1 timeout attempts_exhausted";
+    assert_eq!(end_of(&client, blocking).await, end);
     drop(release);
 }
 
@@ -630,51 +582,33 @@ async fn d10_panic_error_and_rejection_each_end_as_they_should_and_the_next_even
                 .id,
         );
     }
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "panic" => panic!("out of order"),
-                "error" => Err(std::io::Error::other("no answer")).retryable()?,
-                "reject" => None::<()>.reject("404")?,
-                "list" => {
-                    return Err(HandlerError::reject_all(vec![
-                        tidegate::Fault::new("422", "field a"),
-                        tidegate::Fault::new("422", "field b"),
-                    ]));
-                }
-                _ => {}
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "panic" => panic!("out of order"),
+            "error" => Err(std::io::Error::other("no answer")).retryable()?,
+            "reject" => None::<()>.reject("404")?,
+            "list" => {
+                return Err(HandlerError::reject_all(vec![
+                    tidegate::Fault::new("422", "field a"),
+                    tidegate::Fault::new("422", "field b"),
+                ]));
             }
-            Done::with(&"done")
-        })
+            _ => {}
+        }
+        Done::with(&"done")
     });
     let report = drain(&db, &app, &sequential()).await;
-    assert_eq!(
-        (
-            report.completed,
-            report.completed_with_errors,
-            report.failed
-        ),
-        (1, 2, 2)
-    );
-    let codes = |id: i64| {
-        let client = &client;
-        async move { logged(client, id).await.unwrap() }
-    };
-    assert_eq!(codes(ids[0]).await.2, ["panic", "attempts_exhausted"]);
-    assert_eq!(codes(ids[1]).await.2, ["error", "attempts_exhausted"]);
-    assert_eq!(
-        codes(ids[2]).await,
-        (
-            "COMPLETED_WITH_ERRORS".to_owned(),
-            1,
-            vec!["404".to_owned()]
-        )
-    );
-    assert_eq!(
-        codes(ids[3]).await.2,
-        ["422", "422"],
-        "C8: the whole list is stored"
-    );
+    counted(&report, "completed 1, completed_with_errors 2, failed 2");
+    // C8: the whole list is stored.
+    let ends = [
+        "FAILED 1 panic attempts_exhausted",
+        "FAILED 1 error attempts_exhausted",
+        "COMPLETED_WITH_ERRORS 1 404",
+        "COMPLETED_WITH_ERRORS 1 422 422",
+    ];
+    for (id, end) in ids.iter().zip(ends) {
+        assert_eq!(end_of(&client, *id).await, end);
+    }
     let result = "SELECT count(*) FROM tidegate.event_log WHERE result = '{\"act\": \"done\"}'";
     assert_eq!(number(&client, result).await, 1);
 }
@@ -696,16 +630,13 @@ async fn b4_c10_a16_a19_of_two_handlers_only_the_one_that_failed_runs_again() {
         })
     });
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        (report.completed, report.retried, report.published),
-        (2, 2, 1)
-    );
+    counted(&report, "completed 2, retried 2, published 1");
     let handlers: Vec<&str> = app.calls().iter().map(|call| call.handler).collect();
     assert_eq!(handlers, ["first", "second", "second", "second", "note"]);
     let result =
         "SELECT count(*) FROM tidegate.event_log WHERE result = '{\"first\": 1, \"second\": 2}'";
     assert_eq!(number(&client, result).await, 1);
-    assert_eq!(logged(&client, id).await.unwrap().2, ["down", "down"]);
+    assert_eq!(end_of(&client, id).await, "COMPLETED 3 down down");
 }
 
 #[tokio::test]
@@ -722,22 +653,8 @@ async fn a_final_error_of_one_handler_does_not_undo_the_other() {
         })
     });
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        (
-            report.completed_with_errors,
-            report.completed,
-            report.published
-        ),
-        (1, 1, 1)
-    );
-    assert_eq!(
-        logged(&client, id).await.unwrap(),
-        (
-            "COMPLETED_WITH_ERRORS".to_owned(),
-            1,
-            vec!["409".to_owned()]
-        )
-    );
+    counted(&report, "completed_with_errors 1, completed 1, published 1");
+    assert_eq!(end_of(&client, id).await, "COMPLETED_WITH_ERRORS 1 409");
 }
 
 #[tokio::test]
@@ -788,16 +705,13 @@ async fn e12_a_transaction_commits_the_handlers_writes_with_the_completion_or_no
         })
     });
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        (report.completed, report.retried, report.published),
-        (2, 1, 1)
-    );
+    counted(&report, "completed 2, retried 1, published 1");
     assert_eq!(
         number(&client, "SELECT sum(attempt)::bigint FROM effect").await,
         2,
         "only the second attempt's write is there"
     );
-    assert_eq!(logged(&client, id).await.unwrap().0, "COMPLETED");
+    assert_eq!(end_of(&client, id).await, "COMPLETED 2 down");
 }
 
 #[tokio::test]
@@ -825,10 +739,7 @@ async fn a_transaction_under_a_lost_lease_commits_nothing() {
         })
     });
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        (report.leased, report.lease_lost, report.completed),
-        (2, 1, 1)
-    );
+    counted(&report, "leased 2, lease_lost 1, completed 1");
     assert_eq!(number(&client, "SELECT count(*) FROM effect").await, 1);
 }
 
@@ -906,10 +817,8 @@ async fn f2_a_slow_kind_that_there_is_no_time_for_does_not_end_the_run_for_quick
     assert_eq!((report.completed, report.backlog), (21, 1), "{report:?}");
     assert_eq!(report.stop_reason, StopReason::BudgetSpent);
     assert!(app.ids().contains(&slow[0]) && !app.ids().contains(&slow[1]));
-    assert_eq!(
-        number(&client, "SELECT sum(attempts) FROM tidegate.event_queue").await,
-        0
-    );
+    let sql = "SELECT sum(attempts) FROM tidegate.event_queue";
+    assert_eq!(number(&client, sql).await, 0);
 }
 
 #[tokio::test]
@@ -1124,29 +1033,19 @@ async fn ends_written_before_a_statement_that_failed_are_no_lost_leases() {
             FOR EACH ROW WHEN (NEW.status <> 'COMPLETED') EXECUTE FUNCTION fail_once();";
     client.batch_execute(fail_once).await.unwrap();
     publish_acts(&client, 10).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "3" | "7" => Err(HandlerError::reject("refused", "on purpose")),
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "3" | "7" => Err(HandlerError::reject("refused", "on purpose")),
+            _ => Ok(Done::ok()),
+        }
     });
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        (
-            report.completed,
-            report.completed_with_errors,
-            report.lease_lost
-        ),
-        (8, 2, 0),
-        "{report:?}"
+    counted(
+        &report,
+        "completed 8, completed_with_errors 2, lease_lost 0",
     );
-    assert_eq!(
-        number(&client, "SELECT last_value FROM public.tries").await,
-        3,
-        "one try failed"
-    );
+    let sql = "SELECT last_value FROM public.tries";
+    assert_eq!(number(&client, sql).await, 3, "one try failed");
 }
 
 #[tokio::test]
@@ -1202,22 +1101,16 @@ async fn a_retry_that_the_database_refuses_lets_one_event_lapse_and_no_other() {
     let ids = publish_acts(&client, 300).await;
     let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION refuse()";
     execute(&client, &format!("{REFUSE}{refuse}")).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if ["3", "7", "11"].contains(&call.name.as_str()) && call.attempt == 1 {
-                let delay = Duration::from_mins(1);
-                return Err(HandlerError::retry("down", "not yet").after(delay));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if ["3", "7", "11"].contains(&call.name.as_str()) && call.attempt == 1 {
+            let delay = Duration::from_mins(1);
+            return Err(HandlerError::retry("down", "not yet").after(delay));
+        }
+        Ok(Done::ok())
     });
     let options = DrainOptions::default();
     let report = drain(&db, &app, &options).await;
-    assert_eq!(
-        (report.completed, report.retried, report.lease_lost),
-        (297, 2, 1),
-        "{report:?}"
-    );
+    counted(&report, "completed 297, retried 2, lease_lost 1");
     let held = "SELECT id FROM tidegate.events WHERE status = 'PROCESSING'";
     assert_eq!(number(&client, held).await, ids[7]);
     // Its lease has run out, and it cannot even be told so: others do not wait for it.
@@ -1231,11 +1124,7 @@ async fn a_retry_that_the_database_refuses_lets_one_event_lapse_and_no_other() {
     client.batch_execute(mend).await.unwrap();
     let report = drain(&db, &app, &options).await;
     assert_eq!((report.completed, report.backlog), (3, 0), "{report:?}");
-    let lapsed = logged(&client, ids[7]).await.unwrap();
-    assert_eq!(
-        lapsed,
-        ("COMPLETED".to_owned(), 2, vec!["lapsed".to_owned()])
-    );
+    assert_eq!(end_of(&client, ids[7]).await, "COMPLETED 2 lapsed");
 }
 
 /// A payload that knows how many of its kind there are decoded, and how many there were at most.
@@ -1317,16 +1206,8 @@ async fn a_follow_up_of_a_group_that_is_planned_too_far_ahead_fails_its_event_al
         })
     });
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        (report.completed, report.failed, report.published),
-        (19, 1, 2),
-        "{report:?}"
-    );
-    let (status, _, codes) = logged(&client, ids[7]).await.unwrap();
-    assert_eq!(
-        (status.as_str(), codes),
-        ("FAILED", vec!["unstorable".to_owned()])
-    );
+    counted(&report, "completed 19, failed 1, published 2");
+    assert_eq!(end_of(&client, ids[7]).await, "FAILED 1 unstorable");
     let told = "SELECT count(*) FROM tidegate.event_log
                  WHERE errors->-1->>'message' LIKE '%available_at: must be within 30 days for an event of a group%'";
     assert_eq!(number(&client, told).await, 1);
@@ -1342,13 +1223,11 @@ async fn an_event_of_a_group_is_put_off_for_no_longer_than_it_may_be_planned() {
         let events = [act(name).group(name), act(name)];
         queue::publish_batch(&client, &events).await.unwrap();
     }
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            let far = 300 * DAY;
-            Err(match call.name.as_str() {
-                "retried" => HandlerError::retry("down", "for long").after(far),
-                _ => HandlerError::snooze(far, "no document"),
-            })
+    let app = ProbeApp::doing(|call| async move {
+        let far = 300 * DAY;
+        Err(match call.name.as_str() {
+            "retried" => HandlerError::retry("down", "for long").after(far),
+            _ => HandlerError::snooze(far, "no document"),
         })
     });
     let report = drain(&db, &app, &options()).await;
@@ -1381,17 +1260,14 @@ async fn b13_a_planned_event_whose_deadline_has_passed_holds_its_group_no_longer
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.expired, report.completed), (1, 1), "{report:?}");
     assert_eq!(app.ids(), [ids[1].id]);
-    assert_eq!(logged(&client, ids[0].id).await.unwrap().2, ["expired"]);
+    assert_eq!(end_of(&client, ids[0].id).await, "FAILED 0 expired");
 }
 
 #[tokio::test]
 async fn a_transaction_that_deadlocks_at_its_end_costs_its_event_no_attempt() {
     let (db, client) = probe().await;
-    execute(
-        &client,
-        "CREATE TABLE account (id bigint); INSERT INTO account VALUES (1)",
-    )
-    .await;
+    let sql = "CREATE TABLE account (id bigint); INSERT INTO account VALUES (1)";
+    execute(&client, sql).await;
     let id = queue::publish(&client, &act("x")).await.unwrap().id;
     let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (writes, goes) = (written.clone(), go.clone());
@@ -1418,11 +1294,7 @@ async fn a_transaction_that_deadlocks_at_its_end_costs_its_event_no_attempt() {
             execute(&meddling, "UPDATE account SET id = id").await;
         };
         let release = async {
-            wait_until("it waits", async || {
-                let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-                number(&client, waiting).await == 1
-            })
-            .await;
+            wait_for_a_lock(&client).await;
             go.notify_one();
         };
         tokio::join!(blocked, release);
@@ -1439,7 +1311,5 @@ async fn a_transaction_that_deadlocks_at_its_end_costs_its_event_no_attempt() {
     assert_eq!((completed, first.retried), (1, 1), "{first:?} {second:?}");
     let tries: Vec<u32> = app.calls().iter().map(|call| call.attempt).collect();
     assert_eq!(tries, [1, 1]);
-    let (status, attempts, codes) = logged(&client, id).await.unwrap();
-    assert_eq!((status.as_str(), attempts), ("COMPLETED", 1));
-    assert_eq!(codes, ["group_busy"]);
+    assert_eq!(end_of(&client, id).await, "COMPLETED 1 group_busy");
 }

@@ -13,7 +13,7 @@ use crate::probe::{
     ProbeApp, act, completion_of, drain, lease_request, number, options, probe, probe_sessions,
     publish_acts,
 };
-use crate::support::{TestDb, column, execute, statement};
+use crate::support::{TestDb, column, counted, execute, statement};
 
 /// Returns kinds and statuses for which the figures differ from the log, with attempts and latencies.
 async fn miscounted(client: &Client) -> Vec<String> {
@@ -29,14 +29,12 @@ async fn miscounted(client: &Client) -> Vec<String> {
 
 /// An application that completes a third of the events, rejects a third and fails a third.
 fn mixed() -> std::sync::Arc<ProbeApp> {
-    ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.id % 3 {
-                0 => Ok(Done::ok()),
-                1 => Err(HandlerError::reject("no", "never")),
-                _ => Err(HandlerError::retry("down", "later")),
-            }
-        })
+    ProbeApp::doing(|call| async move {
+        match call.id % 3 {
+            0 => Ok(Done::ok()),
+            1 => Err(HandlerError::reject("no", "never")),
+            _ => Err(HandlerError::retry("down", "later")),
+        }
     })
 }
 
@@ -117,11 +115,8 @@ async fn old_minutes_become_hours_and_days_and_no_sum_falls() {
     assert!(number(&client, minutes).await >= 2 * 119);
     for _ in 0..2 {
         cleaned(&db.database()).await;
-        assert_eq!(
-            number(&client, ROWS).await,
-            folded,
-            "there is nothing to do again"
-        );
+        let found = number(&client, ROWS).await;
+        assert_eq!(found, folded, "there is nothing to do again");
     }
 }
 
@@ -144,11 +139,8 @@ async fn a_drain_leaves_its_report_for_a_week() {
     client.execute(taken, &[]).await.unwrap();
     let report = tidegate::drain(&db.database(), app, &DrainOptions::default()).await;
     assert_eq!(report.unwrap().stop_reason, StopReason::NoSlot);
-    assert_eq!(
-        runs(&db).await.len(),
-        1,
-        "a drain without a slot has done nothing"
-    );
+    let found = runs(&db).await.len();
+    assert_eq!(found, 1, "a drain without a slot has done nothing");
     cleaned(&db.database()).await;
     assert_eq!(runs(&db).await.len(), 1);
     let age = "UPDATE tidegate.drain_run SET ended_at = ended_at - interval '8 days', started_at = started_at - interval '8 days'";
@@ -190,10 +182,8 @@ async fn kinds_that_a_publisher_makes_up_are_counted_under_one_name() {
     let over = "UPDATE tidegate.event_log SET expires_at = clock_timestamp() - interval '2 days'";
     client.batch_execute(over).await.unwrap();
     cleaned(&db.database()).await;
-    assert_eq!(
-        number(&client, "SELECT count(*) FROM tidegate.event_log").await,
-        0
-    );
+    let sql = "SELECT count(*) FROM tidegate.event_log";
+    assert_eq!(number(&client, sql).await, 0);
     let archived = "SELECT sum(events)::bigint FROM tidegate.daily_stats WHERE kind = '(unregistered)' AND status = 'FAILED'";
     assert_eq!(number(&client, archived).await, 510);
 }
@@ -287,14 +277,9 @@ async fn absurd_figures_end_no_event_and_stop_no_reader_and_no_cleanup() {
     client.batch_execute(&before).await.unwrap();
     publish_acts(&client, 300).await;
     let report = drain(&db, &mixed(), &options()).await;
-    assert_eq!(
-        (
-            report.completed,
-            report.completed_with_errors,
-            report.failed
-        ),
-        (100, 100, 100),
-        "{report:?}"
+    counted(
+        &report,
+        "completed 100, completed_with_errors 100, failed 100",
     );
     let gone = "SELECT count(*) FROM tidegate.event_log WHERE errors->-1->>'code' = 'unstorable'";
     assert_eq!(number(&client, gone).await, 0);

@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 use crate::probe::{
     ProbeApp, act, drain, live, number, options, probe, probe_database, publish, service,
 };
-use crate::support::{TestDb, column, contains, has, wait_until};
+use crate::support::{TestDb, begins, column, contains, counted, has, wait_for_a_lock};
 
 /// What is in every payload, error, result and step of somebody.
 const CANARY: &str = "canary-of-somebody";
@@ -177,10 +177,7 @@ async fn nobody_brings_back_by_a_replay_what_was_forgotten() {
     forget(&db, &group("g")).await;
     let report = replay(&client, ids[0]).await;
     assert_eq!((report.eligible, report.replayed), (0, 0), "{report:?}");
-    assert!(
-        report.skipped[0].reason.starts_with("forgotten"),
-        "{report:?}"
-    );
+    begins(&report.skipped[0].reason, "forgotten");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,19 +204,12 @@ async fn a_running_event_is_reported_and_its_end_restores_nothing() {
     let drained = tokio::spawn(async move { tidegate::drain(&database, running, &one).await });
     begun.notified().await;
     let report = forget(&db, &group("g")).await;
-    assert_eq!(
-        (report.forgotten, report.cancelled, report.in_hand),
-        (1, 1, 1),
-        "{report:?}"
-    );
+    counted(&report, "forgotten 1, cancelled 1, in_hand 1");
     go.notify_one();
     drained.await.unwrap().unwrap();
     assert_eq!(rows_with(&client, CANARY).await, 0);
-    assert_eq!(
-        live(&client).await,
-        1,
-        "the neighbour, and nothing that was emitted"
-    );
+    let found = live(&client).await;
+    assert_eq!(found, 1, "the neighbour, and nothing that was emitted");
 }
 
 #[tokio::test]
@@ -240,16 +230,9 @@ async fn thousands_of_events_in_days_that_are_counted_keep_their_figures() {
     };
     tidied().await;
     let report = forget(&db, &group("g")).await;
-    assert_eq!(
-        (report.forgotten, report.incomplete),
-        (2500, false),
-        "{report:?}"
-    );
-    assert_eq!(
-        rows_with(&client, CANARY).await,
-        2500,
-        "those without a group"
-    );
+    counted(&report, "forgotten 2500, incomplete false");
+    let found = rows_with(&client, CANARY).await;
+    assert_eq!(found, 2500, "those without a group");
 }
 
 #[tokio::test]
@@ -263,21 +246,13 @@ async fn what_is_published_about_somebody_while_they_are_forgotten_goes_too() {
     holding.batch_execute(lock).await.unwrap();
     let forgetting = service(&db);
     let asked = tokio::spawn(async move { forgetting.run(&group("g")).await });
-    wait_until("it waits", async || {
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        number(&client, waiting).await == 1
-    })
-    .await;
+    wait_for_a_lock(&client).await;
     let late: Published = queue::publish(&client, &act(CANARY).group("g"))
         .await
         .unwrap();
     holding.rollback().await.unwrap();
     let report = asked.await.unwrap().unwrap();
-    assert_eq!(
-        (report.forgotten, report.incomplete),
-        (2, false),
-        "{report:?}"
-    );
+    counted(&report, "forgotten 2, incomplete false");
     assert_eq!(rows_with(&client, CANARY).await, 0, "{late:?}");
 }
 

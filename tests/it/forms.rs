@@ -252,10 +252,8 @@ async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
     assert_eq!(world.drain().await.leased, 0);
 
     assert!(world.submit_form(&form("f1")).await.id.is_some());
-    assert_eq!(
-        world.value("SELECT status FROM forms.form").await,
-        "submitted"
-    );
+    let sql = "SELECT status FROM forms.form";
+    assert_eq!(world.value(sql).await, "submitted");
     let tx = world.client.transaction().await.unwrap();
     let again = forms::submit(&tx, None, &form("f1"))
         .await
@@ -276,19 +274,13 @@ async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_notified() {
     let report = world.drain().await;
 
     assert_eq!((report.completed, report.published), (3, 2), "{report:?}");
-    assert_eq!(
-        world.log().await,
-        completed(&["form_submitted", "form_archived", "case_opened"])
-    );
-    assert_eq!(
-        world.services.kept("archive"),
-        ["documents form/f1", "documents note/f1"]
-    );
+    let expected = completed(&["form_submitted", "form_archived", "case_opened"]);
+    assert_eq!(world.log().await, expected);
+    let found = world.services.kept("archive");
+    assert_eq!(found, ["documents form/f1", "documents note/f1"]);
     assert_eq!(world.services.kept("cases"), ["cases form/f1"]);
-    assert_eq!(
-        world.services.kept("notifications"),
-        ["cases form/f1/received/case"]
-    );
+    let seen = world.services.kept("notifications");
+    assert_eq!(seen, ["cases form/f1/received/case"]);
     let case = world
         .value("SELECT ARRAY[case_number, measure_id] FROM forms.form")
         .await;
@@ -323,20 +315,12 @@ async fn a_grant_letter_for_our_case_is_archived_saved_and_notified() {
             "grant_saved"
         ])
     );
-    assert_eq!(
-        world.value("SELECT status FROM forms.form").await,
-        "approved"
-    );
-    assert_eq!(
-        world
-            .value("SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'")
-            .await,
-        "f1"
-    );
-    assert_eq!(
-        world.services.kept("notifications"),
-        ["messages grant/G1/message", "statuses grant/G1/status"]
-    );
+    let sql = "SELECT status FROM forms.form";
+    assert_eq!(world.value(sql).await, "approved");
+    let sql = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'";
+    assert_eq!(world.value(sql).await, "f1");
+    let expected = ["messages grant/G1/message", "statuses grant/G1/status"];
+    assert_eq!(world.services.kept("notifications"), expected);
 }
 
 #[tokio::test]
@@ -347,16 +331,10 @@ async fn a_grant_letter_for_another_case_is_archived_saved_and_notified_too() {
 
     world.drain().await;
 
-    assert_eq!(
-        world.log().await,
-        completed(&["external_letter_received", "external_letter_archived"])
-    );
-    assert_eq!(
-        world
-            .value("SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'")
-            .await,
-        Value::Null
-    );
+    let expected = completed(&["external_letter_received", "external_letter_archived"]);
+    assert_eq!(world.log().await, expected);
+    let sql = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'";
+    assert_eq!(world.value(sql).await, Value::Null);
     let told = [
         "cases grant/G1/case",
         "messages grant/G1/message",
@@ -384,21 +362,15 @@ async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
 
     world.drain().await;
     assert_eq!(world.log().await, completed(&["form_cancelled"]));
-    assert_eq!(
-        world.value("SELECT status FROM forms.form").await,
-        "cancelled"
-    );
-    assert_eq!(
-        world.services.kept("notifications"),
-        ["statuses form/f1/cancelled/status"]
-    );
+    let sql = "SELECT status FROM forms.form";
+    assert_eq!(world.value(sql).await, "cancelled");
+    let found = world.services.kept("notifications");
+    assert_eq!(found, ["statuses form/f1/cancelled/status"]);
 
     world.receive_letter("3", &grant()).await;
     world.drain().await;
-    assert_eq!(
-        world.value("SELECT status FROM forms.form").await,
-        "cancelled"
-    );
+    let sql = "SELECT status FROM forms.form";
+    assert_eq!(world.value(sql).await, "cancelled");
     let codes =
         "SELECT errors->0->>'code' FROM tidegate.event_log WHERE kind = 'grant_letter_archived'";
     assert_eq!(world.value(codes).await, "form_status");
@@ -424,10 +396,8 @@ async fn a_declined_application_is_archived_and_told_and_no_letter_brings_it_bac
     let status = "SELECT status FROM forms.form";
     assert_eq!(world.value(status).await, "declined");
     let letter = "SELECT 'documents letter/' || id FROM forms.message";
-    assert_eq!(
-        json!(world.services.kept("archive")),
-        json!([world.value(letter).await])
-    );
+    let found = json!(world.services.kept("archive"));
+    assert_eq!(found, json!([world.value(letter).await]));
     let told = [
         "messages form/f1/declined/message",
         "statuses form/f1/declined/status",
@@ -470,10 +440,8 @@ async fn companies_read_the_texts_of_the_table() {
     let report = world.drain().await;
     assert_eq!(report.retried, 1, "{report:?}");
     let error = "SELECT last_error FROM tidegate.event_queue";
-    assert_eq!(
-        world.value(error).await,
-        "notice_missing: forms.notice has no text for received, case"
-    );
+    let expected = "notice_missing: forms.notice has no text for received, case";
+    assert_eq!(world.value(error).await, expected);
 }
 
 #[tokio::test]
@@ -511,12 +479,8 @@ async fn b23_views_of_a_letter_are_counted_by_the_statistics() {
         tx.commit().await.unwrap();
     }
     world.drain().await;
-    assert_eq!(
-        world
-            .value("SELECT completed FROM tidegate.stats WHERE kind = 'grant_letter_viewed'")
-            .await,
-        3
-    );
+    let sql = "SELECT completed FROM tidegate.stats WHERE kind = 'grant_letter_viewed'";
+    assert_eq!(world.value(sql).await, 3);
 }
 
 #[tokio::test]
@@ -541,10 +505,8 @@ async fn a19_while_the_case_system_is_down_the_archive_is_not_called_again() {
     world.services.set("cases", Mode::Up);
     world.requeue().await;
     world.drain().await;
-    assert_eq!(
-        world.log().await,
-        completed(&["form_submitted", "form_archived", "case_opened"])
-    );
+    let expected = completed(&["form_submitted", "form_archived", "case_opened"]);
+    assert_eq!(world.log().await, expected);
     let documents: Vec<String> = world
         .services
         .calls("archive")
@@ -796,19 +758,12 @@ async fn the_same_letter_again_stores_and_publishes_nothing() {
     assert!(is_external(&world.receive_letter("1", &grant()).await));
     assert_eq!(world.receive_letter("1", &grant()).await, NOTHING_NEW);
     world.drain().await;
-    assert_eq!(
-        world.receive_letter("1", &grant()).await,
-        NOTHING_NEW,
-        "nor after its event has ended"
-    );
+    let found = world.receive_letter("1", &grant()).await;
+    assert_eq!(found, NOTHING_NEW, "nor after its event has ended");
     assert!(is_external(&world.receive_letter("2", &grant()).await));
     assert_eq!(world.value("SELECT count(*) FROM forms.message").await, 2);
-    assert_eq!(
-        world
-            .value("SELECT count(*) FROM tidegate.event_queue")
-            .await,
-        1
-    );
+    let sql = "SELECT count(*) FROM tidegate.event_queue";
+    assert_eq!(world.value(sql).await, 1);
 }
 
 /// Two transactions receive the same letter; the second one waits for the first, which then ends.
@@ -860,12 +815,8 @@ async fn of_two_transactions_with_the_same_letter_one_publishes() {
         let (world, second) = two_receive_at_once(first_commits).await;
         assert_eq!(second == NOTHING_NEW, first_commits, "{second:?}");
         assert_eq!(world.value("SELECT count(*) FROM forms.message").await, 1);
-        assert_eq!(
-            world
-                .value("SELECT count(*) FROM tidegate.event_queue")
-                .await,
-            1
-        );
+        let sql = "SELECT count(*) FROM tidegate.event_queue";
+        assert_eq!(world.value(sql).await, 1);
     }
 }
 
@@ -946,11 +897,8 @@ async fn d8_an_effect_whose_answer_was_lost_is_not_repeated() {
             }
             effects
         };
-        assert_eq!(
-            without_times(world.forms_effects().await),
-            without_times(quiet.forms_effects().await),
-            "{kind}"
-        );
+        let found = without_times(world.forms_effects().await);
+        assert_eq!(found, without_times(quiet.forms_effects().await), "{kind}");
         let log = world.log().await;
         assert!(
             log.iter().all(|(_, status)| status == "COMPLETED"),
@@ -973,10 +921,8 @@ async fn a_handler_that_is_cut_finds_its_work_done_at_the_next_attempt() {
     world.drain().await;
     let calls = world.services.calls("archive");
     assert_eq!(calls[0].key, calls[1].key);
-    assert_eq!(
-        world.services.kept("archive"),
-        ["documents form/f1", "documents note/f1"]
-    );
+    let found = world.services.kept("archive");
+    assert_eq!(found, ["documents form/f1", "documents note/f1"]);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::seal;
 use crate::services::{Mode, Services};
 use crate::support::{
     self, Answer, Deadline, Harm, Proxy, RuntimeApi, TestDb, contains, execute, has,
-    publish_letters, publish_views, rows, wait_until,
+    publish_letters, publish_views, rows, wait_until, words,
 };
 
 /// A deadline that does not matter.
@@ -175,12 +175,7 @@ async fn b29_a_kind_without_a_handler_fails_at_once_with_a_line_in_the_log_and_a
         .collect();
     assert_eq!(told.len(), 1, "{log:?}");
     let line = told[0].to_string();
-    for part in [
-        "ERROR",
-        "event failed for good",
-        "no_handler",
-        "heard_by_nobody",
-    ] {
+    for part in words("ERROR 'event failed for good' no_handler heard_by_nobody") {
         assert!(line.contains(part), "{part}: {line}");
     }
     let figures = log.iter().find(|line| !line["_aws"].is_null()).unwrap();
@@ -479,41 +474,17 @@ async fn i9_what_operators_look_at_is_answered_and_not_logged() {
 #[tokio::test]
 async fn settings_that_do_not_hold_fail_every_invocation_and_not_the_process() {
     let db = support::database().await;
+    let on = ("DATABASE_URL", db.url.as_str());
+    let late = "TIDEGATE_BATCH=10\nTIDEGATE_LEASE_TIMEOUT=soon";
+    let actions = ("TIDEGATE_SETTINGS", "TIDEGATE_ACTIONS=drain,replay");
+    let twice = "TIDEGATE_SETTINGS: TIDEGATE_ACTIONS is set elsewhere too";
     for (settings, says) in [
         (&[][..], "DATABASE_URL"),
-        (
-            &[("DATABASE_URL", db.url.as_str()), ("TIDEGATE_BATCH", "0")],
-            "TIDEGATE_BATCH",
-        ),
-        (
-            &[("DATABASE_URL", db.url.as_str()), ("TIDEGATE_LOG", "=,=")],
-            "TIDEGATE_LOG",
-        ),
-        (
-            &[
-                ("DATABASE_URL", db.url.as_str()),
-                ("TIDEGATE_HANDLER_TIMEOUT", "5m"),
-            ],
-            "handler timeout",
-        ),
-        (
-            &[
-                ("DATABASE_URL", db.url.as_str()),
-                (
-                    "TIDEGATE_SETTINGS",
-                    "TIDEGATE_BATCH=10\nTIDEGATE_LEASE_TIMEOUT=soon",
-                ),
-            ],
-            "TIDEGATE_LEASE_TIMEOUT",
-        ),
-        (
-            &[
-                ("DATABASE_URL", db.url.as_str()),
-                ("TIDEGATE_SETTINGS", "TIDEGATE_ACTIONS=drain,replay"),
-                ("TIDEGATE_ACTIONS", "drain"),
-            ],
-            "TIDEGATE_SETTINGS: TIDEGATE_ACTIONS is set elsewhere too",
-        ),
+        (&[on, ("TIDEGATE_BATCH", "0")], "TIDEGATE_BATCH"),
+        (&[on, ("TIDEGATE_LOG", "=,=")], "TIDEGATE_LOG"),
+        (&[on, ("TIDEGATE_HANDLER_TIMEOUT", "5m")], "handler timeout"),
+        (&[on, ("TIDEGATE_SETTINGS", late)], "TIDEGATE_LEASE_TIMEOUT"),
+        (&[on, actions, ("TIDEGATE_ACTIONS", "drain")], twice),
     ] {
         let function = Function::start(settings).await;
         for _ in 0..2 {

@@ -8,10 +8,10 @@ use tokio::sync::Notify;
 use tokio_postgres::Client;
 
 use crate::probe::{
-    Probe, ProbeApp, act, drain, logged, number, options, probe, probe_database, probe_sessions,
+    Probe, ProbeApp, act, drain, end_of, number, options, probe, probe_database, probe_sessions,
     publish, publish_acts,
 };
-use crate::support::{TestDb, execute, wait_until};
+use crate::support::{TestDb, counted, execute, wait_until};
 
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
 
@@ -127,11 +127,7 @@ async fn b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_
     };
     let options = options();
     let (report, ()) = tokio::join!(drain(&db, &app, &options), release);
-    assert_eq!(
-        (report.completed_with_errors, report.failed),
-        (0, 0),
-        "{report:?}"
-    );
+    counted(&report, "completed_with_errors 0, failed 0");
 }
 
 // deadlines
@@ -175,8 +171,7 @@ async fn b13_an_event_whose_deadline_passes_in_the_buffer_expires_there() {
     assert_eq!(app.ids(), ids[..1], "it started after its deadline");
     let ends = (report.completed, report.expired, report.released);
     assert_eq!(ends, (1, 1, 0), "{report:?}");
-    let end = ("FAILED".to_owned(), 0, vec!["expired".to_owned()]);
-    assert_eq!(logged(&client, ids[1]).await, Some(end));
+    assert_eq!(end_of(&client, ids[1]).await, "FAILED 0 expired");
 }
 
 #[tokio::test]
@@ -195,8 +190,7 @@ async fn b13_an_event_that_waits_for_its_group_behind_quick_ones_expires_there_t
         "it started after its deadline"
     );
     assert_eq!((report.completed, report.expired), (51, 1), "{report:?}");
-    let end = ("FAILED".to_owned(), 0, vec!["expired".to_owned()]);
-    assert_eq!(logged(&client, ids[51]).await, Some(end));
+    assert_eq!(end_of(&client, ids[51]).await, "FAILED 0 expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,13 +233,11 @@ async fn handlers_learn_of_a_lease_that_is_gone_at_its_renewal() {
 async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_kind() {
     let (db, client) = probe().await;
     publish_acts(&client, 2).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if call.name == "0" && call.attempt == 1 {
-                std::future::pending::<()>().await;
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if call.name == "0" && call.attempt == 1 {
+            std::future::pending::<()>().await;
+        }
+        Ok(Done::ok())
     });
     // After the time-out, less time is left than it took, and more than anything else takes.
     let limit = Duration::from_secs(6);
@@ -256,11 +248,7 @@ async fn f2_an_event_that_was_stopped_at_its_limit_does_not_end_the_run_for_its_
         ..options()
     };
     let report = drain(&db, &app, &options).await;
-    assert_eq!(
-        (report.completed, report.retried, report.backlog),
-        (2, 1, 0),
-        "{report:?}"
-    );
+    counted(&report, "completed 2, retried 1, backlog 0");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 use crate::roles::as_user;
 use crate::services::Services;
-use crate::support::{self, Deadline, RuntimeApi, TestDb};
+use crate::support::{self, Deadline, RuntimeApi, TestDb, contains, lacks, words};
 
 /// The interface, served; and what a test wants beside it.
 pub struct Api {
@@ -528,11 +528,8 @@ async fn an_approval_is_confirmed_once_by_the_legal_entity_that_requested_it() {
 
     for _ in 0..2 {
         let (status, answer) = confirm(&confirmation, &asked).await;
-        assert_eq!(
-            (status, &answer["data"]["status"]),
-            (200, &json!("active")),
-            "{answer}"
-        );
+        let found = (status, &answer["data"]["status"]);
+        assert_eq!(found, (200, &json!("active")), "{answer}");
     }
     let audit = "SELECT to_jsonb(a) - 'id' - 'at' - 'entity_id' FROM medical.audit a WHERE event_kind = 'approval_confirmation'";
     let rows = api.client.query(audit, &[]).await.unwrap();
@@ -561,14 +558,10 @@ async fn e15_a_password_is_not_sent_again_for_another_legal_entity_nor_once_it_w
         drain_with_all_services(&api).await;
         ends.push(data(api.get(&job.href).await.1));
     }
-    assert_eq!(
-        (&ends[0]["status_code"], &ends[1]["status_code"]),
-        (&json!(403), &json!(200))
-    );
-    assert_eq!(
-        ends[0]["error"],
-        "the approval belongs to another legal entity"
-    );
+    let found = (&ends[0]["status_code"], &ends[1]["status_code"]);
+    assert_eq!(found, (&json!(403), &json!(200)));
+    let expected = "the approval belongs to another legal entity";
+    assert_eq!(ends[0]["error"], expected);
     let mut asked = common;
     asked.as_object_mut().unwrap().remove("patient_id");
     let path = format!("{approval}/confirmation");
@@ -589,15 +582,7 @@ async fn an_unknown_or_malformed_id_is_404() {
     );
     let form = queue::publish(&api.client, &form).await.unwrap().id;
     let job = api.accepted("service_request_use_job", &use_job()).await;
-    let unknown = [
-        "0",
-        "-1",
-        "999999",
-        "abc",
-        "9223372036854775808",
-        "%ff",
-        "%20",
-    ];
+    let unknown = words("0 -1 999999 abc 9223372036854775808 %ff %20");
     let ours = job.href.strip_prefix("/jobs/").unwrap();
     let (number, signature) = ours.split_once('-').unwrap();
     // Who has a link has no other one, and who counts has none.
@@ -612,7 +597,7 @@ async fn an_unknown_or_malformed_id_is_404() {
         format!("{number}-{}", "A".repeat(signature.len())),
     ];
     assert_eq!(api.get(&job.href).await.0, 200);
-    for id in unknown.map(ToOwned::to_owned).into_iter().chain(aliases) {
+    for id in unknown.into_iter().map(ToOwned::to_owned).chain(aliases) {
         refused(api.get(&format!("/jobs/{id}")).await, 404, "not_found");
     }
 }
@@ -629,18 +614,12 @@ async fn e2_e3_a_duplicate_of_a_pending_job_is_that_job_and_after_its_end_a_new_
     let first = api.accepted(kind, &body).await;
     let mut again = body.clone();
     again["request_id"] = json!("r2");
-    assert_eq!(
-        api.accepted(kind, &again).await,
-        first,
-        "the request's own id does not count"
-    );
+    let found = api.accepted(kind, &again).await;
+    assert_eq!(found, first, "the request's own id does not count");
     let mut other = body.clone();
     other["user_id"] = json!(uuid());
-    assert_ne!(
-        api.accepted(kind, &other).await,
-        first,
-        "another user is another job"
-    );
+    let seen = api.accepted(kind, &other).await;
+    assert_ne!(seen, first, "another user is another job");
     assert_eq!(api.count("event_queue").await, 2);
 
     api.end(first.id, Status::Completed, &[], Some(json!({"links": []})))
@@ -682,13 +661,8 @@ async fn e1_all_that_is_wrong_is_listed_and_nothing_is_stored() {
         .iter()
         .map(|invalid| invalid["entry"].as_str().unwrap())
         .collect();
-    let wrong = [
-        "$",
-        "$.patient_id",
-        "$.service_request_id",
-        "$.used_by_employee",
-    ];
-    assert_eq!(entries, BTreeSet::from(wrong));
+    let wrong = words("$ $.patient_id $.service_request_id $.used_by_employee");
+    assert_eq!(entries, wrong.into_iter().collect());
     assert!(!answer.to_string().contains("canary"), "{answer}");
 
     for body in ["[]", "null", "7", "\"\"", "{}"] {
@@ -735,13 +709,11 @@ async fn a_body_that_is_no_json_is_400_and_one_of_another_type_415() {
             .send()
     };
     assert_eq!(typed("text/plain").await.unwrap().status(), 415);
-    assert_eq!(
-        typed("Application/JSON; charset=utf-8")
-            .await
-            .unwrap()
-            .status(),
-        202
-    );
+    let found = typed("Application/JSON; charset=utf-8")
+        .await
+        .unwrap()
+        .status();
+    assert_eq!(found, 202);
 }
 
 #[tokio::test]
@@ -889,11 +861,8 @@ async fn a_request_id_is_echoed_if_it_is_a_plain_word_and_made_if_it_is_not() {
             .unwrap()
             .to_owned()
     };
-    assert_eq!(
-        echoed("Root=1-67891233:abc.def").await.len(),
-        36,
-        "an equals sign is odd"
-    );
+    let found = echoed("Root=1-67891233:abc.def").await.len();
+    assert_eq!(found, 36, "an equals sign is odd");
     for sane in ["abc-123_X.y:z", &"x".repeat(128)] {
         assert_eq!(echoed(sane).await, sane);
     }
@@ -974,8 +943,8 @@ async fn with_every_connection_in_use_the_client_gets_retry_after() {
     api.accepted("service_request_use_job", &use_job()).await;
 }
 
-#[tokio::test]
-async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind() {
+/// The interface over one connection, and a job whose group is locked until `ROLLBACK`.
+async fn one_connection_and_a_locked_group() -> (Api, Value) {
     let db = support::database().await;
     let database = Database::new(&db.url, 1).unwrap();
     let api = Api::over(db, database).await;
@@ -984,6 +953,12 @@ async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind()
     api.client.batch_execute("BEGIN").await.unwrap();
     let lock = "SELECT tidegate.lock_groups(ARRAY[$1::text])";
     api.client.execute(lock, &[&group]).await.unwrap();
+    (api, body)
+}
+
+#[tokio::test]
+async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind() {
+    let (api, body) = one_connection_and_a_locked_group().await;
     assert_eq!(api.post("service_request_use_job", &body).await.0, 503);
     api.client.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(api.count("event_queue").await, 0);
@@ -992,14 +967,7 @@ async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind()
 
 #[tokio::test]
 async fn a_client_that_disconnects_leaves_a_usable_connection() {
-    let db = support::database().await;
-    let database = Database::new(&db.url, 1).unwrap();
-    let api = Api::over(db, database).await;
-    let body = use_job();
-    let group = format!("patient:{}", body["patient_id"].as_str().unwrap());
-    api.client.batch_execute("BEGIN").await.unwrap();
-    let lock = "SELECT tidegate.lock_groups(ARRAY[$1::text])";
-    api.client.execute(lock, &[&group]).await.unwrap();
+    let (api, body) = one_connection_and_a_locked_group().await;
     let request = api
         .http
         .post(format!("{}/jobs/service_request_use_job", api.url));
@@ -1010,11 +978,8 @@ async fn a_client_that_disconnects_leaves_a_usable_connection() {
     assert!(impatient.is_err_and(|error| error.is_timeout()));
     api.client.batch_execute("ROLLBACK").await.unwrap();
     api.accepted("service_request_use_job", &use_job()).await;
-    assert_eq!(
-        api.count("event_queue").await,
-        1,
-        "what was not answered was rolled back"
-    );
+    let found = api.count("event_queue").await;
+    assert_eq!(found, 1, "what was not answered was rolled back");
 }
 
 #[tokio::test]
@@ -1114,11 +1079,8 @@ async fn forms_and_word_about_them_are_taken_in_with_their_events() {
         parts(api.send(Method::POST, path, body.to_string()).await).await
     };
     let (status, answer) = send("/forms", &form("f1")).await;
-    assert_eq!(
-        (status, &answer["data"]["form_id"]),
-        (202, &json!("f1")),
-        "{answer}"
-    );
+    let found = (status, &answer["data"]["form_id"]);
+    assert_eq!(found, (202, &json!("f1")), "{answer}");
     assert_eq!(api.count("event_queue").await, 1);
     let cancelled = json!({"source": "cases", "external_id": "2",
         "measure": {"case_number": "C1", "measure_id": "M1"}});
@@ -1142,11 +1104,8 @@ async fn forms_and_word_about_them_are_taken_in_with_their_events() {
     api.client.batch_execute(grant).await.unwrap();
     let viewed = json!({"grant_number": "G1"});
     let (status, answer) = send("/forms/f1/viewed", &viewed).await;
-    assert_eq!(
-        (status, &answer["data"]["form_id"]),
-        (202, &json!("f1")),
-        "{answer}"
-    );
+    let seen = (status, &answer["data"]["form_id"]);
+    assert_eq!(seen, (202, &json!("f1")), "{answer}");
     let (status, answer) = send("/forms/f2/viewed", &viewed).await;
     assert_eq!(status, 404, "{answer}");
 }
@@ -1166,10 +1125,8 @@ async fn a_form_is_shown_with_its_case_and_its_steps() {
     let mut submitted = form("f1");
     submitted["status"] = json!("submitted");
     assert_eq!((status, &data["form"]), (200, &submitted), "{answer}");
-    assert_eq!(
-        data["measure"],
-        json!({"case_number": "C1", "measure_id": "M1"})
-    );
+    let expected = json!({"case_number": "C1", "measure_id": "M1"});
+    assert_eq!(data["measure"], expected);
     assert!(data["submitted_at"].is_string() && data["updated_at"].is_string());
     let steps = data["steps"].as_array().unwrap();
     let steps = steps.iter().map(|step| {
@@ -1218,10 +1175,8 @@ async fn what_is_wrong_with_a_form_is_named_and_not_quoted_and_nothing_is_stored
         let (status, answer) = parts(api.send(Method::POST, path, body).await).await;
         assert_eq!(status, wanted, "{path}: {answer}");
         let message = answer["error"]["message"].as_str().unwrap();
-        assert!(
-            message.contains(says) && !message.contains("canary"),
-            "{message}"
-        );
+        contains(message, says);
+        lacks(message, "canary");
     }
     let twice = form("f1").to_string();
     for wanted in [202, 409] {
@@ -1308,10 +1263,8 @@ async fn the_function_answers_as_the_server_does() {
         function(&[("DATABASE_URL", &db.url), ("TIDEGATE_HTTP_AUTH", "none")]).await;
     let kind = "/jobs/service_request_use_job";
     let (status, answer) = invoke(&api, "POST", kind, &use_job()).await;
-    assert_eq!(
-        (status, &answer["data"]["status"]),
-        (json!(202), &json!("pending"))
-    );
+    let found = (status, &answer["data"]["status"]);
+    assert_eq!(found, (json!(202), &json!("pending")));
     let job = link_of(&answer).href;
     let read = invoke(&api, "GET", &job, &Value::Null).await;
     assert_eq!(read, (json!(200), answer));
@@ -1330,10 +1283,8 @@ async fn a_function_without_settings_answers_503_and_does_not_say_which() {
     let (api, _process) = function(&[]).await;
     for path in ["/healthz", "/jobs/1"] {
         let (status, answer) = invoke(&api, "GET", path, &Value::Null).await;
-        assert_eq!(
-            (status, &answer["error"]["type"]),
-            (json!(503), &json!("unavailable"))
-        );
+        let found = (status, &answer["error"]["type"]);
+        assert_eq!(found, (json!(503), &json!("unavailable")));
         assert!(!answer.to_string().contains("DATABASE"));
     }
 }

@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::operate::flags;
 use crate::probe::{
-    act, completion_of, disorder, expire_leases, lease_request, live, logged, number, probe,
+    act, completion_of, disorder, end_of, expire_leases, lease_request, live, number, probe,
     probe_sessions, publish, publish_acts, retry_of, start_leases, sweep,
 };
 use crate::support::{self, execute, wait_for_a_lock};
@@ -497,11 +497,7 @@ async fn i5_a_finalize_beside_a_cancel_waits_for_nothing_and_claims_nothing() {
     assert!(!finalize(&worker, held).await);
     let claimed = queue::finished_under(&worker, &[held]).await.unwrap();
     assert!(claimed.is_empty());
-    let (status, _, codes) = logged(&witness, id).await.unwrap();
-    assert_eq!(
-        (status.as_str(), codes),
-        ("FAILED", vec!["cancelled".to_owned()])
-    );
+    assert_eq!(end_of(&witness, id).await, "FAILED 1 cancelled");
 }
 
 // publish
@@ -590,11 +586,8 @@ async fn i7_of_a_sweep_and_a_finalize_or_a_requeue_behind_it_one_ends_the_event(
         wait_for_a_lock(&witness).await;
         transaction.commit().await.unwrap();
         assert!(!waiting.await.unwrap(), "requeues: {requeues}");
-        let (status, _, codes) = logged(&witness, held.id).await.unwrap();
-        assert_eq!(
-            (status.as_str(), codes),
-            ("FAILED", vec!["lapsed".to_owned(), "abandoned".to_owned()])
-        );
+        let end = "FAILED 1 lapsed abandoned";
+        assert_eq!(end_of(&witness, held.id).await, end);
     }
     let ends = number(&witness, "SELECT count(*) FROM tidegate.event_log").await;
     assert_eq!((ends, live(&witness).await), (2, 0));

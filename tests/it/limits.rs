@@ -225,11 +225,8 @@ async fn a_limit_that_concerns_another_program_keeps_this_one_from_nothing() {
     publish(&client, parcels(100)).await;
     let works = Arc::new(Works::default());
     let report = drain(&db, &works).await;
-    assert_eq!(
-        (report.completed, report.stop_reason),
-        (100, StopReason::QueueEmpty),
-        "{report:?}"
-    );
+    let found = (report.completed, report.stop_reason);
+    assert_eq!(found, (100, StopReason::QueueEmpty), "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

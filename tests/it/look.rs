@@ -128,13 +128,11 @@ async fn b13_events_near_their_deadline_are_reported_before_it() {
     // Put off, by a plan or a backoff, until it is too late.
     waiting(&client, "case_opened", 1, -31, 30).await;
     waiting(&client, "case_opened", 1, -29, 30).await;
-    assert_eq!(
-        expiring(&db).await,
-        [
-            ("form_archived".to_owned(), 3),
-            ("case_opened".to_owned(), 1)
-        ]
-    );
+    let expected = [
+        ("form_archived".to_owned(), 3),
+        ("case_opened".to_owned(), 1),
+    ];
+    assert_eq!(expiring(&db).await, expected);
     let told = run(&db, &["status"]).await.stdout;
     for text in [
         "3 form_archived will pass their deadline",
@@ -477,24 +475,20 @@ async fn a_lineage_is_bounded_and_ends_even_in_a_circle() {
     log(&client, 5001, Some(5002), None).await;
     log(&client, 5002, Some(5001), None).await;
     log(&client, 5003, Some(5003), Some(5003)).await;
-    assert_eq!(
-        views::lineage(&client, 5001)
-            .await
-            .unwrap()
-            .unwrap()
-            .events
-            .len(),
-        2
-    );
-    assert_eq!(
-        views::lineage(&client, 5003)
-            .await
-            .unwrap()
-            .unwrap()
-            .events
-            .len(),
-        1
-    );
+    let found = views::lineage(&client, 5001)
+        .await
+        .unwrap()
+        .unwrap()
+        .events
+        .len();
+    assert_eq!(found, 2);
+    let seen = views::lineage(&client, 5003)
+        .await
+        .unwrap()
+        .unwrap()
+        .events
+        .len();
+    assert_eq!(seen, 1);
     assert_eq!(views::lineage(&client, 9999).await.unwrap(), None);
     // Its parent has been cleaned up.
     log(&client, 6000, Some(5999), None).await;
@@ -596,10 +590,8 @@ async fn events_of_kinds_that_the_program_does_not_have_are_listed_and_marked() 
     assert_eq!(all["events"][0]["handled"], Value::Null);
     assert_eq!(all["events"][1]["handled"], false);
     let text = run(&db, &["list"]).await.stdout;
-    assert!(
-        text.contains("parcel_lost*") && text.contains("* this program does not have this kind"),
-        "{text}"
-    );
+    contains(&text, "parcel_lost*");
+    contains(&text, "* this program does not have this kind");
     assert!(!text.contains("form_archived*"), "{text}");
 }
 
@@ -718,16 +710,12 @@ async fn each_page_of_a_list_tells_the_command_for_the_next() {
     ids.reverse();
     assert_eq!(listed, ids);
     let page = json(&db, &["list", "--limit", "2"]).await;
-    assert_eq!(
-        (ids_of(&page), &page["next"]),
-        (ids[..2].to_vec(), &json!(ids[1]))
-    );
+    let found = (ids_of(&page), &page["next"]);
+    assert_eq!(found, (ids[..2].to_vec(), &json!(ids[1])));
     let before = ids[3].to_string();
     let last = json(&db, &["list", "--limit", "2", "--before", &before]).await;
-    assert_eq!(
-        (ids_of(&last), &last["next"]),
-        (ids[4..].to_vec(), &Value::Null)
-    );
+    let seen = (ids_of(&last), &last["next"]);
+    assert_eq!(seen, (ids[4..].to_vec(), &Value::Null));
 }
 
 // blocked-groups
@@ -736,10 +724,8 @@ async fn each_page_of_a_list_tells_the_command_for_the_next() {
 async fn blocked_groups_are_listed_with_what_holds_them_back() {
     let (db, client) = support::opened().await;
     let none = run(&db, &["blocked-groups"]).await;
-    assert_eq!(
-        (none.code, none.stdout.trim()),
-        (Some(0), "no group is blocked")
-    );
+    let found = (none.code, none.stdout.trim());
+    assert_eq!(found, (Some(0), "no group is blocked"));
     let of_none = json!({"action": "blocked_groups", "groups": []});
     assert_eq!(json(&db, &["blocked-groups"]).await, of_none);
     let mut heads = Vec::new();
@@ -776,10 +762,8 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
 async fn leases_are_listed_with_who_holds_how_much_since_when() {
     let (db, client) = support::opened().await;
     let none = run(&db, &["leases"]).await;
-    assert_eq!(
-        (none.code, none.stdout.trim()),
-        (Some(0), "nothing is leased")
-    );
+    let found = (none.code, none.stdout.trim());
+    assert_eq!(found, (Some(0), "nothing is leased"));
     let of_none = json!({"action": "leases", "leases": []});
     assert_eq!(json(&db, &["leases"]).await, of_none);
     let mut ids = Vec::new();

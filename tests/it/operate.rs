@@ -17,12 +17,12 @@ use uuid::Uuid;
 
 use crate::cli::Cli;
 use crate::probe::{
-    Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe, probe_database,
+    Probe, ProbeApp, act, drain, end_of, live, number, options, pair, probe, probe_database,
     probe_sessions, publish_acts,
 };
 use crate::support::{
-    self, TestDb, contains, execute, has, lease_away, refused, rows, wait_for_a_lock, wait_until,
-    words,
+    self, TestDb, begins, contains, counted, execute, has, lease_away, refused, rows,
+    wait_for_a_lock, wait_until, words,
 };
 
 /// One handler at a time.
@@ -172,11 +172,8 @@ async fn f5_a_filter_takes_what_ended_in_its_window_by_kind_and_status() {
     let ids = ended(&db, &client, 6).await;
     let pairs = publish(&client, &pair("p")).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
-    execute(
-        &client,
-        "ALTER TABLE tidegate.event_log DISABLE TRIGGER USER",
-    )
-    .await;
+    let sql = "ALTER TABLE tidegate.event_log DISABLE TRIGGER USER";
+    execute(&client, sql).await;
     // Ended 60, 50, 40, 30, 20 and 10 minutes before noon; the bounds are two of these instants.
     for (position, id) in ids.iter().enumerate() {
         let sql = "UPDATE tidegate.event_log SET finished_at = '2026-01-31T12:00:00Z'::timestamptz - make_interval(mins => $2),
@@ -197,11 +194,8 @@ async fn f5_a_filter_takes_what_ended_in_its_window_by_kind_and_status() {
         ..last_hour()
     };
     let matched = async |request: ReplayRequest| replay(&client, &request).await.matched;
-    assert_eq!(
-        matched(window.clone()).await,
-        3,
-        "since counts, until does not"
-    );
+    let found = matched(window.clone()).await;
+    assert_eq!(found, 3, "since counts, until does not");
     let failed = ReplayRequest {
         status: Some("FAILED".to_owned()),
         ..window.clone()
@@ -261,10 +255,8 @@ async fn f5_a_dry_run_changes_nothing_and_tells_what_the_replay_then_does() {
     assert_eq!(state().await, before);
     assert_eq!((told.matched, told.eligible, told.replayed), (4, 4, 0));
     assert_eq!(json!(told.kinds), json!({"act": 3, "pair": 1}));
-    assert_eq!(
-        skipped(&told),
-        [(987_654, "unknown: neither in the queue nor in the log")]
-    );
+    let expected = [(987_654, "unknown: neither in the queue nor in the log")];
+    assert_eq!(skipped(&told), expected);
     let risks = json!(told.order_risks.as_ref().unwrap());
     assert_eq!(risks["groups"], 3);
     assert_eq!(
@@ -277,10 +269,8 @@ async fn f5_a_dry_run_changes_nothing_and_tells_what_the_replay_then_does() {
         &json!({"group_key": "overtaken", "last_id": in_groups[2]}),
     );
     let done = replay(&client, &asked).await;
-    assert_eq!(
-        (done.eligible, done.replayed),
-        (told.eligible, told.eligible)
-    );
+    let found = (done.eligible, done.replayed);
+    assert_eq!(found, (told.eligible, told.eligible));
     assert_eq!((done.kinds, done.skipped), (told.kinds, told.skipped));
 }
 
@@ -323,16 +313,11 @@ async fn i7_a_replay_that_waited_for_another_one_does_not_repeat_it_even_if_it_h
     transaction.query_one(end, &[]).await.unwrap();
     transaction.commit().await.unwrap();
     let report = waiting.await.unwrap();
-    assert_eq!(
-        skipped(&report),
-        [(id, "another operator has just replayed it")]
-    );
+    let found = skipped(&report);
+    assert_eq!(found, [(id, "another operator has just replayed it")]);
     assert_eq!(report.replayed, 0);
-    assert_eq!(
-        replay(&witness, &by_ids(&[id])).await.replayed,
-        1,
-        "later it may"
-    );
+    let seen = replay(&witness, &by_ids(&[id])).await.replayed;
+    assert_eq!(seen, 1, "later it may");
 }
 
 #[tokio::test]
@@ -358,10 +343,8 @@ async fn i7_the_same_window_twice_runs_nothing_twice() {
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let later = replay(&client, &last_hour()).await;
     assert_eq!((later.matched, later.replayed), (6, 0));
-    assert_eq!(
-        json!(later.skipped_reasons),
-        json!({"replayed before": 3, "a replay itself": 3})
-    );
+    let found = json!(later.skipped_reasons);
+    assert_eq!(found, json!({"replayed before": 3, "a replay itself": 3}));
     // The replays' own retention may be shorter than the originals'.
     let clean = "DELETE FROM tidegate.event_log WHERE replay_of IS NOT NULL";
     assert_eq!(client.execute(clean, &[]).await.unwrap(), 3);
@@ -461,13 +444,11 @@ async fn b13_a_deadline_that_has_passed_must_be_given_anew_and_a_future_one_is_k
     }
     let refused = replay(&client, &by_ids(&ids)).await;
     assert_eq!((refused.eligible, refused.replayed), (4, 0));
-    assert_eq!(
-        (
-            refused.passed_deadlines.count,
-            &refused.passed_deadlines.ids[..]
-        ),
-        (2, &ids[..2])
+    let found = (
+        refused.passed_deadlines.count,
+        &refused.passed_deadlines.ids[..],
     );
+    assert_eq!(found, (2, &ids[..2]));
     let why = refused.refused.unwrap();
     assert!(
         why.starts_with("expires_in: is needed") && why.contains(&ids[1].to_string()),
@@ -542,11 +523,8 @@ async fn c10_with_failed_handlers_only_the_others_neither_run_nor_publish_again(
         .map(|call| (call.id, call.handler))
         .collect();
     assert_eq!(calls, [(new, "second")]);
-    assert_eq!(
-        (report.completed, report.published),
-        (1, 0),
-        "its follow-up was published"
-    );
+    let found = (report.completed, report.published);
+    assert_eq!(found, (1, 0), "its follow-up was published");
     assert_eq!(
         log_row(&client, new).await["result"],
         json!({"first": "first's", "second": id})
@@ -624,15 +602,9 @@ async fn a_publish_that_takes_the_deduplication_key_at_the_last_moment_wins() {
     wait_for_a_lock(&witness).await;
     transaction.commit().await.unwrap();
     let report = waiting.await.unwrap();
-    assert_eq!(
-        (report.replayed, report.skipped_count),
-        (0, 1),
-        "{report:?}"
-    );
-    assert_eq!(
-        skipped(&report),
-        [(id, "overtaken by a publish or by the cleanup")]
-    );
+    counted(&report, "replayed 0, skipped_count 1");
+    let found = skipped(&report);
+    assert_eq!(found, [(id, "overtaken by a publish or by the cleanup")]);
     assert_eq!(live(&witness).await, 1);
 }
 
@@ -645,10 +617,7 @@ async fn a_limit_cuts_a_replay_and_the_same_call_takes_the_rest() {
         ..last_hour()
     };
     let first = replay(&client, &limited).await;
-    assert_eq!(
-        (first.matched, first.replayed, first.limit_reached),
-        (5, 3, true)
-    );
+    counted(&first, "matched 5, replayed 3, limit_reached true");
     assert_eq!(first.events[2].replay_of, ids[2]);
     let second = replay(&client, &limited).await;
     assert_eq!((second.replayed, second.limit_reached), (2, false));
@@ -684,10 +653,8 @@ async fn i7_a_log_row_that_another_session_is_deleting_neither_blocks_a_replay_n
     assert_eq!(replay(&client, &by_ids(&[id])).await.replayed, 0);
     transaction.commit().await.unwrap();
     let gone = replay(&client, &by_ids(&[id])).await;
-    assert_eq!(
-        skipped(&gone),
-        [(id, "unknown: neither in the queue nor in the log")]
-    );
+    let expected = [(id, "unknown: neither in the queue nor in the log")];
+    assert_eq!(skipped(&gone), expected);
     let app = ProbeApp::succeeding();
     drain(&db, &app, &options()).await;
     assert_eq!(app.calls().len(), 1);
@@ -872,10 +839,8 @@ async fn what_else_the_view_lets_an_operator_change_is_in_the_audit_too() {
     let refused = client
         .execute("UPDATE tidegate.events SET kind = 'pair'", &[])
         .await;
-    assert_eq!(
-        refused.unwrap_err().code(),
-        Some(&SqlState::INVALID_PARAMETER_VALUE)
-    );
+    let expected = Some(&SqlState::INVALID_PARAMETER_VALUE);
+    assert_eq!(refused.unwrap_err().code(), expected);
 }
 
 // pause and resume
@@ -919,16 +884,12 @@ async fn a_paused_kind_is_not_taken_and_others_pass() {
             )
         })
         .collect();
-    assert_eq!(
-        told,
-        [("pause", 1), ("pause", 0), ("resume", 1), ("resume", 0)]
-    );
+    let expected = [("pause", 1), ("pause", 0), ("resume", 1), ("resume", 0)];
+    assert_eq!(told, expected);
     assert_eq!(rows[0]["filter"], json!({"kind": "act"}));
     let unknown = kind("akt").on(&client).await.unwrap_err().to_string();
-    assert!(
-        unknown.starts_with("kind: 'akt' is not registered") && unknown.contains("act, "),
-        "{unknown}"
-    );
+    begins(&unknown, "kind: 'akt' is not registered");
+    contains(&unknown, "act, ");
 }
 
 #[tokio::test]
@@ -947,7 +908,7 @@ async fn running_events_of_a_paused_kind_end_and_a_waiting_drain_leases_it_after
         let second = publish(&client, &act("second")).await;
         go.notify_one();
         wait_until("the event in hand ends", async || {
-            logged(&client, first).await.is_some()
+            !end_of(&client, first).await.is_empty()
         })
         .await;
         assert_eq!(drain(&db, &app, &options()).await.leased, 0);
@@ -988,10 +949,8 @@ async fn b10_unblock_with_retry_runs_the_first_event_at_once() {
     let ids = blocked_group(&db, &client).await;
     assert_eq!(order(&db).await, [0; 0]);
     let report = unblock(&client, "g", UnblockAction::Retry).await;
-    assert_eq!(
-        (report.id, report.new_id, &report.refused),
-        (Some(ids[0]), None, &None)
-    );
+    let found = (report.id, report.new_id, &report.refused);
+    assert_eq!(found, (Some(ids[0]), None, &None));
     assert_eq!(order(&db).await, ids);
 }
 
@@ -1075,10 +1034,7 @@ async fn b10_unblock_with_skip_puts_the_first_event_behind_the_others() {
     client.execute(due, &[]).await.unwrap();
     assert_eq!(order(&db).await, [new]);
     assert_eq!(log_row(&client, new).await["replay_of"], ids[0]);
-    assert_eq!(
-        logged(&client, ids[0]).await.unwrap().2,
-        ["down", "skipped"]
-    );
+    assert_eq!(end_of(&client, ids[0]).await, "FAILED 1 down skipped");
     let late = publish(&client, &act("late").group("g")).await;
     let expire = "UPDATE tidegate.event_queue SET expires_at = clock_timestamp()";
     client.execute(expire, &[]).await.unwrap();
@@ -1105,14 +1061,14 @@ async fn i5_an_event_that_is_cancelled_or_skipped_while_it_is_handled_is_lost_to
         assert_eq!(report.lease_lost, 1, "{how:?}: {report:?}");
         // What is left of it may have been taken up by the same drain or not.
         drain(&db, &ProbeApp::succeeding(), &options()).await;
-        let (status, _, codes) = logged(&client, id).await.unwrap();
         let expected = match how {
-            UnblockAction::Cancel => ("FAILED", vec!["cancelled".to_owned()], 1),
-            UnblockAction::Skip => ("FAILED", vec!["skipped".to_owned()], 2),
-            UnblockAction::Retry => ("COMPLETED", vec![], 1),
+            UnblockAction::Cancel => ("FAILED 1 cancelled", 1),
+            UnblockAction::Skip => ("FAILED 1 skipped", 2),
+            UnblockAction::Retry => ("COMPLETED 2", 1),
         };
         let ends = number(&client, "SELECT count(*) FROM tidegate.event_log").await;
-        assert_eq!((status.as_str(), codes, ends), expected, "{how:?}");
+        let end = end_of(&client, id).await;
+        assert_eq!((end.as_str(), ends), expected, "{how:?}");
     }
 }
 
@@ -1144,10 +1100,8 @@ async fn unblocking_a_group_without_live_events_is_reported_and_recorded() {
         let report = unblock(&client, "nobody's", how).await;
         assert_eq!(report.id, None);
         let refused = report.refused.unwrap();
-        assert!(
-            refused.contains("nobody''s") && refused.contains("no live events"),
-            "{refused}"
-        );
+        contains(&refused, "nobody''s");
+        contains(&refused, "no live events");
     }
     assert_eq!(audit(&client).await.len(), 3);
 }
@@ -1263,12 +1217,10 @@ async fn a_retired_kind_cannot_be_published_and_one_with_live_events_cannot_be_r
     let busy = retire.on(&client).await.unwrap_err();
     let told = busy.to_string();
     contains(&told, "kind: 'act' must have no live events, and has 2");
-    assert_eq!(
-        drain(&db, &ProbeApp::succeeding(), &options())
-            .await
-            .completed,
-        2
-    );
+    let found = drain(&db, &ProbeApp::succeeding(), &options())
+        .await
+        .completed;
+    assert_eq!(found, 2);
     retire.on(&client).await.unwrap();
     let refused = queue::publish(&client, &act("late")).await.unwrap_err();
     contains(&refused.to_string(), "'act' is not registered");
@@ -1341,37 +1293,19 @@ async fn f5_the_command_line_replays_and_requeues() {
     let (one, two) = (ids[0].to_string(), ids[1].to_string());
     let cli = Cli::on(&db);
     let (code, dry) = with_reason(&cli, &["replay", "--since", "1h", "--dry-run"]).await;
-    assert_eq!(
-        (code, &dry["action"], &dry["eligible"]),
-        (Some(0), &json!("replay"), &json!(2))
-    );
+    let found = (code, &dry["action"], &dry["eligible"]);
+    assert_eq!(found, (Some(0), &json!("replay"), &json!(2)));
     let (code, done) = with_reason(&cli, &["replay", "--id", &one, &two]).await;
     assert_eq!((code, &done["replayed"]), (Some(0), &json!(2)));
     let (code, twice) = with_reason(&cli, &["replay", "--id", &one, "--id", &two]).await;
     assert_eq!((code, &twice["replayed"]), (Some(1), &json!(0)));
-    let window = [
-        "replay",
-        "--kind",
-        "act",
-        "--status",
-        "completed",
-        "--since",
-        "2h",
-        "--until",
-        "1h",
-    ];
+    let window = words("replay --kind act --status completed --since 2h --until 1h");
     let (code, nothing) = with_reason(&cli, &window).await;
-    assert_eq!(
-        (code, &nothing["matched"]),
-        (Some(0), &json!(0)),
-        "a filter may match nothing"
-    );
+    let seen = (code, &nothing["matched"]);
+    assert_eq!(seen, (Some(0), &json!(0)), "a filter may match nothing");
     let told = cli.run(&["replay", "--id", &one, "--reason", "why"]).await;
-    assert!(
-        told.stdout.starts_with("replayed 0 of 1 event\n")
-            && told.stdout.contains("its replay is live"),
-        "{told:?}"
-    );
+    begins(&told.stdout, "replayed 0 of 1 event\n");
+    contains(&told.stdout, "its replay is live");
     let live_id = done["events"][0]["id"].to_string();
     let (code, requeued) = with_reason(&cli, &["requeue", "--id", &live_id, &one]).await;
     assert_eq!((code, &requeued["requeued"]), (Some(0), &json!(1)));
@@ -1392,11 +1326,7 @@ async fn f5_the_command_line_refuses_a_replay_past_the_deadline() {
         .run(&["replay", "--since", "1h", "--reason", "why"])
         .await;
     assert_eq!(told.code, Some(1), "{told:?}");
-    assert!(
-        told.stdout
-            .starts_with("nothing was replayed: expires_in: is needed"),
-        "{told:?}"
-    );
+    begins(&told.stdout, "nothing was replayed: expires_in: is needed");
     let (code, _) = with_reason(&cli, &["replay", "--id", &id, "--expires-in", "1h"]).await;
     assert_eq!(code, Some(0));
 }
@@ -1426,10 +1356,8 @@ async fn a_remark_on_an_event_is_shown_with_it_and_stays_in_the_audit() {
         .iter()
         .map(|row| (&row["action"], &row["count"]))
         .collect();
-    assert_eq!(
-        counts,
-        [(&json!("note"), &json!(1)), (&json!("note"), &json!(0))]
-    );
+    let expected = [(&json!("note"), &json!(1)), (&json!("note"), &json!(0))];
+    assert_eq!(counts, expected);
 }
 
 #[tokio::test]

@@ -186,10 +186,8 @@ async fn what_a_handler_emits_and_publishes_itself_stands_below_it() {
         .iter()
         .find(|span| span.parent_span_id == first.span_id);
     assert_eq!(published.parent_span_id, handler.unwrap().span_id);
-    assert_eq!(
-        collector.one("process pair").parent_span_id,
-        published.span_id
-    );
+    let seen = collector.one("process pair").parent_span_id;
+    assert_eq!(seen, published.span_id);
     for span in collector.spans().iter().filter(|span| span.name != "drain") {
         assert_eq!(hex(&span.trace_id), TRACE_ID, "{span:?}");
     }
@@ -258,10 +256,8 @@ async fn a_share_of_drains_records_what_nobody_decides_on() {
         assert_eq!(said(&whole)["tidegate.completed"], "3");
         assert_eq!(said(&whole)["tidegate.stop_reason"], "queue_empty");
         for span in &found {
-            assert_eq!(
-                (&span.trace_id, &span.parent_span_id),
-                (&whole.trace_id, &whole.span_id)
-            );
+            let seen = (&span.trace_id, &span.parent_span_id);
+            assert_eq!(seen, (&whole.trace_id, &whole.span_id));
         }
         for (name, operation) in [
             ("receive tidegate", "receive"),
@@ -396,11 +392,9 @@ async fn i9_no_payload_group_or_word_of_a_handler_leaves() {
     queue::publish(&client, &event.traceparent(SAMPLED).max_attempts(2))
         .await
         .unwrap();
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            assert_eq!(call.attempt, 1, "canary");
-            Err(HandlerError::retry("down", "canary"))
-        })
+    let app = ProbeApp::doing(|call| async move {
+        assert_eq!(call.attempt, 1, "canary");
+        Err(HandlerError::retry("down", "canary"))
     });
     let collector = Collector::start(Manner::Takes).await;
     let lingering = DrainOptions {
@@ -690,10 +684,8 @@ async fn every_host_of_aws_takes_signed_requests() {
     cli.drain(&[]).await;
     let received = collector.received();
     assert_eq!(received.len(), 1);
-    assert_eq!(
-        received[0].headers["host"],
-        "monitoring.eu-central-1.amazonaws.com"
-    );
+    let expected = "monitoring.eu-central-1.amazonaws.com";
+    assert_eq!(received[0].headers["host"], expected);
     verify(&received[0], "monitoring");
 }
 

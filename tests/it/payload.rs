@@ -12,10 +12,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Json;
 
 use crate::probe::{
-    ProbeApp, act, disorder, drain, lease_request, live, logged, number, options, pair, probe,
+    ProbeApp, act, disorder, drain, end_of, lease_request, live, number, options, pair, probe,
     publish_acts,
 };
-use crate::support::execute;
+use crate::support::{begins, contains, execute};
 
 /// As `jsonb` it takes 8 bytes, and prints as 131,072 digits.
 const NUMBER: &str = "1e131071";
@@ -49,11 +49,8 @@ async fn b25_a_number_that_prints_as_a_gigabyte_is_refused_at_every_publish_of_j
         ] {
             let (code, message) = refusal(&client, &call).await;
             assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE, "{message}");
-            assert!(
-                message.contains("payload: must have at most 1048576 bytes")
-                    && message.contains(got),
-                "{message}"
-            );
+            contains(&message, "payload: must have at most 1048576 bytes");
+            contains(&message, got);
         }
     }
     assert_eq!(live(&client).await, 0);
@@ -75,11 +72,7 @@ async fn a_number_that_nothing_can_hold_fails_its_event_and_no_other() {
     let mut ran = app.ids();
     ran.sort_unstable();
     assert_eq!(ran, [before, behind].concat());
-    let (status, _, codes) = logged(&client, bad).await.unwrap();
-    assert_eq!(
-        (status.as_str(), codes),
-        ("FAILED", vec!["undecodable".to_owned()])
-    );
+    assert_eq!(end_of(&client, bad).await, "FAILED 0 undecodable");
 }
 
 /// JSON texts and whether they hold the escape of a NUL character.
@@ -121,21 +114,15 @@ async fn b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_no
         }
         let error = inserted.unwrap_err();
         let error = error.as_db_error().unwrap();
-        assert_eq!(
-            (error.message(), error.detail()),
-            (expected, None),
-            "{text}"
-        );
+        let found = (error.message(), error.detail());
+        assert_eq!(found, (expected, None), "{text}");
     }
     let accepted = ESCAPES.iter().filter(|(_, refused)| !refused).count();
     assert_eq!(live(&client).await, i64::try_from(4 * accepted).unwrap());
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        report.leased,
-        u64::try_from(4 * accepted).unwrap(),
-        "{report:?}"
-    );
+    let seen = report.leased;
+    assert_eq!(seen, u64::try_from(4 * accepted).unwrap(), "{report:?}");
 }
 
 /// An event with a payload that is stored aside, without what is stored there.
@@ -192,9 +179,7 @@ async fn an_event_whose_payload_the_database_cannot_read_fails_and_its_neighbour
     ran.sort_unstable();
     assert_eq!(ran, [first, vec![behind], second].concat());
     for id in [lost, lost_too] {
-        let (status, attempts, codes) = logged(&client, id).await.unwrap();
-        assert_eq!((status.as_str(), attempts), ("FAILED", 0));
-        assert_eq!(codes, ["unreadable"]);
+        assert_eq!(end_of(&client, id).await, "FAILED 0 unreadable");
     }
     assert_eq!(live(&client).await, 0);
     assert_eq!(disorder(&client).await, [""; 0]);
@@ -275,17 +260,15 @@ async fn a_due_event_whose_payload_is_lost_and_one_that_a_trigger_refuses_keep_n
              WHEN (OLD.id = {refused}) EXECUTE FUNCTION refuse()"
     );
     client.batch_execute(&refuse).await.unwrap();
-    assert_eq!(
-        queue::promote(&client, 100).await.unwrap(),
-        (6, Some(all[0]))
-    );
+    let found = queue::promote(&client, 100).await.unwrap();
+    assert_eq!(found, (6, Some(all[0])));
     let left = "SELECT array_agg(id) FROM tidegate.event_queue WHERE delayed";
     let left: Vec<i64> = client.query_one(left, &[]).await.unwrap().get(0);
     assert_eq!(left, [refused]);
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.completed, report.failed), (5, 1), "{report:?}");
-    assert_eq!(logged(&client, lost).await.unwrap().2, ["unreadable"]);
+    assert_eq!(end_of(&client, lost).await, "FAILED 0 unreadable");
     execute(&client, "DROP TRIGGER refuse ON tidegate.event_queue").await;
     assert_eq!(drain(&db, &app, &options()).await.completed, 1);
 }
@@ -352,10 +335,7 @@ async fn b25_a_retention_that_no_clock_can_be_added_to_is_refused() {
         "SELECT tidegate.set_retention('act', completed => '300000 years', reason => 'for ever')";
     let (code, message) = refusal(&client, set).await;
     assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE);
-    assert!(
-        message.starts_with("completed: must be 0 to 3660 days"),
-        "{message}"
-    );
+    begins(&message, "completed: must be 0 to 3660 days");
 }
 
 #[tokio::test]

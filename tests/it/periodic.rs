@@ -23,7 +23,9 @@ use crate::probe::{
     Act, Probe, ProbeApp, act, drain, live, number, options, probe, probe_sessions,
 };
 use crate::seal::{OLD, keys};
-use crate::support::{self, TestDb, column, contains, execute, has, rows, wait_until, words};
+use crate::support::{
+    self, TestDb, begins, column, contains, counted, execute, has, rows, wait_until, words,
+};
 
 /// A schedule of operators', made by SQL: `definition` are further arguments.
 async fn set(client: &Client, name: &str, definition: &str) {
@@ -74,13 +76,11 @@ async fn of_drains_that_meet_a_slot_at_one_instant_one_publishes_its_event() {
         let client = db.client().await;
         let due = due_schedules(&client, Probe::KINDS, (0, 100), None).await;
         let firings: Vec<_> = due.unwrap().iter().map(|due| plan(due, 10)).collect();
-        assert_eq!(
-            firings
-                .iter()
-                .map(|firing| firing.slots.len())
-                .sum::<usize>(),
-            20
-        );
+        let found = firings
+            .iter()
+            .map(|firing| firing.slots.len())
+            .sum::<usize>();
+        assert_eq!(found, 20);
         drains.push((client, firings));
     }
     let at_once = drains.iter().map(async |(client, firings)| {
@@ -102,10 +102,7 @@ async fn a_slot_whose_event_has_ended_is_not_published_again() {
     since(&client, "hourly", HOUR_AGO).await;
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &options()).await;
-    assert_eq!(
-        (report.scheduled, report.completed, report.backlog),
-        (1, 1, 0)
-    );
+    counted(&report, "scheduled 1, completed 1, backlog 0");
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.scheduled, report.completed), (0, 0));
     let told = "SELECT count(*) FROM tidegate.schedule AS s JOIN tidegate.event_log AS l ON l.id = s.last_event_id
@@ -129,10 +126,8 @@ async fn a_drain_that_is_killed_while_it_fires_leaves_the_slot_to_the_next_one()
     // Until it is gone the others pass by, without waiting.
     assert_eq!(fire_schedules(&client, &firings).await.unwrap(), []);
     transaction.rollback().await.unwrap();
-    assert_eq!(
-        fire_schedules(&client, &firings).await.unwrap()[0].published,
-        1
-    );
+    let found = fire_schedules(&client, &firings).await.unwrap()[0].published;
+    assert_eq!(found, 1);
     assert_eq!(live(&client).await, 1);
 }
 
@@ -264,27 +259,15 @@ async fn a_clock_that_was_ahead_is_reported_and_mended_by_resuming() {
         checks.find(|check| check.name == "schedules").unwrap()
     };
     let finding = told().await;
-    assert!(
-        finding
-            .finding
-            .contains("daily: its last slot is in the future"),
-        "{finding:?}"
-    );
-    assert_eq!(
-        finding.remedy.as_deref(),
-        Some("tidegate schedule daily --resume --reason mended")
-    );
-    execute(
-        &client,
-        "SELECT tidegate.resume_schedule('daily', 'mended')",
-    )
-    .await;
-    assert_eq!(
-        drain(&db, &ProbeApp::succeeding(), &options())
-            .await
-            .scheduled,
-        0
-    );
+    contains(&finding.finding, "daily: its last slot is in the future");
+    let expected = Some("tidegate schedule daily --resume --reason mended");
+    assert_eq!(finding.remedy.as_deref(), expected);
+    let sql = "SELECT tidegate.resume_schedule('daily', 'mended')";
+    execute(&client, sql).await;
+    let found = drain(&db, &ProbeApp::succeeding(), &options())
+        .await
+        .scheduled;
+    assert_eq!(found, 0);
     let next = "SELECT count(*) FROM tidegate.schedule WHERE next_at BETWEEN clock_timestamp() AND clock_timestamp() + interval '24 hours'";
     assert_eq!(number(&client, next).await, 1);
 }
@@ -300,10 +283,7 @@ async fn ten_thousand_schedules_that_are_due_at_once_are_fired_by_one_drain() {
     );
     client.batch_execute(&many).await.unwrap();
     let report = drain(&db, &ProbeApp::succeeding(), &options()).await;
-    assert_eq!(
-        (report.scheduled, report.completed, report.backlog),
-        (10_000, 10_000, 0)
-    );
+    counted(&report, "scheduled 10000, completed 10000, backlog 0");
 }
 
 #[tokio::test]
@@ -331,11 +311,8 @@ async fn what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain() {
         .await
         .unwrap();
     let change = changer.transaction().await.unwrap();
-    execute(
-        &change,
-        "UPDATE tidegate.schedule SET group_key = 'x' WHERE name = 'b-changed'",
-    )
-    .await;
+    let sql = "UPDATE tidegate.schedule SET group_key = 'x' WHERE name = 'b-changed'";
+    execute(&change, sql).await;
     let app = ProbeApp::succeeding();
     // What waits in a step keeps the rest of that step for the next look.
     let mut scheduled = 0;
@@ -401,18 +378,14 @@ async fn what_cannot_be_read_or_published_stands_still_and_the_rest_is_fired() {
     let stopped = "SELECT string_agg(name || ' ' || split_part(problem, ':', 1), ', ' ORDER BY name) FROM tidegate.schedule
                     WHERE problem IS NOT NULL AND next_at = 'infinity'";
     let stopped = text(&client, stopped).await;
-    assert_eq!(
-        stopped,
-        "a-broken cron, b-zone time_zone, c-never cron, d-refused payload"
-    );
+    let expected = "a-broken cron, b-zone time_zone, c-never cron, d-refused payload";
+    assert_eq!(stopped, expected);
     // What may pass has kept its slot.
     execute(&client, "DROP TRIGGER refuse ON tidegate.event_queue").await;
-    assert_eq!(
-        drain(&db, &ProbeApp::succeeding(), &options())
-            .await
-            .scheduled,
-        1
-    );
+    let found = drain(&db, &ProbeApp::succeeding(), &options())
+        .await
+        .scheduled;
+    assert_eq!(found, 1);
     let doctor = DoctorRequest {};
     let report = service(&db, Daily::Nothing).run(&doctor).await.unwrap();
     let mut checks = report.checks.iter();
@@ -453,10 +426,7 @@ async fn a_schedule_stops_for_what_its_publish_refuses_and_for_nothing_else() {
     assert!(first[1].1.starts_with("payload: must have no"), "{first:?}");
     let stopped = "SELECT string_agg(name || ': ' || problem, '') FROM tidegate.schedule WHERE next_at = 'infinity' OR problem IS NOT NULL";
     let stopped = text(&client, stopped).await;
-    assert!(
-        stopped.starts_with("refused: payload: must have no"),
-        "{stopped}"
-    );
+    begins(&stopped, "refused: payload: must have no");
     // The next look has the next id, and asks no more for what was refused.
     assert_eq!(look().await, [(1, String::new())]);
 }
@@ -606,10 +576,8 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
     set(&client, "manual", "every => '1 hour'").await;
     for _ in 0..2 {
         migrate(&db, Daily::First).await.unwrap();
-        assert_eq!(
-            kept(&client).await,
-            "changed it 1 f, dropped it 1 f, kept it 1 f, manual - 1 f"
-        );
+        let expected = "changed it 1 f, dropped it 1 f, kept it 1 f, manual - 1 f";
+        assert_eq!(kept(&client).await, expected);
     }
     let pause = "SELECT tidegate.pause_schedule('kept', 'not now'), tidegate.pause_schedule('changed', 'nor this')";
     client.batch_execute(pause).await.unwrap();
@@ -629,13 +597,7 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
         "SELECT tidegate.remove_schedule('kept', 'r')",
     ] {
         let told = client.batch_execute(refused).await.unwrap_err();
-        assert!(
-            told.as_db_error()
-                .unwrap()
-                .message()
-                .contains("which it keeps"),
-            "{told:?}"
-        );
+        contains(told.as_db_error().unwrap().message(), "which it keeps");
     }
     client
         .batch_execute("SELECT tidegate.remove_schedule('added', 'r')")
@@ -644,10 +606,8 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
     let taken = "UPDATE tidegate.schedule SET keeper = 'another' WHERE name = 'added'";
     client.batch_execute(taken).await.unwrap();
     let told = migrate(&db, Daily::Second).await.unwrap_err().to_string();
-    assert!(
-        told.contains("\"added\"") && told.contains("which another keeps"),
-        "{told}"
-    );
+    contains(&told, "\"added\"");
+    contains(&told, "which another keeps");
     // Another program's stay.
     migrate(&db, Daily::Nothing).await.unwrap();
     assert_eq!(kept(&client).await, "added another 1 f, manual - 1 f");
@@ -657,10 +617,8 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
 async fn a_schedule_that_is_declared_wrongly_keeps_the_database_as_it_is() {
     let db = support::empty_database().await;
     let told = migrate(&db, Daily::Wrong).await.unwrap_err().to_string();
-    assert!(
-        told.contains("\"wrong\"") && told.contains("cron: must be five fields"),
-        "{told}"
-    );
+    contains(&told, "\"wrong\"");
+    contains(&told, "cron: must be five fields");
     let client = db.client().await;
     let made = "SELECT count(*) FROM pg_namespace WHERE nspname = 'tidegate'";
     assert_eq!(number(&client, made).await, 0);
@@ -683,10 +641,8 @@ async fn operators_make_pause_run_and_remove_schedules_on_the_command_line() {
         "{what} --cron '30 2 * * *' --time-zone Europe/Kyiv"
     ))
     .await;
-    assert_eq!(
-        (&made["change"], made["next_at"].is_string()),
-        (&json!("set"), true)
-    );
+    let found = (&made["change"], made["next_at"].is_string());
+    assert_eq!(found, (&json!("set"), true));
     let ran = schedule("--run").await;
     assert_eq!(
         number(
@@ -708,10 +664,8 @@ async fn operators_make_pause_run_and_remove_schedules_on_the_command_line() {
     let paused = schedule("--pause").await;
     has(&paused, &json!({"paused": true, "changed": true}));
     let told = cli.run(&["schedules"]).await;
-    assert!(
-        told.stdout.contains("30 2 * * * Europe/Kyiv") && told.stdout.contains("operators"),
-        "{told:?}"
-    );
+    contains(&told.stdout, "30 2 * * * Europe/Kyiv");
+    contains(&told.stdout, "operators");
     schedule("--resume").await;
     schedule("--remove").await;
     let actions = "SELECT string_agg(action || ' ' || reason, ', ' ORDER BY id) FROM tidegate.audit WHERE action LIKE '%schedule'";
@@ -728,7 +682,7 @@ async fn what_operators_may_not_make_is_refused_by_its_field() {
     for (arguments, says) in rows(
         "--kind grant_letter_viewed --cron @sometimes => cron: must be five fields
          --kind grant_letter_viewed => cron, every: must be one of them, got none
-         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => time_zone: must be a name of the IANA database
+         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => time_zone: must be a name of the IANA
          --kind grant_letter_viewed --every 1500ms => every: must be whole seconds
          --kind grant_letter_viewed --every 1h --start-within 500days => start_within: must be
          --kind nothing --every 1h => is not registered
@@ -801,10 +755,8 @@ async fn a_schedules_payload_is_stored_and_published_under_the_seal() {
     has(&drained, &json!({"scheduled": 1, "completed": 1}));
     let sealed =
         "SELECT count(*) FROM tidegate.event_log WHERE payload->'tidegate_sealed' IS NOT NULL";
-    assert_eq!(
-        (number(&client, sealed).await, number(&client, &told).await),
-        (1, 0)
-    );
+    let found = (number(&client, sealed).await, number(&client, &told).await);
+    assert_eq!(found, (1, 0));
     // Where plaintext is refused, it is refused here too.
     cli.with("TIDEGATE_PAYLOADS", "sealed")
         .json(&["migrate"])

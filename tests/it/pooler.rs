@@ -206,14 +206,12 @@ fn demanding() -> Arc<ProbeApp> {
             if call.attempt == 1 && call.handler != "second" {
                 return Err("the first attempt").retryable();
             }
-            assert_eq!(
-                seen,
-                if call.handler == "second" {
-                    call.attempt
-                } else {
-                    1
-                }
-            );
+            let expected = if call.handler == "second" {
+                call.attempt
+            } else {
+                1
+            };
+            assert_eq!(seen, expected);
             let transaction = ctx.transaction().await?;
             let insert = "INSERT INTO effect VALUES ($1, $2)";
             let inserted = transaction
@@ -258,10 +256,8 @@ async fn i1_i4_retries_groups_renewals_steps_and_transactions_through_few_sessio
         pooled.drain(&app, &options).await.backlog == 0
     })
     .await;
-    assert_eq!(
-        ended(client, "COMPLETED").await,
-        ids.iter().copied().collect()
-    );
+    let found = ended(client, "COMPLETED").await;
+    assert_eq!(found, ids.iter().copied().collect());
     assert_eq!(number(client, "SELECT count(*) FROM effect").await, 50);
     let distinct = "SELECT count(*) FROM (SELECT DISTINCT id, handler FROM effect) AS once";
     assert_eq!(number(client, distinct).await, 50, "twice");
@@ -433,11 +429,8 @@ impl World {
         })
         .await;
         assert_eq!(ended(client, "COMPLETED").await, self.ids);
-        assert_eq!(
-            number(client, "SELECT count(*) FROM effect").await,
-            60,
-            "effects"
-        );
+        let sql = "SELECT count(*) FROM effect";
+        assert_eq!(number(client, sql).await, 60, "effects");
         let distinct = "SELECT count(DISTINCT id) FROM effect";
         assert_eq!(number(client, distinct).await, 60, "twice");
     }

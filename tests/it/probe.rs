@@ -67,9 +67,16 @@ impl ProbeApp {
         })
     }
 
+    /// The same, for handlers that need no context.
+    pub fn doing<F: Future<Output = HandlerResult> + Send + 'static>(
+        behaviour: impl Fn(Call) -> F + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Self::new(move |call, _| Box::pin(behaviour(call)))
+    }
+
     /// An application whose handlers succeed.
     pub fn succeeding() -> Arc<Self> {
-        Self::new(|_, _| Box::pin(async { Ok(Done::ok()) }))
+        Self::doing(|_| async { Ok(Done::ok()) })
     }
 
     /// All calls so far, in the order they started.
@@ -289,13 +296,14 @@ pub async fn drain_that_ends(
     drained
 }
 
-/// Status, attempts and the errors' codes of a row in the log; `None` while it is not there.
-pub async fn logged(client: &Client, id: i64) -> Option<(String, i32, Vec<String>)> {
-    let sql =
-        "SELECT status, attempts, ARRAY(SELECT e->>'code' FROM jsonb_array_elements(errors) AS e)
+/// Status, attempts and the errors' codes of a row in the log, such as `FAILED 2 lapsed abandoned`; nothing
+/// while it is not there.
+pub async fn end_of(client: &Client, id: i64) -> String {
+    let sql = "SELECT array_to_string(ARRAY[status, attempts::text]
+                                  || ARRAY(SELECT e->>'code' FROM jsonb_array_elements(errors) AS e), ' ')
                  FROM tidegate.event_log WHERE id = $1";
-    let row = client.query_opt(sql, &[&id]).await.unwrap()?;
-    Some((row.get(0), row.get(1), row.get(2)))
+    let row = client.query_opt(sql, &[&id]).await.unwrap();
+    row.map_or_else(String::new, |row| row.get(0))
 }
 
 /// Which slot was taken, and whether its drain must tell publishers before it ends.

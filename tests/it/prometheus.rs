@@ -236,10 +236,8 @@ async fn there_are_no_metrics_over_http_unless_they_are_enabled() {
         .send()
         .await
         .unwrap();
-    assert_eq!(
-        open.headers()["content-type"],
-        Format::OpenMetrics.content_type()
-    );
+    let expected = Format::OpenMetrics.content_type();
+    assert_eq!(open.headers()["content-type"], expected);
     assert!(open.text().await.unwrap().ends_with("# EOF\n"));
     let post = client.post(&on).send().await.unwrap();
     assert_eq!(post.status(), 405);
@@ -287,10 +285,8 @@ async fn an_unreachable_database_is_a_metric() {
     let url = served(away, Access::open(), Scrapes::Open).await;
     let answer = http_client().get(&url).send().await.unwrap();
     assert_eq!(answer.status(), 200);
-    assert_eq!(
-        samples(&answer.text().await.unwrap()),
-        BTreeMap::from([("tidegate_up".to_owned(), 0.0)])
-    );
+    let found = samples(&answer.text().await.unwrap());
+    assert_eq!(found, BTreeMap::from([("tidegate_up".to_owned(), 0.0)]));
 }
 
 #[tokio::test]
@@ -327,10 +323,8 @@ async fn a_file_for_node_exporter_is_replaced_at_once_and_readable_by_all() {
         text.contains("\ntidegate_up 1\n") && text.ends_with('\n'),
         "{text}"
     );
-    assert_eq!(
-        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-        0o644
-    );
+    let found = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+    assert_eq!(found, 0o644);
     let away = Cli::at("postgres://nobody@127.0.0.1:1/nothing");
     away.run(&asked).await.failed(1, &["connect"]);
     let text = std::fs::read_to_string(&file).unwrap();
@@ -408,11 +402,8 @@ async fn the_page_about_metrics_lists_each_with_its_type_and_dashboards_and_aler
             .split('|')
             .map(|cell| cell.trim().trim_matches('`').to_owned());
         let name = format!("tidegate_{}", cells.next().unwrap());
-        assert_eq!(
-            listed.insert(name.clone(), cells.next().unwrap()),
-            None,
-            "{name} is listed twice"
-        );
+        let found = listed.insert(name.clone(), cells.next().unwrap());
+        assert_eq!(found, None, "{name} is listed twice");
     }
     assert_eq!(listed, types);
     let dashboard = file("observability/grafana/tidegate-prometheus.json");

@@ -15,10 +15,10 @@ use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::probe::{
-    Probe, act, completion_of, disorder, expire_leases, lease_request, live, logged, number, probe,
+    Probe, act, completion_of, disorder, end_of, expire_leases, lease_request, live, number, probe,
     probe_sessions, publish_acts, retry_of, start_leases, sweep,
 };
-use crate::support::{self, column, execute, lease_away, refused, rows};
+use crate::support::{self, column, contains, execute, lease_away, refused, rows};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -80,11 +80,8 @@ async fn b1_publish_joins_the_callers_transaction() {
     assert_eq!(live(&client).await, 0);
     let transaction = client.transaction().await.unwrap();
     queue::publish(&transaction, &act("done")).await.unwrap();
-    execute(
-        &transaction,
-        "SELECT * FROM tidegate.publish('act', '{\"name\": \"by SQL\"}')",
-    )
-    .await;
+    let sql = "SELECT * FROM tidegate.publish('act', '{\"name\": \"by SQL\"}')";
+    execute(&transaction, sql).await;
     transaction.commit().await.unwrap();
     assert_eq!(live(&client).await, 2);
 }
@@ -117,19 +114,15 @@ async fn c5_a_publish_answers_with_what_is_stored_of_the_event_or_of_the_one_tha
     let (_db, client) = probe().await;
     let first = act("a").max_attempts(3);
     let new = queue::publish(&client, &first).await.unwrap();
-    assert_eq!(
-        (new.created, new.status, new.attempts),
-        (true, "PENDING", 0)
-    );
+    let found = (new.created, new.status, new.attempts);
+    assert_eq!(found, (true, "PENDING", 0));
     let events = [act("b"), act("c").dedup("c"), act("d").dedup("c")];
     let batch = queue::publish_batch(&client, &events).await.unwrap();
     assert_eq!((batch[1].id, batch[2].created), (batch[2].id, false));
     for one in batch.iter().chain([&new]) {
         assert_eq!((one.status, one.attempts), ("PENDING", 0));
-        assert_eq!(
-            stored(&client, one.id).await,
-            (one.id, "PENDING".to_owned(), 0)
-        );
+        let seen = stored(&client, one.id).await;
+        assert_eq!(seen, (one.id, "PENDING".to_owned(), 0));
     }
 
     let repeated = act("a").dedup("same");
@@ -392,11 +385,8 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
             .get(0);
         assert!(locks <= 2, "{locks}");
         let found = id != 1;
-        assert_eq!(
-            (shown.len(), job.len()),
-            (usize::from(found), usize::from(found)),
-            "{id}"
-        );
+        let seen = (shown.len(), job.len());
+        assert_eq!(seen, (usize::from(found), usize::from(found)), "{id}");
         assert_eq!(
             lineage.map(|lineage| lineage.events.len()),
             found.then_some(6),
@@ -427,10 +417,8 @@ async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_fina
         let error = client.execute(refused, &[]).await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::CHECK_VIOLATION), "{refused}");
     }
-    assert_eq!(
-        logged(&client, held.id).await.unwrap().0,
-        Status::Completed.as_str()
-    );
+    let end = end_of(&client, held.id).await;
+    assert!(end.starts_with(Status::Completed.as_str()), "{end}");
 }
 
 #[tokio::test]
@@ -483,10 +471,8 @@ async fn b25_a_batch_is_refused_whole_for_an_event_behind_a_duplicate() {
     ]);
     let publish = "SELECT id, created FROM tidegate.publish_many($1)";
     let refused = client.query(publish, &[&batch]).await.unwrap_err();
-    assert_eq!(
-        refused.as_db_error().unwrap().message(),
-        "event 3: max_attempts: must be 1 to 1000, got 0"
-    );
+    let found = refused.as_db_error().unwrap().message();
+    assert_eq!(found, "event 3: max_attempts: must be 1 to 1000, got 0");
     let live = "SELECT count(*) FROM tidegate.event_queue";
     assert_eq!(number(&client, live).await, 1);
 }
@@ -535,10 +521,8 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
     publish_acts(&client, 1).await;
     let worker = Uuid::new_v4();
     let leased = lease_of(&client, worker).await;
-    assert_eq!(
-        (leased[0].attempts, leased[0].max_attempts, leased[0].fate),
-        (1, 5, Fate::Run)
-    );
+    let found = (leased[0].attempts, leased[0].max_attempts, leased[0].fate);
+    assert_eq!(found, (1, 5, Fate::Run));
     let row = client
         .query_one(
             "SELECT status, attempts, processing_started_at = updated_at, updated_at > created_at,
@@ -548,10 +532,8 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
         )
         .await
         .unwrap();
-    assert_eq!(
-        (row.get::<_, &str>(0), row.get::<_, i32>(1)),
-        ("PROCESSING", 1)
-    );
+    let seen = (row.get::<_, &str>(0), row.get::<_, i32>(1));
+    assert_eq!(seen, ("PROCESSING", 1));
     assert!(row.get::<_, bool>(2) && row.get::<_, bool>(3) && row.get::<_, bool>(4));
     let token = leased[0].lease.token;
     let renewed = queue::renew(&client, worker, &[token], MINUTE).await;
@@ -625,10 +607,8 @@ async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and
         let first = leased_and_swept_early(&client, timeout).await;
         assert_eq!(ids(&first.events), [id]);
         let left = "SELECT extract(epoch FROM expires_at - taken_at)::bigint FROM tidegate.lease";
-        assert_eq!(
-            number(&client, left).await.unsigned_abs(),
-            timeout.as_secs()
-        );
+        let found = number(&client, left).await.unsigned_abs();
+        assert_eq!(found, timeout.as_secs());
         assert!(lease(&client, 100).await.is_empty(), "it is still leased");
         let_leases_end_in(&client, 0).await;
         assert_eq!(sweep(&client).await, 1);
@@ -650,10 +630,8 @@ async fn a_stale_finalizer_changes_nothing() {
     let current = lease(&client, 1).await[0].lease;
     assert_eq!(end(&client, stale).await, []);
     let completion = completion_of(stale);
-    assert_eq!(
-        queue::complete(&client, &[completion]).await.unwrap(),
-        [Completed::default()]
-    );
+    let found = queue::complete(&client, &[completion]).await.unwrap();
+    assert_eq!(found, [Completed::default()]);
     let back = queue::hand_back(&client, gone, &[stale]).await;
     assert!(back.unwrap().left.is_empty());
     let retried = queue::retry(&client, gone, &[again(stale)], &[]).await;
@@ -784,10 +762,8 @@ async fn b10_a_group_is_leased_up_to_its_first_event_that_is_not_free() {
         .execute("UPDATE tidegate.event_queue SET available_at = available_at + interval '1 hour' WHERE id = $1", &[&published[2]])
         .await
         .unwrap();
-    assert_eq!(
-        ids(&lease(&client, 10).await),
-        [published[0], published[1], published[3]]
-    );
+    let found = ids(&lease(&client, 10).await);
+    assert_eq!(found, [published[0], published[1], published[3]]);
     assert!(
         lease(&client, 10).await.is_empty(),
         "the rest of both groups waits for its head"
@@ -862,14 +838,8 @@ async fn b26_the_limit_holds_under_stale_statistics() {
     .await;
     publish_acts(&client, 40).await;
     assert_eq!(lease(&client, 2).await.len(), 2);
-    assert_eq!(
-        number(
-            &client,
-            "SELECT count(*) FROM tidegate.events WHERE status = 'PROCESSING'"
-        )
-        .await,
-        2
-    );
+    let sql = "SELECT count(*) FROM tidegate.events WHERE status = 'PROCESSING'";
+    assert_eq!(number(&client, sql).await, 2);
 }
 
 #[tokio::test]
@@ -885,10 +855,8 @@ async fn a_lease_of_any_number_of_events_writes_one_row_and_none_of_theirs() {
     let before = text().await;
     assert_eq!(lease(&client, 100).await.len(), 100);
     assert_eq!(text().await, before);
-    assert_eq!(
-        number(&client, "SELECT count(*) FROM tidegate.lease").await,
-        1
-    );
+    let sql = "SELECT count(*) FROM tidegate.lease";
+    assert_eq!(number(&client, sql).await, 1);
 }
 
 #[tokio::test]
@@ -915,11 +883,9 @@ async fn under_a_snapshot_that_stays_nothing_is_leased() {
     let refused = queue::lease(&transaction, &lease_request())
         .await
         .unwrap_err();
-    assert!(
-        refused
-            .to_string()
-            .contains("transaction_isolation: must be read committed"),
-        "{refused}"
+    contains(
+        &refused.to_string(),
+        "transaction_isolation: must be read committed",
     );
 }
 
@@ -937,13 +903,6 @@ async fn the_audit_trail_takes_rows_and_gives_none_back() {
         "TRUNCATE tidegate.audit",
     ] {
         let error = client.execute(change, &[]).await.unwrap_err();
-        assert!(
-            error
-                .as_db_error()
-                .unwrap()
-                .message()
-                .contains("append-only"),
-            "{change}"
-        );
+        contains(error.as_db_error().unwrap().message(), "append-only");
     }
 }

@@ -9,7 +9,7 @@ use crate::probe::{
     ProbeApp, act, disorder, drain, expire_leases, lease_request, live, number, options, probe,
     probe_sessions, sweep,
 };
-use crate::support::{TestDb, contains, wait_until};
+use crate::support::{TestDb, begins, contains, wait_for_a_lock};
 
 fn keyed(name: &str) -> NewEvent {
     act(name).dedup("order-7")
@@ -95,11 +95,7 @@ async fn one_that_is_leased_while_a_replacement_waits_for_it_is_kept_and_free_of
         (published.replaced, published.status, free)
     });
     let other = db.client().await;
-    wait_until("the publisher waits", async || {
-        let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        number(&other, blocked).await == 1
-    })
-    .await;
+    wait_for_a_lock(&other).await;
     leasing.commit().await.unwrap();
     let told = waiting.await.unwrap();
     assert_eq!(told, (false, "PROCESSING", true));
@@ -149,10 +145,7 @@ async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
         answer.unwrap_err().to_string()
     };
     let moved = refused(keyed("new").replace()).await;
-    assert!(
-        moved.starts_with("group_key: must be the group of the live event"),
-        "{moved}"
-    );
+    begins(&moved, "group_key: must be the group of the live event");
     let moved = refused(keyed("new").group("h").replace()).await;
     assert!(moved.contains("got h"), "{moved}");
     let late = keyed("new").group("g").delay(HOUR * 24 * 31).replace();
@@ -170,10 +163,8 @@ async fn a_replacement_that_is_not_allowed_is_refused_by_the_field() {
         &unknown,
         "on_duplicate: must be keep or replace, got 'drop'",
     );
-    assert_eq!(
-        (live(&client).await, handled(&db).await),
-        (1, vec!["old".to_owned()])
-    );
+    let found = (live(&client).await, handled(&db).await);
+    assert_eq!(found, (1, vec!["old".to_owned()]));
 }
 
 #[tokio::test]
@@ -185,11 +176,7 @@ async fn an_event_that_ends_while_a_replacement_waits_for_it_makes_room_for_a_ne
     let cancel = "SELECT tidegate.cancel(ARRAY[$1::bigint], reason => 'r')";
     cancelling.query_one(cancel, &[&id]).await.unwrap();
     let waiting = tokio::spawn(async move { publish(&producer, &keyed("new").replace()).await });
-    wait_until("the publisher waits", async || {
-        let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-        number(&witness, blocked).await == 1
-    })
-    .await;
+    wait_for_a_lock(&witness).await;
     cancelling.commit().await.unwrap();
     let published = waiting.await.unwrap();
     assert!(published.created && published.id > id, "{published:?}");

@@ -379,16 +379,12 @@ async fn a_publishers_plain_insert_or_copy_is_refused_for_the_same_reason_as_its
             assert_eq!(error.code(), &SqlState::INVALID_PARAMETER_VALUE);
         }
     }
-    assert_eq!(
-        number(owner, "SELECT count(*) FROM tidegate.event_queue").await,
-        0
-    );
+    let sql = "SELECT count(*) FROM tidegate.event_queue";
+    assert_eq!(number(owner, sql).await, 0);
     let rows = "kept\t{}\ncase_opened\t\\N\nkept\t{\"a\": 1}\n";
     assert_eq!(copied(publisher, rows).await.unwrap(), 3);
-    assert_eq!(
-        number(publisher, "SELECT count(id) FROM tidegate.event_queue").await,
-        3
-    );
+    let sql = "SELECT count(id) FROM tidegate.event_queue";
+    assert_eq!(number(publisher, sql).await, 3);
 }
 
 #[tokio::test]
@@ -408,11 +404,8 @@ async fn a_publishers_insert_tells_its_id_and_reads_nothing_of_others() {
         "SELECT event_queue FROM tidegate.event_queue".to_owned(),
     ] {
         let error = publisher.batch_execute(&sql).await.unwrap_err();
-        assert_eq!(
-            error.code(),
-            Some(&SqlState::INSUFFICIENT_PRIVILEGE),
-            "{sql}"
-        );
+        let found = error.code();
+        assert_eq!(found, Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{sql}");
     }
 }
 
@@ -463,14 +456,12 @@ async fn objects_that_shadow_the_real_ones_change_nothing() {
     );
     let stored = "SELECT kind, max_attempts, created_at > '2020-01-01' FROM tidegate.event_queue WHERE id = $1";
     let row = world.owner.query_one(stored, &[&id]).await.unwrap();
-    assert_eq!(
-        (
-            row.get::<_, &str>(0),
-            row.get::<_, i32>(1),
-            row.get::<_, bool>(2)
-        ),
-        ("case_opened", 5, true)
+    let found = (
+        row.get::<_, &str>(0),
+        row.get::<_, i32>(1),
+        row.get::<_, bool>(2),
     );
+    assert_eq!(found, ("case_opened", 5, true));
     let shadow: i64 = publisher
         .query_one("SELECT count(*) FROM pg_temp.event_queue", &[])
         .await
@@ -491,11 +482,8 @@ async fn objects_that_shadow_the_real_ones_do_not_deceive_an_operators_verb() {
     let replay = "SELECT (tidegate.replay(ids => ARRAY[7001], reason => 'r')->>'replayed')::bigint";
     assert_eq!(number(operator, replay).await, 1);
     let deleted = "SELECT (tidegate.cleanup_step('{\"stages\": [\"delete\"], \"at\": \"event_log_de\"}')->'did'->>'rows_deleted')::bigint";
-    assert_eq!(
-        number(operator, deleted).await,
-        1,
-        "what has expired, and nothing else"
-    );
+    let found = number(operator, deleted).await;
+    assert_eq!(found, 1, "what has expired, and nothing else");
     let left = "SELECT count(*) FROM tidegate.event_queue WHERE replay_of = 7001
                  AND EXISTS (SELECT FROM tidegate.event_log WHERE id = 7001)";
     assert_eq!(number(&world.owner, left).await, 1);

@@ -15,7 +15,7 @@ use tidegate::{
 use tokio_postgres::NoTls;
 
 use crate::clock::Clock;
-use crate::probe::{Probe, ProbeApp, act, live, logged, number, options, probe, publish_acts};
+use crate::probe::{Probe, ProbeApp, act, end_of, live, number, options, probe, publish_acts};
 use crate::process::Worker;
 use crate::support::{self, Answer, Deadline, RuntimeApi, TestDb, wait_until};
 
@@ -101,8 +101,8 @@ async fn a_handler_that_goes_on_behind_its_answer_does_not_live_to_see_the_next_
     let function = Function::on(&db).await;
     let spoiled = report(function.drain(support::PATIENCE).await);
     assert_eq!((spoiled.failed, spoiled.still_running), (1, 1));
-    let end = logged(&client, blocking).await.unwrap();
-    assert_eq!(end.2, ["timeout", "attempts_exhausted"]);
+    let end = "FAILED 1 timeout attempts_exhausted";
+    assert_eq!(end_of(&client, blocking).await, end);
 
     publish_acts(&client, 3).await;
     let next = report(function.drain(support::PATIENCE).await);
@@ -176,10 +176,7 @@ async fn i5_what_waited_while_its_machine_was_suspended_is_not_begun_under_the_o
     assert!(report.released >= ahead, "{report:?}");
     assert!(report.is_balanced() && report.lease_lost == 0, "{report:?}");
     // Under the next lease.
-    assert_eq!(
-        report.completed,
-        u64::try_from(events).unwrap(),
-        "{report:?}"
-    );
+    let found = report.completed;
+    assert_eq!(found, u64::try_from(events).unwrap(), "{report:?}");
     assert_eq!(live(&client).await, 0);
 }

@@ -161,69 +161,34 @@ async fn order_hangs_on(guard: Guard, scene: impl AsyncFn(&Scene) -> bool) {
     hangs_on(guard, shown).await;
 }
 
-const YOUNG: Guard = (
-    "lease",
-    "array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)",
-    "NULL::text[]",
-);
-const PASSED: Guard = ("lease", "p.keys, p.first,", "NULL::text[], p.first,");
-const CLEARED: Guard = ("lease", "WHEN start > clear_to THEN", "WHEN false THEN");
-const STRAYS: Guard = (
-    "lease",
-    "WHERE q.stray AND q.group_key IS NOT NULL",
-    "WHERE false",
-);
-const BUSY: Guard = (
-    "lease",
-    "unnest(l.groups) AS h WHERE l.token NOT IN",
-    "unnest(l.groups) AS h WHERE false AND l.token NOT IN",
-);
-const HELD: Guard = ("lease", "WHERE l.token = ANY (held) AND", "WHERE");
-const OWN_LOCK: Guard = (
-    "lease",
-    "l.worker = lease.worker FOR KEY SHARE SKIP LOCKED",
-    "l.worker = lease.worker",
-);
-const SECOND_LOOK: Guard = ("lease", "sets.live - sets.own,", "'{}'::int8multirange,");
-const ALONE: Guard = (
-    "lease",
-    "kept := array_position(ids, first_suspect) - 1;",
-    "NULL;",
-);
-const FOLLOWERS: Guard = (
-    "hand_back",
-    "b.id >= first.id AND b.id <@ own",
-    "b.id = first.id AND b.id <@ own",
-);
-const UNDER_WAY: Guard = ("hand_back", "ORDER BY l.token FOR UPDATE;", ";");
-const FENCE: Guard = (
-    "complete",
-    "WHERE l.token = tokens[n] FOR KEY SHARE;",
-    "WHERE l.token = tokens[n];",
-);
-const UNDER: Guard = ("hand_back", "IF under IS NOT NULL THEN", "IF false THEN");
-const STARTED_BEHIND: Guard = (
-    "hand_back",
-    "IF taken_away THEN\n        ran",
-    "IF false THEN\n        ran",
-);
-const OVER: Guard = (
-    "complete",
-    "AND q.id < upper(r)) THEN",
-    "AND q.id < upper(r) AND false) THEN",
-);
-const ALL_OR_NONE: Guard = (
-    "sweep",
-    "OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)",
-    "",
-);
-const STARTED: Guard = ("lapse", "e.id <= l.started_to AND", "");
-const TAKEN: Guard = (
-    "complete",
-    "PERFORM tidegate.refuse_new_cuts(tokens, done);",
-    "",
-);
-const TAKEN_ALONE: Guard = ("complete_held", "c.id = complete_held.id)", "false)");
+/// A guard each: its function, the text that is it, and what stands there without it.
+macro_rules! guards {
+    ($($name:ident: $function:literal $with:literal => $without:literal;)+) => {
+        $(const $name: Guard = ($function, $with, $without);)+
+    };
+}
+
+guards! {
+    YOUNG: "lease" "array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)" => "NULL::text[]";
+    PASSED: "lease" "p.keys, p.first," => "NULL::text[], p.first,";
+    CLEARED: "lease" "WHEN start > clear_to THEN" => "WHEN false THEN";
+    STRAYS: "lease" "WHERE q.stray AND q.group_key IS NOT NULL" => "WHERE false";
+    BUSY: "lease" "unnest(l.groups) AS h WHERE l.token NOT IN" => "unnest(l.groups) AS h WHERE false AND l.token NOT IN";
+    HELD: "lease" "WHERE l.token = ANY (held) AND" => "WHERE";
+    OWN_LOCK: "lease" "l.worker = lease.worker FOR KEY SHARE SKIP LOCKED" => "l.worker = lease.worker";
+    SECOND_LOOK: "lease" "sets.live - sets.own," => "'{}'::int8multirange,";
+    ALONE: "lease" "kept := array_position(ids, first_suspect) - 1;" => "NULL;";
+    FOLLOWERS: "hand_back" "b.id >= first.id AND b.id <@ own" => "b.id = first.id AND b.id <@ own";
+    UNDER_WAY: "hand_back" "ORDER BY l.token FOR UPDATE;" => ";";
+    FENCE: "complete" "WHERE l.token = tokens[n] FOR KEY SHARE;" => "WHERE l.token = tokens[n];";
+    UNDER: "hand_back" "IF under IS NOT NULL THEN" => "IF false THEN";
+    STARTED_BEHIND: "hand_back" "IF taken_away THEN\n        ran" => "IF false THEN\n        ran";
+    OVER: "complete" "AND q.id < upper(r)) THEN" => "AND q.id < upper(r) AND false) THEN";
+    ALL_OR_NONE: "sweep" "OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)" => "";
+    STARTED: "lapse" "e.id <= l.started_to AND" => "";
+    TAKEN: "complete" "PERFORM tidegate.refuse_new_cuts(tokens, done);" => "";
+    TAKEN_ALONE: "complete_held" "c.id = complete_held.id)" => "false)";
+}
 
 #[tokio::test]
 async fn i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it() {
@@ -416,11 +381,8 @@ async fn i6_a_completion_behind_a_sweep_ends_nothing_of_a_broken_lease() {
         assert_eq!(queue::sweep(&breaking, OTHER, &[]).await.unwrap().broken, 1);
         let completion = completion_of(of(&taken, id));
         // Longer than a completion waits of itself.
-        execute(
-            &worker,
-            "ALTER FUNCTION tidegate.complete SET lock_timeout = 0",
-        )
-        .await;
+        let sql = "ALTER FUNCTION tidegate.complete SET lock_timeout = 0";
+        execute(&worker, sql).await;
         let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
         wait_for_a_lock(&scene.client).await;
         breaking.commit().await.unwrap();
@@ -443,11 +405,8 @@ async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
         };
         wanted.on(&requeue).await.unwrap();
         let completion = completion_of(of(&taken, id));
-        execute(
-            &worker,
-            "ALTER FUNCTION tidegate.complete SET lock_timeout = 0",
-        )
-        .await;
+        let sql = "ALTER FUNCTION tidegate.complete SET lock_timeout = 0";
+        execute(&worker, sql).await;
         let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
         wait_for_a_lock(&scene.client).await;
         requeue.commit().await.unwrap();
@@ -728,48 +687,18 @@ async fn impatient(scene: &Scene) -> Client {
     client
 }
 
-const LAST: Guard = ("lease", "least(first_last - 1,", "least(NULL,");
-const IN_TIME: Guard = (
-    "lapse",
-    "AND (e.expires_at IS NULL OR e.expires_at > l.taken_at)",
-    "",
-);
-const CLEARED_OF_LAPSES: Guard = (
-    "retry_leased",
-    "CASE WHEN o.charged THEN 0 ELSE q.lapses END",
-    "q.lapses",
-);
-const LOCKED_STAY: Guard = (
-    "locked_with_earlier",
-    "FOR NO KEY UPDATE SKIP LOCKED",
-    "FOR NO KEY UPDATE",
-);
-const EARLIER_STAY: Guard = (
-    "locked_with_earlier",
-    "busy || tidegate.earlier_of(event_ids, busy)",
-    "busy",
-);
-const PROMOTES_WHAT_IS_FREE: Guard = (
-    "promote",
-    "ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED",
-    "ORDER BY available_at LIMIT most FOR NO KEY UPDATE",
-);
-const ROW_FIRST: Guard = (
-    "update_event",
-    "PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;",
-    "",
-);
-const OWN_PROBE: Guard = (
-    "report_service",
-    "known.prober = report_service.worker AND ",
-    "",
-);
-const GROUP_FIRST: Guard = (
-    "unblock",
-    "PERFORM tidegate.lock_groups(ARRAY[group_key]);",
-    "",
-);
-const NO_REPLAY_BESIDE: Guard = ("forget", "PERFORM tidegate.one_at_a_time();", "NULL;");
+guards! {
+    LAST: "lease" "least(first_last - 1," => "least(NULL,";
+    IN_TIME: "lapse" "AND (e.expires_at IS NULL OR e.expires_at > l.taken_at)" => "";
+    CLEARED_OF_LAPSES: "retry_leased" "CASE WHEN o.charged THEN 0 ELSE q.lapses END" => "q.lapses";
+    LOCKED_STAY: "locked_with_earlier" "FOR NO KEY UPDATE SKIP LOCKED" => "FOR NO KEY UPDATE";
+    EARLIER_STAY: "locked_with_earlier" "busy || tidegate.earlier_of(event_ids, busy)" => "busy";
+    PROMOTES_WHAT_IS_FREE: "promote" "ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED" => "ORDER BY available_at LIMIT most FOR NO KEY UPDATE";
+    ROW_FIRST: "update_event" "PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;" => "";
+    OWN_PROBE: "report_service" "known.prober = report_service.worker AND " => "";
+    GROUP_FIRST: "unblock" "PERFORM tidegate.lock_groups(ARRAY[group_key]);" => "";
+    NO_REPLAY_BESIDE: "forget" "PERFORM tidegate.one_at_a_time();" => "NULL;";
+}
 
 #[tokio::test]
 async fn i10_an_event_on_its_last_attempt_is_not_started_with_its_lease() {
@@ -907,10 +836,8 @@ async fn the_view_changes_nothing_of_an_event_that_is_being_leased() {
         let walk = scene.walk().await;
         let (mut leasing, operator) = (scene.db.client().await, scene.db.client().await);
         let under_way = leasing.transaction().await.unwrap();
-        assert_eq!(
-            lease(&under_way, request(ONE, &[], walk)).await.ids,
-            [id]
-        );
+        let found = lease(&under_way, request(ONE, &[], walk)).await.ids;
+        assert_eq!(found, [id]);
         let later = "UPDATE tidegate.events SET expires_at = clock_timestamp() + interval '1 hour' WHERE id = $1";
         let change = tokio::spawn(async move { operator.execute(later, &[&id]).await });
         wait_for_a_lock(&scene.client).await;

@@ -108,11 +108,8 @@ async fn without_the_key_an_event_waits_at_no_cost_and_its_neighbours_go_on() {
     let later = "SELECT count(*) FROM tidegate.event_queue WHERE available_at BETWEEN clock_timestamp() + interval '20 minutes'
                     AND clock_timestamp() + interval '1 hour'";
     assert_eq!(number(&client, later).await, 500);
-    execute(
-        &client,
-        "UPDATE tidegate.event_queue SET available_at = clock_timestamp()",
-    )
-    .await;
+    let sql = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
+    execute(&client, sql).await;
     done(&with_keys(&db, &file), &["drain"]).await;
     let left = "SELECT count(*) FROM tidegate.event_queue";
     assert_eq!(number(&client, left).await, 0);
@@ -173,11 +170,8 @@ async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_
         "{}",
         plain.stdout
     );
-    execute(
-        &client,
-        "SELECT tidegate.publish('grant_letter_viewed', NULL)",
-    )
-    .await;
+    let sql = "SELECT tidegate.publish('grant_letter_viewed', NULL)";
+    execute(&client, sql).await;
     publish(&cli).await;
     assert_eq!(told(&client).await, 1, "what was there before");
 }
@@ -205,10 +199,7 @@ async fn what_only_begins_like_a_seal_is_plaintext() {
     ] {
         let refused = client.execute(insert, &[&plain]).await.unwrap_err();
         let refused = refused.as_db_error().expect("the database refuses it");
-        assert!(
-            refused.message().contains("must be sealed"),
-            "{plain}: {refused}"
-        );
+        contains(refused.message(), "must be sealed");
         let publish = ["publish", "grant_letter_viewed", "--payload", &plain];
         let without = Cli::on(&db).run(&publish).await;
         assert!(without.stderr.contains("must be sealed"), "{plain}");
@@ -274,10 +265,8 @@ async fn a_new_key_seals_and_old_ones_open_until_no_row_names_them() {
     let both = keys(&[("2032", NEW), ("2031", OLD)]);
     let rotated = with_keys(&db, &both);
     publish(&rotated).await;
-    assert_eq!(
-        (found(&client, "2031").await, found(&client, "2032").await),
-        (3, 1)
-    );
+    let seen = (found(&client, "2031").await, found(&client, "2032").await);
+    assert_eq!(seen, (3, 1));
     done(&rotated, &["drain"]).await;
     let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
     assert_eq!(number(&client, completed).await, 3);
@@ -328,11 +317,8 @@ async fn what_handlers_publish_is_sealed_as_well() {
     done(&cli, &["submit", "form", &form.to_string()]).await;
     done(&cli, &["drain"]).await;
     let events = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED' AND payload->'tidegate_sealed' IS NOT NULL";
-    assert_eq!(
-        number(&client, events).await,
-        3,
-        "form_submitted, form_archived, case_opened"
-    );
+    let found = number(&client, events).await;
+    assert_eq!(found, 3, "form_submitted, form_archived, case_opened");
     assert_eq!(told(&client).await, 0);
 }
 

@@ -9,7 +9,7 @@ use tidegate::{Hooks, NewEvent, publish};
 
 use crate::cli::Cli;
 use crate::probe::number;
-use crate::support::{TestDb, contains, empty_database, has};
+use crate::support::{TestDb, contains, empty_database, has, lacks};
 
 #[expect(dead_code, reason = "its `main` is for the command line")]
 #[path = "../../examples/shop.rs"]
@@ -71,16 +71,12 @@ async fn another_programs_command_line_says_whose_queue_it_is_and_changes_nothin
     let migrated = cli.run(&["--json", "migrate"]).await;
     assert_eq!(migrated.code, Some(1));
     let told = migrated.document()["error"].to_string();
-    assert!(
-        told.contains("order_placed, order_shipped") && told.contains("--share"),
-        "{told}"
-    );
+    contains(&told, "order_placed, order_shipped");
+    contains(&told, "--share");
     let examined = cli.run(&["--json", "doctor"]).await;
     let told = examined.document().to_string();
-    assert!(
-        told.contains("belongs to another program") && !told.contains("\"tidegate migrate\""),
-        "{told}"
-    );
+    contains(&told, "belongs to another program");
+    lacks(&told, "\"tidegate migrate\"");
     let drained = cli.run(&["drain"]).await;
     assert_eq!(drained.code, Some(0));
     contains(&drained.stdout, "of other programs: 3 order_placed");
@@ -89,18 +85,10 @@ async fn another_programs_command_line_says_whose_queue_it_is_and_changes_nothin
         "{}",
         drained.stdout
     );
-    assert_eq!(
-        number(&client, "SELECT count(*) FROM tidegate.event_kind").await,
-        2
-    );
-    assert_eq!(
-        number(
-            &client,
-            "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 0"
-        )
-        .await,
-        3
-    );
+    let sql = "SELECT count(*) FROM tidegate.event_kind";
+    assert_eq!(number(&client, sql).await, 2);
+    let sql = "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 0";
+    assert_eq!(number(&client, sql).await, 3);
     // On purpose, both use it.
     let shared = cli.run(&["migrate", "--share"]).await;
     assert_eq!(shared.code, Some(0), "{}", shared.stdout);

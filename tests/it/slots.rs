@@ -116,13 +116,11 @@ async fn the_oldest_ready_event_is_one_that_a_drain_could_take() {
 async fn a_drain_tells_what_it_has_left_and_when_there_is_more_to_do() {
     let (db, client) = probe().await;
     publish_acts(&client, 300).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.id % 2 {
-                0 => Err(HandlerError::retry("x", "y").after(Duration::from_mins(5))),
-                _ => Ok(Done::ok()),
-            }
-        })
+    let app = ProbeApp::doing(|call| async move {
+        match call.id % 2 {
+            0 => Err(HandlerError::retry("x", "y").after(Duration::from_mins(5))),
+            _ => Ok(Done::ok()),
+        }
     });
     let limited = DrainOptions {
         max_events: Some(100),
@@ -246,11 +244,8 @@ async fn a_drain_that_has_lost_its_slot_gives_back_what_it_has_not_started() {
     assert_eq!(report.retried + report.failed, 0);
     let held = "SELECT count(*) FROM tidegate.lease WHERE NOT ended";
     assert_eq!(number(&client, held).await, 0);
-    assert_eq!(
-        number(&client, TAKEN).await,
-        1,
-        "the other's slot is its own"
-    );
+    let found = number(&client, TAKEN).await;
+    assert_eq!(found, 1, "the other's slot is its own");
 }
 
 #[tokio::test]
@@ -321,11 +316,9 @@ impl Starts {
 
 /// An application whose handlers take so long.
 fn slow(time: Duration) -> Arc<ProbeApp> {
-    ProbeApp::new(move |_, _| {
-        Box::pin(async move {
-            tokio::time::sleep(time).await;
-            Ok(Done::ok())
-        })
+    ProbeApp::doing(move |_| async move {
+        tokio::time::sleep(time).await;
+        Ok(Done::ok())
     })
 }
 

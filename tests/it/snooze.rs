@@ -7,23 +7,21 @@ use tidegate::drain::StopReason;
 use tidegate::queue;
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 
-use crate::probe::{ProbeApp, act, drain, logged, number, pair, probe, publish_acts};
+use crate::probe::{ProbeApp, act, drain, end_of, number, pair, probe, publish_acts};
 
 const DUE: &str = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
 
 /// Events called "later" are snoozed for an hour until the attempt is told to end them.
 fn snoozing() -> Arc<ProbeApp> {
-    ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            match call.name.as_str() {
-                "later" => Err(HandlerError::snooze(Duration::from_hours(1), "no document")),
-                "later, and fails" if call.handler == "first" => {
-                    Err(HandlerError::retry("x", "no good").after(Duration::ZERO))
-                }
-                "later, and fails" => Err(HandlerError::snooze(Duration::ZERO, "no document")),
-                _ => Ok(Done::ok()),
+    ProbeApp::doing(|call| async move {
+        match call.name.as_str() {
+            "later" => Err(HandlerError::snooze(Duration::from_hours(1), "no document")),
+            "later, and fails" if call.handler == "first" => {
+                Err(HandlerError::retry("x", "no good").after(Duration::ZERO))
             }
-        })
+            "later, and fails" => Err(HandlerError::snooze(Duration::ZERO, "no document")),
+            _ => Ok(Done::ok()),
+        }
     })
 }
 
@@ -41,16 +39,13 @@ async fn a_snooze_costs_no_attempt_and_is_no_error_and_its_neighbours_go_on() {
         assert!(report.is_balanced(), "{report:?}");
         assert_eq!(report.stop_reason, StopReason::QueueEmpty);
         let completed = if times == 1 { 2000 } else { 0 };
-        assert_eq!(
-            (
-                report.completed,
-                report.snoozed,
-                report.retried,
-                report.failed
-            ),
-            (completed, 501, 0, 0),
-            "{report:?}"
+        let found = (
+            report.completed,
+            report.snoozed,
+            report.retried,
+            report.failed,
         );
+        assert_eq!(found, (completed, 501, 0, 0), "{report:?}");
         let waits = format!(
             "SELECT count(*) FROM tidegate.event_queue
               WHERE attempts = 0 AND errors = '[]' AND last_error IS NULL AND progress->'snoozed' = '{{\"times\": {times}, \"why\": \"no document\"}}'
@@ -75,23 +70,12 @@ async fn a_thousand_snoozes_are_enough_and_then_attempts_are_spent() {
     let app = snoozing();
     for (snoozed, retried, failed) in [(1, 0, 0), (0, 1, 0), (0, 0, 1)] {
         let report = drain(&db, &app, &DrainOptions::default()).await;
-        assert_eq!(
-            (report.snoozed, report.retried, report.failed),
-            (snoozed, retried, failed),
-            "{report:?}"
-        );
+        let found = (report.snoozed, report.retried, report.failed);
+        assert_eq!(found, (snoozed, retried, failed), "{report:?}");
         client.execute(DUE, &[]).await.unwrap();
     }
-    let (status, attempts, codes) = logged(&client, id).await.unwrap();
-    assert_eq!((status.as_str(), attempts), ("FAILED", 2));
-    assert_eq!(
-        codes,
-        [
-            "snoozed_too_often",
-            "snoozed_too_often",
-            "attempts_exhausted"
-        ]
-    );
+    let end = "FAILED 2 snoozed_too_often snoozed_too_often attempts_exhausted";
+    assert_eq!(end_of(&client, id).await, end);
 }
 
 #[tokio::test]
@@ -103,9 +87,8 @@ async fn a_snooze_beside_a_failure_is_an_attempt_like_any_other() {
     for _ in 0..3 {
         drain(&db, &app, &DrainOptions::default()).await;
     }
-    let (status, attempts, codes) = logged(&client, id).await.unwrap();
-    assert_eq!((status.as_str(), attempts), ("FAILED", 3));
-    assert_eq!(codes, ["x", "x", "x", "attempts_exhausted"]);
+    let found = end_of(&client, id).await;
+    assert_eq!(found, "FAILED 3 x x x attempts_exhausted");
 }
 
 #[tokio::test]
@@ -119,9 +102,7 @@ async fn b13_a_snoozed_event_ends_when_its_deadline_has_passed() {
     client.execute(over, &[]).await.unwrap();
     let report = drain(&db, &app, &DrainOptions::default()).await;
     assert_eq!((report.expired, report.snoozed), (1, 0), "{report:?}");
-    let (status, attempts, codes) = logged(&client, id).await.unwrap();
-    assert_eq!((status.as_str(), attempts), ("FAILED", 0));
-    assert_eq!(codes, ["expired"]);
+    assert_eq!(end_of(&client, id).await, "FAILED 0 expired");
 }
 
 /// Handlers that leave their work to another event: "now" does not, "in a transaction" ends its event itself,
@@ -166,10 +147,8 @@ async fn what_is_put_off_is_no_finished_work_and_no_attempt() {
     let ended =
         "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE kind <> 'note' AND status =";
     for (status, events) in [("PUT_OFF", 3), ("COMPLETED", 2)] {
-        assert_eq!(
-            number(&client, &format!("{ended} '{status}'")).await,
-            events
-        );
+        let found = number(&client, &format!("{ended} '{status}'")).await;
+        assert_eq!(found, events);
     }
     let finished = "SELECT sum(completed)::bigint FROM tidegate.stats";
     assert_eq!(number(&client, finished).await, 2);
@@ -182,7 +161,5 @@ async fn what_cannot_be_put_off_fails_with_its_attempt() {
     let id = queue::publish(&client, &event).await.unwrap().id;
     let report = drain(&db, &putting_off(), &DrainOptions::default()).await;
     assert_eq!((report.failed, report.snoozed), (1, 0), "{report:?}");
-    let (status, attempts, codes) = logged(&client, id).await.unwrap();
-    assert_eq!((status.as_str(), attempts), ("FAILED", 1));
-    assert_eq!(codes, ["unstorable"]);
+    assert_eq!(end_of(&client, id).await, "FAILED 1 unstorable");
 }

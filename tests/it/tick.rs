@@ -65,10 +65,8 @@ async fn read(
     Query(query): Query<Value>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, StatusCode> {
-    assert_eq!(
-        (name.as_str(), &query["groupName"]),
-        ("next", &json!("tidegate"))
-    );
+    let found = (name.as_str(), &query["groupName"]);
+    assert_eq!(found, ("next", &json!("tidegate")));
     check_signature(&headers);
     *scheduler.reads.lock().unwrap() += 1;
     if scheduler.fails {

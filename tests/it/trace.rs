@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use crate::cli::Cli;
 use crate::probe::{ProbeApp, act, drain, options, probe};
 use crate::services::Services;
-use crate::support::{self, TestDb, column, publish_letters, words};
+use crate::support::{self, TestDb, column, contains, publish_letters, words};
 
 const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -122,23 +122,19 @@ async fn sql_takes_a_trace_and_refuses_a_malformed_one_by_name() {
     let many = json!([{"kind": "act", "traceparent": HEADER}, {"kind": "act"}]).to_string();
     let publish_many = "SELECT tidegate.publish_many($1::text::jsonb)";
     client.query(publish_many, &[&many]).await.unwrap();
-    assert_eq!(
-        stored(&client, "event_queue")
-            .await
-            .iter()
-            .flatten()
-            .count(),
-        2
-    );
+    let found = stored(&client, "event_queue")
+        .await
+        .iter()
+        .flatten()
+        .count();
+    assert_eq!(found, 2);
     let refused = client.query_one(publish, &[&"00-short"]).await.unwrap_err();
     assert_eq!(refused.code(), Some(&SqlState::INVALID_PARAMETER_VALUE));
     let many = json!([{"kind": "act"}, {"kind": "act", "traceparent": "00-short"}]).to_string();
     let refused = client.query(publish_many, &[&many]).await.unwrap_err();
     let message = refused.as_db_error().unwrap().message();
-    assert!(
-        message.contains("event 2: traceparent: ") && message.contains("00-short"),
-        "{message}"
-    );
+    contains(message, "event 2: traceparent: ");
+    contains(message, "00-short");
 }
 
 #[tokio::test]

@@ -103,10 +103,8 @@ async fn an_event_of_a_newer_version_waits_for_a_newer_program_and_its_neighbour
         .iter()
         .filter(|act| act.last == "head" || act.last == "behind")
         .collect();
-    assert_eq!(
-        of_group.iter().map(|act| &*act.last).collect::<Vec<_>>(),
-        ["head", "behind"]
-    );
+    let found = of_group.iter().map(|act| &*act.last).collect::<Vec<_>>();
+    assert_eq!(found, ["head", "behind"]);
     assert!(of_group[0].first == "A" && of_group[1].first.is_empty());
 }
 
@@ -190,9 +188,6 @@ async fn an_event_that_nobody_can_read_holds_its_group_no_longer_than_a_planned_
                     AND errors->0->>'code' IN ('newer_version', 'sealed')";
     assert_eq!(number(&client, ended).await, 2);
     let alone = "SELECT count(*) FROM tidegate.event_queue WHERE group_key IS NULL AND errors->-1->>'code' = 'newer_version'";
-    assert_eq!(
-        number(&client, alone).await,
-        1,
-        "what holds nobody back waits on"
-    );
+    let found = number(&client, alone).await;
+    assert_eq!(found, 1, "what holds nobody back waits on");
 }

@@ -15,6 +15,7 @@ use crate::probe::{
     ProbeApp, act, disorder, drain, lease_request, live, number, options, probe, probe_database,
     probe_sessions, publish,
 };
+use crate::support::counted;
 
 /// Between a group's first event and its second; each in a group of its own, so that every lease has groups
 /// to know.
@@ -77,14 +78,12 @@ const ENDED: &str = "SELECT count(*) FROM tidegate.event_log WHERE group_key <> 
 async fn i4_b10_what_went_back_keeps_what_is_far_behind_it_from_being_leased() {
     let (db, client) = probe().await;
     publish_line(&client).await;
-    let app = ProbeApp::new(|call, _| {
-        Box::pin(async move {
-            if call.name == "first" && call.attempt == 1 {
-                let later = Duration::from_secs(1);
-                return Err(HandlerError::retry("down", "once").after(later));
-            }
-            Ok(Done::ok())
-        })
+    let app = ProbeApp::doing(|call| async move {
+        if call.name == "first" && call.attempt == 1 {
+            let later = Duration::from_secs(1);
+            return Err(HandlerError::retry("down", "once").after(later));
+        }
+        Ok(Done::ok())
     });
     let patient = DrainOptions {
         linger: Duration::from_secs(2),
@@ -140,11 +139,7 @@ async fn i4_a_requeued_event_bars_the_events_far_behind_it() {
         })
     });
     let report = drain(&db, &app, &walking()).await;
-    assert_eq!(
-        (report.completed, report.lease_lost),
-        (102, 1),
-        "{report:?}"
-    );
+    counted(&report, "completed 102, lease_lost 1");
     assert_eq!(too_early.load(Ordering::Relaxed), 0);
     let expected = [("first", 1), ("first", 2), ("second", 1)];
     assert_eq!(

@@ -97,7 +97,7 @@ fn every_promise_is_kept_beside_a_poller() {
 
 #[test]
 fn each_removed_guard_breaks_its_promises() {
-    for flaw in Flaw::ALL {
+    for flaw in Flaw::ALL.iter().copied() {
         let (scenario, promises) = flaw.breaks();
         let wanted = promises.iter().copied().collect();
         let protocol = Protocol {

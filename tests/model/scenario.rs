@@ -59,6 +59,11 @@ const NOTHING: Spent = Spent {
     replays: 0,
 };
 
+/// What may happen so often, and nothing else.
+macro_rules! spent {
+    ($($what:ident: $often:literal),+) => { Spent { $($what: $often,)+ ..NOTHING } };
+}
+
 // One event.
 impl Scenario {
     /// Everything that a producer and workers can do with one event.
@@ -74,12 +79,7 @@ impl Scenario {
         runs: true,
         retries: true,
         most_snoozes: 0,
-        allowed: Spent {
-            unheard: 1,
-            lapses: 2,
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(unheard: 1, lapses: 2, handed_back: 1),
         cleanup: false,
         together: false,
         aborts: true,
@@ -94,24 +94,14 @@ impl Scenario {
     /// The same with an operator who requeues.
     pub const ONE_REQUEUED: Self = Self {
         name: "one event and a requeue",
-        allowed: Spent {
-            unheard: 1,
-            lapses: 1,
-            requeues: 1,
-            ..NOTHING
-        },
+        allowed: spent!(unheard: 1, lapses: 1, requeues: 1),
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE],
         ..Self::ONE_EVENT
     };
     /// The same with an operator who cancels.
     pub const ONE_CANCELLED: Self = Self {
         name: "one event and a cancel",
-        allowed: Spent {
-            unheard: 1,
-            lapses: 1,
-            cancels: 1,
-            ..NOTHING
-        },
+        allowed: spent!(unheard: 1, lapses: 1, cancels: 1),
         reaches: &[ALL_END, REFUSED, RUNS_ALONE],
         ..Self::ONE_EVENT
     };
@@ -120,11 +110,7 @@ impl Scenario {
         name: "one event that is snoozed",
         max_attempts: 1,
         most_snoozes: 2,
-        allowed: Spent {
-            unheard: 1,
-            lapses: 1,
-            ..NOTHING
-        },
+        allowed: spent!(unheard: 1, lapses: 1),
         aborts: false,
         reaches: &[ALL_END, REFUSED, SNOOZES, GIVEN_UP],
         ..Self::ONE_EVENT
@@ -134,11 +120,7 @@ impl Scenario {
         name: "one event and its replay",
         max_attempts: 1,
         first_windows: &[1],
-        allowed: Spent {
-            lapses: 1,
-            replays: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1, replays: 1),
         cleanup: true,
         reaches: &[ALL_END, GIVEN_UP],
         ..Self::ONE_EVENT
@@ -148,10 +130,7 @@ impl Scenario {
         name: "one event, and leases statement by statement",
         apart: true,
         first_windows: &[1],
-        allowed: Spent {
-            lapses: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1),
         cleanup: false,
         aborts: false,
         published: true,
@@ -161,12 +140,7 @@ impl Scenario {
     /// The same, with a worker that abandons a lease or dies.
     pub const MEETING_LOST: Self = Self {
         name: "one event, and leases statement by statement, of which one is lost",
-        allowed: Spent {
-            crashes: 1,
-            lost: 1,
-            lapses: 1,
-            ..NOTHING
-        },
+        allowed: spent!(crashes: 1, lost: 1, lapses: 1),
         ..Self::MEETING
     };
 }
@@ -179,11 +153,7 @@ impl Scenario {
         groups: &[Some(1), Some(1)],
         most: 2,
         first_windows: &[1],
-        allowed: Spent {
-            lapses: 1,
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1, handed_back: 1),
         aborts: false,
         reaches: &[
             OVERLAP, BESIDE, ALL_END, REFUSED, LEASES_ON, RUNS_ALONE, GIVEN_UP,
@@ -193,12 +163,7 @@ impl Scenario {
     /// A worker that does not receive the answer to a lease.
     pub const LOST: Self = Self {
         name: "two events of a group, and a lease nobody heard of",
-        allowed: Spent {
-            lost: 1,
-            handed_back: 1,
-            lapses: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lost: 1, handed_back: 1, lapses: 1),
         published: true,
         reaches: &[ALL_END, LEASES_ON],
         ..Self::GROUP
@@ -210,10 +175,7 @@ impl Scenario {
         workers: 1,
         first_windows: &[0, 2],
         retries: false,
-        allowed: Spent {
-            requeues: 1,
-            ..NOTHING
-        },
+        allowed: spent!(requeues: 1),
         published: true,
         reaches: &[ALL_END, REFUSED, LEASES_ON],
         ..Self::GROUP
@@ -221,10 +183,7 @@ impl Scenario {
     /// An operator ends events, and the later events of their groups continue.
     pub const CANCELLED: Self = Self {
         name: "two events of a group, one beside it, and a cancel",
-        allowed: Spent {
-            cancels: 1,
-            ..NOTHING
-        },
+        allowed: spent!(cancels: 1),
         ..Self::REQUEUED
     };
     /// A snoozed event stays ahead of its group.
@@ -232,10 +191,7 @@ impl Scenario {
         name: "two events of a group that are snoozed",
         most_snoozes: 1,
         retries: false,
-        allowed: Spent {
-            lapses: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1),
         published: true,
         reaches: &[ALL_END, REFUSED, LEASES_ON, SNOOZES],
         ..Self::GROUP
@@ -245,10 +201,7 @@ impl Scenario {
         name: "two events of a group, and leases statement by statement",
         apart: true,
         retries: false,
-        allowed: Spent {
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(handed_back: 1),
         published: true,
         reaches: &[ALL_END, LEASES_ON],
         ..Self::GROUP
@@ -266,10 +219,7 @@ impl Scenario {
     pub const APART_LAPSE: Self = Self {
         name: "two events of a group, a lapse, and leases statement by statement",
         runs: false,
-        allowed: Spent {
-            lapses: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1),
         reaches: &[LEASES_ON],
         ..Self::APART
     };
@@ -298,11 +248,7 @@ impl Scenario {
     pub const WALK_BACK: Self = Self {
         name: "two events of a group, walks, a lapse and a give-back",
         groups: &[Some(1), Some(1)],
-        allowed: Spent {
-            lapses: 1,
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1, handed_back: 1),
         ..Self::WALK
     };
     /// Walks that pass events without leasing them.
@@ -339,10 +285,7 @@ impl Scenario {
         groups: &[None, None],
         first_windows: &[1],
         retries: false,
-        allowed: Spent {
-            lapses: 3,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 3),
         published: true,
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
         ..Self::GROUP
@@ -358,10 +301,7 @@ impl Scenario {
     pub const SUSPECTS_THAT_WAIT: Self = Self {
         name: "two events that lapse or fail, and need not run alone",
         retries: true,
-        allowed: Spent {
-            lapses: 2,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 2),
         wait_ends: true,
         ..Self::SUSPECTS
     };
@@ -369,11 +309,7 @@ impl Scenario {
     pub const POLLED: Self = Self {
         name: "two events of a group, a drain and a poller",
         poller: Some(1),
-        allowed: Spent {
-            lapses: 2,
-            requeues: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 2, requeues: 1),
         reaches: &[OVERLAP, ALL_END, REFUSED, GIVEN_UP],
         ..Self::SUSPECTS_OF_A_GROUP
     };
@@ -381,10 +317,7 @@ impl Scenario {
     pub const ENDED: Self = Self {
         name: "two events, and leases that have ended",
         ended_stay: true,
-        allowed: Spent {
-            lapses: 2,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 2),
         reaches: &[ALL_END],
         ..Self::SUSPECTS
     };
@@ -395,34 +328,20 @@ impl Scenario {
     /// One event, with higher limits for everything.
     pub const ONE_FOR_LONG: Self = Self {
         name: "one event, three lapses and a requeue",
-        allowed: Spent {
-            lapses: 3,
-            requeues: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 3, requeues: 1),
         ..Self::ONE_EVENT
     };
     /// A group whose workers do not receive the answers to their writes.
     pub const GROUP_UNHEARD: Self = Self {
         name: "two events of a group, and a write nobody heard of",
         first_windows: &[0, 2],
-        allowed: Spent {
-            unheard: 1,
-            lapses: 1,
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(unheard: 1, lapses: 1, handed_back: 1),
         ..Self::GROUP
     };
     /// A group that lapses twice.
     pub const GROUP_TWICE: Self = Self {
         name: "two events of a group, two lapses and a crash",
-        allowed: Spent {
-            crashes: 1,
-            lapses: 2,
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(crashes: 1, lapses: 2, handed_back: 1),
         ..Self::GROUP
     };
     /// A group that an operator takes from one worker, and that another worker finds.
@@ -430,11 +349,7 @@ impl Scenario {
         name: "two events of a group, a lapse and a requeue",
         first_windows: &[2],
         retries: false,
-        allowed: Spent {
-            lapses: 1,
-            requeues: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1, requeues: 1),
         reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, LEASES_ON, RUNS_ALONE],
         ..Self::GROUP
     };
@@ -442,11 +357,7 @@ impl Scenario {
     pub const GROUP_REPLAYED: Self = Self {
         name: "two events of a group, a lapse and a replay",
         max_attempts: 1,
-        allowed: Spent {
-            lapses: 1,
-            replays: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1, replays: 1),
         cleanup: true,
         reaches: &[ALL_END, REFUSED, LEASES_ON, GIVEN_UP],
         ..Self::GROUP
@@ -455,11 +366,7 @@ impl Scenario {
     pub const APART_LOST: Self = Self {
         name: "two events of a group, and leases statement by statement, of which one is lost",
         runs: false,
-        allowed: Spent {
-            lost: 1,
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lost: 1, handed_back: 1),
         reaches: &[LEASES_ON],
         ..Self::APART
     };
@@ -469,10 +376,7 @@ impl Scenario {
         groups: &[Some(1), None, Some(1)],
         workers: 1,
         first_windows: &[0, 2],
-        allowed: Spent {
-            requeues: 1,
-            ..NOTHING
-        },
+        allowed: spent!(requeues: 1),
         ..Self::APART
     };
     /// A walk that passes open publishes.
@@ -487,10 +391,7 @@ impl Scenario {
         name: "two events of a group, a give-back, and walks statement by statement",
         groups: &[Some(1), Some(1)],
         apart: true,
-        allowed: Spent {
-            handed_back: 1,
-            ..NOTHING
-        },
+        allowed: spent!(handed_back: 1),
         ..Self::WALK
     };
     /// Two groups whose events are handled, with walks.
@@ -499,10 +400,7 @@ impl Scenario {
         groups: &[Some(1), Some(1), Some(2)],
         runs: true,
         max_attempts: 1,
-        allowed: Spent {
-            lapses: 1,
-            ..NOTHING
-        },
+        allowed: spent!(lapses: 1),
         reaches: &[ALL_END, LEASES_ON],
         ..Self::WALK
     };
@@ -518,12 +416,7 @@ impl Scenario {
     pub const POLLED_WIDE: Self = Self {
         name: "two events of a group and one without, a drain and a poller",
         groups: &[Some(1), Some(1), None],
-        allowed: Spent {
-            crashes: 1,
-            lapses: 1,
-            requeues: 1,
-            ..NOTHING
-        },
+        allowed: spent!(crashes: 1, lapses: 1, requeues: 1),
         ..Self::POLLED
     };
     /// Three events that lapse.

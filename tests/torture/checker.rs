@@ -326,17 +326,13 @@ impl Findings {
             }
             if there != 0 && there != publish.events.len() {
                 let all = publish.events.len();
-                self.add(
-                    "I1",
-                    format!("publish {name}: {there} of {all} events are there"),
-                );
+                let text = format!("publish {name}: {there} of {all} events are there");
+                self.add("I1", text);
             }
         }
         for key in places.keys() {
-            self.add(
-                "I2",
-                format!("nobody published {key}, which is in the database"),
-            );
+            let text = format!("nobody published {key}, which is in the database");
+            self.add("I2", text);
         }
         let mut seen = HashSet::new();
         for row in &history.rows {
@@ -353,28 +349,22 @@ impl Findings {
             Outcome::Acknowledged { ids, .. } => {
                 let id = ids.get(position);
                 if count == 0 {
-                    self.add(
-                        "I1",
-                        format!("event {id:?} ({key}) was acknowledged and is lost"),
-                    );
+                    let text = format!("event {id:?} ({key}) was acknowledged and is lost");
+                    self.add("I1", text);
                 } else if count > 1 {
                     self.add("I1", format!("event {id:?} ({key}) is in {count} places"));
                 } else if Some(&rows[0].id) != id {
                     let found = rows[0].id;
-                    self.add(
-                        "I1",
-                        format!("{key} was acknowledged as {id:?} and is {found}"),
-                    );
+                    let text = format!("{key} was acknowledged as {id:?} and is {found}");
+                    self.add("I1", text);
                 }
             }
             Outcome::Refused if count > 0 => {
                 self.add("I1", format!("{key} was refused and is in {count} places"));
             }
             Outcome::Unknown if count > 1 => {
-                self.add(
-                    "I1",
-                    format!("{key}, of unknown outcome, is in {count} places"),
-                );
+                let text = format!("{key}, of unknown outcome, is in {count} places");
+                self.add("I1", text);
             }
             Outcome::Refused | Outcome::Unknown => {}
         }
@@ -408,10 +398,8 @@ impl Findings {
                     format!("event {id} ({key}) started and was never published"),
                 ),
                 Some(Some(known)) if known != id && !is_replay => {
-                    self.add(
-                        "I2",
-                        format!("{key} was published as {known} and started as {id}"),
-                    );
+                    let text = format!("{key} was published as {known} and started as {id}");
+                    self.add("I2", text);
                 }
                 Some(_) if !rows.contains_key(id) => {
                     self.add("I1", format!("event {id} ({key}) started and is nowhere"));
@@ -431,10 +419,9 @@ impl Findings {
             let of_event = starts.get(&id).into_iter().flatten();
             let started = of_event.filter(|start| !start.keeps_attempt()).count();
             if started > attempts as usize {
-                self.add(
-                    "I3",
-                    format!("event {id} counts {attempts} attempts and started {started} times"),
-                );
+                let text =
+                    format!("event {id} counts {attempts} attempts and started {started} times");
+                self.add("I3", text);
             }
         }
     }
@@ -465,10 +452,8 @@ impl Findings {
                 };
                 for earlier in ahead.iter().filter(|earlier| earlier.forbids(first)) {
                     let (id, other) = (row.id, earlier.id);
-                    self.add(
-                        "I4",
-                        format!("group {group}: event {id} started before {other} was over"),
-                    );
+                    let text = format!("group {group}: event {id} started before {other} was over");
+                    self.add("I4", text);
                 }
                 ahead.push(Work::of(row, of_event, history.requeued.contains(&row.id)));
             }
@@ -496,10 +481,9 @@ impl Findings {
             for (id, tried, acknowledged) in published {
                 if acknowledged < tried_last.0 {
                     let earlier = tried_last.1;
-                    self.add(
-                        "I4",
-                        format!("group {group}: {id} was committed before {earlier} was tried"),
-                    );
+                    let text =
+                        format!("group {group}: {id} was committed before {earlier} was tried");
+                    self.add("I4", text);
                 }
                 tried_last = tried_last.max((tried, id));
             }
@@ -514,12 +498,10 @@ impl Findings {
                 && !history.kept_attempts(row.id).any(|kept| kept == told)
             {
                 let (id, attempts) = (row.id, row.attempts);
-                self.add(
-                    "I5",
-                    format!(
-                        "event {id} ended in attempt {attempts} with the result of attempt {told}"
-                    ),
+                let text = format!(
+                    "event {id} ended in attempt {attempts} with the result of attempt {told}"
                 );
+                self.add("I5", text);
             }
         }
     }
@@ -554,23 +536,17 @@ impl Findings {
                 continue;
             }
             if ending.leased {
-                self.add(
-                    "I7",
-                    format!("the cleanup ended event {id}, which was in a lease"),
-                );
+                let text = format!("the cleanup ended event {id}, which was in a lease");
+                self.add("I7", text);
             }
             if ending.attempts < ending.max_attempts && !ending.late {
-                self.add(
-                    "I7",
-                    format!("the cleanup ended event {id}, which had attempts left"),
-                );
+                let text = format!("the cleanup ended event {id}, which had attempts left");
+                self.add("I7", text);
             }
         }
         for row in history.rows.iter().filter(|row| row.removed_early) {
-            self.add(
-                "I7",
-                format!("event {} was removed before its time", row.id),
-            );
+            let text = format!("event {} was removed before its time", row.id);
+            self.add("I7", text);
         }
         let rows: HashMap<i64, &Row> = history.rows.iter().map(|row| (row.id, row)).collect();
         let replays: Vec<&Row> = history
@@ -581,24 +557,20 @@ impl Findings {
         for replay in &replays {
             let original = replay.replay_of.and_then(|id| rows.get(&id));
             if original.is_none_or(|row| row.place == Place::Queue || row.id >= replay.id) {
-                self.add(
-                    "I7",
-                    format!(
-                        "event {} replays {:?}, which has not ended",
-                        replay.id, replay.replay_of
-                    ),
+                let text = format!(
+                    "event {} replays {:?}, which has not ended",
+                    replay.id, replay.replay_of
                 );
+                self.add("I7", text);
             }
         }
         if replays.len() as u64 != history.replays {
-            self.add(
-                "I7",
-                format!(
-                    "{} replays are there, {} were recorded",
-                    replays.len(),
-                    history.replays
-                ),
+            let text = format!(
+                "{} replays are there, {} were recorded",
+                replays.len(),
+                history.replays
             );
+            self.add("I7", text);
         }
     }
 
@@ -615,10 +587,8 @@ impl Findings {
         for row in history.rows.iter().filter(|row| row.place == Place::Queue) {
             if history.drained {
                 let (id, status, attempts) = (row.id, &row.status, row.attempts);
-                self.add(
-                    "I8",
-                    format!("event {id} has not ended: {status}, attempt {attempts}"),
-                );
+                let text = format!("event {id} has not ended: {status}, attempt {attempts}");
+                self.add("I8", text);
             }
         }
     }
@@ -638,19 +608,15 @@ impl Findings {
             };
             if there != expected {
                 let (id, status) = (row.id, &row.status);
-                self.add(
-                    "effects",
-                    format!(
-                        "event {id}, {status}, has effects of attempts {there:?}, not {expected:?}"
-                    ),
+                let text = format!(
+                    "event {id}, {status}, has effects of attempts {there:?}, not {expected:?}"
                 );
+                self.add("effects", text);
             }
         }
         for id in effects.keys() {
-            self.add(
-                "effects",
-                format!("an effect is there of event {id}, which is not"),
-            );
+            let text = format!("an effect is there of event {id}, which is not");
+            self.add("effects", text);
         }
     }
 

@@ -5,9 +5,8 @@
 //! figures of each kind only as plain fields, which Logs Insights can query, unless the settings ask for
 //! metrics by kind.
 //!
-//! The format:
-//! <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html>.
-//! It is small enough that a crate for it would bring more code than it replaces.
+//! The format is Amazon's "Specification: Embedded metric format" in the guide of CloudWatch. It is small
+//! enough that a crate for it would bring more code than it replaces.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -41,8 +40,8 @@ pub struct Metrics {
 
 impl Metrics {
     /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf`, `emf-by-kind`, `emf-by-database` or
-    /// `emf-by-kind-and-database`, `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to
-    /// `tidegate`, and `TIDEGATE_DATABASE`, the database's name if there are several.
+    /// `emf-by-kind-and-database`, `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else
+    /// to `tidegate`, and `TIDEGATE_DATABASE`, the database's name if there are several.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.

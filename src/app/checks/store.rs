@@ -4,15 +4,17 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use super::IssuingCheck;
-use crate::app::sql::{Param, document, query};
-use tidegate::{Context, Error, HandlerError};
+use tidegate::queue::{document, execute, query};
+use tidegate::{Context, Error, HandlerError, statements};
 
-/// Stores a planned check. A message may change the due time, and may reopen a check that ended
-/// without an answer.
-const PLAN: &str = "\
+statements! {
+    /// Stores a planned check. A message may change the due time, and may reopen a check that ended
+    /// without an answer.
+    PLAN: "checks.plan" [TEXT, TEXT, TIMESTAMPTZ] = "\
 INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, due_at)
 VALUES ($1, $2, 'PLANNED', $3)
     ON CONFLICT (trigger_id, application_id) DO UPDATE
@@ -20,29 +22,29 @@ VALUES ($1, $2, 'PLANNED', $3)
        work_statusom = CASE WHEN i.work_statusom IN ('OVERDUE', 'REFUSED') THEN 'PLANNED'
                             ELSE i.work_statusom END";
 
-const STANDING: &str = "\
+    STANDING: "checks.standing" [TEXT, TEXT] = "\
 SELECT to_jsonb(CASE WHEN work_statusom = 'DONE' THEN 'answered'
                      WHEN due_at <= clock_timestamp() THEN 'overdue'
-                     ELSE 'open' END)
+                     ELSE 'open' END)::text
   FROM checks.issuing_check WHERE trigger_id = $1 AND application_id = $2";
 
-const TAKE_PLACE: &str =
-    "SELECT at, waits_since FROM checks.take_place($1, $2, $3, $4) WHERE NOT taken";
+    TAKE_PLACE: "checks.take_place" [TEXT, TEXT, INT4, FLOAT8] = "SELECT at, waits_since FROM checks.take_place($1, $2, $3, $4) WHERE NOT taken";
 
-/// Stores an answer. The first answer is kept.
-const ANSWER: &str = "\
+    /// Stores an answer. The first answer is kept.
+    ANSWER: "checks.answer" [TEXT, TEXT, TEXT] = "\
 INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, answer, answered_at)
 VALUES ($1, $2, 'DONE', $3::text::jsonb, clock_timestamp())
     ON CONFLICT (trigger_id, application_id) DO UPDATE
    SET work_statusom = 'DONE', place_ends_at = NULL, updated_at = clock_timestamp(),
        answer = coalesce(i.answer, excluded.answer), answered_at = coalesce(i.answered_at, excluded.answered_at)";
 
-/// Ends a check as overdue, or ends its place without an answer.
-const LEAVE: &str = "\
+    /// Ends a check as overdue, or ends its place without an answer.
+    LEAVE: "checks.leave" [TEXT, TEXT, TEXT] = "\
 UPDATE checks.issuing_check
    SET work_statusom = $3, place_ends_at = NULL, updated_at = clock_timestamp()
  WHERE trigger_id = $1 AND application_id = $2
    AND CASE $3 WHEN 'OVERDUE' THEN work_statusom <> 'DONE' ELSE work_statusom = 'NEW' END";
+}
 
 /// The state of a check before the service is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -63,9 +65,8 @@ pub(super) async fn plan(
     check: &IssuingCheck,
     due_at: Option<SystemTime>,
 ) -> Result<(), Error> {
-    let params: [&dyn Param; 3] = [&check.trigger_id, &check.application_id, &due_at];
-    let planned = query(client, "checks.plan", PLAN, &params).await;
-    planned.map(drop)
+    let params: [&(dyn ToSql + Sync); 3] = [&check.trigger_id, &check.application_id, &due_at];
+    execute(client, &PLAN, &params).await
 }
 
 pub(super) async fn standing(
@@ -73,8 +74,8 @@ pub(super) async fn standing(
     check: &IssuingCheck,
 ) -> Result<Standing, HandlerError> {
     let client = ctx.connection().await?;
-    let params: [&dyn Param; 2] = [&check.trigger_id, &check.application_id];
-    let standing = document(&client, "checks.standing", STANDING, &params).await?;
+    let params: [&(dyn ToSql + Sync); 2] = [&check.trigger_id, &check.application_id];
+    let standing = document(&*client, &STANDING, &params).await?;
     Ok(standing.unwrap_or(Standing::Open))
 }
 
@@ -97,8 +98,9 @@ pub(super) async fn take_place(
 ) -> Result<Option<Full>, HandlerError> {
     let client = ctx.connection().await?;
     let held_for = held_for.as_secs_f64();
-    let params: [&dyn Param; 4] = [&check.trigger_id, &check.application_id, &places, &held_for];
-    let full = query(&client, "checks.take_place", TAKE_PLACE, &params).await?;
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&check.trigger_id, &check.application_id, &places, &held_for];
+    let full = query(&*client, &TAKE_PLACE, &params).await?;
     let times = |row: &Row| Full {
         at: row.get(0),
         since: row.get(1),
@@ -112,15 +114,13 @@ pub(super) async fn answer(
     check: &IssuingCheck,
     answer: &str,
 ) -> Result<(), Error> {
-    let params: [&dyn Param; 3] = [&check.trigger_id, &check.application_id, &answer];
-    let stored = query(client, "checks.answer", ANSWER, &params).await;
-    stored.map(drop)
+    let params: [&(dyn ToSql + Sync); 3] = [&check.trigger_id, &check.application_id, &answer];
+    execute(client, &ANSWER, &params).await
 }
 
 /// Ends a check as OVERDUE. Or releases its place without an answer: it is PLANNED, to be performed again, or
 /// REFUSED by the AI service.
 pub(super) async fn leave(client: &Client, check: &IssuingCheck, state: &str) -> Result<(), Error> {
-    let params: [&dyn Param; 3] = [&check.trigger_id, &check.application_id, &state];
-    let left = query(client, "checks.leave", LEAVE, &params).await;
-    left.map(drop)
+    let params: [&(dyn ToSql + Sync); 3] = [&check.trigger_id, &check.application_id, &state];
+    execute(client, &LEAVE, &params).await
 }

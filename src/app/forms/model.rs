@@ -24,12 +24,6 @@ impl Private {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
-
-    /// Returns the text, to store or send it. Never log it.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
 }
 
 impl fmt::Debug for Private {

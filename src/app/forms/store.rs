@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::events::Archived;
 use super::model::{Form, FormStatus, Grant, Measure, Progress};
-use crate::app::sql::{Param, document, first};
-use tidegate::{Context, Error, HandlerError};
+use tidegate::queue::{document, first};
+use tidegate::{Context, Error, HandlerError, statements};
 
-/// Stores a form as submitted, unless its id is known.
-const SUBMIT: &str = "\
+statements! {
+    /// Stores a form as submitted, unless its id is known.
+    SUBMIT: "forms.submit" [JSONB, UUID] = "\
 INSERT INTO forms.form
        (id, company_number, company_name, contact_name, contact_email, contact_phone,
         employee_national_id, employee_name, expert_name, expert_company, expert_competence,
@@ -28,7 +30,7 @@ SELECT d->>'id', d->'company'->>'number', d->'company'->>'name',
     ON CONFLICT (id) DO NOTHING
 RETURNING id";
 
-const LOAD: &str = "\
+    LOAD: "forms.load" [TEXT] = "\
 SELECT jsonb_build_object(
        'id', id,
        'company', jsonb_build_object('number', company_number, 'name', company_name,
@@ -38,42 +40,41 @@ SELECT jsonb_build_object(
        'need', jsonb_build_object('reason', need_reason, 'requirement', need_requirement,
            'estimated_cost', need_estimated_cost, 'hours', need_hours,
            'start_date', to_char(need_start_date, 'YYYY-MM-DD')),
-       'status', status)
+       'status', status)::text
   FROM forms.form WHERE id = $1";
 
-/// The progress of a form, for the client that submitted it. Times are in RFC 3339.
-const PROGRESS: &str = "\
+    /// The progress of a form, for the client that submitted it. Times are in RFC 3339.
+    PROGRESS: "forms.progress" [TEXT, UUID] = "\
 SELECT jsonb_strip_nulls(jsonb_build_object(
        'submitted_at', created_at, 'updated_at', updated_at, 'steps', forms.steps(id),
        'measure', CASE WHEN case_number IS NOT NULL
-                       THEN jsonb_build_object('case_number', case_number, 'measure_id', measure_id) END))
+                       THEN jsonb_build_object('case_number', case_number, 'measure_id', measure_id) END))::text
   FROM forms.form WHERE id = $1 AND client_id IS NOT DISTINCT FROM $2";
 
-const NOTICE: &str =
-    "SELECT coalesce(jsonb_object_agg(part, text), '{}') FROM forms.notice WHERE about = $1";
+    NOTICE: "forms.notice" [TEXT] = "SELECT coalesce(jsonb_object_agg(part, text), '{}')::text FROM forms.notice WHERE about = $1";
 
-/// Stores the case and returns the stored one. The first case is kept.
-const KEEP_CASE: &str = "\
+    /// Stores the case and returns the stored one. The first case is kept.
+    KEEP_CASE: "forms.keep_case" [TEXT, TEXT, TEXT] = "\
 UPDATE forms.form
    SET case_number = coalesce(case_number, $2), measure_id = coalesce(measure_id, $3),
        updated_at = clock_timestamp()
  WHERE id = $1
-RETURNING jsonb_build_object('case_number', case_number, 'measure_id', measure_id)";
+RETURNING jsonb_build_object('case_number', case_number, 'measure_id', measure_id)::text";
 
-const CASE_OF: &str = "\
-SELECT jsonb_build_object('case_number', case_number, 'measure_id', measure_id)
+    CASE_OF: "forms.case_of" [TEXT] = "\
+SELECT jsonb_build_object('case_number', case_number, 'measure_id', measure_id)::text
   FROM forms.form WHERE id = $1 AND case_number IS NOT NULL AND measure_id IS NOT NULL";
 
-const FORM_OF: &str = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
+    FORM_OF: "forms.form_of" [TEXT, TEXT] = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
-const ADVANCE: &str = "\
+    ADVANCE: "forms.advance" [TEXT, TEXT] = "\
 UPDATE forms.form SET status = $2, updated_at = clock_timestamp() WHERE id = $1 AND status <> $2
 RETURNING id";
 
-const STATUS_OF: &str = "SELECT to_jsonb(status) FROM forms.form WHERE id = $1 FOR NO KEY UPDATE";
+    STATUS_OF: "forms.status_of" [TEXT] = "SELECT to_jsonb(status)::text FROM forms.form WHERE id = $1 FOR NO KEY UPDATE";
 
-/// Stores a grant. The same letter again changes nothing, and a grant never moves to another form.
-const SAVE_GRANT: &str = "\
+    /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form.
+    SAVE_GRANT: "forms.save_grant" [TEXT, JSONB, JSONB] = "\
 INSERT INTO forms.awarded_grant AS g
        (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to,
         document_id, journal_id)
@@ -89,15 +90,16 @@ SELECT d->>'grant_number', $1, d->'measure'->>'case_number', d->'measure'->>'mea
  WHERE g.form_id IS NOT DISTINCT FROM excluded.form_id
 RETURNING g.grant_number";
 
-const FORM_OF_GRANT: &str = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = $1";
+    FORM_OF_GRANT: "forms.form_of_grant" [TEXT] = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = $1";
 
-/// Stores a message. It waits for a concurrent transaction that stores the same message, and stores
-/// nothing if that one commits.
-const KEEP_MESSAGE: &str = "\
+    /// Stores a message. It waits for a concurrent transaction that stores the same message, and stores
+    /// nothing if that one commits.
+    KEEP_MESSAGE: "forms.keep_message" [UUID, TEXT, TEXT, TEXT, TEXT, JSONB] = "\
 INSERT INTO forms.message (client_id, source, external_id, subject, form_id, content)
 VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (client_id, source, external_id) DO NOTHING
 RETURNING id::text";
+}
 
 /// Stores a form that this client submitted. Returns false if a form with this id exists.
 pub(super) async fn submit(
@@ -105,15 +107,14 @@ pub(super) async fn submit(
     sender: Option<Uuid>,
     form: &Form,
 ) -> Result<bool, Error> {
-    let params: [&dyn Param; 2] = [&json!(form), &sender];
-    let id = first::<String>(client, "forms.submit", SUBMIT, &params).await?;
+    let id = first::<String>(client, &SUBMIT, &[&json!(form), &sender]).await?;
     Ok(id.is_some())
 }
 
 /// Loads a stored form, and returns its connection at once, because a call to a service may follow.
 pub(super) async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
     let client = ctx.connection().await?;
-    let form = document(&client, "forms.load", LOAD, &[&form_id]).await?;
+    let form = document(&*client, &LOAD, &[&form_id]).await?;
     form.ok_or_else(|| missing(form_id))
 }
 
@@ -123,7 +124,7 @@ pub(super) async fn notice(
     about: &'static str,
 ) -> Result<BTreeMap<String, String>, HandlerError> {
     let client = ctx.connection().await?;
-    let parts = document(&client, "forms.notice", NOTICE, &[&about]).await?;
+    let parts = document(&*client, &NOTICE, &[&about]).await?;
     Ok(parts.unwrap_or_default())
 }
 
@@ -133,9 +134,8 @@ pub(super) async fn progress(
     sender: Option<Uuid>,
     form_id: &str,
 ) -> Result<Option<(Form, Progress)>, Error> {
-    let params: [&dyn Param; 2] = [&form_id, &sender];
-    let progress = document(client, "forms.progress", PROGRESS, &params).await?;
-    let form = document(client, "forms.load", LOAD, &[&form_id]).await?;
+    let progress = document(client, &PROGRESS, &[&form_id, &sender]).await?;
+    let form = document(client, &LOAD, &[&form_id]).await?;
     Ok(form.zip(progress))
 }
 
@@ -145,20 +145,19 @@ pub(super) async fn keep_case(
     form_id: &str,
     case: &Measure,
 ) -> Result<Measure, HandlerError> {
-    let params: [&dyn Param; 3] = [&form_id, &case.case_number, &case.measure_id];
-    let kept = document(client, "forms.keep_case", KEEP_CASE, &params).await?;
+    let params: [&(dyn ToSql + Sync); 3] = [&form_id, &case.case_number, &case.measure_id];
+    let kept = document(client, &KEEP_CASE, &params).await?;
     kept.ok_or_else(|| missing(form_id))
 }
 
 /// Returns the case that an earlier run stored, if any.
 pub(super) async fn case_of(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
     let client = ctx.connection().await?;
-    Ok(document(&client, "forms.case_of", CASE_OF, &[&form_id]).await?)
+    Ok(document(&*client, &CASE_OF, &[&form_id]).await?)
 }
 
 pub(super) async fn form_of(client: &Client, case: &Measure) -> Result<Option<String>, Error> {
-    let params: [&dyn Param; 2] = [&case.case_number, &case.measure_id];
-    first(client, "forms.form_of", FORM_OF, &params).await
+    first(client, &FORM_OF, &[&case.case_number, &case.measure_id]).await
 }
 
 /// Changes the status of a form. That it already has this status is fine.
@@ -168,8 +167,7 @@ pub(super) async fn advance(
     wanted: FormStatus,
 ) -> Result<(), HandlerError> {
     allowed(form_id, status_of(client, form_id).await?, wanted)?;
-    let params: [&dyn Param; 2] = [&form_id, &wanted.to_string()];
-    first::<String>(client, "forms.advance", ADVANCE, &params).await?;
+    first::<String>(client, &ADVANCE, &[&form_id, &wanted.to_string()]).await?;
     Ok(())
 }
 
@@ -188,7 +186,7 @@ pub(super) fn allowed(
 
 /// Returns the status of a form, and keeps others from changing it until the transaction ends.
 pub(super) async fn status_of(client: &Client, form_id: &str) -> Result<FormStatus, HandlerError> {
-    let status = document(client, "forms.status_of", STATUS_OF, &[&form_id]).await?;
+    let status = document(client, &STATUS_OF, &[&form_id]).await?;
     status.ok_or_else(|| missing(form_id))
 }
 
@@ -199,8 +197,8 @@ pub(super) async fn save_grant(
     grant: &Grant,
     archived: &Archived,
 ) -> Result<(), HandlerError> {
-    let params: [&dyn Param; 3] = [&form_id, &json!(grant), &json!(archived)];
-    let number = first::<String>(client, "forms.save_grant", SAVE_GRANT, &params).await?;
+    let params: [&(dyn ToSql + Sync); 3] = [&form_id, &json!(grant), &json!(archived)];
+    let number = first::<String>(client, &SAVE_GRANT, &params).await?;
     let foreign = format!("grant {} belongs to another form", grant.grant_number);
     let foreign = || HandlerError::reject("grant_of_another_form", foreign);
     number.map(drop).ok_or_else(foreign)
@@ -212,8 +210,7 @@ pub(super) async fn form_of_grant(
     client: &Client,
     grant_number: &str,
 ) -> Result<Option<String>, Error> {
-    let params: [&dyn Param; 1] = [&grant_number];
-    let form_id = first(client, "forms.form_of_grant", FORM_OF_GRANT, &params).await?;
+    let form_id = first(client, &FORM_OF_GRANT, &[&grant_number]).await?;
     Ok(form_id.flatten())
 }
 
@@ -228,8 +225,9 @@ pub(super) async fn keep_message(
     form_id: Option<&str>,
     (subject, content): (&str, &Value),
 ) -> Result<Option<String>, Error> {
-    let params: [&dyn Param; 6] = [sender, source, external_id, &subject, &form_id, content];
-    first(client, "forms.keep_message", KEEP_MESSAGE, &params).await
+    let params: [&(dyn ToSql + Sync); 6] =
+        [sender, source, external_id, &subject, &form_id, content];
+    first(client, &KEEP_MESSAGE, &params).await
 }
 
 fn missing(form_id: &str) -> HandlerError {

@@ -80,7 +80,7 @@ pub async fn confirm(
         EntityStatus::New => {
             let change = EntityRow::change(kind, id, EntityStatus::Active);
             let by = (None, CONFIRMATION);
-            patient.write(CHANGE, by, &[change]).await?;
+            patient.write(&CHANGE, by, &[change]).await?;
         }
         EntityStatus::Active => {}
         _ => return Ok(Confirmed::Over),

@@ -4,6 +4,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::authority::Authority;
@@ -11,51 +12,47 @@ use super::entity::{Entity, EntityKind, EntityStatus, Record, not_found};
 use super::payload::Common;
 use super::verdict::{self, refuse};
 use crate::app::schema::FieldError;
-use crate::app::sql::{Param, document, documents, first, query};
-use tidegate::{Error, HandlerError};
+use tidegate::queue::{Statement, document, documents, first, query};
+use tidegate::{Error, HandlerError, statements};
 
 /// An entity as the jobs need it, as one JSON value.
 macro_rules! entity {
     () => {
         "jsonb_build_object('kind', kind, 'id', id, 'status', status, 'organization_id', organization_id, \
-         'content', content, 'facts', facts, 'expired', coalesce(expires_at <= clock_timestamp(), false))"
+         'content', content, 'facts', facts, 'expired', coalesce(expires_at <= clock_timestamp(), false))::text"
     };
 }
 
-/// Finds and locks the patient's entities of these kinds and ids. Every transaction locks them in
-/// the same order. The locks last until the transaction ends, so the entities that a decision is
-/// based on cannot change.
-const FIND: &str = concat!(
-    "SELECT ",
-    entity!(),
-    " FROM medical.entity
+statements! {
+    /// Finds and locks the patient's entities of these kinds and ids. Every transaction locks them in
+    /// the same order. The locks last until the transaction ends, so the entities that a decision is
+    /// based on cannot change.
+    FIND: "medical.find" [UUID, JSONB] = concat!("SELECT ", entity!(), "
+  FROM medical.entity
   WHERE patient_id = $1
     AND (kind, id) IN (SELECT kind, id FROM jsonb_to_recordset($2::jsonb) AS g(kind text, id uuid))
   ORDER BY kind, id
-    FOR NO KEY UPDATE"
-);
+    FOR NO KEY UPDATE");
 
-const FIND_CHILDREN: &str = concat!(
-    "SELECT ",
-    entity!(),
-    " FROM medical.entity
+    FIND_CHILDREN: "medical.find_children" [UUID, UUID] = concat!("SELECT ", entity!(), "
+  FROM medical.entity
   WHERE patient_id = $1 AND parent_id = $2
   ORDER BY kind, id
-    FOR NO KEY UPDATE"
-);
+    FOR NO KEY UPDATE");
 
-/// Returns which of these ids are already taken, by any patient.
-const TAKEN: &str = "\
-SELECT jsonb_build_array(e.kind, e.id)
+    /// Returns which of these ids are already taken, by any patient.
+    TAKEN: "medical.taken" [JSONB] = "\
+SELECT jsonb_build_array(e.kind, e.id)::text
   FROM medical.entity AS e
   JOIN jsonb_to_recordset($1::jsonb) AS g(kind text, id uuid) USING (kind, id)";
 
-const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
+    KNOWS_PATIENT: "medical.knows_patient" [UUID] =
+        "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
-/// Reports whether an employee of a legal entity reaches an entity of others: because an active approval
-/// names it, or an entity that it is a part of, or because it is a service request that led to an episode of
-/// theirs. The approval for a service request is also for its result.
-const REACHES: &str = "\
+    /// Reports whether an employee of a legal entity reaches an entity of others: because an active
+    /// approval names it, or an entity that it is a part of, or because it is a service request that led
+    /// to an episode of theirs. The approval for a service request is also for its result.
+    REACHES: "medical.reaches" [UUID, TEXT, UUID, UUID, UUID, TEXT] = "\
 WITH RECURSIVE named AS (
     SELECT kind, id, parent_id FROM medical.entity WHERE patient_id = $1 AND kind = $2 AND id = $3
      UNION
@@ -74,23 +71,10 @@ SELECT $6 <> 'close' AND EXISTS (
             WHERE patient_id = $1 AND kind = 'episode' AND organization_id = $4 AND status <> 'entered_in_error'
               AND content->'referral_requests' ? $3::text)";
 
-/// What somebody wants to do with an entity of others.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Reach {
-    Read,
-    Write,
-    Close,
-}
-
-/// A statement that writes rows, with its name.
-pub(super) struct Write(&'static str, &'static str);
-
-/// Creates entities of the client. Service requests expire with the seventh day after the day of their
-/// creation.
-/// Days are in UTC, because the servers of one system may be in different time zones.
-pub(super) const CREATE: Write = Write(
-    "medical.create",
-    "\
+    /// Creates entities of the client. Service requests expire with the seventh day after the day of their
+    /// creation.
+    /// Days are in UTC, because the servers of one system may be in different time zones.
+    pub(super) CREATE: "medical.create" [UUID, JSONB, INT8, TEXT, TEXT, UUID, UUID] = "\
 WITH created AS (
     INSERT INTO medical.entity
            (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
@@ -104,13 +88,10 @@ WITH created AS (
 INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
 SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created
-RETURNING id",
-);
+RETURNING id";
 
-/// Changes entities. A fact of null removes the stored fact.
-pub(super) const CHANGE: Write = Write(
-    "medical.change",
-    "\
+    /// Changes entities. A fact of null removes the stored fact.
+    pub(super) CHANGE: "medical.change" [UUID, JSONB, INT8, TEXT, TEXT, UUID, UUID] = "\
 WITH given AS (
     SELECT g.kind, g.id, g.status, g.content, g.facts, e.status AS status_before
       FROM jsonb_to_recordset($2::jsonb)
@@ -127,18 +108,26 @@ INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id,
         status_before, status_after)
 SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed
-RETURNING id",
-);
+RETURNING id";
 
-/// Reads an entity as a [`Record`].
-const READ: &str = "\
-SELECT jsonb_strip_nulls(jsonb_build_object(
+    /// Reads an entity as a [`Record`].
+    READ: "medical.read" [UUID, TEXT, UUID] = "\
+SELECT (jsonb_strip_nulls(jsonb_build_object(
            'entity', kind, 'id', id, 'patient_id', patient_id, 'parent_id', parent_id,
            'organization_id', organization_id, 'status', status,
            'expires_at', expires_at, 'created_at', created_at, 'updated_at', updated_at))
-       || jsonb_build_object('content', content, 'facts', facts)
+       || jsonb_build_object('content', content, 'facts', facts))::text
   FROM medical.entity
  WHERE patient_id = $1 AND kind = $2 AND id = $3";
+}
+
+/// What somebody wants to do with an entity of others.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Reach {
+    Read,
+    Write,
+    Close,
+}
 
 /// An entity to create, or a change to one.
 #[derive(Serialize)]
@@ -178,8 +167,7 @@ pub async fn read(
     kind: EntityKind,
     id: Uuid,
 ) -> Result<Option<Record>, Error> {
-    let params: [&dyn Param; 3] = [&patient_id, &kind.to_string(), &id];
-    document(client, "medical.read", READ, &params).await
+    document(client, &READ, &[&patient_id, &kind.to_string(), &id]).await
 }
 
 /// Reports whether an employee of a legal entity may do this with an entity of others.
@@ -193,8 +181,8 @@ pub(super) async fn reaches(
     to: Reach,
 ) -> Result<bool, Error> {
     let (kind, to) = (kind.to_string(), format!("{to:?}").to_lowercase());
-    let params: [&dyn Param; 6] = [&patient_id, &kind, &id, &organization, &user, &to];
-    let reaches = first(client, "medical.reaches", REACHES, &params).await?;
+    let params: [&(dyn ToSql + Sync); 6] = [&patient_id, &kind, &id, &organization, &user, &to];
+    let reaches = first(client, &REACHES, &params).await?;
     Ok(reaches.unwrap_or_default())
 }
 
@@ -211,8 +199,12 @@ impl Patient<'_> {
         &self,
         wanted: &[(EntityKind, Uuid)],
     ) -> Result<Vec<Entity>, Error> {
-        let params: [&dyn Param; 2] = [&self.common.patient_id, &names(wanted)];
-        documents(self.client, "medical.find", FIND, &params).await
+        documents(
+            self.client,
+            &FIND,
+            &[&self.common.patient_id, &names(wanted)],
+        )
+        .await
     }
 
     /// Finds and locks an entity, if it exists.
@@ -228,26 +220,24 @@ impl Patient<'_> {
 
     /// As [`reaches`], for the user and the client of the job.
     pub(super) async fn reaches(&self, entity: &Entity, to: Reach) -> Result<bool, Error> {
-        let Common {
-            patient_id,
-            client_id,
-            user_id,
-            ..
-        } = self.common;
-        let named = (patient_id, entity.kind, entity.id);
-        reaches(self.client, named, (client_id, Some(user_id)), to).await
+        let named = (self.common.patient_id, entity.kind, entity.id);
+        let by = (self.common.client_id, Some(self.common.user_id));
+        reaches(self.client, named, by, to).await
     }
 
     /// Finds and locks the entities below an entity.
     pub(super) async fn children_of(&self, parent_id: Uuid) -> Result<Vec<Entity>, Error> {
-        let params: [&dyn Param; 2] = [&self.common.patient_id, &parent_id];
-        documents(self.client, "medical.find_children", FIND_CHILDREN, &params).await
+        documents(
+            self.client,
+            &FIND_CHILDREN,
+            &[&self.common.patient_id, &parent_id],
+        )
+        .await
     }
 
     /// Reports whether any entity is stored for this patient.
     pub(super) async fn is_known(&self) -> Result<bool, Error> {
-        let params: [&dyn Param; 1] = [&self.common.patient_id];
-        let known = first(self.client, "medical.knows_patient", KNOWS_PATIENT, &params).await?;
+        let known = first(self.client, &KNOWS_PATIENT, &[&self.common.patient_id]).await?;
         Ok(known.unwrap_or_default())
     }
 
@@ -257,7 +247,7 @@ impl Patient<'_> {
         wanted: &[(EntityKind, Uuid, String)],
     ) -> Result<(), HandlerError> {
         let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
-        let taken = documents(self.client, "medical.taken", TAKEN, &[&names(&ids)]).await?;
+        let taken = documents(self.client, &TAKEN, &[&names(&ids)]).await?;
         let is_taken = |(kind, id, _): &&(_, _, _)| taken.contains(&(*kind, *id));
         let faults = wanted.iter().filter(is_taken).map(|(kind, _, entry)| {
             FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
@@ -275,7 +265,7 @@ impl Patient<'_> {
     /// without a job.
     pub(super) async fn write(
         &self,
-        Write(stage, sql): Write,
+        statement: &'static Statement,
         (event_id, event_kind): (Option<i64>, &'static str),
         rows: &[EntityRow],
     ) -> Result<(), Error> {
@@ -283,7 +273,7 @@ impl Patient<'_> {
             return Ok(());
         }
         let common = &self.common;
-        let params: [&dyn Param; 7] = [
+        let params: [&(dyn ToSql + Sync); 7] = [
             &common.patient_id,
             &json!(rows),
             &event_id,
@@ -292,12 +282,12 @@ impl Patient<'_> {
             &common.user_id,
             &common.client_id,
         ];
-        let written = query(self.client, stage, sql, &params).await?.len();
+        let written = query(self.client, statement, &params).await?.len();
         if written == rows.len() {
             return Ok(());
         }
         let wanted = rows.len();
-        let message = format!("{stage}: wrote {written} of {wanted} rows");
+        let message = format!("{}: wrote {written} of {wanted} rows", statement.name);
         Err(Error::Invalid(message))
     }
 }

@@ -58,8 +58,8 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     }
     let patient = of(job, &tx);
     let by = (Some(ctx.event_id()), J::KIND);
-    patient.write(CREATE, by, &plan.created).await?;
-    patient.write(CHANGE, by, &plan.changed).await?;
+    patient.write(&CREATE, by, &plan.created).await?;
+    patient.write(&CHANGE, by, &plan.changed).await?;
     for event in plan.follow_ups {
         ctx.emit_new(event)?;
     }
@@ -147,13 +147,7 @@ impl Patient<'_> {
             }
         };
         demand(is_permitted, HandlerError::reject(code, refusal))?;
-        Ok(Plan {
-            created: Vec::new(),
-            changed: Vec::new(),
-            follow_ups: Vec::new(),
-            call: None,
-            result: Value::Null,
-        })
+        Ok(Plan::default())
     }
 
     /// Finds and locks the entity that a job is about, and begins a plan whose result is a link to it.
@@ -173,6 +167,7 @@ impl Patient<'_> {
 }
 
 /// The changes that a permitted job is going to make.
+#[derive(Default)]
 pub struct Plan {
     created: Vec<EntityRow>,
     changed: Vec<EntityRow>,

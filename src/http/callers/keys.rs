@@ -12,15 +12,16 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{Known, Scope};
-use crate::app::sql::{Param, document, documents, first};
 use crate::http::begin;
-use tidegate::Error;
 use tidegate::admin::Audit;
 use tidegate::config::parse_duration;
 use tidegate::connect::Pooled;
+use tidegate::queue::{Statement, document, documents, first};
+use tidegate::{Error, statements};
 use tidegate_cli::clap::{self, Args};
 
 /// The beginning of a key. People, source code scanners and this program recognize a key by it.
@@ -30,20 +31,21 @@ const PREFIX: &str = "tidegate_";
 const RANDOM: usize = 32;
 const CHARACTERS: usize = 43;
 
-const FIND: &str = "SELECT to_jsonb(k) FROM callers.api_key_of($1) AS k";
+statements! {
+    FIND: "api key" [BYTEA] = "SELECT to_jsonb(k)::text FROM callers.api_key_of($1) AS k";
 
-const CREATE: &str =
-    "SELECT callers.create_api_key($1, $2, $3, $4, $5, make_interval(secs => $6), $7, $8)";
+    CREATE: "create api key" [BYTEA, TEXT, UUID, UUID, TEXT_ARRAY, FLOAT8, TEXT, TEXT] = "SELECT callers.create_api_key($1, $2, $3, $4, $5, make_interval(secs => $6), $7, $8)";
 
-const REVOKE: &str = "SELECT callers.revoke_api_key($1, $2, $3)";
+    REVOKE: "revoke api key" [INT8, TEXT, TEXT] = "SELECT callers.revoke_api_key($1, $2, $3)";
 
-const ROTATE: &str = "SELECT callers.rotate_link_key($1, $2, $3)";
+    ROTATE: "rotate link key" [BOOL, TEXT, TEXT] = "SELECT callers.rotate_link_key($1, $2, $3)";
 
-const LIST: &str = "\
+    LIST: "api keys" [] = "\
 SELECT jsonb_build_object('id', id, 'label', label, 'client_id', client_id, 'user_id', user_id, 'scopes', scopes,
            'created_at', created_at, 'expires_at', expires_at, 'revoked_at', revoked_at,
-           'valid', revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true))
+           'valid', revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true))::text
   FROM callers.api_key ORDER BY id";
+}
 
 /// Reports whether this looks like a key. Credentials of other types are not looked up.
 pub(super) fn is_key(token: &str) -> bool {
@@ -58,7 +60,7 @@ pub(super) fn is_key(token: &str) -> bool {
 /// Database errors.
 pub(super) async fn find(client: &mut Pooled, key: &str) -> Result<Option<Known>, Error> {
     let transaction = begin(client).await?;
-    document(transaction.client(), "api key", FIND, &[&digest(key)]).await
+    document(transaction.client(), &FIND, &[&digest(key)]).await
 }
 
 fn digest(key: &str) -> Vec<u8> {
@@ -104,7 +106,7 @@ fn uuid(text: &str) -> Result<Uuid, String> {
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub(super) async fn create(client: &Client, new: &NewKey, by: &Audit) -> Result<Value, Error> {
     let key = new.iam.clone().map_or_else(new_key, Ok)?;
-    let params: [&dyn Param; 8] = [
+    let params: [&(dyn ToSql + Sync); 8] = [
         &digest(&key),
         new.label.as_ref().unwrap_or(&key),
         &new.client,
@@ -114,7 +116,7 @@ pub(super) async fn create(client: &Client, new: &NewKey, by: &Audit) -> Result<
         &by.reason,
         &by.actor,
     ];
-    let mut made = answer(client, "create api key", CREATE, &params).await?;
+    let mut made = answer(client, &CREATE, &params).await?;
     if new.iam.is_none() {
         made["key"] = json!(key);
     }
@@ -134,8 +136,7 @@ fn new_key() -> Result<String, Error> {
 /// # Errors
 /// [`Error::Invalid`] if there is no key with this id. Otherwise database errors.
 pub(super) async fn revoke(client: &Client, id: i64, by: &Audit) -> Result<Value, Error> {
-    let params: [&dyn Param; 3] = [&id, &by.reason, &by.actor];
-    answer(client, "revoke api key", REVOKE, &params).await
+    answer(client, &REVOKE, &[&id, &by.reason, &by.actor]).await
 }
 
 /// Signs links with a new key from now on, and removes the earlier keys if requested.
@@ -143,8 +144,7 @@ pub(super) async fn revoke(client: &Client, id: i64, by: &Audit) -> Result<Value
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub(super) async fn rotate(client: &Client, forget: bool, by: &Audit) -> Result<Value, Error> {
-    let params: [&dyn Param; 3] = [&forget, &by.reason, &by.actor];
-    answer(client, "rotate link key", ROTATE, &params).await
+    answer(client, &ROTATE, &[&forget, &by.reason, &by.actor]).await
 }
 
 /// Returns the stored properties of all keys, oldest first.
@@ -152,16 +152,15 @@ pub(super) async fn rotate(client: &Client, forget: bool, by: &Audit) -> Result<
 /// # Errors
 /// Database errors.
 pub(super) async fn list(client: &Client) -> Result<Vec<Value>, Error> {
-    documents(client, "api keys", LIST, &[]).await
+    documents(client, &LIST, &[]).await
 }
 
 async fn answer(
     client: &Client,
-    stage: &'static str,
-    sql: &str,
-    params: &[&dyn Param],
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
 ) -> Result<Value, Error> {
-    let answer = first(client, stage, sql, params).await.map_err(refused)?;
+    let answer = first(client, statement, values).await.map_err(refused)?;
     Ok(answer.unwrap_or_default())
 }
 

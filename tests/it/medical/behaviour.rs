@@ -16,7 +16,7 @@ use super::world::{
     payload, signed, submit, with,
 };
 use crate::services::Mode;
-use crate::support::wait_until;
+use crate::support::{contains, wait_until};
 
 const EPISODE: u128 = 1;
 
@@ -119,11 +119,8 @@ async fn e2_e3_while_a_job_is_pending_an_equal_one_is_the_same_job() {
         &json!({"request_id": "request-2"}),
     );
     let again = world.submit("episode_create_job", &later).await;
-    assert_eq!(
-        (again.id, again.created),
-        (first.id, false),
-        "E2: not the request's id"
-    );
+    let found = (again.id, again.created);
+    assert_eq!(found, (first.id, false), "E2: not the request's id");
     for other in [
         json!({"user_id": id(77)}),
         json!({"client_id": OTHER_CLIENT}),
@@ -161,12 +158,8 @@ async fn e3_concurrent_twins_are_one_job() {
     let ids: BTreeSet<i64> = published.iter().map(|one| one.id).collect();
     assert_eq!(ids.len(), 1, "{published:?}");
     assert_eq!(published.iter().filter(|one| one.created).count(), 1);
-    assert_eq!(
-        world
-            .value("SELECT count(*) FROM tidegate.event_queue")
-            .await,
-        1
-    );
+    let sql = "SELECT count(*) FROM tidegate.event_queue";
+    assert_eq!(world.value(sql).await, 1);
 }
 
 #[tokio::test]
@@ -253,11 +246,8 @@ async fn e10_a_job_that_two_workers_run_changes_the_patient_once_and_tells_once(
 
     let report = slow.await.expect("the worker lives");
 
-    assert_eq!(
-        (report.completed, report.lease_lost + report.retried),
-        (0, 1),
-        "{report:?}"
-    );
+    let found = (report.completed, report.lease_lost + report.retried);
+    assert_eq!(found, (0, 1), "{report:?}");
     assert_eq!(world.job(job.id).await["status"], "processed");
     assert_eq!(world.value(entity).await, after, "nothing has moved");
     assert_eq!(world.value("SELECT count(*) FROM medical.audit").await, 1);
@@ -293,11 +283,8 @@ async fn e12_a_failure_after_the_first_write_leaves_nothing() {
         world.execute(&heal(table)).await;
         assert_eq!(report.completed, 0, "{table}: {report:?}");
         assert!(world.entities().await.is_empty(), "{table}");
-        assert_eq!(
-            world.value("SELECT count(*) FROM medical.audit").await,
-            0,
-            "{table}"
-        );
+        let sql = "SELECT count(*) FROM medical.audit";
+        assert_eq!(world.value(sql).await, 0, "{table}");
         assert_eq!(world.job(job.id).await["status"], "pending", "{table}");
         world.requeue().await;
     }
@@ -341,11 +328,8 @@ async fn a_closed_episode_closes_its_referrals_in_the_same_transaction() {
         )
         .await;
     world.drain().await;
-    assert_eq!(
-        world.value(referrals).await,
-        0,
-        "no end, no referrals closed"
-    );
+    let found = world.value(referrals).await;
+    assert_eq!(found, 0, "no end, no referrals closed");
     assert!(
         world
             .entities()
@@ -368,16 +352,11 @@ async fn a_closed_episode_closes_its_referrals_in_the_same_transaction() {
     ];
     assert_eq!(world.entities().await, closed);
     let ends = "SELECT jsonb_agg(status_code ORDER BY id) FROM tidegate.jobs WHERE kind = 'service_request_close_job'";
-    assert_eq!(
-        world.value(ends).await,
-        json!([200, 200, 404]),
-        "each for itself"
-    );
+    let seen = world.value(ends).await;
+    assert_eq!(seen, json!([200, 200, 404]), "each for itself");
     let groups = "SELECT jsonb_agg(DISTINCT group_key) FROM tidegate.event_log";
-    assert_eq!(
-        world.value(groups).await,
-        json!([format!("patient:{PATIENT}")])
-    );
+    let expected = json!([format!("patient:{PATIENT}")]);
+    assert_eq!(world.value(groups).await, expected);
     let end = "SELECT content->'period'->>'end' FROM medical.entity WHERE kind = 'episode'";
     assert_eq!(world.value(end).await, "2027-04-01");
 }
@@ -392,15 +371,11 @@ async fn e13_jobs_have_a_word_and_a_number_and_e15_expected_errors_are_not_retri
     let pending = world
         .submit("episode_create_job", &new_episode(EPISODE, &[]))
         .await;
-    assert_eq!(
-        told(&world.job(pending.id).await),
-        json!(["pending", 0, null])
-    );
+    let found = told(&world.job(pending.id).await);
+    assert_eq!(found, json!(["pending", 0, null]));
     world.drain().await;
-    assert_eq!(
-        told(&world.job(pending.id).await),
-        json!(["processed", 1, 200])
-    );
+    let seen = told(&world.job(pending.id).await);
+    assert_eq!(seen, json!(["processed", 1, 200]));
     let conflict = world
         .run("episode_create_job", &new_episode(EPISODE, &[]))
         .await;
@@ -411,10 +386,8 @@ async fn e13_jobs_have_a_word_and_a_number_and_e15_expected_errors_are_not_retri
     let down = world.submit("service_request_recall_job", &recall(2)).await;
     for _ in 0..5 {
         world.drain().await;
-        assert_eq!(
-            world.entities().await,
-            ["episode active", "service_request active"]
-        );
+        let expected = ["episode active", "service_request active"];
+        assert_eq!(world.entities().await, expected);
         if world.job(down.id).await["status_number"] == 0 {
             // Not through the view, which would grant a further attempt.
             world
@@ -478,10 +451,7 @@ async fn signed_jobs_wait_without_a_signature_service_unless_nobody_wants_one() 
     }
     let bad = App::from_settings(&|name| (name == "SIGNATURES").then(|| "maybe".to_owned()));
     let refused = bad.err().unwrap().to_string();
-    assert!(
-        refused.contains("SIGNATURES: must be verified or unverified"),
-        "{refused}"
-    );
+    contains(&refused, "SIGNATURES: must be verified or unverified");
 }
 
 #[tokio::test]

@@ -31,7 +31,8 @@ pub use crate::proxy::{Harm, Proxy};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Value, json};
 use tidegate::queue::Statement;
 use tidegate::{admin, queue};
 use tokio_postgres::error::SqlState;
@@ -48,6 +49,28 @@ pub const PATIENCE: Duration = Duration::from_mins(3);
 #[track_caller]
 pub fn contains(text: &str, part: &str) {
     assert!(text.contains(part), "{part:?} is not in {text}");
+}
+
+/// Checks the beginning of a text.
+#[track_caller]
+pub fn begins(text: &str, part: &str) {
+    assert!(text.starts_with(part), "{part:?} does not begin {text}");
+}
+
+/// Checks that a part is not in a text.
+#[track_caller]
+pub fn lacks(text: &str, part: &str) {
+    assert!(!text.contains(part), "{part:?} is in {text}");
+}
+
+/// Checks fields of a report, such as `completed 2, retried 1`.
+#[track_caller]
+pub fn counted(report: &impl Serialize, fields: &str) {
+    let report = json!(report);
+    for field in fields.split(", ") {
+        let (name, value) = field.split_once(' ').expect("a name and a value");
+        assert_eq!(report[name].to_string(), value, "{name} of {report}");
+    }
 }
 
 /// Returns the rows of a table in a text: what stands before and after the arrow of each line.

@@ -1,12 +1,10 @@
 //! Negative control: a server that acknowledges a commit before writing it loses acknowledged events, and
 //! the checker must report this. Otherwise it would not notice a real loss either.
 
+use super::{Figures, Size, World};
 use crate::actor::{Torture, Work, new_event};
 use crate::checker::check;
-use crate::experiments::Size;
-use crate::figures::Figures;
 use crate::journal::{Record, Told};
-use crate::world::World;
 
 const TRIES: u32 = 10;
 

@@ -3,13 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::{History, Violation};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::{Left, Record};
-use crate::world::World;
 
 pub async fn handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end(
     seed: u64,

@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use tidegate::publish;
 
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker, new_event};
-use crate::checker::{Violation, starts};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
+use crate::checker::starts;
 use crate::journal::{Record, Told};
-use crate::world::World;
 
 /// How many groups have such a pair of events.
 const GROUPS: usize = 6;

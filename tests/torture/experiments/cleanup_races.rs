@@ -9,12 +9,8 @@ use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup, make_partitions
 use tokio_postgres::Client;
 
 use super::killed_workers::publisher;
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::Publisher;
-use crate::checker::Violation;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
 
 pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_may(
     seed: u64,

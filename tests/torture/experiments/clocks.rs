@@ -5,13 +5,9 @@
 use std::time::{Duration, Instant};
 
 use super::killed_workers::publisher;
-use crate::checker::Violation;
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::clock::Clock;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::Record;
-use crate::world::World;
 
 const HOUR: i64 = 3600;
 

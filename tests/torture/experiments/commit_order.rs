@@ -7,12 +7,9 @@ use std::time::Duration;
 use tidegate::{publish, publish_batch};
 use tokio_postgres::Client;
 
+use super::{Figures, Fleet, Size, World, worker};
 use crate::actor::{Torture, Work, new_event};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::{Journal, Record, Told};
-use crate::world::World;
 
 /// Number of concurrent pairs of publishers.
 const PAIRS: u32 = 3;

@@ -3,14 +3,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Crash, Torture, Work, Worker};
-use crate::checker::{History, Place, Violation, starts};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
+use crate::checker::{Place, starts};
 use crate::journal::Record;
 use crate::proxy::{Harm, Proxy};
-use crate::world::World;
 
 /// The expected state of an event after its fault.
 struct Expected {

@@ -1,12 +1,8 @@
 //! Part of row 31: handlers wait in `Context::connection` for a table that somebody has locked, until they
 //! are cut off. The events after them get other connections, or wait for none of this.
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::{History, Violation};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
 
 const CONCURRENCY: usize = 4;
 const INNOCENT: usize = 60;

@@ -1,12 +1,8 @@
 //! Row 18: ten runs begin at the same time, like a schedule that ticks twice, or a tick that arrives during
 //! a run.
 
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::Violation;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
 
 const TICKS: usize = 10;
 

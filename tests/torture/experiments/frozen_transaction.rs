@@ -3,13 +3,9 @@
 
 use std::time::Duration;
 
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::Violation;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::Record;
-use crate::world::World;
 
 const NEIGHBOURS: i64 = 400;
 

@@ -3,13 +3,9 @@
 
 use std::time::Duration;
 
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::Violation;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::{Left, Record};
-use crate::world::World;
 
 pub async fn a_worker_frozen_beyond_its_lease_changes_nothing_when_it_goes_on(
     seed: u64,

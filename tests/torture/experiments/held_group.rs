@@ -6,13 +6,9 @@ use std::collections::HashSet;
 
 use tidegate::publish;
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker, new_event};
-use crate::checker::{History, Violation};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::{Record, Told};
-use crate::world::World;
 
 const INNOCENT: i64 = 300;
 

@@ -3,10 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::killed_workers::publisher;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
+
+use super::{Figures, Fleet, Size, World, worker};
 
 pub async fn a_server_that_crashes_under_load_keeps_what_it_acknowledged(
     seed: u64,

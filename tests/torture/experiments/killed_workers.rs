@@ -2,11 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::{Figures, Fleet, Size, World, worker};
 use crate::actor::Publisher;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
 
 const WORKERS: usize = 4;
 

@@ -1,13 +1,9 @@
 //! Part of row 24: payloads of one megabyte, many more than a small function could hold in memory
 //! at once.
 
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::{CANARY, Worker};
-use crate::checker::Violation;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::{Record, Told};
-use crate::world::World;
 
 /// Limit for a worker's peak memory: far more than it needs, and far less than all payloads.
 const MOST_KILOBYTES: u64 = 96 << 10;

@@ -4,13 +4,9 @@
 
 use std::time::Duration;
 
+use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::Violation;
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::proxy::{Harm, Proxy};
-use crate::world::World;
 
 pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
     seed: u64,

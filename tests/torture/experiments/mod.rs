@@ -26,7 +26,10 @@ use std::time::Duration;
 
 use futures_util::future::{FutureExt, LocalBoxFuture};
 
+use crate::checker::{History, Violation};
 use crate::figures::Figures;
+use crate::fleet::{Fleet, worker};
+use crate::world::World;
 
 /// The size of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::{History, Violation};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
 
 /// Number of workers, each of which runs this many handlers at once.
 const WORKERS: usize = 3;

@@ -2,12 +2,8 @@
 //! and its events become free at once. An innocent event may lose the one attempt in which it ran beside a
 //! killing event, and no more, because lapsed events run alone.
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Crash, Torture, Work, Worker};
-use crate::checker::{History, Violation};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
 
 /// The default number of attempts.
 const MOST_ATTEMPTS: u16 = 5;

@@ -6,14 +6,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::{History, Violation};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
 use crate::journal::Record;
 use crate::skip::skipped;
-use crate::world::World;
 
 /// Only leases of ended runs lapse, and no run ends by its budget, because a handler that is interrupted
 /// there is charged.

@@ -4,12 +4,9 @@
 
 use std::collections::HashSet;
 
+use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::checker::{History, Violation, starts};
-use crate::experiments::Size;
-use crate::figures::Figures;
-use crate::fleet::{Fleet, worker};
-use crate::world::World;
+use crate::checker::starts;
 
 const QUICK: usize = 800;
 const SLOW: usize = 120;

@@ -65,7 +65,7 @@ pub trait Queryable: GenericClient + Sync {}
 impl<T: GenericClient + Sync> Queryable for T {}
 
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
-pub(crate) async fn query(
+pub async fn query(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
@@ -76,7 +76,7 @@ pub(crate) async fn query(
 }
 
 /// Sends a statement whose answer does not matter.
-pub(crate) async fn execute(
+pub async fn execute(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
@@ -94,8 +94,8 @@ pub(crate) async fn all<T: FromSqlOwned>(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Returns the first value of [`all`], if there is one.
-pub(crate) async fn first<T: FromSqlOwned>(
+/// Sends a statement, and returns the first column of the first row, if there is one.
+pub async fn first<T: FromSqlOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
@@ -106,7 +106,7 @@ pub(crate) async fn first<T: FromSqlOwned>(
 
 /// Sends a statement whose rows are one JSON document each, and reads all of them. One that does not parse is
 /// an error: left out, it would seem not to exist.
-pub(crate) async fn documents<T: DeserializeOwned>(
+pub async fn documents<T: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
@@ -127,7 +127,7 @@ pub(crate) async fn documents<T: DeserializeOwned>(
 }
 
 /// Returns the first document of [`documents`], if there is one.
-pub(crate) async fn document<T: DeserializeOwned>(
+pub async fn document<T: DeserializeOwned>(
     client: &impl Queryable,
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],

@@ -14,21 +14,23 @@ pub struct Statement {
     pub text: &'static str,
 }
 
-/// Defines statements, each as `NAME: "name in error messages" [types of its parameters] = "text";`, and
-/// their list `ALL`.
+/// Defines statements, also a program's own, each as `NAME: "name in error messages" [types of its
+/// parameters] = "text";`, and their list `ALL`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! statements {
     ($($(#[$doc:meta])* $vis:vis $name:ident: $label:literal [$($param:ident),*] = $text:expr;)*) => {
         $(
             $(#[$doc])*
-            $vis static $name: $crate::queue::statement::Statement = $crate::queue::statement::Statement {
+            $vis static $name: $crate::queue::Statement = $crate::queue::Statement {
                 name: $label,
-                params: &[$(tokio_postgres::types::Type::$param),*],
+                params: &[$($crate::tokio_postgres::types::Type::$param),*],
                 text: $text,
             };
         )*
 
         /// All of these statements.
-        pub(crate) static ALL: &[&$crate::queue::statement::Statement] = &[$(&$name),*];
+        pub(crate) static ALL: &[&$crate::queue::Statement] = &[$(&$name),*];
     };
 }
 
