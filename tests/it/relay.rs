@@ -8,7 +8,9 @@ use tidegate::admin::{MigrateRequest, RetireRequest};
 use tidegate::doctor::State;
 use tidegate::migrate::MigrateReport;
 use tidegate::program::Service;
-use tidegate::{Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, queue};
+use tidegate::{
+    Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState, queue,
+};
 use tidegate_relay::Relay;
 use tokio_postgres::Client;
 
@@ -178,7 +180,7 @@ async fn a_file_with_a_fault_is_refused_before_anything_is_changed() {
     assert_eq!(error.field(), Some("targets"));
     contains(
         &error.to_string(),
-        "\n7: targets.ship.limit: must be a whole number of 1 to 10000, got 0",
+        "line 7: targets.ship.limit: must be a whole number of 1 to 10000, got 0",
     );
     let client = db.client().await;
     let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'tidegate'";
@@ -228,8 +230,17 @@ async fn a_drain_handles_the_kinds_that_are_declared_and_no_others() {
     );
     let charged = "SELECT count(*) FROM tidegate.event_queue WHERE attempts > 0 OR kind = 'report_wanted' AND last_error IS NOT NULL";
     assert_eq!(number(&client, charged).await, 0);
-    let kinds = doctor(&db).await;
-    assert_eq!(kinds.0, State::Ok, "{}", kinds.1);
+    let (state, finding) = doctor(&db).await;
+    assert_eq!(state, State::Ok, "{finding}");
+    let [ship] = &service(&db).targets().await.unwrap()[..] else {
+        panic!("one target");
+    };
+    assert_eq!(
+        (ship.way.as_deref(), ship.state),
+        (Some("https"), ServiceState::Open)
+    );
+    assert_eq!(ship.kinds, ["order_placed"]);
+    assert!(ship.last_error.is_some());
 }
 
 async fn doctor(db: &TestDb) -> (State, String) {

@@ -33,6 +33,12 @@ impl Display for Fault {
     }
 }
 
+/// Returns the faults as one line, for an error.
+pub fn listed(faults: &[Fault]) -> String {
+    let lines = faults.iter().map(|fault| format!("line {fault}"));
+    lines.collect::<Vec<String>>().join("; ")
+}
+
 /// The type of an option of an address.
 enum Of {
     Text,
@@ -341,7 +347,7 @@ impl Reader<'_> {
         range: RangeInclusive<Duration>,
     ) -> Option<Duration> {
         let shown = |time: &Duration| match time.as_secs() / DAY.as_secs() {
-            0 => humantime::format_duration(*time).to_string(),
+            0 | 1 => humantime::format_duration(*time).to_string(),
             days => format!("{days}days"),
         };
         let (low, high) = (shown(range.start()), shown(range.end()));

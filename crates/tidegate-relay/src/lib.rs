@@ -9,19 +9,15 @@ mod verbs;
 use tidegate::{Error, Program};
 use tidegate_cli::CommandLine;
 
+use self::file::listed;
 pub use self::file::{Fault, read};
 pub use self::relay::{Passed, Relay};
 
 /// Returns the program, for a shell.
 pub fn program() -> Program {
     Program::new(|lookup| Ok(Relay::new(lookup))).targets(|text, options| {
-        let (targets, warnings) = read(text, options).map_err(|faults| {
-            let lines = faults.iter().map(|fault| format!("\n{fault}"));
-            Error::Invalid(format!(
-                "targets: must have no faults, got{}",
-                lines.collect::<String>()
-            ))
-        })?;
+        let (targets, warnings) = read(text, options)
+            .map_err(|faults| Error::Invalid(format!("targets: {}", listed(&faults))))?;
         for warning in warnings {
             tracing::warn!("targets: line {warning}");
         }

@@ -13,7 +13,7 @@ use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, json_argument};
 use tidegate_targets::Address;
 
-use crate::file::{Fault, read};
+use crate::file::{Fault, listed, read};
 use crate::relay::{Passed, Relay};
 
 /// Check a file of targets, without a database and without AWS.
@@ -152,15 +152,6 @@ fn looked_at(path: &Path) -> Result<Found, Error> {
 }
 
 fn targets_of(path: &Path) -> Result<Targets, Error> {
-    looked_at(path)?
-        .map(|(targets, _)| targets)
-        .map_err(|faults| {
-            let lines = faults
-                .iter()
-                .map(|fault| format!("\n{}:{fault}", path.display()));
-            Error::Invalid(format!(
-                "file: must have no faults, got{}",
-                lines.collect::<String>()
-            ))
-        })
+    let found = looked_at(path)?.map(|(targets, _)| targets);
+    found.map_err(|faults| Error::Invalid(format!("file: {}", listed(&faults))))
 }

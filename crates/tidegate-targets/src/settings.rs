@@ -144,7 +144,7 @@ impl Address {
                 let arn = |place: &String| match place.strip_prefix("arn:") {
                     Some(_) => place.clone(),
                     // Secrets Manager adds a hyphen and six characters to the name.
-                    None => format!("arn:*:secretsmanager:*:*:secret:{place}-??????"),
+                    None => format!("arn:aws:secretsmanager:*:*:secret:{place}-??????"),
                 };
                 of_aws
                     .map(|place| ("secretsmanager:GetSecretValue", arn(place)))
