@@ -65,12 +65,12 @@ impl Queue {
         let answer = service
             .ask("1.0", "AmazonSQS.SendMessageBatch", body)
             .await?;
-        read(&answer, &ids)
+        Ok(read(&answer, &ids))
     }
 }
 
 /// Reads the answer about each message. One that the answer does not name was not sent.
-pub(crate) fn read(answer: &Value, ids: &[String]) -> Answers {
+pub(crate) fn read(answer: &Value, ids: &[String]) -> Vec<Result<Outcome, HandlerError>> {
     let found = |field: &str, id: &String| {
         let mut entries = answer[field].as_array()?.iter();
         entries.find(|entry| entry["Id"] == **id)
@@ -86,7 +86,7 @@ pub(crate) fn read(answer: &Value, ids: &[String]) -> Answers {
             Err(HandlerError::unavailable("not_sent", why))
         }
     };
-    Ok(ids.iter().map(of).collect())
+    ids.iter().map(of).collect()
 }
 
 /// Returns what the refusal of one entry means.

@@ -311,11 +311,11 @@ fn each_answer_of_a_queue_has_its_verdict_message_by_message() {
         (failed(true, "SomethingElse"), "retry SomethingElse"),
         (failed(false, "InternalError"), "unavailable InternalError"),
     ] {
-        assert_eq!(meant(sqs::read(&given, &ids(1))), means, "{given}");
+        assert_eq!(meant(Ok(sqs::read(&given, &ids(1)))), means, "{given}");
     }
     let half = json!({"Successful": [{"Id": "id-1"}], "Failed": [{"Id": "id-0", "SenderFault": false, "Code": "E"}]});
     assert_eq!(
-        meant(sqs::read(&half, &ids(3))),
+        meant(Ok(sqs::read(&half, &ids(3)))),
         "unavailable E, done, unavailable not_sent"
     );
 }
