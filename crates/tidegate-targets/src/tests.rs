@@ -12,7 +12,7 @@ use crate::{Address, EventBridge, Https, Lambda, Receiver, Sqs, eventbridge, htt
 
 const ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:ship:live";
 
-fn answer(status: u16, headers: &[(&'static str, &str)], body: &str) -> Answer {
+fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Answer {
     Answer {
         status,
         headers: headers
@@ -89,98 +89,72 @@ fn function(no_error_text: bool) -> lambda::Function {
     lambda::Function::new("ship", at)
 }
 
+/// Status, headers and body of an answer, and what it means for two events.
+const OF_A_FUNCTION: &str = r#"
+200 [] => done
+200 [] null => done
+200 [] {"statusCode": 500} => done
+200 [] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
+200 [] {"batchItemFailures": [{"itemIdentifier": "id-0"}, {"itemIdentifier": "id-1"}]} => retry failed, retry failed
+200 [] {"batchItemFailures": [{"itemIdentifier": "other"}]} => call: failed bad_answer
+200 [x-amz-function-error: Unhandled] {"errorType": "KeyError", "errorMessage": "'sku'"} => call: failed KeyError
+200 [x-amz-function-error: Unhandled] Task timed out => call: failed function_error
+429 [x-amzn-errortype: TooManyRequestsException] => call: unavailable throttled
+429 [retry-after: 7] {"__type": "TooManyRequestsException"} => call: unavailable throttled after 7s
+429 [retry-after: 99999999] => call: unavailable throttled after 3600s
+403 [x-amzn-errortype: AccessDeniedException] => call: unavailable credentials
+400 [x-amzn-errortype: UnrecognizedClientException:http://x] => call: unavailable credentials
+404 [x-amzn-errortype: ResourceNotFoundException] => call: unavailable ResourceNotFoundException
+400 [x-amzn-errortype: RecursiveInvocationException] => call: unavailable RecursiveInvocationException
+413 [x-amzn-errortype: RequestTooLargeException] => call: failed too_large
+500 [] {"__type": "com.amazonaws.x#ServiceException"} => call: unavailable ServiceException
+502 [] <html> => call: unavailable 502
+"#;
+
+const OF_A_URL: &str = r#"
+200 [] => done
+202 [content-type: application/json] {"ok": true} => done
+204 [] => done
+200 [content-type: application/json; charset=utf-8] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
+200 [content-type: text/plain] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done
+200 [content-type: application/json] { => call: failed bad_answer
+400 [] => call: reject 400
+413 [] => call: reject 413
+415 [] => call: reject 415
+422 [] => call: reject 422
+401 [] => call: unavailable credentials
+403 [] => call: unavailable credentials
+407 [] => call: unavailable credentials
+302 [location: http://169.254.169.254/] => call: unavailable 302
+404 [] => call: unavailable 404
+405 [] => call: unavailable 405
+410 [] => call: unavailable 410
+408 [] => call: unavailable 408
+425 [] => call: unavailable 425
+429 [retry-after: 30] => call: unavailable 429 after 30s
+502 [] => call: unavailable 502
+503 [retry-after: soon] => call: unavailable 503
+504 [] => call: unavailable 504
+409 [] => call: failed 409
+500 [] secret => call: failed 500
+501 [] => call: failed 501
+"#;
+
+/// Compares what each answer of a table means with what stands beside it.
+fn each_means(table: &str, read: impl Fn(&Answer) -> Answers) {
+    for line in table.trim().lines() {
+        let (given, means) = line.rsplit_once(" => ").unwrap();
+        let (status, rest) = given.split_once(" [").unwrap();
+        let (headers, body) = rest.split_once(']').unwrap();
+        let headers = headers.split_once(": ");
+        let given = answer(status.parse().unwrap(), headers.as_slice(), body.trim());
+        assert_eq!(meant(read(&given)), means, "{line}");
+    }
+}
+
 #[test]
 fn each_answer_of_a_function_has_its_verdict() {
-    let raised = &[("x-amz-function-error", "Unhandled")][..];
-    let error = |name: &'static str| vec![("x-amzn-errortype", name)];
-    let exception =
-        r#"{"errorType": "KeyError", "errorMessage": "'sku'", "stackTrace": ["secret"]}"#;
-    for (given, means) in [
-        (answer(200, &[], ""), "done"),
-        (answer(200, &[], "null"), "done"),
-        (answer(200, &[], r#"{"statusCode": 500}"#), "done"),
-        (
-            answer(
-                200,
-                &[],
-                r#"{"batchItemFailures": [{"itemIdentifier": "id-1"}]}"#,
-            ),
-            "done, retry failed",
-        ),
-        (
-            answer(
-                200,
-                &[],
-                r#"{"batchItemFailures": [{"itemIdentifier": "id-0"}, {"itemIdentifier": "id-1"}]}"#,
-            ),
-            "retry failed, retry failed",
-        ),
-        (
-            answer(
-                200,
-                &[],
-                r#"{"batchItemFailures": [{"itemIdentifier": "other"}]}"#,
-            ),
-            "call: failed bad_answer",
-        ),
-        (answer(200, raised, exception), "call: failed KeyError"),
-        (
-            answer(200, raised, "Task timed out"),
-            "call: failed function_error",
-        ),
-        (
-            answer(429, &error("TooManyRequestsException"), ""),
-            "call: unavailable throttled",
-        ),
-        (
-            answer(
-                429,
-                &[("retry-after", "7")],
-                r#"{"__type": "TooManyRequestsException"}"#,
-            ),
-            "call: unavailable throttled after 7s",
-        ),
-        (
-            answer(429, &[("retry-after", "99999999")], ""),
-            "call: unavailable throttled after 3600s",
-        ),
-        (
-            answer(403, &error("AccessDeniedException"), ""),
-            "call: unavailable credentials",
-        ),
-        (
-            answer(400, &error("UnrecognizedClientException:http://x"), ""),
-            "call: unavailable credentials",
-        ),
-        (
-            answer(404, &error("ResourceNotFoundException"), ""),
-            "call: unavailable ResourceNotFoundException",
-        ),
-        (
-            answer(400, &error("RecursiveInvocationException"), ""),
-            "call: unavailable RecursiveInvocationException",
-        ),
-        (
-            answer(413, &error("RequestTooLargeException"), ""),
-            "call: failed too_large",
-        ),
-        (
-            answer(
-                500,
-                &[],
-                r#"{"__type": "com.amazonaws.x#ServiceException"}"#,
-            ),
-            "call: unavailable ServiceException",
-        ),
-        (answer(502, &[], "<html>"), "call: unavailable 502"),
-    ] {
-        let shown = format!("{given:?}");
-        assert_eq!(
-            meant(function(false).read(&given, &ids(2))),
-            means,
-            "{shown}"
-        );
-    }
+    each_means(OF_A_FUNCTION, |given| function(false).read(given, &ids(2)));
     let cut = Answer {
         is_cut: true,
         ..answer(200, &[], "{")
@@ -209,53 +183,9 @@ fn endpoint(at: Https) -> https::Endpoint {
 
 #[test]
 fn each_answer_of_a_url_has_its_verdict() {
-    let json_type = ("content-type", "application/json; charset=utf-8");
-    let listed = r#"{"batchItemFailures": [{"itemIdentifier": "id-1"}]}"#;
     let target = endpoint(Https::default());
-    for (given, means) in [
-        (answer(200, &[], ""), "done"),
-        (answer(202, &[json_type], r#"{"ok": true}"#), "done"),
-        (answer(204, &[], ""), "done"),
-        (answer(200, &[json_type], listed), "done, retry failed"),
-        (
-            answer(200, &[("content-type", "text/plain")], listed),
-            "done",
-        ),
-        (answer(200, &[json_type], "{"), "call: failed bad_answer"),
-        (answer(400, &[], ""), "call: reject 400"),
-        (answer(413, &[], ""), "call: reject 413"),
-        (answer(415, &[], ""), "call: reject 415"),
-        (answer(422, &[], ""), "call: reject 422"),
-        (answer(401, &[], ""), "call: unavailable credentials"),
-        (answer(403, &[], ""), "call: unavailable credentials"),
-        (answer(407, &[], ""), "call: unavailable credentials"),
-        (
-            answer(302, &[("location", "http://169.254.169.254/")], ""),
-            "call: unavailable 302",
-        ),
-        (answer(404, &[], ""), "call: unavailable 404"),
-        (answer(405, &[], ""), "call: unavailable 405"),
-        (answer(410, &[], ""), "call: unavailable 410"),
-        (answer(408, &[], ""), "call: unavailable 408"),
-        (answer(425, &[], ""), "call: unavailable 425"),
-        (
-            answer(429, &[("retry-after", "30")], ""),
-            "call: unavailable 429 after 30s",
-        ),
-        (answer(502, &[], ""), "call: unavailable 502"),
-        (
-            answer(503, &[("retry-after", "soon")], ""),
-            "call: unavailable 503",
-        ),
-        (answer(504, &[], ""), "call: unavailable 504"),
-        (answer(409, &[], ""), "call: failed 409"),
-        (answer(500, &[], "secret"), "call: failed 500"),
-        (answer(501, &[], ""), "call: failed 501"),
-    ] {
-        let shown = format!("{given:?}");
-        assert_eq!(meant(target.read(&given, &ids(2))), means, "{shown}");
-    }
-    let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(600));
+    each_means(OF_A_URL, |given| target.read(given, &ids(2)));
+    let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_mins(10));
     let dated = meant(target.read(&answer(503, &[("retry-after", &at)], ""), &ids(1)));
     assert!(
         dated.starts_with("call: unavailable 503 after 59") || dated.ends_with("600s"),
@@ -273,15 +203,12 @@ fn each_answer_of_a_url_has_its_verdict() {
         meant(own.read(&answer(400, &[], ""), &ids(1))),
         "call: failed 400"
     );
-    let cut = || Answer {
+    let cut = Answer {
         is_cut: true,
-        ..answer(200, &[json_type], "{")
+        ..answer(200, &[("content-type", "application/json")], "{")
     };
-    assert_eq!(meant(target.read(&cut(), &ids(1))), "done");
-    assert_eq!(
-        meant(target.read(&cut(), &ids(2))),
-        "call: failed bad_answer"
-    );
+    assert_eq!(meant(target.read(&cut, &ids(1))), "done");
+    assert_eq!(meant(target.read(&cut, &ids(2))), "call: failed bad_answer");
 }
 
 #[test]
