@@ -1,6 +1,6 @@
-//! A stand-in for AWS Lambda and SQS that measures nothing and loses nothing: each function answers after a time,
-//! as if all events of the call were done, and each message is taken. Prints its URL, and runs until standard input
-//! closes. For `make bench`.
+//! A stand-in for AWS Lambda and SQS that measures nothing and loses nothing: each function answers after a
+//! time, as if all events of the call were done, and each message is taken. Prints its URL, and runs until
+//! standard input closes. For `make bench`.
 
 use std::time::Duration;
 

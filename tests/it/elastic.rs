@@ -218,7 +218,8 @@ async fn functions_that_start_each_other_end_everything_after_one_tick() {
     let failed = |reports: &[DrainReport]| -> u64 {
         reports.iter().map(|report| report.starts_failed).sum()
     };
-    // On a slow machine a start gets no answer in time, or the longest chain is too short. A tick takes the rest.
+    // On a slow machine a start gets no answer in time, or the longest chain is too short. A tick takes the
+    // rest.
     let hops = usize::from(tidegate::chain::MOST_HOPS);
     while (failed(&reports) > 0 || lambda.lineage.load(Ordering::SeqCst) == hops)
         && number(&client, left).await > 0

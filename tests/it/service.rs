@@ -221,8 +221,8 @@ async fn an_event_that_a_healthy_service_never_answers_spends_its_attempts_alone
     assert_eq!(carrier(&client).await.0, ServiceState::Closed);
 }
 
-/// Whose fault a crash is, nobody knows: each is charged, and a service that crashes at every event stops after
-/// a few. So does one that never answers in time.
+/// Whose fault a crash is, nobody knows: each is charged, and a service that crashes at every event stops
+/// after a few. So does one that never answers in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_fails_at_every_event_costs_a_few_attempts_and_all_others_wait() {
     for name in ["crash", "hang"] {

@@ -1,5 +1,5 @@
-//! The program `tidegate-relay`: a Lambda function where the environment has the interface of Lambda's runtime,
-//! elsewhere a command line.
+//! The program `tidegate-relay`: a Lambda function where the environment has the interface of Lambda's
+//! runtime, elsewhere a command line.
 
 use std::process::ExitCode;
 

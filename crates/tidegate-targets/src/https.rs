@@ -1,5 +1,5 @@
-//! Owns HTTPS URLs as targets. A request is a CloudEvent, or an array of them, signed as Standard Webhooks say.
-//! One body serves both standards.
+//! Owns HTTPS URLs as targets. A request is a CloudEvent, or an array of them, signed as Standard Webhooks
+//! say. One body serves both standards.
 //! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>,
 //! <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>
 
@@ -30,8 +30,8 @@ use crate::settings::Https;
 /// The longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a connection shows that it lives, and how long one is kept without use: a function that was frozen
-/// in between would find it dead.
+/// How often a connection shows that it lives, and how long one is kept without use: a function that was
+/// frozen in between would find it dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// How many bytes of an answer are read.

@@ -1,6 +1,6 @@
--- Where the events of programs without handlers of their own go: targets, which tidegate-relay calls. Its file
--- is stored here by `tidegate-relay migrate --targets FILE`, so all drains have the same one. A drain reads it
--- when it starts, and keeps what it has read until it ends.
+-- Where the events of programs without handlers of their own go: targets, which tidegate-relay calls. Its
+-- file is stored here by `tidegate-relay migrate --targets FILE`, so all drains have the same one. A drain
+-- reads it when it starts, and keeps what it has read until it ends.
 
 CREATE TABLE tidegate.target (
     -- Also the name of the service and of the handler.

@@ -147,8 +147,8 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
         Self::limited((usize::MAX, usize::MAX), |_| 0, call)
     }
 
-    /// Like [`Batch::new`], for an API with limits: a call has no more than so many items, and no more than so
-    /// many bytes, as `size` counts them. An item that is larger has a call of its own.
+    /// Like [`Batch::new`], for an API with limits: a call has no more than so many items, and no more than
+    /// so many bytes, as `size` counts them. An item that is larger has a call of its own.
     pub fn limited<F, A>(
         (items, bytes): (usize, usize),
         size: impl Fn(&T) -> usize + Send + Sync + 'static,

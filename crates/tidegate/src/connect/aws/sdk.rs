@@ -34,8 +34,8 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest time for one attempt of a call, which leaves time for a second one.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a connection shows that it lives, and how long one is kept without use: a function that was frozen
-/// in between would find it dead.
+/// How often a connection shows that it lives, and how long one is kept without use: a function that was
+/// frozen in between would find it dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// The SDK's settings, loaded at the first call.
