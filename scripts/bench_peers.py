@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """`make bench-peers`: compares this queue with other Postgres queues, on one durable cluster, in turns.
 
-Each peer has a small runner under benches/peers/ with the same interface: `prepare` creates its schema, `publish N` adds N
-jobs by its own bulk interface, and `drain N` runs all of them and reports how long it took until the last completion was
-stored. After every drain, a query checks that no job is left. Peers are installed under target/ and .tools/ with pinned
-versions. If a peer cannot be installed, it is left out and the reason is printed.
-"""
+Each peer has a small runner under benches/peers/ with the same interface: `prepare` creates its schema, `publish N` adds N jobs by
+its own bulk interface, and `drain N` runs all of them and reports how long it took until the last completion was stored. After
+every drain, a query checks that no job is left. Peers are installed under target/ and .tools/ with pinned versions. If a peer
+cannot be installed, it is left out and the reason is printed."""
 
 import argparse
 import json

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 """Part of `make check`: what no compiler notices. `requirements write` puts the names of tests into docs/requirements.md.
 
-No circles: modules of a crate, and those of each folder in it, do not import each other in a cycle. Modules are the files and folders
-directly under a folder, including everything in them. Only `crate::` and `super::` paths count, except in tests. A crate's lib.rs or
-main.rs and a folder's mod.rs may name everything, because they are the entry points.
+No circles: modules of a crate, and those of each folder in it, do not import each other in a cycle. Modules are the files and
+folders directly under a folder, including everything in them. Only `crate::` and `super::` paths count, except in tests. A crate's
+lib.rs or main.rs and a folder's mod.rs may name everything, because they are the entry points.
 
-Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. And a mutant of tests/mutants.toml takes
-out what the requirement promises, which such a test notices. No id is made up, and no page names a test that does not exist.
+Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. And a mutant of tests/mutants.toml
+takes out what the requirement promises, which such a test notices. No id is made up, and no page names a test that does not exist.
 
 `cost`: the library costs a program that uses it without features so many crates and public names at most. Raise a limit only on
-purpose.
-"""
+purpose."""
 
 import os
 import re

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Measures the function's cold start, stage by stage: its process, the first /next, the secret, the database, the answer.
 
-Everything except AWS is real: a stub of the Runtime API, a stand-in for Secrets Manager over TLS, and a Postgres with TLS
-1.3 and SCRAM. Prints medians. With --share it also measures under a CPU quota like that of a small function.
-"""
+Everything except AWS is real: a stub of the Runtime API, a stand-in for Secrets Manager over TLS, and a Postgres with TLS 1.3 and
+SCRAM. Prints medians. With --share it also measures under a CPU quota like that of a small function."""
 
 import argparse
 import json

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Checks and builds the handbook.
 
-`check`, part of `make check`, reads text only. It refuses a link or anchor that does not exist, a page that is missing in the table of
-contents, a README that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine has.
-It compares the reference pages and the runbooks, in both directions, with the golden files of tests/golden/ (verbs, flags, actions,
-reports, metrics) and, for what has no golden file, with the sources.
+`check`, part of `make check`, reads text only. It refuses a link or anchor that does not exist, a page that is missing in the table
+of contents, a README that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine
+has. It compares the reference pages and the runbooks, in both directions, with the golden files of tests/golden/ (verbs, flags,
+actions, reports, metrics) and, for what has no golden file, with the sources.
 
-`book`, run by `make docs`, builds the handbook with mdBook into target/book.
-"""
+`book`, run by `make docs`, builds the handbook with mdBook into target/book."""
 
 import json
 import re

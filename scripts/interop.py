@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """Lets other people's programs judge what Tidegate says. Our own tests could share a misunderstanding with what they test.
 
-`api`, `make api`: schemathesis calls `tidegate serve` with only the OpenAPI document as input. No answer may be a 5xx or
-contradict the document. Requests that match the document must be accepted, all others refused. A second run with fewer requests
-uses an API key, and requests without the key must be refused. API_SEED=number tries other requests than the default ones.
+`api`, `make api`: schemathesis calls `tidegate serve` with only the OpenAPI document as input. No answer may be a 5xx or contradict
+the document. Requests that match the document must be accepted, all others refused. A second run with fewer requests uses an API
+key, and requests without the key must be refused. API_SEED=number tries other requests than the default ones.
 
-`metrics`, `make metrics`: promtool reads what Prometheus is told, the alert rules and their tests. The metrics are those of a
-queue in which something was published and drained: as a file for node_exporter, and in both formats over HTTP.
+`metrics`, `make metrics`: promtool reads what Prometheus is told, the alert rules and their tests. The metrics are those of a queue
+in which something was published and drained: as a file for node_exporter, and in both formats over HTTP.
 
-`collector`, `make collector`: Rotel, an OpenTelemetry collector, prints what it has understood of our traces.
-"""
+`collector`, `make collector`: Rotel, an OpenTelemetry collector, prints what it has understood of our traces."""
 
 import json
 import os

@@ -1,9 +1,8 @@
 """Shared by the scripts behind the make targets: builds, a local Postgres, the stand-in services, and correct exit codes.
 
-Everything started here runs only while its standard input is open, so it ends with the script that started it. It has its
-own session, so that Ctrl-C for the script does not end it while the script is cleaning up. `local.py COMMAND…` does this for a
-program that would serve until it is stopped: it runs the command, and ends it with its children when standard input closes.
-"""
+Everything started here runs only while its standard input is open, so it ends with the script that started it. It has its own
+session, so that Ctrl-C for the script does not end it while the script is cleaning up. `local.py COMMAND…` does this for a program
+that would serve until it is stopped: it runs the command, and ends it with its children when standard input closes."""
 
 import json
 import os

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Runs a pgbouncer in transaction mode, in front of a Postgres on the loopback address.
 
-It runs while its standard input is open. It is the machine's own pgbouncer, or Debian's package unpacked under .tools.
-"""
+It runs while its standard input is open. It is the machine's own pgbouncer, or Debian's package unpacked under .tools."""
 
 import os
 import re

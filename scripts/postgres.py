@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Runs a temporary Postgres on the loopback address while its standard input is open.
 
-The caller keeps the other end of that pipe. When the caller ends, in whatever way, the pipe closes, the server stops and its
-files are removed. No cleanup can be forgotten, and no server is reachable from the network. TIDEGATE_PG_MAJOR=18 selects a
-major version, TIDEGATE_PG_BIN=folder selects certain programs. The default is the newest version.
-"""
+The caller keeps the other end of that pipe. When the caller ends, in whatever way, the pipe closes, the server stops and its files
+are removed. No cleanup can be forgotten, and no server is reachable from the network. TIDEGATE_PG_MAJOR=18 selects a major version,
+TIDEGATE_PG_BIN=folder selects certain programs. The default is the newest version."""
 
 import glob
 import os

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""`make run`: publishes and drains sample events on a fresh machine, with a Postgres that is removed afterwards. If DATABASE_URL
-is set, it uses that database and starts none.
+"""`make run`: publishes and drains sample events on a fresh machine, with a Postgres that is removed afterwards. If DATABASE_URL is
+set, it uses that database and starts none.
 
-`make lambda` (`run.py lambda`): runs the function under the real `cargo lambda watch`, and invokes it with every file in
-`events/`. Each answer must be a report of the requested action.
-"""
+`make lambda` (`run.py lambda`): runs the function under the real `cargo lambda watch`, and invokes it with every file in `events/`.
+Each answer must be a report of the requested action."""
 
 import base64
 import json

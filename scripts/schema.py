@@ -3,12 +3,11 @@
 
 `write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, and docs/sql.md: its
 reference is made of the catalog's comments, and its programs are the files of examples/sql/. For people, it dumps the queue's and
-the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major
-version, so all use the version of the wheel.
+the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
+so all use the version of the wheel.
 
 `snippets`, `make snippets`, runs the SQL and the programs of docs/sql.md, each as a login that may publish and nothing else. A
-language whose interpreter or driver cannot be had is left out, and noted where `make test` counts.
-"""
+language whose interpreter or driver cannot be had is left out, and noted where `make test` counts."""
 
 import difflib
 import json

@@ -79,8 +79,7 @@ class User:
             os.chown(path, self.entry.pw_uid, self.entry.pw_gid, follow_symlinks=False)
 
     def can_run(self, *command):
-        """Returns whether the server's user can run a command. File modes alone do not show this if a parent folder is
-        closed."""
+        """Returns whether the server's user can run a command. File modes alone do not show this if a parent folder is closed."""
         try:
             return run(list(command), self, Path("/")).returncode == 0
         except OSError:
@@ -217,8 +216,7 @@ def _ignore_signals():
 def _leave_the_process_group():
     """If the caller's whole group were killed with -9, this process would die too, and no one would clean up.
 
-    On a terminal it stays in the group, because people end it with Ctrl-C.
-    """
+    On a terminal it stays in the group, because people end it with Ctrl-C."""
     if not os.isatty(0):
         try:
             os.setsid()
@@ -241,8 +239,7 @@ def _throwaway_folder(user):
 def started(room, wanted_port, spawn, is_ready):
     """Returns the process that `spawn(port, log)` has started, once `is_ready(process, log)`, and its port.
 
-    If a free port cannot be reserved, another process may take it before the server does. The server then tries another one.
-    """
+    If a free port cannot be reserved, another process may take it before the server does. The server then tries another one."""
     for _ in range(1 if wanted_port else 10):
         port = wanted_port or _free_port()
         log = room / f"log-{port}"

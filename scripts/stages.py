@@ -4,8 +4,7 @@ was skipped because the machine lacks a requirement. Each stage is a target of t
 again. The first failure ends the run.
 
 `note WHAT WHICH` adds to the count of what was skipped; tests do the same. TIDEGATE_EXPECTED lists requirements that must be
-available, such as "pgbouncer tls": a skip because of one of them is an error.
-"""
+available, such as "pgbouncer tls": a skip because of one of them is an error."""
 
 import collections
 import os

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """`make starter`: checks that a new project of `tidegate new` does what its README says, with the crates of this tree.
 
-The project's Makefile tests it and runs it on its own Postgres. Its function answers every file of its `events/` under
-`cargo lambda watch`. Its template is ours. Nothing is downloaded: this tree has the same dependencies in the same versions.
+The project's Makefile tests it and runs it on its own Postgres. Its function answers every file of its `events/` under `cargo
+lambda watch`. Its template is ours. Nothing is downloaded: this tree has the same dependencies in the same versions.
 
 `make tutorial` (`starter.py tutorial`) runs docs/tutorial.md block by block, which changes such a project. A comment before each
 block says what to do with it:
@@ -11,9 +11,8 @@ block says what to do with it:
   <!-- shows -->          each line must appear in the output of the commands before; … matches anything
   <!-- not run: why -->   skip the block, for this reason
 
-A block of commands or a diff without such a comment is an error, so no command of the page stays untested by mistake.
-`starter.py read` looks for this alone.
-"""
+A block of commands or a diff without such a comment is an error, so no command of the page stays untested by mistake. `starter.py
+read` looks for this alone."""
 
 import json
 import os
@@ -84,8 +83,7 @@ def tutorial(tidegate, project, environment, started):
 
 
 def building():
-    """Returns settings for the smallest sufficient build, with warnings as errors: a new project must not start with a
-    warning."""
+    """Returns settings for the smallest sufficient build, with warnings as errors: a new project must not start with a warning."""
     return {"CARGO_TARGET_DIR": str(TARGET), "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0", "CARGO_PROFILE_DEV_DEBUG": "none", "RUSTFLAGS": "-D warnings"}
 
 

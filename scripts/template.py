@@ -488,8 +488,7 @@ class _NoPolicyNames:
 class Stack:
     """The resources that exist with the given parameters, with every function evaluated.
 
-    Values that AWS decides appear as `{Name}` or `{Name.Attribute}`.
-    """
+    Values that AWS decides appear as `{Name}` or `{Name.Attribute}`."""
 
     def __init__(self, plain, given, pseudo=None):
         self.plain, self.given, self.pseudo = plain, given, {**PSEUDO, **(pseudo or {})}

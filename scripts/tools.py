@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Installs pinned programs and packages of other people into the project's own git-ignored folder: from PyPI, crates.io, npm
-and Debian. The machine is not changed: everything is in `.tools/`, and deleting that folder removes it.
+"""Installs pinned programs and packages of other people into the project's own git-ignored folder: from PyPI, crates.io, npm and
+Debian. The machine is not changed: everything is in `.tools/`, and deleting that folder removes it.
 
 Packages of PyPI without dependencies are also pinned by hash, in wheels.txt, and so is what deploys, with its dependencies, in
-sam.txt. Checkers and stand-ins with dependencies, which no package of ours contains and which see no credentials, are pinned
-only by version: they have some hundred files for each platform and version of Python.
+sam.txt. Checkers and stand-ins with dependencies, which no package of ours contains and which see no credentials, are pinned only
+by version: they have some hundred files for each platform and version of Python.
 
-`tools.py libfaketime` prints the path of this library, with which the fault suite sets clocks, or why there is none.
-"""
+`tools.py libfaketime` prints the path of this library, with which the fault suite sets clocks, or why there is none."""
 
 import contextlib
 import glob

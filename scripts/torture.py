@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """`make torture`: runs all long tests that try to break a promise, for DURATION, with one verdict.
 
-These are a larger search of the model's states (once, however long it takes), load, and rounds of killed workers and servers,
-which get most of the time. Each part runs at least once, so the shortest run takes minutes. SEED=7 repeats the choices of the
-rounds.
+These are a larger search of the model's states (once, however long it takes), load, and rounds of killed workers and servers, which
+get most of the time. Each part runs at least once, so the shortest run takes minutes. SEED=7 repeats the choices of the rounds.
 
-`make fuzz` (`torture.py fuzz`): runs libFuzzer to find inputs that break a decoder, guided by code coverage. TARGET=name runs one target of fuzz/targets.rs, otherwise all run in turn. SECONDS=600 runs longer than a minute each. It starts
-with the stored inputs in tests/fuzz/corpus/, and stores what it finds in target/fuzz/. KEEP=10 adds ten of these to the
-corpus: those that reach most code that no stored input reaches. A stable compiler is enough: LLVM provides the coverage
-marks, and Rust guards memory.
-"""
+`make fuzz` (`torture.py fuzz`): runs libFuzzer to find inputs that break a decoder, guided by code coverage. TARGET=name runs one
+target of fuzz/targets.rs, otherwise all run in turn. SECONDS=600 runs longer than a minute each. It starts with the stored inputs
+in tests/fuzz/corpus/, and stores what it finds in target/fuzz/. KEEP=10 adds ten of these to the corpus: those that reach most code
+that no stored input reaches. A stable compiler is enough: LLVM provides the coverage marks, and Rust guards memory."""
 
 import os
 import re

@@ -33,7 +33,8 @@ SELECT jsonb_build_object(
     /// The oldest ready event of those that a drain of the kinds `$1` could lease now, and for how many
     /// milliseconds it has been ready. Looks at the first 10,000 of these kinds that no delay hides, and at
     /// the first 1,000 whose delay is over: a drain must bring them back. Of other and paused kinds, it
-    /// passes a million at most.
+    /// passes a million at most. An event that was delayed is younger than its id says, so a hundred are
+    /// compared.
     OLDEST_READY: "oldest_ready" [TEXT_ARRAY] = "\
 WITH open AS MATERIALIZED (
     SELECT k.kind FROM tidegate.event_kind AS k
@@ -51,7 +52,7 @@ SELECT jsonb_build_array(first.id, greatest(0, extract(epoch FROM clock_timestam
           WHERE q.available_at <= clock_timestamp() AND NOT (q.id <@ leased.ids)
             AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
                              WHERE ahead.group_key = q.group_key AND ahead.id < q.id)
-          ORDER BY q.id LIMIT 1)
+          ORDER BY q.id LIMIT 100)
         UNION ALL
         (SELECT q.id, q.available_at
            FROM (SELECT e.id, e.kind, e.available_at FROM tidegate.event_queue AS e
@@ -60,8 +61,7 @@ SELECT jsonb_build_array(first.id, greatest(0, extract(epoch FROM clock_timestam
  ORDER BY first.available_at LIMIT 1";
 
     /// Live events of kinds that are not in this list and that are not only pulled, among the first 100,000
-    /// rows. If no other kind is
-    /// registered, which is usual, the statement reads no event.
+    /// rows. If no other kind is registered, which is usual, the statement reads no event.
     OTHERS: "others" [TEXT_ARRAY] = "\
 SELECT q.kind, count(*)
   FROM (SELECT kind FROM tidegate.event_queue LIMIT 100000) AS q
