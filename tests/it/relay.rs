@@ -287,8 +287,10 @@ async fn a_kind_that_left_the_file_stays_registered_and_its_events_wait() {
     );
     let error = service(&db).run(&retire("order_placed")).await.unwrap_err();
     contains(&error.to_string(), "order_placed");
-    // It comes back, and so do its events.
+    // It comes back, and so do its events; what the other file added goes.
     declare(&db, FILE).await;
+    let stored = queue::targets(&client).await.unwrap();
+    assert!(stored.targets.keys().eq(["ship"]), "{stored:?}");
     assert!(drained(&db).await.leased > 0);
 }
 
@@ -407,6 +409,26 @@ async fn each_event_reaches_the_url_of_its_target_once_and_ends_completed() {
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (0..60).collect::<Vec<u64>>());
+}
+
+#[tokio::test]
+async fn large_events_share_requests_as_far_as_there_is_room_for_them() {
+    let (received, file) = listening().await;
+    let (db, client) = declared(&file).await;
+    let large = json!("x".repeat(400_000)).to_string();
+    let large = (0..12).map(|_| {
+        let payload = serde_json::value::RawValue::from_string(large.clone());
+        NewEvent::raw("order_placed", Some(payload.unwrap()))
+    });
+    publish(&client, large).await;
+    let report = drained(&db).await;
+    assert_eq!(report.completed, 12, "{report:?}");
+    let bodies = received.lock().unwrap();
+    // Two megabytes hold four.
+    assert!((3..12).contains(&bodies.len()), "{}", bodies.len());
+    for body in &*bodies {
+        assert!(body.to_string().len() <= 2_000_000);
+    }
 }
 
 /// What the doctor says of the targets.
