@@ -45,6 +45,7 @@ const MOST_BYTES: usize = 2_000_000;
 /// means that the first request is still in progress.
 const REJECT: [u16; 4] = [400, 413, 415, 422];
 
+/// What is wrong with a secret that does not sign.
 const MUST: &str = "the signing secret must be whsec_ and 24 to 64 bytes in base64";
 
 /// A URL.
