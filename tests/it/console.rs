@@ -1121,3 +1121,55 @@ async fn of_thousands_of_kinds_the_overview_shows_some_hundreds_and_says_so() {
     assert!(page.contains("(unregistered)") && !page.contains("made-up-"));
     assert!(page.len() < 600_000, "{} bytes", page.len());
 }
+
+#[tokio::test]
+async fn targets_are_shown_with_their_kinds_and_state_where_there_are_any() {
+    let site = Site::acting().await;
+    lacks(&site.page("/services").await, "<h2>Targets</h2>");
+    let file = serde_json::json!({
+        "targets": {
+            "ship": {"address": {"lambda": "arn:aws:lambda:eu-central-1:123456789012:function:ship"}, "limit": 5},
+            "bill": {"address": {"https": "https://bill.example.com/?token=hush"}},
+        },
+        "kinds": {"order_placed": {"targets": ["ship"], "policy": {}}},
+    });
+    let file = file.to_string();
+    let declare = "SELECT tidegate.declare_targets($1::text::jsonb, 'deploy')";
+    site.client.query(declare, &[&file]).await.unwrap();
+    let broken = "UPDATE tidegate.service
+                     SET state = 'open', retry_at = clock_timestamp() + '1 hour', last_error = 'credentials'
+                   WHERE service = 'ship'";
+    site.client.execute(broken, &[]).await.unwrap();
+    let page = site.page("/services").await;
+    let bill = target(&page, "bill");
+    for text in ["https", "available", "/act/service"] {
+        contains(&bill, text);
+    }
+    contains(&bill, "name=\"name\" value=\"bill\"");
+    contains(&bill, "name=\"do\" value=\"pause\"");
+    let ship = target(&page, "ship");
+    for text in [
+        "lambda",
+        "does not answer",
+        "/kinds/order_placed",
+        "credentials",
+    ] {
+        contains(&ship, text);
+    }
+    // Only who it is, not where: an address may hold a token.
+    lacks(&page, "hush");
+    let fields = [("name", "ship"), ("do", "pause"), ("reason", "a try")];
+    site.done("/act/service", &fields).await;
+    let paused = "SELECT state = 'paused' FROM tidegate.service WHERE service = 'ship'";
+    assert!(site.truth(paused).await);
+    contains(&target(&site.page("/services").await, "ship"), "paused");
+}
+
+/// Returns the row of a target.
+fn target(page: &str, name: &str) -> String {
+    let (_, targets) = page.split_once("<h2>Targets</h2>").unwrap();
+    let mut rows = targets.split("<tr");
+    let row = rows.find(|row| row.contains(&format!("<bdi>{name}</bdi>")));
+    row.unwrap_or_else(|| panic!("{name} is not in {targets}"))
+        .to_owned()
+}

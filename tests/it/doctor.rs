@@ -726,6 +726,7 @@ async fn c12_a_handlers_limit_beyond_its_lease_is_reported() {
             options: &options,
             tables: &[],
             warnings: Vec::new(),
+            uncalled: Vec::new(),
         })
         .await
         .unwrap();

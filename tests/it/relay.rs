@@ -1,17 +1,21 @@
 //! The program whose kinds and handlers are stored in the database.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::extract::{DefaultBodyLimit, State as Shared};
+use axum::routing::post;
+use axum::{Json, Router};
 use serde_json::{Value, json};
 use tidegate::admin::{MigrateRequest, RetireRequest};
-use tidegate::doctor::State;
+use tidegate::doctor::{DoctorReport, State};
 use tidegate::migrate::MigrateReport;
 use tidegate::program::Service;
 use tidegate::{
     Dispatch as _, DrainOptions, DrainReport, Error, Hooks, NewEvent, ServiceState, queue,
 };
 use tidegate_relay::Relay;
+use tokio::net::TcpListener;
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
@@ -22,7 +26,6 @@ use crate::support::{self, TestDb, column, contains, empty_database};
 const FILE: &str = r#"
 [targets.ship]
 https = "http://127.0.0.1:9/events"
-secret = "ship"
 batch = 10
 within = "50ms"
 limit = 50
@@ -36,11 +39,9 @@ report_wanted = "pull"
 const OTHER: &str = r#"
 [targets.ship]
 https = "http://127.0.0.1:9/events"
-secret = "ship"
 
 [targets.bill]
 https = "http://127.0.0.1:9/bills"
-secret = "bill"
 
 [kinds]
 order_paid = { targets = ["bill", "ship"] }
@@ -48,8 +49,13 @@ report_wanted = "pull"
 "#;
 
 fn service(db: &TestDb) -> Service {
+    service_that_calls(db, None)
+}
+
+fn service_that_calls(db: &TestDb, hosts: Option<&str>) -> Service {
     let lookup = |name: &str| match name {
         "DATABASE_URL" => Some(db.url.clone()),
+        "TIDEGATE_TARGET_HOSTS" => hosts.map(str::to_owned),
         "TIDEGATE_ACTOR" => Some("deploy".to_owned()),
         _ => None,
     };
@@ -180,7 +186,7 @@ async fn a_file_with_a_fault_is_refused_before_anything_is_changed() {
     assert_eq!(error.field(), Some("targets"));
     contains(
         &error.to_string(),
-        "line 7: targets.ship.limit: must be a whole number of 1 to 10000, got 0",
+        "line 6: targets.ship.limit: must be a whole number of 1 to 10000, got 0",
     );
     let client = db.client().await;
     let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'tidegate'";
@@ -243,11 +249,13 @@ async fn a_drain_handles_the_kinds_that_are_declared_and_no_others() {
     assert!(ship.last_error.is_some());
 }
 
+async fn examined(service: &Service) -> DoctorReport {
+    let request = tidegate::admin::DoctorRequest::default();
+    service.run(&request).await.unwrap()
+}
+
 async fn doctor(db: &TestDb) -> (State, String) {
-    let report = service(db)
-        .run(&tidegate::admin::DoctorRequest::default())
-        .await
-        .unwrap();
+    let report = examined(&service(db)).await;
     let kinds = report
         .checks
         .iter()
@@ -279,8 +287,10 @@ async fn a_kind_that_left_the_file_stays_registered_and_its_events_wait() {
     );
     let error = service(&db).run(&retire("order_placed")).await.unwrap_err();
     contains(&error.to_string(), "order_placed");
-    // It comes back, and so do its events.
+    // It comes back, and so do its events; what the other file added goes.
     declare(&db, FILE).await;
+    let stored = queue::targets(&client).await.unwrap();
+    assert!(stored.targets.keys().eq(["ship"]), "{stored:?}");
     assert!(drained(&db).await.leased > 0);
 }
 
@@ -354,4 +364,113 @@ async fn one_process_serves_databases_with_different_targets() {
         .await
         .unwrap();
     assert_eq!(report.services_down.len(), 2, "{report:?}");
+}
+
+/// The bodies that a URL has received.
+type Received = Arc<Mutex<Vec<Value>>>;
+
+/// Serves a URL that takes every event, and returns the file with it.
+async fn listening() -> (Received, String) {
+    async fn take(Shared(received): Shared<Received>, Json(body): Json<Value>) {
+        received.lock().unwrap().push(body);
+    }
+    let received = Received::default();
+    let routes = Router::new()
+        .route("/events", post(take))
+        .layer(DefaultBodyLimit::disable())
+        .with_state(received.clone());
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let file = FILE.replace("127.0.0.1:9", &address);
+    // However slow the machine, what is leased together shares a request.
+    (received, file.replace("50ms", "2s"))
+}
+
+#[tokio::test]
+async fn each_event_reaches_the_url_of_its_target_once_and_ends_completed() {
+    let (received, file) = listening().await;
+    let (db, client) = declared(&file).await;
+    publish(&client, orders(60)).await;
+    publish(&client, [NewEvent::raw("report_wanted", None)]).await;
+    let report = drained(&db).await;
+    assert_eq!((report.completed, report.backlog), (60, 1), "{report:?}");
+    let ended = "SELECT count(*) FROM tidegate.event_log
+                  WHERE kind = 'order_placed' AND status = 'COMPLETED' AND attempts = 1";
+    assert_eq!(number(&client, ended).await, 60);
+    let bodies = std::mem::take(&mut *received.lock().unwrap());
+    assert!(bodies.len() < 60, "up to ten share a request");
+    let events = bodies.into_iter().flat_map(|body| match body {
+        Value::Array(events) => events,
+        event => vec![event],
+    });
+    let mut numbers: Vec<u64> = events
+        .map(|event| {
+            assert_eq!(event["type"], "order_placed");
+            event["data"]["order_id"].as_u64().unwrap()
+        })
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..60).collect::<Vec<u64>>());
+}
+
+#[tokio::test]
+async fn large_events_share_requests_as_far_as_there_is_room_for_them() {
+    let (received, file) = listening().await;
+    let (db, client) = declared(&file).await;
+    let large = json!("x".repeat(400_000)).to_string();
+    let large = (0..12).map(|_| {
+        let payload = serde_json::value::RawValue::from_string(large.clone());
+        NewEvent::raw("order_placed", Some(payload.unwrap()))
+    });
+    publish(&client, large).await;
+    let report = drained(&db).await;
+    assert_eq!(report.completed, 12, "{report:?}");
+    let bodies = received.lock().unwrap();
+    for body in &*bodies {
+        assert!(body.to_string().len() <= 2_000_000);
+    }
+}
+
+/// What the doctor says of the targets.
+async fn faults(service: &Service) -> Vec<String> {
+    let checks = examined(service).await.checks.into_iter();
+    let of_targets = checks.filter(|check| check.name == "targets");
+    of_targets.map(|check| check.finding).collect()
+}
+
+#[tokio::test]
+async fn the_doctor_asks_each_target_and_sends_no_event() {
+    let (received, file) = listening().await;
+    let (db, _) = declared(&file).await;
+    assert_eq!(faults(&service(&db)).await, [""; 0]);
+
+    let bounded = service_that_calls(&db, Some("a.example"));
+    let said = faults(&bounded).await.join("");
+    contains(
+        &said,
+        "ship.https: must have a host that TIDEGATE_TARGET_HOSTS lists, got \"127.0.0.1\"",
+    );
+
+    let key = tempfile::NamedTempFile::new().unwrap();
+    let path = key.path().to_str().unwrap();
+    let signed = file.replace("batch", &format!("secret = \"file:{path}\"\nbatch"));
+    declare(&db, &signed).await;
+    for wrong in ["", "whsec_dG9vIHNob3J0"] {
+        std::fs::write(key.path(), wrong).unwrap();
+        let said = faults(&service(&db)).await.join("");
+        contains(
+            &said,
+            "ship: credentials: the signing secret must be whsec_",
+        );
+    }
+    std::fs::write(key.path(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    assert_eq!(faults(&service(&db)).await, [""; 0]);
+    assert!(received.lock().unwrap().is_empty());
+
+    // Both are asked, also the one that no kind of the other file had.
+    declare(&db, OTHER).await;
+    let said = faults(&service(&db)).await;
+    assert_eq!(said.len(), 2, "{said:?}");
+    contains(&said[0], "bill: unreachable: no connection: ");
 }

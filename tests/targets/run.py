@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
 
 import local  # noqa: E402
 import tools  # noqa: E402
-from stubs import Invoke, Queue, Raw, Served  # noqa: E402
+from stubs import Invoke, Looked, Queue, Raw, Served  # noqa: E402
 
 EXAMPLES = tools.PROJECT / "examples" / "any-language"
 PACKAGES = ("aws-lambda-powertools==3.37.0", "pydantic==2.14.4", "standardwebhooks==1.1.0", "cloudevents==2.2.0")
@@ -500,7 +500,45 @@ def checked(relay):
     assert {"lambda:InvokeFunction", "sqs:SendMessage", "events:PutEvents"} <= actions, policy
 
 
-ALL = [checked, newcomer, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, redirects, fifo_queue, moto]
+def examined(relay):
+    """The doctor asks each target whether it can be called, and sends no event. A look that it may not take is no fault."""
+    def error(status, code):
+        return status, {"x-amzn-errortype": code}, b"{}"
+
+    def configuration(seconds):
+        return 200, {}, json.dumps({"Timeout": seconds}).encode()
+
+    well = {"DryRun": (204, {}, b""), "configuration": configuration(10), "AmazonSQS.GetQueueAttributes": (200, {}, b"{}"),
+            "AWSEvents.DescribeEventBus": (200, {}, b"{}")}
+    denied = error(403, "AccessDeniedException")
+    cases = [
+        ({}, ""),
+        ({name: denied for name in well if name != "DryRun"}, ""),
+        ({"DryRun": denied}, "ship: credentials: answered 403: AccessDeniedException"),
+        ({"DryRun": error(404, "ResourceNotFoundException")}, "ship: ResourceNotFoundException: answered 404: ResourceNotFoundException"),
+        ({"configuration": configuration(11)}, "ship: timeout: the function's time limit must be at most the target's, 10s, got 11s"),
+        ({"AmazonSQS.GetQueueAttributes": error(400, "com.amazonaws.sqs#QueueDoesNotExist")},
+         "warehouse: QueueDoesNotExist: answered 400: QueueDoesNotExist"),
+        ({"AWSEvents.DescribeEventBus": error(400, "ResourceNotFoundException")}, "bus: ResourceNotFoundException: answered 400: ResourceNotFoundException"),
+        ({"AWSEvents.DescribeEventBus": error(400, "ExpiredTokenException")}, "bus: credentials: answered 400: ExpiredTokenException"),
+    ]
+    targets, kinds = WAREHOUSE.replace('target = "warehouse"', 'targets = ["warehouse", "bus"]').split("[kinds]")
+    bus = '[targets.bus]\neventbridge = "arn:aws:events:eu-central-1:123456789012:event-bus/shop"'
+    relay.declare(targets + bus + ship() + kinds)
+    relay.publish("order_placed", orders(1))
+    for answers, fault in cases:
+        with Looked({**well, **answers}) as aws:
+            said = relay.run("doctor", "--json", code=3, AWS_ENDPOINT_URL=aws.url)
+        found = [check["finding"] for check in json.loads(said)["checks"] if check["name"] == "targets"]
+        assert found == [fault] * bool(fault), (answers, found)
+        assert set(aws.asked) <= set(well), aws.asked
+    # Nobody listens there any more.
+    said = relay.run("doctor", "--json", code=3, AWS_ENDPOINT_URL=aws.url)
+    found = [check["finding"] for check in json.loads(said)["checks"] if check["name"] == "targets"]
+    assert len(found) == 3 and all("unreachable" in one for one in found), found
+
+
+ALL = [checked, newcomer, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, redirects, fifo_queue, moto]
 
 
 def main():

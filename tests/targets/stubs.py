@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 
 class Served(ThreadingHTTPServer):
-    """Answers each POST with what `answer(path, headers, body)` returns: status, headers, body. None cuts the connection."""
+    """Answers each request with what `answer(path, headers, body)` returns: status, headers, body. None cuts the connection."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -36,7 +36,7 @@ class _Answering(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_POST(self):
-        body = self.rfile.read(int(self.headers["content-length"]))
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
         answer = self.server.answer(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
         if answer is None:
             self.close_connection = True
@@ -51,6 +51,8 @@ class _Answering(BaseHTTPRequestHandler):
             self.wfile.write(body)
         except OSError:
             pass  # the caller has given up
+
+    do_GET = do_HEAD = do_POST
 
     def log_message(self, *_):
         pass
@@ -83,6 +85,21 @@ class Invoke(Served):
 
     def sizes(self, name):
         return [len(ids) for called, ids in self.calls if called == name]
+
+
+class Looked(Served):
+    """What a mere look finds: `answers` has the answer to each request, by its `X-Amz-Target`, its type of invocation, or its method."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.asked = []
+        super().__init__()
+
+    def answer(self, path, headers, body):
+        assert headers["authorization"].startswith("AWS4-HMAC-SHA256"), headers
+        name = headers.get("x-amz-target") or headers.get("x-amz-invocation-type") or path.rsplit("/")[-1]
+        self.asked.append(name)
+        return self.answers[name]
 
 
 class Raw:

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+use serde_json::json;
 use serde_json::value::RawValue;
 use tidegate::queue::{self, DeclaredTarget, Targets};
 use tidegate::{
@@ -74,6 +76,10 @@ const KEPT: usize = 1000;
 #[derive(Default)]
 pub struct Relay {
     kinds: BTreeMap<&'static str, Vec<Target>>,
+    /// The targets that can be called, with the shortest time limit of their kinds.
+    targets: BTreeMap<String, (Target, Option<Duration>)>,
+    /// Why the others cannot.
+    left_out: Vec<String>,
     shared: Arc<Shared>,
 }
 
@@ -103,11 +109,16 @@ impl Relay {
     /// its kinds: their events wait.
     #[must_use]
     pub fn with(&self, declared: &Targets) -> Self {
-        let mut targets = BTreeMap::new();
+        let (mut targets, mut left_out) = (BTreeMap::new(), Vec::new());
         for (name, target) in &declared.targets {
             match self.shared.target(name, target) {
-                Ok(target) => drop(targets.insert(name.as_str(), target)),
-                Err(error) => tracing::warn!(target.name = name, %error, "its events wait"),
+                Ok(target) => {
+                    targets.insert(name.clone(), (target, time_limit(declared, name)));
+                }
+                Err(error) => {
+                    tracing::warn!(target.name = name, %error, "its events wait");
+                    left_out.push(error.to_string());
+                }
             }
         }
         let mut kinds = BTreeMap::new();
@@ -119,14 +130,27 @@ impl Relay {
             let named = of
                 .targets
                 .iter()
-                .map(|name| targets.get(name.as_str()).cloned());
+                .map(|name| targets.get(name).map(|(target, _)| target.clone()));
             if let Some(named) = named.collect::<Option<Vec<Target>>>() {
                 kinds.insert(interned(kind), named);
             }
         }
         let shared = self.shared.clone();
-        Self { kinds, shared }
+        Self {
+            kinds,
+            targets,
+            left_out,
+            shared,
+        }
     }
+}
+
+/// Returns the shortest time limit that the kinds of a target declare.
+fn time_limit(declared: &Targets, target: &str) -> Option<Duration> {
+    let kinds = declared.kinds.values();
+    let of_target = kinds.filter(|kind| kind.targets.iter().any(|name| name == target));
+    let limits = of_target.filter_map(|kind| json!(kind.policy)["handler_timeout_ms"].as_u64());
+    limits.min().map(Duration::from_millis)
 }
 
 impl Shared {
@@ -173,6 +197,17 @@ impl Dispatch for Relay {
 
     fn kinds(&self) -> Vec<&'static str> {
         self.kinds.keys().copied().collect()
+    }
+
+    fn examine(&self) -> BoxFuture<'_, Vec<String>> {
+        let looks = self.targets.values();
+        let looks = looks.map(|(target, timeout)| target.examine(*timeout));
+        let looks: Vec<_> = looks.collect();
+        async move {
+            let found = join_all(looks).await.into_iter().flatten();
+            self.left_out.iter().cloned().chain(found).collect()
+        }
+        .boxed()
     }
 
     fn for_run(self: Arc<Self>, database: &Database) -> BoxFuture<'_, Result<Arc<Self>, Error>> {

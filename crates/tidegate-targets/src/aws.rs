@@ -27,7 +27,7 @@ impl Service<'_> {
     /// Unavailable, if there is no answer.
     pub(crate) async fn send(
         &self,
-        path: &str,
+        (method, path): (&str, &str),
         headers: &[(&'static str, &str)],
         body: String,
         most: usize,
@@ -36,7 +36,7 @@ impl Service<'_> {
         let host = host.map_err(|error: Error| HandlerError::unavailable("settings", error))?;
         let request = Request {
             to: self.place.of_service(),
-            method: "POST",
+            method,
             url: &format!("{host}{path}"),
             headers,
             body: body.into_bytes(),
@@ -60,14 +60,40 @@ impl Service<'_> {
         action: &str,
         body: String,
     ) -> Result<Value, HandlerError> {
-        let content = format!("application/x-amz-json-{version}");
-        let headers = [("content-type", &*content), ("x-amz-target", action)];
-        let answer = self.send("/", &headers, body, 1 << 20).await?;
+        let answer = self.say(version, action, body).await?;
         if answer.status != 200 {
             return Err(failure(&answer));
         }
         serde_json::from_slice(&answer.body)
             .map_err(|_| crate::outcome::bad("the answer is not JSON"))
+    }
+
+    /// Sends a request in the JSON protocol of AWS.
+    ///
+    /// # Errors
+    /// Unavailable, if there is no answer.
+    pub(crate) async fn say(
+        &self,
+        version: &str,
+        action: &str,
+        body: String,
+    ) -> Result<Answer, HandlerError> {
+        let content = format!("application/x-amz-json-{version}");
+        let headers = [("content-type", &*content), ("x-amz-target", action)];
+        self.send(("POST", "/"), &headers, body, 1 << 20).await
+    }
+}
+
+/// Returns the answer to a mere look at a resource, which changes nothing and which no event needs; `None` if
+/// we may not look.
+///
+/// # Errors
+/// What the service says of the resource.
+pub(crate) fn seen(answer: Answer) -> Result<Option<Answer>, HandlerError> {
+    match answer.status {
+        200 => Ok(Some(answer)),
+        _ if error_code(&answer).starts_with("AccessDenied") => Ok(None),
+        _ => Err(failure(&answer)),
     }
 }
 

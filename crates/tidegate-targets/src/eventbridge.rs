@@ -2,6 +2,7 @@
 //! <https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutEvents.html>
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use tidegate::HandlerError;
 use tidegate::connect::requests::Place;
 
 use crate::Receiver;
-use crate::aws::{Service, is_about_credentials};
+use crate::aws::{Service, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};
 use crate::sent::{Item, Sent, packed};
 use crate::settings::EventBridge;
@@ -49,14 +50,18 @@ impl Bus {
         }
     }
 
-    async fn pass_on(&self, items: Vec<Item>) -> Answers {
-        let (ids, body) = packed(items, "{\"Entries\":[", "]}");
+    fn service(&self) -> Result<Service<'_>, HandlerError> {
         let place = Place::of(&self.arn);
         let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
-        let service = Service {
+        Ok(Service {
             name: "EVENTBRIDGE",
             place,
-        };
+        })
+    }
+
+    async fn pass_on(&self, items: Vec<Item>) -> Answers {
+        let (ids, body) = packed(items, "{\"Entries\":[", "]}");
+        let service = self.service()?;
         let answer = service.ask("1.1", "AWSEvents.PutEvents", body).await?;
         // An entry that the answer leaves out was not sent.
         Ok((0..ids.len())
@@ -117,5 +122,15 @@ impl Receiver for Bus {
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
         async move { self.pass_on(items).await }.boxed()
+    }
+
+    fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+        async move {
+            let body = json!({"Name": self.arn}).to_string();
+            let service = self.service()?;
+            let looked = service.say("1.1", "AWSEvents.DescribeEventBus", body);
+            seen(looked.await?).map(drop)
+        }
+        .boxed()
     }
 }

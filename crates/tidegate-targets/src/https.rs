@@ -3,6 +3,7 @@
 //! <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>,
 //! <https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md>
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,6 +44,9 @@ const MOST_BYTES: usize = 2_000_000;
 /// The answers that are about the event, and would be the same again. 409 is none of them: to many APIs it
 /// means that the first request is still in progress.
 const REJECT: [u16; 4] = [400, 413, 415, 422];
+
+/// What is wrong with a secret that does not sign.
+const MUST: &str = "the signing secret must be whsec_ and 24 to 64 bytes in base64";
 
 /// A URL.
 pub(crate) struct Endpoint {
@@ -167,8 +171,9 @@ impl Endpoint {
                 .split_whitespace()
                 .map(|key| signature(key, &format!("{id}.{now}.{body}")))
                 .collect();
-            let signatures =
-                signatures.map_err(|why| HandlerError::unavailable("credentials", why))?;
+            let signatures = signatures
+                .and_then(|all| if all.is_empty() { Err(MUST) } else { Ok(all) })
+                .map_err(|why| HandlerError::unavailable("credentials", why))?;
             request = request
                 .header("webhook-id", id)
                 .header("webhook-timestamp", now)
@@ -254,6 +259,20 @@ impl Receiver for Endpoint {
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
         async move { self.post(items).await }.boxed()
     }
+
+    /// Whether the keys can be read and sign, and whether a `HEAD` has an answer, whatever it is.
+    fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+        async move {
+            let client = self.client().await?;
+            let signed = self.signed(client.post(self.url.clone()), "", "").await?;
+            signed.build().map_err(|_| {
+                HandlerError::unavailable("credentials", "the token is no text for a header")
+            })?;
+            let asked = client.head(self.url.clone()).send().await;
+            asked.map(drop).map_err(|error| unreachable(cause(&error)))
+        }
+        .boxed()
+    }
 }
 
 /// Returns why there was no answer, without the URL, which may hold a token.
@@ -267,9 +286,17 @@ fn reason(error: &reqwest::Error) -> &'static str {
     }
 }
 
+/// Returns the first cause of an error, which does not quote the URL.
+fn cause(error: &reqwest::Error) -> String {
+    let (said, mut cause) = (reason(error), error.source());
+    while let Some(before) = cause.and_then(StdError::source) {
+        cause = Some(before);
+    }
+    cause.map_or_else(|| said.to_owned(), |cause| format!("{said}: {cause}"))
+}
+
 /// Signs a text with a key such as `whsec_…`. The error does not quote it.
 pub(crate) fn signature(key: &str, text: &str) -> Result<String, &'static str> {
-    const MUST: &str = "the signing secret must be whsec_ and 24 to 64 bytes in base64";
     let encoded = key.strip_prefix("whsec_").ok_or(MUST)?;
     let key = STANDARD.decode(encoded).map_err(|_| MUST)?;
     if !(24..=64).contains(&key.len()) {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use md5::Md5;
@@ -13,7 +14,7 @@ use tidegate::HandlerError;
 use tidegate::connect::requests::{Answer, Place, encoded};
 
 use crate::Receiver;
-use crate::aws::{Service, failure};
+use crate::aws::{Service, failure, seen};
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
 use crate::sent::{Item, Sent, hex, now_ms, packed};
 use crate::settings::Lambda;
@@ -101,24 +102,49 @@ impl Function {
 
     async fn invoke(&self, items: Vec<Item>) -> Answers {
         let (ids, body) = packed(items, "{\"Records\":[", "]}");
+        let answer = self.ask("RequestResponse", body).await?;
+        self.read(&answer, &ids)
+    }
+
+    fn service(&self) -> Result<Service<'_>, HandlerError> {
         let place = Place::of(&self.at.lambda);
         let place = place.map_err(|error| HandlerError::unavailable("settings", error))?;
-        let service = Service {
+        Ok(Service {
             name: "LAMBDA",
             place,
-        };
-        let path = format!(
-            "/2015-03-31/functions/{}/invocations",
-            encoded(&self.at.lambda)
-        );
+        })
+    }
+
+    fn path(&self, end: &str) -> String {
+        let function = encoded(&self.at.lambda);
+        format!("/2015-03-31/functions/{function}/{end}")
+    }
+
+    /// Invokes the function, or only asks whether we may: the type `DryRun`.
+    async fn ask(&self, invocation: &str, body: String) -> Result<Answer, HandlerError> {
         let trace = tidegate::trace::invocation();
         let mut headers = vec![
             ("content-type", "application/json"),
-            ("x-amz-invocation-type", "RequestResponse"),
+            ("x-amz-invocation-type", invocation),
         ];
         headers.extend(trace.as_deref().map(|trace| ("x-amzn-trace-id", trace)));
-        let answer = service.send(&path, &headers, body, MOST_ANSWER).await?;
-        self.read(&answer, &ids)
+        let path = self.path("invocations");
+        let service = self.service()?;
+        service
+            .send(("POST", &path), &headers, body, MOST_ANSWER)
+            .await
+    }
+
+    /// Returns the function's time limit, if we may read it.
+    /// <https://docs.aws.amazon.com/lambda/latest/api/API_GetFunctionConfiguration.html>
+    async fn time_limit(&self) -> Result<Option<Duration>, HandlerError> {
+        let path = self.path("configuration");
+        let service = self.service()?;
+        let looked = service.send(("GET", &path), &[], String::new(), 1 << 20);
+        let configuration = seen(looked.await?)?.map(|answer| answer.body);
+        let configuration: Value =
+            serde_json::from_slice(&configuration.unwrap_or_default()).unwrap_or_default();
+        Ok(configuration["Timeout"].as_u64().map(Duration::from_secs))
     }
 
     pub(crate) fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
@@ -171,6 +197,23 @@ impl Receiver for Function {
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
         async move { self.invoke(items).await }.boxed()
+    }
+
+    fn examine(&self, timeout: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+        async move {
+            let answer = self.ask("DryRun", "{}".to_owned()).await?;
+            if answer.status != 204 {
+                return Err(failure(&answer));
+            }
+            match (self.time_limit().await?, timeout) {
+                (Some(limit), Some(timeout)) if limit > timeout => {
+                    let why = format!("the function's time limit must be at most the target's, {timeout:?}, got {limit:?}");
+                    Err(HandlerError::unavailable("timeout", why))
+                }
+                _ => Ok(()),
+            }
+        }
+        .boxed()
     }
 }
 

@@ -62,6 +62,7 @@ mod sqs;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tidegate::{Batch, Context, Done, Error, Event, HandlerError, HandlerResult};
@@ -80,6 +81,9 @@ pub struct Target {
     calls: Arc<Batch<Item, Outcome>>,
 }
 
+/// How long a look at a target may take.
+const LOOK: Duration = Duration::from_secs(5);
+
 /// A kind of target.
 trait Receiver: Send + Sync {
     /// The most events, and the most bytes of their items, in one request.
@@ -90,6 +94,9 @@ trait Receiver: Send + Sync {
 
     /// Sends one request with these events, and returns an answer for each, or a failure of all.
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers>;
+
+    /// Looks whether it can be called, without an event and within its own time limit.
+    fn examine(&self, timeout: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>>;
 }
 
 impl Target {
@@ -123,6 +130,18 @@ impl Target {
     /// [`Handlers::calls`](tidegate::Handlers::calls).
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Looks whether the target can be called, without an event: whether we may, whether it is there, and whether
+    /// a function's time limit is above `timeout`, that of its handlers. Returns what is wrong, for
+    /// [`Dispatch::examine`](tidegate::Dispatch::examine), after 5 s at most.
+    pub async fn examine(&self, timeout: Option<Duration>) -> Option<String> {
+        let looked = tokio::time::timeout(LOOK, self.receiver.examine(timeout)).await;
+        let looked =
+            looked.unwrap_or_else(|_| Err(aws::unreachable(format!("no answer within {LOOK:?}"))));
+        let wrong = looked.err()?.to_string();
+        let wrong = wrong.strip_prefix("retry: ").unwrap_or(&wrong);
+        Some(format!("{}: {wrong}", self.name))
     }
 
     /// Sends the event to the target, and returns the target's verdict on it. The payload is sent in the form

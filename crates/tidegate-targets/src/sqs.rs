@@ -2,6 +2,7 @@
 //! <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html>
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value, json};
@@ -10,7 +11,7 @@ use tidegate::HandlerError;
 use tidegate::connect::requests::Place;
 
 use crate::Receiver;
-use crate::aws::{Service, is_about_credentials};
+use crate::aws::{Service, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};
 use crate::sent::{Item, Sent, hex, packed};
 use crate::settings::Sqs;
@@ -55,14 +56,18 @@ impl Queue {
         Place::new(partition, "sqs", region)
     }
 
+    fn service(&self) -> Service<'_> {
+        Service {
+            name: "SQS",
+            place: self.place(),
+        }
+    }
+
     async fn pass_on(&self, items: Vec<Item>) -> Answers {
         let before = format!("{{\"QueueUrl\":{},\"Entries\":[", json!(self.url));
         let (ids, body) = packed(items, &before, "]}");
-        let service = Service {
-            name: "SQS",
-            place: self.place(),
-        };
-        let answer = service
+        let answer = self
+            .service()
             .ask("1.0", "AmazonSQS.SendMessageBatch", body)
             .await?;
         Ok(read(&answer, &ids))
@@ -147,6 +152,16 @@ impl Receiver for Queue {
 
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers> {
         async move { self.pass_on(items).await }.boxed()
+    }
+
+    fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+        async move {
+            let body = json!({"QueueUrl": self.url, "AttributeNames": ["QueueArn"]}).to_string();
+            let service = self.service();
+            let looked = service.say("1.0", "AmazonSQS.GetQueueAttributes", body);
+            seen(looked.await?).map(drop)
+        }
+        .boxed()
     }
 }
 

@@ -61,6 +61,12 @@ pub trait Dispatch: Send + Sync + 'static {
         std::future::ready(Ok(self)).boxed()
     }
 
+    /// Examines what the handlers call, for the doctor: returns what is wrong with it, one text each. It changes
+    /// nothing, and takes a few seconds at most.
+    fn examine(&self) -> BoxFuture<'_, Vec<String>> {
+        std::future::ready(Vec::new()).boxed()
+    }
+
     /// Lists the periodic events, which are published at every slot of their schedule. `migrate` stores these
     /// schedules in the database, and removes those that are no longer listed.
     fn schedules(&self) -> Vec<Schedule<Self::Event>> {

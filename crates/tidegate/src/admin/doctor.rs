@@ -1,7 +1,7 @@
 //! The verb `doctor`: examines the database, the schema and the queue.
 
 use super::prelude::*;
-use crate::doctor::{DoctorReport, examine};
+use crate::doctor::DoctorReport;
 
 /// Check the database, the schema and the queue, and say how to fix each problem.
 ///
@@ -24,6 +24,6 @@ impl Verb for DoctorRequest {
     }
 
     async fn run(&self, service: &Service) -> Result<DoctorReport> {
-        examine(&service.target(&service.handled().await?)).await
+        service.examine().await
     }
 }

@@ -19,7 +19,7 @@ use crate::chain::{NextTick, StartDrain};
 use crate::config::Lookup;
 use crate::connect::{Database, next_tick};
 use crate::dispatch::Dispatch;
-use crate::doctor::{Target, refuse_foreign};
+use crate::doctor::{DoctorReport, Target, examine, refuse_foreign};
 use crate::drain::{
     DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, StopReason, drain_measured,
 };
@@ -91,6 +91,9 @@ trait Drains: Send + Sync {
     /// Returns the kinds that the handlers for this database handle.
     fn kinds<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<&'static str>>>;
 
+    /// Returns what is wrong with what the handlers for this database call.
+    fn examine<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<String>>>;
+
     /// Returns the program's periodic events.
     fn schedules(&self) -> Result<Vec<Declared>>;
 
@@ -114,6 +117,11 @@ impl<D: Dispatch> Drains for Typed<D> {
     fn kinds<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<&'static str>>> {
         let app = self.0.clone();
         async move { Ok(app.for_run(database).await?.kinds()) }.boxed()
+    }
+
+    fn examine<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<String>>> {
+        let app = self.0.clone();
+        async move { Ok(app.for_run(database).await?.examine().await) }.boxed()
     }
 
     fn schedules(&self) -> Result<Vec<Declared>> {
@@ -384,15 +392,17 @@ impl Service {
         self.program.records.as_deref()
     }
 
-    /// Returns what the doctor examines, of a program that handles these kinds.
-    pub(super) fn target<'a>(&'a self, kinds: &'a [&'a str]) -> Target<'a> {
-        Target {
+    /// Examines the database, and what the handlers call.
+    pub(super) async fn examine(&self) -> Result<DoctorReport> {
+        let target = Target {
             database: &self.database,
-            kinds,
+            kinds: &self.handled().await?,
             options: &self.options,
             tables: &self.program.tables,
             warnings: self.handlers.warnings(),
-        }
+            uncalled: self.handlers.examine(&self.database).await?,
+        };
+        examine(&target).await
     }
 
     /// Drains the queue, and emits metrics of the drain if they are configured. Moves the next tick to when

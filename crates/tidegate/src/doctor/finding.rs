@@ -65,13 +65,10 @@ impl Finding {
         Self::new(State::Problem, text.into(), Some(remedy.into()))
     }
 
-    /// Creates the finding of what the program's settings give up.
-    pub(super) fn given_up(text: &str) -> Self {
+    /// Creates the finding of what the program itself tells.
+    pub(super) fn told(name: &'static str, text: &str) -> Self {
         let finding = Self::new(State::Warning, text.to_owned(), None);
-        Self {
-            name: "program",
-            ..finding
-        }
+        Self { name, ..finding }
     }
 
     /// Creates a problem that no command repairs. The text says what to do.

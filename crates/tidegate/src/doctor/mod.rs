@@ -67,6 +67,8 @@ pub struct Target<'a> {
     pub tables: &'a [Migrations],
     /// What the program's settings give up. Each is a finding of its own.
     pub warnings: Vec<&'static str>,
+    /// What is wrong with what the handlers call. Each is a finding of its own.
+    pub uncalled: Vec<String>,
 }
 
 /// What a check works with: the target and a connection, which may be a new one for each check.
@@ -209,7 +211,9 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
         });
     }
     let warnings = target.warnings.iter();
-    checks.extend(warnings.map(|warning| Finding::given_up(warning)));
+    checks.extend(warnings.map(|warning| Finding::told("program", warning)));
+    let uncalled = target.uncalled.iter();
+    checks.extend(uncalled.map(|wrong| Finding::told("targets", wrong)));
     Ok(DoctorReport {
         ok: checks.iter().all(|check| check.state == State::Ok),
         checks,
