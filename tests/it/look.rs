@@ -747,7 +747,7 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
         "a ",
         "form_archived",
         "2 of 5",
-        "2999-01-01 00:00:00",
+        "which is due at 2999-01-01 00:00:00 UTC",
         "503: down",
         "tidegate unblock GROUP --retry|--skip|--cancel",
     ] {
