@@ -156,6 +156,15 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
             }
         }
     }
+    // While a service is down, groups behind it are found among as many ready events as may be looked at.
+    let down =
+        "INSERT INTO tidegate.service (service, state, kinds) VALUES ('archive', 'open', '{act}')";
+    let client = db.client().await;
+    execute(&client, down).await;
+    execute(&client, "SET jit = off").await;
+    let blocked = filled_in(statement("blocked"), &values(&["100", "1000"]));
+    let plan = measured(&client, &blocked).await;
+    assert_looked_at(&plan["Plan"], 20_000, "blocked");
     // A count is a pass over the first rows that are met, and over no others.
     for plan in planner
         .plans("", statement("depths"), &values(&["1000"]))

@@ -86,7 +86,7 @@ async fn each_thing_that_an_event_waits_for_is_named_with_its_time() {
          "It waits because the service archive may start 0.5 per second, the next at 2999-01-02 03:04:05 UTC."),
         (&["DELETE FROM tidegate.event_kind"],
          "It is of the kind form_archived, which nobody has registered: the next drain ends it FAILED with the code no_handler."),
-        (&["UPDATE tidegate.event_kind SET targets = '{}'"],
+        (&["UPDATE tidegate.event_kind SET targets = ARRAY[]::text[]"],
          "It is ready: its kind form_archived is only pulled, and no program has polled for it."),
     ]).await;
 }

@@ -497,6 +497,6 @@ GRANT SELECT ON tidegate.jobs TO tidegate_operate;
 GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at) ON
     tidegate.jobs TO tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.job, tidegate.due_at TO tidegate_drain, tidegate_operate, tidegate_jobs;
-GRANT EXECUTE ON FUNCTION tidegate.why TO tidegate_operate, tidegate_read;
+GRANT EXECUTE ON FUNCTION tidegate.why TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code
    TO tidegate_operate, tidegate_read;

@@ -148,7 +148,7 @@ SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why
             SELECT id, kind, status, attempts, group_key, correlation_id, created_at, finished_at,
                    last_error
               FROM tidegate.ends
-             WHERE NOT $12 AND ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
+             WHERE $12 IS NOT TRUE AND ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
                AND ($11::bigint IS NULL OR id > $11)

@@ -38,7 +38,7 @@ pub(crate) struct ListedEvent {
     handled: Option<bool>,
     /// Why it has not ended, if `waiting` was requested.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    why: String,
 }
 
 /// Everything stored about an event. The fields depend on the table that holds it.
