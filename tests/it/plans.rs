@@ -156,15 +156,6 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
             }
         }
     }
-    // While a service is down, groups behind it are found among as many ready events as may be looked at.
-    let down =
-        "INSERT INTO tidegate.service (service, state, kinds) VALUES ('archive', 'open', '{act}')";
-    let client = db.client().await;
-    execute(&client, down).await;
-    execute(&client, "SET jit = off").await;
-    let blocked = filled_in(statement("blocked"), &values(&["100", "1000"]));
-    let plan = measured(&client, &blocked).await;
-    assert_looked_at(&plan["Plan"], 20_000, "blocked");
     // A count is a pass over the first rows that are met, and over no others.
     for plan in planner
         .plans("", statement("depths"), &values(&["1000"]))
@@ -173,6 +164,31 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
         let told = plan.to_string();
         assert!(told.contains("\"Node Type\":\"Limit\""), "{told}");
     }
+}
+
+/// While a service is down, the groups behind it are sought among as many ready events as may be looked at.
+#[tokio::test]
+async fn groups_behind_a_service_are_found_without_reading_the_queue() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    run(&db, "ANALYZE tidegate.event_queue").await;
+    let client = db.client().await;
+    // While all are called, the view reads the delayed events alone, and asks for each what is ahead and behind.
+    let view = "SELECT count(*) FROM tidegate.blocked_groups";
+    let plan = measured(&client, view).await;
+    assert_looked_at(&plan["Plan"], 3 * i64::from(LARGE) / 10, view);
+    let down =
+        "INSERT INTO tidegate.service (service, state, kinds) VALUES ('archive', 'open', '{act}')";
+    run(&db, down).await;
+    let values = ["100", "1000"].map(str::to_owned);
+    let blocked = filled_in(statement("blocked"), &values);
+    let plan = measured(&client, &blocked).await;
+    assert_eq!(
+        plan["Plan"]["Actual Rows"].as_f64(),
+        Some(100.0),
+        "{plan:#?}"
+    );
+    assert_looked_at(&plan["Plan"], 30_000, "blocked");
 }
 
 /// A search for what few or no events match: of a log and a queue of any size it looks at a given number of
