@@ -279,6 +279,17 @@ async fn what_the_figures_and_lists_hold_is_on_the_pages() {
     ] {
         assert!(event.contains(told), "{told}");
     }
+    contains(&event, "with the code http_503.");
+    let ids =
+        "SELECT id FROM tidegate.event_queue WHERE group_key = 'customer-901' ORDER BY id LIMIT 2";
+    let ids: Vec<i64> = support::column(&site.client, ids).await;
+    let behind = format!(
+        "It waits behind event <a class=\"id\" href=\"/events/{0}\">{0}</a> of its group, which waits for attempt 3 of 5",
+        ids[0]
+    );
+    contains(&site.page("/groups/customer-901").await, &behind);
+    contains(&site.page(&format!("/events/{}", ids[1])).await, &behind);
+    contains(&site.page("/groups").await, "It waits for attempt 3 of 5");
     let exact = site.page("/events/601?whole=payload").await;
     assert!(exact.contains("123456789012345678901234567890.10"));
     assert!(site.page("/events/602").await.contains("sealed"));

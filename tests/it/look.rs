@@ -747,7 +747,7 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
         "a ",
         "form_archived",
         "2 of 5",
-        "2999-01-01 00:00:00",
+        "which is due at 2999-01-01 00:00:00 UTC",
         "503: down",
         "tidegate unblock GROUP --retry|--skip|--cancel",
     ] {
@@ -875,7 +875,7 @@ async fn list_plan(
     ago: Option<f64>,
 ) -> String {
     let (text, time) = (None::<&str>, None::<std::time::SystemTime>);
-    let values: [&(dyn ToSql + Sync); 11] = [
+    let values: [&(dyn ToSql + Sync); 12] = [
         &status,
         &text,
         &50_i64,
@@ -887,6 +887,7 @@ async fn list_plan(
         &time,
         &None::<f64>,
         &None::<i64>,
+        &false,
     ];
     plan(client, statement("list"), &values).await
 }

@@ -84,3 +84,4 @@ mod upgrade;
 mod versions;
 mod wake;
 mod walk;
+mod why;

@@ -11,12 +11,19 @@ use tidegate::Event;
 use tidegate::admin;
 use tidegate::queue::Statement;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 use crate::probe::{Probe, number, probe_database};
 use crate::support::{TestDb, contains, execute, statement};
 
 const LARGE: i32 = 200_000;
+
+const WHY: Statement = Statement {
+    name: "why",
+    params: &[Type::INT8],
+    text: "SELECT tidegate.why($1)",
+};
 
 /// The lease that the statements below work under, and whose it is.
 const TOKEN: &str = "00000000-0000-0000-0000-000000000001";
@@ -120,6 +127,12 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
     for (statement, given) in [
         (statement("blocked"), values(&["100", "10000"])),
         (statement("group_events"), values(&["'group-8'", "100"])),
+        (
+            &WHY,
+            values(&["(SELECT max(id) FROM tidegate.event_queue WHERE group_key = 'group-8')"]),
+        ),
+        (&WHY, values(&["5"])),
+        (&WHY, values(&["-5"])),
         (statement("dead"), values(&["86400", "NULL::text", "20000"])),
         (statement("event"), values(&["-5"])),
         (statement("event"), values(&["5"])),
@@ -151,6 +164,27 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
         let told = plan.to_string();
         assert!(told.contains("\"Node Type\":\"Limit\""), "{told}");
     }
+}
+
+/// While a service is down, the groups behind it are sought among as many ready events as may be looked at.
+#[tokio::test]
+async fn groups_behind_a_service_are_found_without_reading_the_queue() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    run(&db, "ANALYZE tidegate.event_queue").await;
+    let client = db.client().await;
+    let down =
+        "INSERT INTO tidegate.service (service, state, kinds) VALUES ('archive', 'open', '{act}')";
+    run(&db, down).await;
+    let values = ["100", "1000"].map(str::to_owned);
+    let blocked = filled_in(statement("blocked"), &values);
+    let plan = measured(&client, &blocked).await;
+    assert_eq!(
+        plan["Plan"]["Actual Rows"].as_f64(),
+        Some(100.0),
+        "{plan:#?}"
+    );
+    assert_looked_at(&plan["Plan"], 30_000, "blocked");
 }
 
 /// A search for what few or no events match: of a log and a queue of any size it looks at a given number of
@@ -563,6 +597,8 @@ async fn who_asks_for_a_few_events_of_a_large_queue_does_not_read_it() {
     let doctors_leases = of_doctor.last();
     let few: Vec<(&Statement, Vec<String>)> = vec![
         (statement("show"), vec!["100003".to_owned()]),
+        (&WHY, vec!["100003".to_owned()]),
+        (&WHY, vec!["199998".to_owned()]),
         (statement("job"), vec!["100003".to_owned(), "60".to_owned()]),
         (statement("leases"), vec!["20".to_owned()]),
         (statement("list"), list(0, "'PENDING'")),

@@ -230,6 +230,7 @@ const BY_HAND: &[&str] = &[
     "SELECT last_error FROM tidegate.ends",
     "SELECT result, errors FROM tidegate.job(1)",
     "SELECT * FROM tidegate.logged(1)",
+    "DO $$ BEGIN PERFORM tidegate.why(1); EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$",
     // Who calls: the keys themselves are nobody's, and who serves HTTP asks for one it was shown.
     "SELECT * FROM callers.api_key_of('\\x00')",
     "SELECT secret FROM callers.link_key",

@@ -184,6 +184,21 @@ pub(crate) fn event(base: &Base, id: &Value) -> Markup {
     }
 }
 
+/// Renders why an event has not ended, with a link to the event that it waits behind.
+pub(crate) fn why(base: &Base, sentence: &Value) -> Markup {
+    let Some(sentence) = sentence.as_str() else {
+        return nothing();
+    };
+    let behind = sentence.split_once(" behind event ");
+    let parts = behind.and_then(|(start, rest)| Some((start, rest.split_once(' ')?)));
+    match parts.map(|(start, (id, rest))| (start, id.parse::<i64>(), rest)) {
+        Some((start, Ok(id), rest)) => {
+            html! { bdi { (start) " behind event " (event(base, &id.into())) " " (rest) } }
+        }
+        _ => text(sentence),
+    }
+}
+
 /// Renders a name as a link, or a dash.
 pub(crate) fn named(name: &Value, link: impl FnOnce(&str) -> Link) -> Markup {
     match name.as_str() {

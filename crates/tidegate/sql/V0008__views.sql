@@ -209,6 +209,136 @@ COMMENT ON FUNCTION tidegate.due_at IS
     'When a live event may start at the earliest: the next try of a service that does not answer counts, and what the first '
     'event of its group waits for. Null if it is not live. id: the event''s id.';
 
+-- A time in sentences for people.
+CREATE FUNCTION tidegate.in_words(at timestamptz) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"');
+
+-- Since when something has been paused, and by whom, as far as the latest 1000 pauses and resumptions tell.
+-- subject: what the audit names, such as {"kind": …}.
+CREATE FUNCTION tidegate.pause_in_words(pause text, resume text, subject jsonb) RETURNS text
+    LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN a.action = pause THEN format(' since %s by %s', tidegate.in_words(a.at), coalesce(a.actor, a.session_user_name)) END
+      FROM ((SELECT * FROM tidegate.audit WHERE action = pause ORDER BY id DESC LIMIT 1000)
+            UNION ALL
+            (SELECT * FROM tidegate.audit WHERE action = resume ORDER BY id DESC LIMIT 1000)) AS a
+     WHERE a.filter @> subject AND a.count > 0
+     ORDER BY a.id DESC LIMIT 1
+$$;
+
+-- What a live event does at this moment, without its group, as the end of a sentence that begins with the
+-- event. If several things hold it up, the one is named that must change before the others matter: first
+-- what needs an operator, then what ends last.
+CREATE FUNCTION tidegate.state_in_words(id bigint) RETURNS text
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    event record;
+    held record;
+    known record;
+    service record;
+    run record;
+BEGIN
+    -- Not the payload: it may be unreadable.
+    SELECT q.kind, q.attempts, q.max_attempts, q.lapses, q.available_at, q.expires_at, split_part(q.last_error, ':', 1) AS code
+      INTO event FROM tidegate.event_queue AS q WHERE q.id = state_in_words.id;
+    SELECT l.expires_at, l.expires_at <= instant AS has_run_out, state_in_words.id <= l.started_to AS has_started,
+           CASE WHEN l.token = l.worker THEN 'a program that polled it' ELSE 'worker ' || l.worker END AS worker
+      INTO held FROM tidegate.lease AS l
+     WHERE l.ids @> state_in_words.id AND NOT l.ended
+       AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = state_in_words.id);
+    IF held.has_run_out THEN
+        RETURN format('is leased by %s, which stopped responding: its lease ran out at %s, and the next drain takes the event back',
+                      held.worker, tidegate.in_words(held.expires_at));
+    ELSIF held.has_started THEN
+        RETURN format('is being handled now, attempt %s of %s, by %s, whose lease runs until %s',
+                      least(event.attempts + 1, event.max_attempts), event.max_attempts, held.worker, tidegate.in_words(held.expires_at));
+    ELSIF held.worker IS NOT NULL THEN
+        RETURN format('is leased by %s until %s and has not started', held.worker, tidegate.in_words(held.expires_at));
+    ELSIF event.expires_at <= instant THEN
+        RETURN format('has passed its deadline, %s: the next drain ends it FAILED with the code expired', tidegate.in_words(event.expires_at));
+    END IF;
+
+    SELECT k.paused, k.targets = '{}' AS is_pulled INTO known FROM tidegate.event_kind AS k WHERE k.kind = event.kind;
+    IF known.paused THEN
+        RETURN format('waits because its kind %s is paused', event.kind)
+            || coalesce(tidegate.pause_in_words('pause', 'resume', jsonb_build_object('kind', event.kind)), '');
+    END IF;
+    SELECT s.service, s.state, s.since, s.retry_at, s.last_error INTO service FROM tidegate.service AS s
+     WHERE s.state <> 'closed' AND event.kind = ANY (s.kinds) ORDER BY s.state <> 'paused', s.retry_at DESC LIMIT 1;
+    IF service.state = 'paused' THEN
+        RETURN format('waits because the service %s is paused', service.service)
+            || coalesce(tidegate.pause_in_words('pause_service', 'resume_service', jsonb_build_object('service', service.service)), '');
+    ELSIF service.service IS NOT NULL AND greatest(service.retry_at, instant) >= event.available_at THEN
+        RETURN format('waits for the service %s, which has been down since %s%s and is tried %s', service.service,
+                      tidegate.in_words(service.since), ' (' || service.last_error || ')',
+                      CASE WHEN service.state = 'probing' THEN 'now' WHEN service.retry_at <= instant THEN 'by the next drain'
+                           ELSE 'again at ' || tidegate.in_words(service.retry_at) END);
+    ELSIF event.available_at > instant AND event.code IS NULL THEN
+        RETURN 'waits for its planned time, ' || tidegate.in_words(event.available_at);
+    ELSIF event.available_at > instant THEN
+        RETURN format('waits for attempt %s of %s, which is due at %s, because the last one ended with %s',
+                      event.attempts + 1, event.max_attempts, tidegate.in_words(event.available_at), event.code);
+    ELSIF known IS NULL THEN
+        RETURN format('is of the kind %s, which nobody has registered: the next drain ends it FAILED with the code no_handler', event.kind);
+    ELSIF known.is_pulled THEN
+        RETURN format('is ready: its kind %s is only pulled, and no program has polled for it', event.kind);
+    END IF;
+
+    SELECT CASE WHEN s.service = 'kind:' || event.kind THEN 'its kind' ELSE 'the service ' || s.service END AS name,
+           s.per_second, s.next_start, s.max_running, p.places >= s.max_running AS is_full
+      INTO service FROM tidegate.service AS s
+     CROSS JOIN LATERAL (SELECT sum(p.places) AS places FROM tidegate.service_place AS p
+                          WHERE p.service = s.service AND p.until >= instant) AS p
+     WHERE event.kind = ANY (s.kinds) AND (p.places >= s.max_running OR s.per_second IS NOT NULL AND s.next_start > instant)
+     ORDER BY s.service LIMIT 1;
+    IF service.is_full THEN
+        RETURN format('waits because %s may run %s at once, and as many run', service.name, service.max_running);
+    ELSIF service.name IS NOT NULL THEN
+        RETURN format('waits because %s may start %s per second, the next at %s', service.name, service.per_second,
+                      tidegate.in_words(service.next_start));
+    END IF;
+    SELECT r.started_at, r.ended_at, r.stop_reason INTO run FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT 1;
+    RETURN 'is ready' || CASE WHEN event.lapses > 0 THEN ' and will run alone, because its last worker stopped responding' ELSE '' END
+        || CASE WHEN EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant) THEN ': a drain is at work and takes it in its turn'
+                WHEN run IS NULL THEN ': the next drain takes it, and none has ended within the last week'
+                WHEN run.ended_at <= event.available_at THEN ': the next drain takes it, and none has run since ' || tidegate.in_words(run.ended_at)
+                WHEN run.stop_reason = 'queue_empty' AND run.started_at > event.available_at
+                THEN format(', but the drain that ended at %s left it: perhaps no program that runs handles its kind %s', tidegate.in_words(run.ended_at), event.kind)
+                ELSE format(': the next drain takes it, and the last one ended at %s with %s', tidegate.in_words(run.ended_at), run.stop_reason) END;
+END $$;
+
+CREATE FUNCTION tidegate.why(id bigint) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    event record;
+    ended record;
+    head bigint;
+    state text;
+BEGIN
+    SELECT q.group_key, q.expires_at INTO event FROM tidegate.event_queue AS q WHERE q.id = why.id;
+    IF FOUND THEN
+        SELECT h.id INTO head FROM tidegate.event_queue AS h
+         WHERE h.group_key = event.group_key AND h.id < why.id ORDER BY h.id LIMIT 1;
+        state := tidegate.state_in_words(coalesce(head, why.id));
+        RETURN format('It %s%s%s.', 'waits behind event ' || head || ' of its group, which ', state,
+                      CASE WHEN event.expires_at > clock_timestamp() AND (head IS NOT NULL OR state NOT LIKE 'is being handled%')
+                           THEN '; it ends FAILED unless it starts by ' || tidegate.in_words(event.expires_at) END);
+    END IF;
+    SELECT l.status, l.finished_at, l.attempts, l.errors->-1->>'code' AS code INTO ended FROM tidegate.logged(why.id) AS l;
+    PERFORM tidegate.refuse(format('id: must be the id of an event, got %s, which is neither in the queue nor in the log',
+                                   coalesce(why.id::text, 'NULL')))
+      WHERE ended IS NULL;
+    RETURN format('It ended %s at %s after %s attempt%s%s.', ended.status, tidegate.in_words(ended.finished_at), ended.attempts,
+                  CASE WHEN ended.attempts <> 1 THEN 's' END,
+                  CASE WHEN ended.status <> 'COMPLETED' THEN ' with the code ' || ended.code END);
+END $$;
+COMMENT ON FUNCTION tidegate.why IS
+    'Why an event has not ended, in one sentence: what it waits for and until when, or who handles it. What must change first '
+    'is named. Of an ended event it says how it ended. Times are in UTC. id: the event''s id, live or finished.';
+
 CREATE VIEW tidegate.ends AS
 SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
        nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
@@ -246,20 +376,25 @@ CREATE VIEW tidegate.blocked_groups AS
 SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
        head.available_at, head.last_error, head.created_at,
        (SELECT count(*) FROM tidegate.event_queue AS behind
-         WHERE behind.group_key = head.group_key AND behind.id > head.id) AS waiting
-  FROM tidegate.event_queue AS head
- WHERE head.delayed
-   AND head.group_key IS NOT NULL
+         WHERE behind.group_key = head.group_key AND behind.id > head.id) AS waiting, tidegate.why(head.id) AS why
+  FROM (SELECT d.* FROM tidegate.event_queue AS d WHERE d.delayed
+        UNION ALL
+        -- While all services are called, nothing is read here.
+        SELECT r.* FROM tidegate.event_queue AS r
+         WHERE EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed') AND NOT r.delayed
+           AND r.kind IN (SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed')) AS head
+ WHERE head.group_key IS NOT NULL
    AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
                     WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
    AND EXISTS (SELECT FROM tidegate.event_queue AS behind
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
 COMMENT ON VIEW tidegate.blocked_groups IS
-    'Groups whose first event waits for a retry or a planned time while other events wait behind it.';
+    'Groups whose first event waits for a retry, a planned time or a service while other events wait behind it.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_id IS 'Its first event.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.';
 COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';
 COMMENT ON COLUMN tidegate.blocked_groups.waiting IS 'How many events wait behind it.';
+COMMENT ON COLUMN tidegate.blocked_groups.why IS 'What that event waits for: see why().';
 
 -- Kinds that are not registered share one name, as in add_figures().
 --
@@ -362,5 +497,6 @@ GRANT SELECT ON tidegate.jobs TO tidegate_operate;
 GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at) ON
     tidegate.jobs TO tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.job, tidegate.due_at TO tidegate_drain, tidegate_operate, tidegate_jobs;
+GRANT EXECUTE ON FUNCTION tidegate.why TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code
    TO tidegate_operate, tidegate_read;

@@ -2,7 +2,7 @@
 
 use tidegate::admin::{BlockedGroupsRequest, UnblockRequest, Verb};
 
-use super::{Text, cell, instant, short, table};
+use super::{Text, cell, short, table};
 
 /// One line for each group, and the possible actions.
 impl Text for BlockedGroupsRequest {
@@ -20,8 +20,8 @@ impl Text for BlockedGroupsRequest {
                 ("attempts", |group| {
                     format!("{} of {}", group["attempts"], group["max_attempts"])
                 }),
-                ("runs next", |group| instant(&group["available_at"])),
                 ("last error", |group| short(&group["last_error"])),
+                ("why", |group| cell(&group["why"])),
             ],
         );
         format!(

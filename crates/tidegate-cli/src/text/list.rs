@@ -5,24 +5,28 @@ use std::fmt::Write;
 use serde_json::Value;
 use tidegate::admin::ListRequest;
 
-use super::{Text, cell, instant, short, table};
+use super::{Column, Text, cell, instant, short, table};
 
 /// One line for each event, and the command for the next page if there may be one.
 impl Text for ListRequest {
     fn text(&self, report: &Self::Report) -> String {
-        let table = table(
-            &report.events,
+        let id: Column<Value> = ("id", |event| cell(&event["id"]));
+        let group: Column<Value> = ("group", |event| cell(&event["group_key"]));
+        let columns: &[Column<Value>] = if self.waiting {
+            let why: Column<Value> = ("why", |event| cell(&event["why"]));
+            &[id, ("kind", kind_of), group, why]
+        } else {
             &[
-                ("id", |event| cell(&event["id"])),
+                id,
                 ("kind", kind_of),
                 ("status", |event| cell(&event["status"])),
                 ("attempts", |event| cell(&event["attempts"])),
-                ("group", |event| cell(&event["group_key"])),
+                group,
                 ("created", |event| instant(&event["created_at"])),
                 ("last error", |event| short(&event["last_error"])),
-            ],
-        );
-        let mut text = table.to_string();
+            ]
+        };
+        let mut text = table(&report.events, columns).to_string();
         if report.events.iter().any(is_foreign) {
             text.push_str("\n* this program does not have this kind");
         }

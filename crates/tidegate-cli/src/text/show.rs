@@ -22,10 +22,13 @@ impl Text for ShowRequest {
     }
 }
 
-/// Describes everything that is stored about an event, one line for each field with a value.
+/// Describes everything that is stored about an event, one line for each field with a value, first why it has
+/// not ended.
 fn event(event: &Value) -> String {
     let mut text = String::new();
-    for (name, value) in event.as_object().into_iter().flatten() {
+    let why = event.as_object().and_then(|event| event.get_key_value("why"));
+    let others = event.as_object().into_iter().flatten();
+    for (name, value) in why.into_iter().chain(others.filter(|(name, _)| *name != "why")) {
         let value = match value {
             Value::Null => continue,
             Value::String(text) => shown(text),

@@ -9,7 +9,7 @@ use crate::desk::Desk;
 use crate::form::{Fields, Params};
 use crate::html::{
     bytes, chip, empty, event, field, named, nothing, number, short, status, table, text, time,
-    time_of,
+    time_of, why,
 };
 use crate::json::{SHOWN, pretty};
 use crate::link::Base;
@@ -25,6 +25,7 @@ pub(super) async fn show(desk: Desk, Path(id): Path<String>, Params(request): Pa
     let state = one["status"].as_str().unwrap_or_default();
     let body = html! {
         div.lead { (status(state)) span.of { (named(&one["kind"], |kind| base.of("/kinds", kind))) } (actions(&desk, one)) }
+        p.why { (why(base, &one["why"])) }
         (work(&dossier))
         (facts(base, &dossier))
         @match &dossier.content {

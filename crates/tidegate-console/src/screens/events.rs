@@ -9,7 +9,7 @@ use tidegate::admin::{SearchReport, Searched};
 use crate::acts::{Action, Intent};
 use crate::desk::Desk;
 use crate::form::{Fields, Params};
-use crate::html::{empty, event, field, named, number, reason, status, table, time, time_of};
+use crate::html::{empty, event, field, named, number, reason, status, table, time, time_of, why};
 use crate::link::{Base, Link};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
@@ -168,12 +168,14 @@ pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
 
 /// A table of events.
 pub(super) fn list(base: &Base, events: &[Value], has_picks: bool) -> Markup {
+    let has_reasons = events.iter().any(|one| !one["why"].is_null());
     table! { "Events", go; one in events;
         td "Select" if (has_picks) { input.pick type="checkbox" name="id" value=(one["id"]) aria-label=(format!("Select event {}", one["id"])); }
         th "Id" { (event(base, &one["id"])) }
         td "Kind" { (named(&one["kind"], |kind| base.of("/kinds", kind))) }
         td "Status" { (status(one["status"].as_str().unwrap_or_default())) }
         n "Attempts" { (field(&one["attempts"])) }
+        error "Why" if (has_reasons) { (why(base, &one["why"])) }
         td "Group" { (named(&one["group_key"], |group| base.of("/groups", group))) }
         td "Correlation" { (named(&one["correlation_id"], |id| base.to("/events").with("correlation", id))) }
         td "Published" { (time(&one["created_at"])) }

@@ -9,7 +9,7 @@ use tidegate_cli::quoted;
 use super::events;
 use crate::desk::Desk;
 use crate::form::Params;
-use crate::html::{empty, event, field, named, number, table, time};
+use crate::html::{empty, event, field, named, number, table, why};
 use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
@@ -25,7 +25,7 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let count = overview.blocked.len();
     let body = html! {
         @if count == 0 { (empty("No group is blocked.")) } @else { (list(&desk, &overview.blocked)) }
-        p.note { "A group is blocked while its first event waits for a retry or a planned time. The page checks the first " (number(u64::from(HEADS_LOOKED_AT))) " delayed events and lists at most 100 groups." }
+        p.note { "A group is blocked while its first event waits for a retry, a planned time or a service. The page checks the first " (number(u64::from(HEADS_LOOKED_AT))) " delayed events, and as many ready ones while a service is not called, and lists at most 100 groups." }
     };
     let page = Page::new("/groups", "Blocked groups", "tidegate blocked-groups", body);
     page.fixed(search(&desk))
@@ -50,7 +50,7 @@ fn list(desk: &Desk, groups: &[Value]) -> Markup {
         td "Kind" { (named(&group["head_kind"], |kind| base.of("/kinds", kind))) }
         n "Attempts" { (field(&group["attempts"])) " of " (field(&group["max_attempts"])) }
         n "Waiting behind" { @if group["waiting"] == 1000 { "1,000 or more" } @else { (field(&group["waiting"])) } }
-        td "Next attempt" { (time(&group["available_at"])) }
+        error "Why" { (why(base, &group["why"])) }
         error "Last error" { (field(&group["last_error"])) }
     }
 }

@@ -7,7 +7,7 @@ use super::prelude::*;
 use super::views::{limit, rows};
 use crate::queue::documents;
 
-/// List the groups whose first event waits for another attempt.
+/// List the groups whose first event waits for another attempt, its time or a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(after_help = "Example:\n  tidegate blocked-groups --limit 20")]
 pub struct BlockedGroupsRequest {

@@ -31,6 +31,10 @@ pub struct ListRequest {
     /// Only events in this state: PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long, value_parser = STATUSES, ignore_case = true)]
     pub status: Option<String>,
+    /// Only live events, each with the reason why it has not ended.
+    #[arg(long)]
+    #[serde(default)]
+    pub waiting: bool,
     /// Only events of this kind.
     #[arg(long)]
     pub kind: Option<String>,
@@ -86,7 +90,11 @@ impl ListRequest {
         if is_any || self.correlation.is_some() {
             return (false, false);
         }
-        let is_live = status.map(|status| ["PENDING", "PROCESSING"].contains(&status));
+        let is_live = if self.waiting {
+            Some(true)
+        } else {
+            status.map(|status| ["PENDING", "PROCESSING"].contains(&status))
+        };
         // Only the live events have an index of groups.
         (
             is_live != Some(false) && self.group.is_none(),
@@ -115,10 +123,10 @@ statements! {
     ///
     /// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8`
     /// seconds ago: created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids,
-    /// which bounds the search.
-    LIST: "list" [TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8] = "\
+    /// which bounds the search, `$12` only live events, each with what it waits for.
+    LIST: "list" [TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8, BOOL] = "\
 WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
-SELECT to_jsonb(e)::text
+SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why(e.id)) ELSE to_jsonb(e) END)::text
   FROM (SELECT * FROM (
             SELECT id, kind, CASE WHEN id <@ held.ids THEN 'PROCESSING' ELSE 'PENDING' END AS status,
                    attempts + (id <@ held.started AND attempts < max_attempts)::int AS attempts, group_key, correlation_id,
@@ -140,7 +148,7 @@ SELECT to_jsonb(e)::text
             SELECT id, kind, status, attempts, group_key, correlation_id, created_at, finished_at,
                    last_error
               FROM tidegate.ends
-             WHERE ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
+             WHERE $12 IS NOT TRUE AND ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
                AND ($11::bigint IS NULL OR id > $11)
@@ -287,6 +295,7 @@ async fn listed(client: &Client, request: &ListRequest, above: Option<i64>) -> R
         &until,
         &until_ago,
         &above,
+        &request.waiting,
     ];
     documents(client, &LIST, values).await
 }

@@ -16,14 +16,14 @@ statements! {
     /// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb`
     /// would print `1e131071` as 131,072 digits, and turn a payload of 2.5 KB into a gigabyte.
     SHOW: "show" [INT8] = "\
-SELECT row_to_json(e)::text FROM (SELECT *, 'event_queue' AS \"in\" FROM tidegate.events WHERE id = $1) AS e
+SELECT row_to_json(e)::text FROM (SELECT *, 'event_queue' AS \"in\", tidegate.why(id) AS why FROM tidegate.events WHERE id = $1) AS e
 UNION ALL
-SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\" FROM tidegate.logged($1)) AS l";
+SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\", tidegate.why(id) AS why FROM tidegate.logged($1)) AS l";
 
     /// One event without its content, live or finished. If a copied database used an id twice, the live event
     /// wins.
     EVENT: "event" [INT8] = "\
-SELECT to_jsonb(e)::text
+SELECT (to_jsonb(e) || jsonb_build_object('why', tidegate.why(e.id)))::text
   FROM (SELECT 'event_queue' AS \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
                available_at, expires_at AS deadline, created_at, processing_started_at, NULL::timestamptz AS finished_at,
                NULL::timestamptz AS kept_until, lease_expires_at, last_error, parent_id, replay_of, delayed

@@ -81,25 +81,32 @@ SELECT jsonb_build_object('kind', coalesce(k.kind, '(unregistered)'), 'events', 
  GROUP BY k.kind ORDER BY k.kind";
 
     /// Groups whose first event holds back other events, at most `$1`. Only the first `$2` delayed events of
-    /// groups are checked. Waiting events are counted up to 1,000.
+    /// groups are checked, and, while a service is not called, the first `$2` ready ones. Waiting events are
+    /// counted up to 1,000.
     BLOCKED: "blocked" [INT8, INT8] = "\
 SELECT to_jsonb(b)::text
   FROM (SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
-               head.available_at, head.last_error, head.created_at,
+               head.available_at, head.last_error, head.created_at, tidegate.why(head.id) AS why,
                (SELECT count(*) FROM (SELECT FROM tidegate.event_queue AS behind
                                        WHERE behind.group_key = head.group_key AND behind.id > head.id LIMIT 1000) AS first) AS waiting
-          FROM (SELECT id, kind, group_key, attempts, max_attempts, available_at, last_error, created_at
-                  FROM tidegate.event_queue WHERE delayed AND group_key IS NOT NULL ORDER BY available_at LIMIT $2) AS head
+          FROM ((SELECT id, kind, group_key, attempts, max_attempts, available_at, last_error, created_at
+                   FROM tidegate.event_queue WHERE delayed AND group_key IS NOT NULL ORDER BY available_at LIMIT $2)
+                UNION ALL
+                SELECT * FROM (SELECT id, kind, group_key, attempts, max_attempts, available_at, last_error, created_at
+                                 FROM tidegate.event_queue
+                                WHERE NOT delayed AND EXISTS (SELECT FROM tidegate.service WHERE state <> 'closed')
+                                ORDER BY id LIMIT $2) AS ready
+                 WHERE kind IN (SELECT unnest(kinds) FROM tidegate.service WHERE state <> 'closed')) AS head
          WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
                             WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
            AND EXISTS (SELECT FROM tidegate.event_queue AS behind
                         WHERE behind.group_key = head.group_key AND behind.id > head.id)
          ORDER BY head.id LIMIT $1) AS b";
 
-    /// The live events of a group in order, at most `$2`.
+    /// The live events of a group in order, at most `$2`, with what each waits for.
     GROUP: "group_events" [TEXT, INT8] = "\
 WITH held AS MATERIALIZED (SELECT ids, started FROM tidegate.held)
-SELECT to_jsonb(g)::text
+SELECT (to_jsonb(g) || jsonb_build_object('why', tidegate.why(g.id)))::text
   FROM (SELECT q.id, q.kind, CASE WHEN q.id <@ held.ids THEN 'PROCESSING' ELSE 'PENDING' END AS status,
                q.attempts + (q.id <@ held.started AND q.attempts < q.max_attempts)::int AS attempts, q.max_attempts,
                q.group_key, q.correlation_id, q.created_at, q.available_at, q.delayed, NULL::timestamptz AS finished_at, q.last_error

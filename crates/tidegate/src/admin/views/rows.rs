@@ -36,6 +36,9 @@ pub(crate) struct ListedEvent {
     /// False if the queried program does not have this kind; absent otherwise.
     #[schemars(extend("const" = false), skip_serializing_if = "Option::is_none")]
     handled: Option<bool>,
+    /// Why it has not ended, if `waiting` was requested.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    why: String,
 }
 
 /// Everything stored about an event. The fields depend on the table that holds it.
@@ -46,6 +49,8 @@ pub(crate) struct StoredEvent {
     r#in: String,
     /// Its id.
     id: i64,
+    /// Why it has not ended, or how it ended, in one sentence.
+    why: String,
     /// Its kind.
     kind: String,
     /// The payload as published, or sealed.
@@ -136,6 +141,8 @@ pub(crate) struct BlockedGroup {
     created_at: Timestamp,
     /// The number of events that wait behind it.
     waiting: u64,
+    /// What its first event waits for, in one sentence.
+    why: String,
 }
 
 /// A lease and its worker.
