@@ -26,9 +26,10 @@ impl Text for ShowRequest {
 /// not ended.
 fn event(event: &Value) -> String {
     let mut text = String::new();
-    let why = event.as_object().and_then(|event| event.get_key_value("why"));
     let others = event.as_object().into_iter().flatten();
-    for (name, value) in why.into_iter().chain(others.filter(|(name, _)| *name != "why")) {
+    let others = others.filter(|(name, _)| *name != "why");
+    let why = (&"why".to_owned(), &event["why"]);
+    for (name, value) in std::iter::once(why).chain(others) {
         let value = match value {
             Value::Null => continue,
             Value::String(text) => shown(text),
