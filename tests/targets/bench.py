@@ -31,8 +31,9 @@ MEMORY_GB = 0.25
 
 def main():
     flags = local.cargo_flags()
-    local.ran(["cargo", "build", "--release", *flags, "--package", "tidegate-relay", "--bin", "tidegate-relay"])
-    local.ran(["cargo", "build", "--release", *flags, "--package", "tidegate-targets", "--example", "functions"])
+    # In one command, so that both have the same features of what they share.
+    local.ran(["cargo", "build", "--release", *flags, "--package", "tidegate-relay", "--package", "tidegate-targets",
+               "--bin", "tidegate-relay", "--example", "functions"])
     release = local.build("--package", "tidegate-relay", "--bin", "tidegate-relay").parent / "release"
     with ExitStack() as started:
         environment = {**os.environ, **started.enter_context(local.postgres()), **AWS}
