@@ -19,8 +19,8 @@ async fn queue() -> (TestDb, Client, [i64; 3]) {
     (db, client, ids.try_into().unwrap())
 }
 
-/// The sentences about an event, each after a change of the queue that is then taken back. `{}` in a change is
-/// the event's id.
+/// The sentences about an event, each after a change of the queue that is then taken back. `{}` in a change
+/// is the event's id.
 async fn assert_sentences(client: &Client, id: i64, cases: &[(&[&str], &str)]) {
     for (changes, sentence) in cases {
         let changes = changes.join("; ").replace("{}", &id.to_string());

@@ -48,6 +48,9 @@ const REJECT: [u16; 4] = [400, 413, 415, 422];
 /// What is wrong with a secret that does not sign.
 const MUST: &str = "the signing secret must be whsec_ and 24 to 64 bytes in base64";
 
+/// What is wrong with a secret that is no token.
+const NO_TOKEN: &str = "the bearer secret must be a token of letters, digits and -._~+/=";
+
 /// A URL.
 pub(crate) struct Endpoint {
     name: &'static str,
@@ -169,7 +172,7 @@ impl Endpoint {
             let keys = secret.text().await?;
             let signatures: Result<Vec<String>, _> = keys
                 .split_whitespace()
-                .map(|key| signature(key, &format!("{id}.{now}.{body}")))
+                .map(|key| signature(key, &format!("{id}.{now}."), body))
                 .collect();
             let signatures = signatures
                 .and_then(|all| if all.is_empty() { Err(MUST) } else { Ok(all) })
@@ -180,7 +183,11 @@ impl Endpoint {
                 .header("webhook-signature", signatures.join(" "));
         }
         if let Some(bearer) = &self.bearer {
-            request = request.bearer_auth(bearer.text().await?);
+            let token = bearer.text().await?;
+            if !is_token(&token) {
+                return Err(HandlerError::unavailable("credentials", NO_TOKEN));
+            }
+            request = request.bearer_auth(token);
         }
         Ok(request)
     }
@@ -264,10 +271,7 @@ impl Receiver for Endpoint {
     fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
         async move {
             let client = self.client().await?;
-            let signed = self.signed(client.post(self.url.clone()), "", "").await?;
-            signed.build().map_err(|_| {
-                HandlerError::unavailable("credentials", "the token is no text for a header")
-            })?;
+            self.signed(client.post(self.url.clone()), "", "").await?;
             let asked = client.head(self.url.clone()).send().await;
             asked.map(drop).map_err(|error| unreachable(cause(&error)))
         }
@@ -295,15 +299,23 @@ fn cause(error: &reqwest::Error) -> String {
     cause.map_or_else(|| said.to_owned(), |cause| format!("{said}: {cause}"))
 }
 
-/// Signs a text with a key such as `whsec_…`. The error does not quote it.
-pub(crate) fn signature(key: &str, text: &str) -> Result<String, &'static str> {
+/// Whether a text is a token, as RFC 6750 says. Whoever declares targets names secrets of the function's
+/// role: that of the database, which is JSON, and files are none.
+pub(crate) fn is_token(text: &str) -> bool {
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_of_token)
+}
+
+/// Signs a body and what stands before it, with a key such as `whsec_…`. The error does not quote it.
+pub(crate) fn signature(key: &str, before: &str, body: &str) -> Result<String, &'static str> {
     let encoded = key.strip_prefix("whsec_").ok_or(MUST)?;
     let key = STANDARD.decode(encoded).map_err(|_| MUST)?;
     if !(24..=64).contains(&key.len()) {
         return Err(MUST);
     }
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).map_err(|_| MUST)?;
-    mac.update(text.as_bytes());
+    mac.update(before.as_bytes());
+    mac.update(body.as_bytes());
     Ok(format!(
         "v1,{}",
         STANDARD.encode(mac.finalize().into_bytes())

@@ -132,8 +132,8 @@ impl Target {
         self.name
     }
 
-    /// Looks whether the target can be called, without an event: whether we may, whether it is there, and whether
-    /// a function's time limit is above `timeout`, that of its handlers. Returns what is wrong, for
+    /// Looks whether the target can be called, without an event: whether we may, whether it is there, and
+    /// whether a function's time limit is above `timeout`, that of its handlers. Returns what is wrong, for
     /// [`Dispatch::examine`](tidegate::Dispatch::examine), after 5 s at most.
     pub async fn examine(&self, timeout: Option<Duration>) -> Option<String> {
         let looked = tokio::time::timeout(LOOK, self.receiver.examine(timeout)).await;

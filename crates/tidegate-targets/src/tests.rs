@@ -414,8 +414,11 @@ fn the_detail_of_an_entry_is_an_object() {
 /// The example of the specification of Standard Webhooks, and a CloudEvent with all that its standards name.
 #[test]
 fn a_request_is_signed_as_the_standard_says_and_its_body_is_a_cloud_event() {
-    let text = "msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.{\"test\": 2432232314}";
-    let signed = https::signature("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", text);
+    let (before, body) = (
+        "msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.",
+        "{\"test\": 2432232314}",
+    );
+    let signed = https::signature("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", before, body);
     assert_eq!(
         signed.unwrap(),
         "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
@@ -426,7 +429,7 @@ fn a_request_is_signed_as_the_standard_says_and_its_body_is_a_cloud_event() {
         "whsec_MfKQ",
         "whsec_!!",
     ] {
-        let refused = https::signature(key, text).unwrap_err();
+        let refused = https::signature(key, before, body).unwrap_err();
         assert!(
             refused.contains("whsec_") && (key.is_empty() || !refused.contains(key)),
             "{refused}"
@@ -444,6 +447,20 @@ fn a_request_is_signed_as_the_standard_says_and_its_body_is_a_cloud_event() {
         item.id
     );
     assert_eq!(item.text, expected);
+}
+
+#[test]
+fn what_is_no_token_is_not_sent_as_one() {
+    for (text, is_token) in [
+        ("eyJhbGciOiJI.eyJzdWIi_-~+/==", true),
+        ("", false),
+        (r#"{"username": "drain", "password": "x"}"#, false),
+        ("root:x:0:0", false),
+        ("two words", false),
+        ("A=1\0B=2", false),
+    ] {
+        assert_eq!(https::is_token(text), is_token, "{text:?}");
+    }
 }
 
 #[test]

@@ -379,17 +379,19 @@ SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts
          WHERE behind.group_key = head.group_key AND behind.id > head.id) AS waiting, tidegate.why(head.id) AS why
   FROM (SELECT d.* FROM tidegate.event_queue AS d WHERE d.delayed
         UNION ALL
-        -- While all services are called, nothing is read here.
-        SELECT r.* FROM tidegate.event_queue AS r
-         WHERE EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed') AND NOT r.delayed
-           AND r.kind IN (SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed')) AS head
+        -- While all services are called, nothing is read here; in an outage, the first 10,000 ready events.
+        SELECT f.* FROM (SELECT r.* FROM tidegate.event_queue AS r
+                          WHERE EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed') AND NOT r.delayed
+                          ORDER BY r.id LIMIT 10000) AS f
+         WHERE f.kind IN (SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed')) AS head
  WHERE head.group_key IS NOT NULL
    AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
                     WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
    AND EXISTS (SELECT FROM tidegate.event_queue AS behind
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
 COMMENT ON VIEW tidegate.blocked_groups IS
-    'Groups whose first event waits for a retry, a planned time or a service while other events wait behind it.';
+    'Groups whose first event waits for a retry, a planned time or a service while other events wait behind it. Groups behind a '
+    'service are sought among the first 10,000 ready events.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_id IS 'Its first event.';
 COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.';
 COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';

@@ -61,8 +61,8 @@ pub trait Dispatch: Send + Sync + 'static {
         std::future::ready(Ok(self)).boxed()
     }
 
-    /// Examines what the handlers call, for the doctor: returns what is wrong with it, one text each. It changes
-    /// nothing, and takes a few seconds at most.
+    /// Examines what the handlers call, for the doctor: returns what is wrong with it, one text each. It
+    /// changes nothing, and takes a few seconds at most.
     fn examine(&self) -> BoxFuture<'_, Vec<String>> {
         std::future::ready(Vec::new()).boxed()
     }
