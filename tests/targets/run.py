@@ -176,29 +176,29 @@ def record(relay):
 def broken_deployment(relay):
     """While a deployment is broken, a few events spend an attempt, and the others wait. Then all are done."""
     relay.declare(ship(alone=True, backoff='"100ms"', backoff_max='"100ms"', attempts=20))
-    relay.publish("order_placed", orders(200))
-    broken = {"calls": 25}
+    relay.publish("order_placed", orders(1000))
+    broken = threading.Event()
+    broken.set()
 
     def function(event):
-        if broken["calls"]:
-            broken["calls"] -= 1
+        if broken.is_set():
             raise RuntimeError("Unable to import module")
         return {"batchItemFailures": []}
 
     with Invoke({"ship": function}) as aws:
-        first = relay.drain(budget="2s", AWS_ENDPOINT_URL_LAMBDA=aws.url, TIDEGATE_CONCURRENCY="8")
+        relay.drain(budget="2s", AWS_ENDPOINT_URL_LAMBDA=aws.url)
         early = len(aws.calls)
-        broken["calls"] = 0
+        broken.clear()
         relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
     spent = relay.database.holds("SELECT sum(attempts - 1) FROM tidegate.event_log")
-    assert set(status for status, _ in relay.ended()) == {"COMPLETED"}, (relay.ended(), first)
-    assert early <= 5 + 8 and int(spent) <= early, (early, spent)
+    assert set(status for status, _ in relay.ended()) == {"COMPLETED"}, relay.ended()
+    assert int(spent) <= early < 100, (early, spent)
 
 
 def poison(relay):
     """One event that always breaks the function ends after its attempts, and costs its neighbours none."""
     relay.declare(ship(backoff='"1ms"', backoff_max='"1ms"'))
-    relay.publish("order_placed", orders(100, _50="poison"))
+    relay.publish("order_placed", orders(1000, _500="poison"))
 
     def function(event):
         if any(json.loads(one["body"])["sku"] == "poison" for one in event["Records"]):
@@ -207,7 +207,7 @@ def poison(relay):
 
     with Invoke({"ship": function}) as aws:
         relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
-    assert relay.ended() == {("COMPLETED", 1): 99, ("FAILED", 3): 1}, relay.ended()
+    assert relay.ended() == {("COMPLETED", 1): 999, ("FAILED", 3): 1}, relay.ended()
 
 
 def hung(relay):

@@ -271,7 +271,9 @@ impl Receiver for Endpoint {
     fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
         async move {
             let client = self.client().await?;
-            self.signed(client.post(self.url.clone()), "", "").await?;
+            self.signed(client.post(self.url.clone()), "", "")
+                .await
+                .map(drop)?;
             let asked = client.head(self.url.clone()).send().await;
             asked.map(drop).map_err(|error| unreachable(cause(&error)))
         }
