@@ -71,7 +71,7 @@ impl Bus {
 }
 
 /// Returns what the answer about one entry means.
-pub(crate) fn entry(entry: &Value) -> Result<Outcome, HandlerError> {
+fn entry(entry: &Value) -> Result<Outcome, HandlerError> {
     if let Some(id) = entry["EventId"].as_str() {
         return Ok(Outcome {
             result: Some(json!({"event_id": id})),
@@ -132,5 +132,63 @@ impl Receiver for Bus {
             seen(looked.await?).map(drop)
         }
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn each_answer_of_a_bus_has_its_verdict_entry_by_entry() {
+        for (given, means) in [
+            (json!({"EventId": "e"}), "done"),
+            (json!(null), "unavailable not_sent"),
+            (
+                json!({"ErrorCode": "InternalFailure"}),
+                "unavailable InternalFailure",
+            ),
+            (
+                json!({"ErrorCode": "ThrottlingException"}),
+                "unavailable ThrottlingException",
+            ),
+            (
+                json!({"ErrorCode": "MalformedDetail"}),
+                "reject MalformedDetail",
+            ),
+            (
+                json!({"ErrorCode": "AccessDeniedException"}),
+                "unavailable credentials",
+            ),
+        ] {
+            assert_eq!(meant(Ok(vec![entry(&given)])), means, "{given}");
+        }
+    }
+
+    #[test]
+    fn the_detail_of_an_entry_is_an_object() {
+        let at = EventBridge {
+            eventbridge: "arn:aws:events:eu-central-1:123456789012:event-bus/shop".to_owned(),
+            source: None,
+        };
+        let bus = Bus::new(at);
+        let detail = |payload: &str| -> Value {
+            let item = bus.item(&sent(payload, None)).unwrap();
+            let entry: Value = serde_json::from_str(&item.text).unwrap();
+            assert_eq!(
+                (&entry["Source"], &entry["DetailType"]),
+                (&json!("tidegate"), &json!("order_placed"))
+            );
+            serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap()
+        };
+        assert_eq!(detail("{\"a\": 1}"), json!({"a": 1}));
+        assert_eq!(detail("[1]"), json!({"data": [1]}));
+        assert_eq!(detail("null"), json!({"data": null}));
+        let large = format!("\"{}\"", "x".repeat(1 << 20));
+        assert_eq!(
+            short(&bus.item(&sent(&large, None)).err().unwrap()),
+            "reject too_large"
+        );
     }
 }

@@ -192,7 +192,7 @@ impl Endpoint {
         Ok(request)
     }
 
-    pub(crate) fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
+    fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
         let status = answer.status;
         let said = format!("{} answered {status}", self.name);
         let error = match status {
@@ -303,13 +303,13 @@ fn cause(error: &reqwest::Error) -> String {
 
 /// Whether a text is a token, as RFC 6750 says. Whoever declares targets names secrets of the function's
 /// role: that of the database, which is JSON, and files are none.
-pub(crate) fn is_token(text: &str) -> bool {
+fn is_token(text: &str) -> bool {
     let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
     !text.is_empty() && text.bytes().all(is_of_token)
 }
 
 /// Signs a body and what stands before it, with a key such as `whsec_…`. The error does not quote it.
-pub(crate) fn signature(key: &str, before: &str, body: &str) -> Result<String, &'static str> {
+fn signature(key: &str, before: &str, body: &str) -> Result<String, &'static str> {
     let encoded = key.strip_prefix("whsec_").ok_or(MUST)?;
     let key = STANDARD.decode(encoded).map_err(|_| MUST)?;
     if !(24..=64).contains(&key.len()) {
@@ -322,4 +322,128 @@ pub(crate) fn signature(key: &str, before: &str, body: &str) -> Result<String, &
         "v1,{}",
         STANDARD.encode(mac.finalize().into_bytes())
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::testing::*;
+
+    fn endpoint(at: Https) -> Endpoint {
+        let https = "https://billing.example.com/events".to_owned();
+        Endpoint::new("billing", Https { https, ..at }).unwrap()
+    }
+
+    const OF_A_URL: &str = r#"
+200 [] => done
+202 [content-type: application/json] {"ok": true} => done
+204 [] => done
+200 [content-type: application/json; charset=utf-8] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
+200 [content-type: text/plain] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done
+200 [content-type: application/json] { => call: failed bad_answer
+400 [] => call: reject 400
+413 [] => call: reject 413
+415 [] => call: reject 415
+422 [] => call: reject 422
+401 [] => call: unavailable credentials
+403 [] => call: unavailable credentials
+407 [] => call: unavailable credentials
+302 [location: http://169.254.169.254/] => call: unavailable 302
+404 [] => call: unavailable 404
+405 [] => call: unavailable 405
+410 [] => call: unavailable 410
+408 [] => call: unavailable 408
+425 [] => call: unavailable 425
+429 [retry-after: 30] => call: unavailable 429 after 30s
+502 [] => call: unavailable 502
+503 [retry-after: soon] => call: unavailable 503
+504 [] => call: unavailable 504
+409 [] => call: failed 409
+500 [] secret => call: failed 500
+501 [] => call: failed 501
+"#;
+
+    #[test]
+    fn each_answer_of_a_url_has_its_verdict() {
+        let target = endpoint(Https::default());
+        each_means(OF_A_URL, |given| target.read(given, &ids(2)));
+        let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_mins(10));
+        let dated = meant(target.read(&answer(503, &[("retry-after", &at)], ""), &ids(1)));
+        assert!(
+            dated.starts_with("call: unavailable 503 after 59") || dated.ends_with("600s"),
+            "{dated}"
+        );
+        let own = endpoint(Https {
+            reject: Some(vec![409]),
+            ..Https::default()
+        });
+        assert_eq!(
+            meant(own.read(&answer(409, &[], ""), &ids(1))),
+            "call: reject 409"
+        );
+        assert_eq!(
+            meant(own.read(&answer(400, &[], ""), &ids(1))),
+            "call: failed 400"
+        );
+        let cut = Answer {
+            is_cut: true,
+            ..answer(200, &[("content-type", "application/json")], "{")
+        };
+        assert_eq!(meant(target.read(&cut, &ids(1))), "done");
+        assert_eq!(meant(target.read(&cut, &ids(2))), "call: failed bad_answer");
+    }
+
+    /// The example of the specification of Standard Webhooks, and a CloudEvent with all that its standards name.
+    #[test]
+    fn a_request_is_signed_as_the_standard_says_and_its_body_is_a_cloud_event() {
+        let (before, body) = (
+            "msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330.",
+            "{\"test\": 2432232314}",
+        );
+        let signed = signature("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", before, body);
+        assert_eq!(
+            signed.unwrap(),
+            "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+        );
+        for key in [
+            "",
+            "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+            "whsec_MfKQ",
+            "whsec_!!",
+        ] {
+            let refused = signature(key, before, body).unwrap_err();
+            assert!(
+                refused.contains("whsec_") && (key.is_empty() || !refused.contains(key)),
+                "{refused}"
+            );
+        }
+        let target = endpoint(Https {
+            source: Some("/shop".to_owned()),
+            ..Https::default()
+        });
+        let item = target
+            .item(&sent("{\"sku\":1.0}", Some("order 7")))
+            .unwrap();
+        let expected = format!(
+            r#"{{"specversion":"1.0","id":"{}","source":"/shop","type":"order_placed","time":"2023-11-14T22:13:20.123456Z","datacontenttype":"application/json","data":{{"sku":1.0}},"timestamp":"2023-11-14T22:13:20.123456Z","sequence":"00000000000000000007","attempt":2,"partitionkey":"order 7","correlationid":"case 9","traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}"#,
+            item.id
+        );
+        assert_eq!(item.text, expected);
+    }
+
+    #[test]
+    fn what_is_no_token_is_not_sent_as_one() {
+        for (text, is_one) in [
+            ("eyJhbGciOiJI.eyJzdWIi_-~+/==", true),
+            ("", false),
+            (r#"{"username": "drain", "password": "x"}"#, false),
+            ("root:x:0:0", false),
+            ("two words", false),
+            ("A=1\0B=2", false),
+        ] {
+            assert_eq!(is_token(text), is_one, "{text:?}");
+        }
+    }
 }

@@ -147,7 +147,7 @@ impl Function {
         Ok(configuration["Timeout"].as_u64().map(Duration::from_secs))
     }
 
-    pub(crate) fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
+    fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
         if answer.status != 200 {
             return Err(failure(answer));
         }
@@ -231,4 +231,100 @@ fn of_xray(traceparent: &str) -> Option<String> {
     Some(format!(
         "Root=1-{time}-{rest};Parent={span};Sampled={sampled}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::*;
+
+    const ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:ship:live";
+
+    fn function(no_error_text: bool) -> Function {
+        let at = Lambda {
+            lambda: ARN.to_owned(),
+            no_error_text,
+            ..Lambda::default()
+        };
+        Function::new("ship", at)
+    }
+
+    /// Status, headers and body of an answer, and what it means for two events.
+    const OF_A_FUNCTION: &str = r#"
+200 [] => done
+200 [] null => done
+200 [] {"statusCode": 500} => done
+200 [] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
+200 [] {"batchItemFailures": [{"itemIdentifier": "id-0"}, {"itemIdentifier": "id-1"}]} => retry failed, retry failed
+200 [] {"batchItemFailures": [{"itemIdentifier": "other"}]} => call: failed bad_answer
+200 [x-amz-function-error: Unhandled] {"errorType": "KeyError", "errorMessage": "'sku'"} => call: failed KeyError
+200 [x-amz-function-error: Unhandled] Task timed out => call: failed function_error
+429 [x-amzn-errortype: TooManyRequestsException] => call: unavailable throttled
+429 [retry-after: 7] {"__type": "TooManyRequestsException"} => call: unavailable throttled after 7s
+429 [retry-after: 99999999] => call: unavailable throttled after 3600s
+403 [x-amzn-errortype: AccessDeniedException] => call: unavailable credentials
+400 [x-amzn-errortype: UnrecognizedClientException:http://x] => call: unavailable credentials
+404 [x-amzn-errortype: ResourceNotFoundException] => call: unavailable ResourceNotFoundException
+400 [x-amzn-errortype: RecursiveInvocationException] => call: unavailable RecursiveInvocationException
+413 [x-amzn-errortype: RequestTooLargeException] => call: failed too_large
+500 [] {"__type": "com.amazonaws.x#ServiceException"} => call: unavailable ServiceException
+502 [] <html> => call: unavailable 502
+"#;
+
+    #[test]
+    fn each_answer_of_a_function_has_its_verdict() {
+        each_means(OF_A_FUNCTION, |given| function(false).read(given, &ids(2)));
+        let cut = Answer {
+            is_cut: true,
+            ..answer(200, &[], "{")
+        };
+        assert_eq!(
+            meant(function(false).read(&cut, &ids(2))),
+            "call: failed bad_answer"
+        );
+    }
+
+    #[test]
+    fn of_an_exception_its_message_is_stored_unless_it_may_hold_personal_data_and_never_its_stack()
+    {
+        let body =
+            json!({"errorType": "E", "errorMessage": "m".repeat(900), "stackTrace": ["secret"]})
+                .to_string();
+        let given = answer(200, &[("x-amz-function-error", "Unhandled")], &body);
+        let error = function(false).read(&given, &ids(1)).unwrap_err();
+        assert_eq!(error.faults()[0].message, "m".repeat(500));
+        let error = function(true).read(&given, &ids(1)).unwrap_err();
+        assert_eq!(error.faults()[0].message, "the function failed");
+    }
+
+    #[test]
+    fn a_record_has_every_field_that_a_record_of_sqs_has() {
+        let item = function(false)
+            .item(&sent("{\"sku\": \"ü\"}", Some("order 7")))
+            .unwrap();
+        let record: Value = serde_json::from_str(&item.text).unwrap();
+        let text = |value: &str| json!({"stringValue": value, "stringListValues": [], "binaryListValues": [], "dataType": "String"});
+        let expected = json!({
+            "messageId": item.id,
+            "receiptHandle": format!("{}-2", item.id),
+            "body": "{\"sku\": \"ü\"}",
+            "md5OfBody": "06d9000da3c6d8cffbbb124a43423f49",
+            "attributes": {
+                "ApproximateReceiveCount": "2", "SentTimestamp": "1700000000123",
+                "ApproximateFirstReceiveTimestamp": record["attributes"]["ApproximateFirstReceiveTimestamp"],
+                "SenderId": "tidegate", "AWSTraceHeader": "Root=1-0af76519-16cd43dd8448eb211c80319c;Parent=b7ad6b7169203331;Sampled=1",
+                "MessageGroupId": "order 7", "MessageDeduplicationId": item.id, "SequenceNumber": "00000000000000000007",
+            },
+            "messageAttributes": {
+                "kind": text("order_placed"), "tidegate_id": text("7"), "idempotency_key": text("tidegate-7-1700000000123456"),
+                "correlation_id": text("case 9"), "traceparent": text("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            },
+            "eventSource": "aws:sqs",
+            "eventSourceARN": "arn:aws:sqs:eu-central-1:123456789012:tidegate-order_placed",
+            "awsRegion": "eu-central-1",
+        });
+        assert_eq!(record, expected);
+    }
 }

@@ -59,7 +59,7 @@ mod sent;
 mod settings;
 mod sqs;
 #[cfg(test)]
-mod tests;
+mod testing;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -105,3 +105,37 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sent;
+
+    #[test]
+    fn an_id_is_the_same_in_every_attempt_and_another_for_another_event() {
+        let id = |event: &Sent<'_>| event.message_id();
+        let first = sent("1", None);
+        assert_eq!(
+            id(&first),
+            id(&Sent {
+                attempt: 9,
+                ..sent("2", None)
+            })
+        );
+        assert_ne!(
+            id(&first),
+            id(&Sent {
+                event_id: 8,
+                ..sent("1", None)
+            })
+        );
+        assert_ne!(
+            id(&first),
+            id(&Sent {
+                published: 1,
+                ..sent("1", None)
+            })
+        );
+        assert_eq!(id(&first).len(), 36);
+    }
+}

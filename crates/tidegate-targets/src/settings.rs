@@ -305,3 +305,38 @@ fn source(got: Option<&str>) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_from_its_fields_alone() {
+        let read = |fields: Value| serde_json::from_value::<Address>(fields).unwrap();
+        assert!(matches!(read(json!({"lambda": "arn"})), Address::Lambda(_)));
+        assert!(matches!(
+            read(json!({"https": "https://a"})),
+            Address::Https(_)
+        ));
+        assert!(matches!(read(json!({"sqs": "https://a"})), Address::Sqs(_)));
+        assert!(matches!(
+            read(json!({"eventbridge": "arn"})),
+            Address::EventBridge(_)
+        ));
+        let wrong = Lambda {
+            lambda: "ship".to_owned(),
+            ..Lambda::default()
+        };
+        let error = crate::Target::new("ship", Address::Lambda(wrong))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("ship.lambda: must be an ARN such as")
+                && error.ends_with("got \"ship\""),
+            "{error}"
+        );
+    }
+}

@@ -75,7 +75,7 @@ impl Queue {
 }
 
 /// Reads the answer about each message. One that the answer does not name was not sent.
-pub(crate) fn read(answer: &Value, ids: &[String]) -> Vec<Result<Outcome, HandlerError>> {
+fn read(answer: &Value, ids: &[String]) -> Vec<Result<Outcome, HandlerError>> {
     let found = |field: &str, id: &String| {
         let mut entries = answer[field].as_array()?.iter();
         entries.find(|entry| entry["Id"] == **id)
@@ -166,7 +166,7 @@ impl Receiver for Queue {
 }
 
 /// Returns a group as SQS allows it: 1 to 128 letters, digits and punctuation.
-pub(crate) fn group_id(group: &str) -> String {
+fn group_id(group: &str) -> String {
     let fits = group.len() <= 128 && group.bytes().all(|byte| byte.is_ascii_graphic());
     if fits {
         return group.to_owned();
@@ -184,4 +184,97 @@ fn is_allowed(text: &str) -> bool {
 fn allowed(json: &str) -> String {
     json.replace('\u{fffe}', "\\ufffe")
         .replace('\u{ffff}', "\\uffff")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn each_answer_of_a_queue_has_its_verdict_message_by_message() {
+        let failed = |fault: bool, code: &str| json!({"Failed": [{"Id": "id-0", "SenderFault": fault, "Code": code}]});
+        for (given, means) in [
+            (
+                json!({"Successful": [{"Id": "id-0", "MessageId": "m"}]}),
+                "done",
+            ),
+            (
+                json!({"Successful": [{"Id": "id-0", "MessageId": "m"}], "Failed": []}),
+                "done",
+            ),
+            (json!({"Successful": []}), "unavailable not_sent"),
+            (json!({}), "unavailable not_sent"),
+            (
+                failed(true, "InvalidMessageContents"),
+                "reject InvalidMessageContents",
+            ),
+            (
+                failed(true, "AWS.SimpleQueueService.InvalidParameterValue"),
+                "reject InvalidParameterValue",
+            ),
+            (failed(true, "KmsAccessDenied"), "unavailable credentials"),
+            (failed(true, "AccessDenied"), "unavailable credentials"),
+            (failed(true, "SomethingElse"), "retry SomethingElse"),
+            (failed(false, "InternalError"), "unavailable InternalError"),
+        ] {
+            assert_eq!(meant(Ok(read(&given, &ids(1)))), means, "{given}");
+        }
+        let half = json!({"Successful": [{"Id": "id-1"}], "Failed": [{"Id": "id-0", "SenderFault": false, "Code": "E"}]});
+        assert_eq!(
+            meant(Ok(read(&half, &ids(3)))),
+            "unavailable E, done, unavailable not_sent"
+        );
+    }
+
+    #[test]
+    fn a_group_is_a_group_of_sqs() {
+        let long = "x".repeat(129);
+        for (group, fits) in [
+            ("order-7", true),
+            ("Größe", false),
+            ("two words", false),
+            (&*long, false),
+        ] {
+            let given = group_id(group);
+            assert_eq!(given == group, fits, "{group}");
+            assert!(given.len() <= 128 && given.bytes().all(|byte| byte.is_ascii_graphic()));
+        }
+    }
+
+    #[test]
+    fn a_message_has_what_sqs_takes_and_one_that_is_too_large_is_refused_with_its_size() {
+        let queue = |url: &str| {
+            Queue::new(Sqs {
+                sqs: url.to_owned(),
+            })
+        };
+        let fifo = queue("https://sqs.eu-central-1.amazonaws.com/123456789012/warehouse.fifo");
+        let item = fifo.item(&sent("\"a\u{fffe}b\"", Some("g"))).unwrap();
+        let entry: Value = serde_json::from_str(&item.text).unwrap();
+        assert_eq!(entry["MessageBody"], "\"a\\ufffeb\"");
+        assert_eq!(
+            (&entry["MessageGroupId"], &entry["MessageDeduplicationId"]),
+            (&json!("g"), &json!(item.id))
+        );
+        let odd = Sent {
+            correlation_id: Some("a\u{1}b"),
+            ..sent("1", None)
+        };
+        let entry: Value = serde_json::from_str(&fifo.item(&odd).unwrap().text).unwrap();
+        assert!(entry["MessageAttributes"].get("correlation_id").is_none());
+        assert_eq!(entry["MessageGroupId"], entry["Id"]);
+        let standard = queue("https://sqs.eu-central-1.amazonaws.com/123456789012/warehouse");
+        let entry: Value = serde_json::from_str(&standard.item(&odd).unwrap().text).unwrap();
+        assert!(entry.get("MessageGroupId").is_none());
+        let large = "1".repeat(1 << 20);
+        let error = standard.item(&sent(&large, None)).err().unwrap();
+        assert_eq!(short(&error), "reject too_large");
+        assert!(
+            error
+                .to_string()
+                .contains("must have at most 1048576 bytes with its attributes, got 1048"),
+            "{error}"
+        );
+    }
 }
