@@ -117,6 +117,7 @@ metrics: tools ## check with promtool the metrics, the alert rules and when they
 bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" runs some, QUICK=1 runs a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)
 	$(if $(QUICK)$(WORKLOADS),,@python3 scripts/coldstart.py)
+	$(if $(QUICK)$(WORKLOADS),,@python3 tests/targets/bench.py)
 
 bench-targets: tools ## measure how fast events are passed on to functions and queues
 	@python3 tests/targets/bench.py

@@ -185,8 +185,8 @@ async fn groups_behind_a_service_are_found_without_reading_the_queue() {
         "{plan:#?}"
     );
     assert_looked_at(&plan["Plan"], 30_000, "blocked");
-    // As the status and the doctor count them: of 20,000 delayed events and of 10,000 ready ones, with two looks
-    // at the group of each.
+    // As the status and the doctor count them: of 20,000 delayed events and of 10,000 ready ones, with two
+    // looks at the group of each.
     let plan = measured(&client, "SELECT count(*) FROM tidegate.blocked_groups").await;
     assert_looked_at(&plan["Plan"], 100_000, "blocked_groups");
 }

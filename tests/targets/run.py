@@ -171,6 +171,10 @@ def record(relay):
     assert [one.attributes.ApproximateReceiveCount for one in seen] == ["1", "2", "3"], seen
     assert len({one.messageId for one in seen}) == 1 and json.loads(seen[0].body)["sku"] == "Tee „grün“", seen
     assert seen[0].attributes.MessageGroupId == "Größe 7", seen
+    relay.run("replay", "--kind", "order_placed", "--status", "COMPLETED", "--since", "1h", "--reason", "once more")
+    with Invoke({"ship": judge}) as aws:
+        relay.drained(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+    assert len(seen) == 4 and seen[3].messageId != seen[0].messageId, seen
 
 
 def broken_deployment(relay):

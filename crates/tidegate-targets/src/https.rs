@@ -395,7 +395,8 @@ mod tests {
         assert_eq!(meant(target.read(&cut, &ids(2))), "call: failed bad_answer");
     }
 
-    /// The example of the specification of Standard Webhooks, and a CloudEvent with all that its standards name.
+    /// The example of the specification of Standard Webhooks, and a CloudEvent with all that its standards
+    /// name.
     #[test]
     fn a_request_is_signed_as_the_standard_says_and_its_body_is_a_cloud_event() {
         let (before, body) = (
