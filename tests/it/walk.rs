@@ -134,7 +134,10 @@ async fn i4_a_requeued_event_bars_the_events_far_behind_it() {
             // It may lease both of them again.
             let leased = "SELECT count(*) FROM tidegate.events WHERE id = $1 AND lease_token IS NOT NULL
                              AND NOT EXISTS (SELECT FROM tidegate.events WHERE id = $2 AND lease_token IS NOT NULL)";
-            let leased: i64 = operator.query_one(leased, &[&second, &call.id]).await?.get(0);
+            let leased: i64 = operator
+                .query_one(leased, &[&second, &call.id])
+                .await?
+                .get(0);
             seen.store(leased, Ordering::Relaxed);
             Ok(Done::ok())
         })
