@@ -12,10 +12,11 @@ mod schema;
 mod server;
 mod upkeep;
 
+use crate::connect::Client;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row};
 
 pub use self::catalog::{EXPECTED, catalog};
 use self::finding::Wrong;
@@ -205,8 +206,12 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
             probe.client = target.database.connect().await?;
         }
         let finding = finding.unwrap_or_else(|error| Finding::unchecked(&error));
+        let remedy = finding
+            .remedy
+            .map(|remedy| target.database.schema().written(&remedy));
         checks.push(Finding {
             name: check.name,
+            remedy,
             ..finding
         });
     }
