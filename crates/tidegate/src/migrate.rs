@@ -275,6 +275,7 @@ impl<'a> Migrate<'a> {
     /// seconds at a time at most.
     pub async fn run(self) -> Result<MigrateReport> {
         self.stored.check_ranges()?;
+        refuse_name(self.database.schema())?;
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
         let guard = self.database.connect().await?;
@@ -386,6 +387,24 @@ impl Migrate<'_> {
         }
         queue::declare_policies(client, self.kinds, self.policies).await
     }
+}
+
+/// Refuses a schema that has the name of something in the queue's own SQL: there the name would mean either.
+fn refuse_name(schema: &Schema) -> Result<()> {
+    let name = schema.name();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_used = |sql: &str| {
+        sql.match_indices(&format!("{name}.")).any(|(at, found)| {
+            !sql[..at].ends_with(is_part) && sql[at + found.len()..].starts_with(is_part)
+        })
+    };
+    let mut texts = QUEUE.files.iter().map(|(_, sql)| sql.to_ascii_lowercase());
+    if *schema == Schema::default() || !texts.any(|sql| is_used(&sql)) {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "TIDEGATE_SCHEMA: must be another name than {name:?}, which the queue's own SQL uses"
+    )))
 }
 
 /// Returns the first row of an answer.

@@ -128,8 +128,18 @@ fn names(before: &str, after: &str) -> bool {
         && !in_it.starts_with("toml")
         || role.is_some_and(|role| ROLES.contains(&role))
         || before.ends_with('\'') && after.starts_with('\'')
-        || before.ends_with("SCHEMA ")
+        || ["SCHEMA ", "SCHEMA IF NOT EXISTS "]
+            .iter()
+            .any(|word| before.ends_with(word))
 }
+
+impl PartialEq for Schema {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Schema {}
 
 impl Default for Schema {
     /// The schema `tidegate`.
@@ -151,13 +161,15 @@ impl std::fmt::Debug for Schema {
 
 /// A connection to a database, and the schema of the queue that is meant. Use it like the
 /// [`tokio_postgres::Client`] that it is.
+#[derive(Debug)]
 pub struct Client {
     client: tokio_postgres::Client,
     schema: Schema,
 }
 
 impl Client {
-    pub(super) fn new(client: tokio_postgres::Client, schema: Schema) -> Self {
+    /// Takes a connection for the queue of a schema.
+    pub fn new(client: tokio_postgres::Client, schema: Schema) -> Self {
         Self { client, schema }
     }
 
@@ -183,6 +195,13 @@ impl Client {
             transaction: begun.start().await?,
             schema: self.schema.clone(),
         })
+    }
+}
+
+impl From<tokio_postgres::Client> for Client {
+    /// Takes a connection for the queue of the schema that `TIDEGATE_SCHEMA` names.
+    fn from(client: tokio_postgres::Client) -> Self {
+        Self::new(client, Schema::of_process().clone())
     }
 }
 
@@ -237,6 +256,14 @@ impl<'a> Deref for Transaction<'a> {
 pub struct OnQueue<'a> {
     pub(crate) client: &'a tokio_postgres::Client,
     pub(crate) schema: &'a Schema,
+}
+
+impl Deref for OnQueue<'_> {
+    type Target = tokio_postgres::Client;
+
+    fn deref(&self) -> &Self::Target {
+        self.client
+    }
 }
 
 /// What statements of a queue are sent over: a connection or a transaction, with the queue's schema. Of a
@@ -305,7 +332,8 @@ mod tests {
             ("format('tidegate.%I', x)", "format('acme.%I', x)"),
             ("('tidegate.' || x)", "('acme.' || x)"),
             ("nspname = 'tidegate'", "nspname = 'acme'"),
-            ("CREATE SCHEMA tidegate", "CREATE SCHEMA acme"),
+            ("ON SCHEMA tidegate TO", "ON SCHEMA acme TO"),
+            ("SCHEMA IF NOT EXISTS tidegate", "SCHEMA IF NOT EXISTS acme"),
             (
                 "TO tidegate_read, tidegate_drain;",
                 "TO acme_read, acme_drain;",

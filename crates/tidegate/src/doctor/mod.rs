@@ -128,6 +128,7 @@ static CHECKS: &[Check] = checks! {
     of_queue("order of groups", flow::DISORDER, "every group is leased in its order",
         problem "out of the order of its group: {}", ", ");
     of_queue("drains", flow::drains);
+    of_queue("failures", flow::failures);
     of_queue("deadlines", flow::deadlines);
     of_queue("groups", flow::LONG_BLOCKED, "none has been blocked for 1h", warning "{}", "");
     of_queue("paused kinds", flow::PAUSED, "none has events waiting", warning "events wait: {}", ", ");
@@ -135,6 +136,7 @@ static CHECKS: &[Check] = checks! {
     of_queue("schedules", flow::TROUBLED_SCHEDULES, "none is stopped or late", warning "{}", "; ");
     of_queue("bloat", upkeep::bloat);
     of_queue("autovacuum", upkeep::autovacuum);
+    of_server("sessions", upkeep::SESSIONS, "none has been idle in a transaction or waited for a lock for 1m", warning "{}", "; ");
     of_server("vacuum horizon", upkeep::horizon);
 };
 
