@@ -3,6 +3,7 @@
 use tidegate::connect::{Client, Queryable, Schema};
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Event};
+use tidegate_job::app;
 use tokio_postgres::error::SqlState;
 
 use crate::cli::Cli;
@@ -94,10 +95,14 @@ async fn the_rights_of_one_queue_give_nothing_in_the_other() {
 
 #[tokio::test]
 async fn a_program_works_on_the_queue_that_its_setting_or_flag_names() {
-    let db = support::database().await;
+    let db = support::empty_database().await;
     let client = db.client().await;
     let cli = Cli::on(&db);
     cli.json(&["migrate", "--schema", "acme", "--roles"]).await;
+    let usual = Schema::default();
+    let usual = db.database().with_schema(usual).unwrap();
+    let kinds = app::Event::KINDS;
+    Migrate::new(&usual, kinds).run().await.unwrap();
     let acme = Cli::on(&db).with("TIDEGATE_SCHEMA", "acme");
     let payload = "{\"grant_number\": \"G-1\"}";
     let publish = ["publish", "grant_letter_viewed", "--payload", payload];
