@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::Database;
+use tidegate::connect::Client;
 use tidegate_job::app::checks::{self, Filter, ReceiveIssuingReport};
-use tokio_postgres::Client;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

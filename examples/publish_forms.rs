@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::Database;
+use tidegate::connect::Client;
 use tidegate_job::app::forms::model::{
     Company, Contact, Employee, Expert, FormStatus, Need, Private,
 };
 use tidegate_job::app::forms::{
     self, Form, Grant, Letter, Measure, MeasureNotice, SubmitReport, Viewed,
 };
-use tokio_postgres::Client;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

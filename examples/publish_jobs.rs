@@ -11,9 +11,9 @@ use std::process::ExitCode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::{Database, Published};
 use tidegate_job::app::medical;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 #[path = "../tests/support/services.rs"]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Deserialize;
 use tidegate::config::parse_duration;
+use tidegate::connect::{Client, Transaction};
 use tidegate::forget::{Forgotten, Records, Subject, SubjectKeys};
 use tidegate::queue::{Statement, document};
 use tidegate::{Error, statements};
-use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
 use super::forms::intake;

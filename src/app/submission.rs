@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio_postgres::Transaction;
+use tidegate::connect::Transaction;
 use utoipa::ToSchema;
 use uuid::Uuid;
 

@@ -8,7 +8,7 @@ use axum::extract::{MatchedPath, Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
-use tokio_postgres::Transaction;
+use tidegate::connect::Transaction;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::{ContentBuilder, HttpMethod, Ref, Required};

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use tokio_postgres::Transaction;
+use tidegate::connect::Transaction;
 use uuid::Uuid;
 
 use tidegate::queue::query;
@@ -34,7 +34,7 @@ impl LinkKeys {
     /// # Errors
     /// Database errors.
     pub(super) async fn read(tx: &Transaction<'_>) -> Result<Self, Error> {
-        let rows = query(tx.client(), &KEYS, &[]).await?;
+        let rows = query(tx, &KEYS, &[]).await?;
         Ok(Self(rows.iter().map(|row| row.get(0)).collect()))
     }
 

@@ -60,14 +60,13 @@ async fn entity(
     let user_id = reader(caller, query.as_deref().unwrap_or_default())?;
     let mut client = connection(&shared.database).await?;
     let transaction = begin(&mut client).await?;
-    let data = record::read(transaction.client(), patient_id, kind, id).await?;
+    let data = record::read(&transaction, patient_id, kind, id).await?;
     let data = data.ok_or_else(nothing)?;
-    if let Some(client_id) = caller.client {
-        let client = transaction.client();
-        if !record::may_read(client, &data, client_id, user_id).await? {
-            let message = "the record belongs to another legal entity, and no active approval permits this user_id to read it";
-            return Err(Problem::because(StatusCode::FORBIDDEN, message));
-        }
+    if let Some(client_id) = caller.client
+        && !record::may_read(&transaction, &data, client_id, user_id).await?
+    {
+        let message = "the record belongs to another legal entity, and no active approval permits this user_id to read it";
+        return Err(Problem::because(StatusCode::FORBIDDEN, message));
     }
     Ok(Json(Data { data }).into_response())
 }

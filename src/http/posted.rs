@@ -8,7 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use tokio_postgres::Transaction;
+use tidegate::connect::Transaction;
 
 use super::callers::Caller;
 use super::problem::Problem;

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{
     Batch, Done, DrainOptions, Event as _, HandlerError, NewEvent, Policy, StopReason, queue,
 };
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{Probe, ProbeApp, act, drain, number, pair, probe};

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tidegate::admin::{
     Audit, CancelReport, CancelRequest, RescheduleReport, RescheduleRequest, Selection, Start,
 };
+use tidegate::connect::Client;
 use tidegate::{Done, DrainOptions, DrainReport, HandlerError, NewEvent, Program, queue};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
 
 use crate::probe::{
     Nothing, ProbeApp, act, disorder, drain, end_of, lease_request, live, number, options, probe,

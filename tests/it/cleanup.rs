@@ -4,10 +4,10 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::retention::{CleanupReport, CleanupStop};
 use tidegate::{Done, HandlerError, queue};
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{ProbeApp, act, drain, end_of, live, number, options, probe, publish_acts};

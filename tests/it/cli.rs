@@ -6,11 +6,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, Migrations};
 use tidegate::{DrainReport, Event as _, StopReason};
 use tidegate_job::app::{self, Event as AppEvent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_postgres::Client;
 
 use crate::probe::{live, number};
 use crate::services::Services;

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate::connect::Client;
 use tidegate::{Database, Error, queue};
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::function::Function;

@@ -7,13 +7,13 @@ use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, LOCATION, SET_COOKIE};
 use reqwest::{Method, Response, StatusCode, redirect};
 use serde::Deserialize;
 use serde_json::Value;
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Context, Dispatch, Done, Event, Handlers, Program};
 use tidegate_console::{Acting, Auth, Settings, hash_password, router, serve};
 use tidegate_job::app;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
-use tokio_postgres::Client;
 
 use crate::roles::as_user;
 use crate::support::{self, TestDb, contains, lacks, rows, words};

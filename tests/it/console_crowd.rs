@@ -9,10 +9,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{Request, StatusCode};
+use tidegate::connect::Client;
 use tidegate::{DrainOptions, Program, drain};
 use tidegate_console::{Auth, Identity, Settings, router};
 use tokio::task::JoinSet;
-use tokio_postgres::Client;
 use tower::Service;
 
 use crate::console::{Shop, Shopkeeper};

@@ -6,10 +6,10 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tidegate::Event;
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate_job::app;
 use tokio::process::Child;
-use tokio_postgres::Client;
 
 use crate::function::AMPLE;
 use crate::roles::as_user;

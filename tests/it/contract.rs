@@ -1,6 +1,6 @@
 //! The schema's comments, and delays as producers in any language set them.
 
-use tokio_postgres::Client;
+use tidegate::connect::Client;
 
 use crate::probe::{live, number, probe};
 use crate::support;

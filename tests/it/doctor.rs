@@ -6,11 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use tidegate::connect::Client;
 use tidegate::doctor::{self, State, Target};
 use tidegate::{Database, DrainOptions, Event as _, NewEvent, queue};
 use tidegate_job::app;
+use tokio_postgres::NoTls;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, NoTls};
 
 use crate::cli::{Cli, Ran};
 use crate::look::run;
@@ -492,6 +493,29 @@ async fn a_queue_without_drains_is_distinguished_from_one_with_too_few() {
 }
 
 #[tokio::test]
+async fn a_share_of_dead_letters_is_reported() {
+    let (db, client) = support::opened().await;
+    let ended = |status: &str, events: u32| {
+        format!(
+            "INSERT INTO tidegate.minute_stats (minute, kind, status, events, attempts, latency_ms)
+             VALUES (date_trunc('minute', clock_timestamp()), 'case_opened', '{status}', {events}, {events}, 0)"
+        )
+    };
+    breaking(&client, &ended("COMPLETED", 100)).await;
+    breaking(&client, &ended("FAILED", 9)).await;
+    examine(&db).await.is_ok("failures");
+    breaking(&client, &ended("COMPLETED_WITH_ERRORS", 1)).await;
+    let says = ["of 110 events", "9 failed and 1 were rejected"];
+    examine(&db).await.finds("failures", "warning", &says);
+    breaking(&client, &ended("FAILED", 41)).await;
+    let remedy =
+        examine(&db)
+            .await
+            .finds("failures", "problem", &["50 failed and 1 were rejected"]);
+    assert_eq!(remedy, "tidegate failures --since 1h");
+}
+
+#[tokio::test]
 async fn blocked_groups_and_paused_kinds_are_reported() {
     let (db, client) = support::opened().await;
     breaking(
@@ -550,7 +574,8 @@ async fn services_that_do_not_answer_are_reported_with_the_duration() {
     };
     breaking(&client, &down(5, "503")).await;
     let report = examine(&db).await;
-    report.is_ok("services");
+    let says = ["archive has not answered for 5m", "503; 1 events wait"];
+    report.finds("services", "warning", &says);
     // What waits for a service is not what nobody drains.
     report.is_ok("drains");
     breaking(&client, &down(16, "503")).await;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use tidegate::connect::Client;
 use tidegate::drain::StopReason;
 use tidegate::lease::Lease;
 use tidegate::queue::{self, Completion};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Database, Done, DrainOptions, HandlerError};
-use tokio_postgres::Client;
 
 use crate::probe::{
     ProbeApp, act, completion_of, drain, lease_request, number, options, probe, probe_sessions,

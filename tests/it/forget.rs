@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tidegate::admin::{
     Audit, ForgetReport, ForgetRequest, ReplayReport, ReplayRequest, Verb, Whom,
 };
+use tidegate::connect::Client;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Done, DrainOptions, Hooks, Published, queue};
 use tokio::sync::Notify;
-use tokio_postgres::Client;
 
 use crate::probe::{
     ProbeApp, act, drain, live, number, options, probe, probe_database, publish, service,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::connect::Client;
 use tidegate::{Database, Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Notify;
-use tokio_postgres::Client;
 
 use crate::probe::{
     Probe, ProbeApp, act, drain, end_of, number, options, probe, probe_database, probe_sessions,

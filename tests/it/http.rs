@@ -9,6 +9,7 @@ use reqwest::header::{ALLOW, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Method, Response, redirect};
 use serde_json::{Value, json};
 use tidegate::admin::views;
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::outcome::Status;
 use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
@@ -19,7 +20,6 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Child;
 use tokio::task::AbortHandle;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::roles::as_user;

@@ -8,11 +8,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tidegate::connect::{Client, Transaction};
 use tidegate::intake::{Message, Receipt, is_refusal};
 use tidegate::program::Service;
 use tidegate::{Context, Dispatch, Done, Error, Handlers, NewEvent, Program, publish};
 use tokio::net::TcpListener;
-use tokio_postgres::{Client, Transaction};
 
 use crate::function::{AMPLE, Function};
 use crate::probe::{live, number};

@@ -12,12 +12,12 @@ use std::time::Duration;
 use tidegate::admin::{
     Audit, RequeueReport, RequeueRequest, UnblockAction, UnblockReport, UnblockRequest, Verb,
 };
+use tidegate::connect::{Client, Queryable};
 use tidegate::lease::Lease;
 use tidegate::outcome::{Progress, Status};
 use tidegate::queue::{self, Completion, Finalization, LeaseRequest};
 use tidegate::{Error, NewEvent};
 use tokio::sync::Barrier;
-use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use crate::operate::flags;
@@ -30,11 +30,11 @@ use crate::support::{self, execute, wait_for_a_lock};
 const MINUTE: Duration = Duration::from_mins(1);
 
 /// Leases up to `limit` ready events for a worker of their own.
-async fn lease(client: &(impl GenericClient + Sync), limit: u32) -> Vec<Lease> {
+async fn lease(client: &impl Queryable, limit: u32) -> Vec<Lease> {
     lease_of(client, Uuid::new_v4(), limit).await
 }
 
-async fn lease_of(client: &(impl GenericClient + Sync), worker: Uuid, limit: u32) -> Vec<Lease> {
+async fn lease_of(client: &impl Queryable, worker: Uuid, limit: u32) -> Vec<Lease> {
     let request = LeaseRequest {
         limit,
         worker,
@@ -52,14 +52,14 @@ fn completed(lease: Lease) -> Finalization {
     Finalization::new(lease, Status::Completed)
 }
 
-async fn finalize(client: &(impl GenericClient + Sync), lease: Lease) -> bool {
+async fn finalize(client: &impl Queryable, lease: Lease) -> bool {
     let flushed = support::finalize(client, &[completed(lease)])
         .await
         .unwrap();
     !flushed.ended.is_empty()
 }
 
-async fn requeue(client: &(impl GenericClient + Sync), id: i64) -> RequeueReport {
+async fn requeue(client: &impl Queryable, id: i64) -> RequeueReport {
     let request = RequeueRequest {
         ids: vec![id],
         audit: Audit::of("its worker hangs"),
@@ -67,7 +67,7 @@ async fn requeue(client: &(impl GenericClient + Sync), id: i64) -> RequeueReport
     request.on(client).await.unwrap()
 }
 
-async fn cancel(client: &(impl GenericClient + Sync), group: &str) -> UnblockReport {
+async fn cancel(client: &impl Queryable, group: &str) -> UnblockReport {
     let request = UnblockRequest {
         group: group.to_owned(),
         how: flags(UnblockAction::Cancel),
@@ -77,9 +77,9 @@ async fn cancel(client: &(impl GenericClient + Sync), group: &str) -> UnblockRep
 }
 
 /// Ids of the events that the cleanup's sweep ended.
-async fn sweep_events(client: &(impl GenericClient + Sync)) -> Vec<i64> {
+async fn sweep_events(client: &impl Queryable) -> Vec<i64> {
     let sql = "SELECT expired || abandoned FROM tidegate.sweep_events(0)";
-    client.query_one(sql, &[]).await.unwrap().get(0)
+    client.on_queue().query_one(sql, &[]).await.unwrap().get(0)
 }
 
 /// Without a wait for a lock, which a lease and a sweep never have.

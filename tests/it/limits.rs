@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
+use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerResult, Handlers, NewEvent,
     StopReason,
 };
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{live, number, publish};

@@ -9,12 +9,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reqwest::header::RETRY_AFTER;
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Error, Event, NewEvent, queue};
 use tidegate_job::{app, http};
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::probe::number;

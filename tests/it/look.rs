@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 use tidegate::admin::views::{self, MOST_RELATED};
+use tidegate::connect::Client;
 use tidegate::queue::Statement;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::cli::{Cli, Ran};
@@ -363,7 +363,7 @@ async fn admin(db: &TestDb) -> Client {
         .await
         .unwrap();
     tokio::spawn(connection);
-    client
+    client.into()
 }
 
 // show

@@ -61,6 +61,7 @@ mod progress;
 mod prometheus;
 mod pull;
 mod queue;
+mod queues;
 mod recipe;
 mod records;
 mod relay;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate::connect::Client;
 use tidegate::drain::OVERRUN;
 use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts, queue};
 use tidegate_job::http;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::probe::{

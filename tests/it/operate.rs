@@ -9,9 +9,9 @@ use tidegate::admin::{
     Audit, Moment, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
     ResumeRequest, RetireRequest, UnblockAction, UnblockHow, UnblockReport, UnblockRequest, Verb,
 };
+use tidegate::connect::Client;
 use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use serde_json::value::RawValue;
+use tidegate::connect::Client;
 use tidegate::queue::{self, LeaseRequest};
 use tidegate::{Error, NewEvent};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Json;
 

@@ -9,6 +9,7 @@ use serde_json::json;
 use tidegate::admin::{
     Audit, DoctorRequest, ForgetRequest, MigrateRequest, SchedulesRequest, Whom,
 };
+use tidegate::connect::Client;
 use tidegate::program::Service;
 use tidegate::queue::{due_schedules, fire_schedules};
 use tidegate::schedule::plan;
@@ -16,7 +17,6 @@ use tidegate::{
     CatchUp, Context, Dispatch, Done, DrainOptions, Event, Handlers, Program, Schedule, queue,
 };
 use tokio::sync::Notify;
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{

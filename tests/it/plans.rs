@@ -9,10 +9,11 @@ use std::future::poll_fn;
 use serde_json::Value;
 use tidegate::Event;
 use tidegate::admin;
+use tidegate::connect::Client;
 use tidegate::queue::Statement;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::{AsyncMessage, NoTls};
 
 use crate::probe::{Probe, number, probe_database};
 use crate::support::{TestDb, contains, execute, statement};
@@ -334,7 +335,10 @@ impl Planner {
             SET auto_explain.log_level = notice; SET auto_explain.log_format = json;
             SET auto_explain.log_nested_statements = on; SET auto_explain.log_min_duration = 0";
         client.batch_execute(explain).await.unwrap();
-        Self { client, told }
+        Self {
+            client: client.into(),
+            told,
+        }
     }
 
     /// The plans by which this and the statement ran, in a transaction that is rolled back.

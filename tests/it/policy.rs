@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{DrainOptions, Event as _, HandlerError, NewEvent, Policy, queue};
-use tokio_postgres::Client;
 
 use crate::cli::{Cli, Ran};
 use crate::probe::{Probe, ProbeApp, act, drain, end_of, number, pair, probe, publish_acts};

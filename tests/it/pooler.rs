@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::{Database, Done, DrainOptions, DrainReport, Error, NewEvent, Verdicts, queue};
 use tidegate_job::http;
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, SimpleQueryMessage};
 use uuid::Uuid;
 
 use crate::cli::Cli;

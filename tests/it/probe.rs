@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use tidegate::connect::{Client, Queryable};
 use tidegate::drain::OVERRUN;
 use tidegate::lease::Lease;
 use tidegate::program::Service;
@@ -14,7 +15,6 @@ use tidegate::{
     Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
     HandlerResult, Handlers, NewEvent, Program,
 };
-use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use crate::support::{self, TestDb, database_for};
@@ -224,28 +224,28 @@ pub fn retry_of(lease: Lease) -> Retried {
 }
 
 /// Marks all events in leases as started: an event on its last attempt is never started with its lease.
-pub async fn start_leases(client: &(impl GenericClient + Sync)) {
+pub async fn start_leases(client: &impl Queryable) {
     let sql = "UPDATE tidegate.lease SET started_to = upper(ids) - 1";
-    client.execute(sql, &[]).await.unwrap();
+    client.on_queue().execute(sql, &[]).await.unwrap();
 }
 
 /// Leases time out by the database's clock, which a test cannot move: so it is they that are moved.
-pub async fn expire_leases(client: &(impl GenericClient + Sync)) {
+pub async fn expire_leases(client: &impl Queryable) {
     let sql = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '1 second'";
-    client.execute(sql, &[]).await.unwrap();
+    client.on_queue().execute(sql, &[]).await.unwrap();
 }
 
 /// Breaks what has expired, as a drain does before it walks. Tells how many leases that were.
-pub async fn sweep(client: &(impl GenericClient + Sync)) -> u64 {
+pub async fn sweep(client: &impl Queryable) -> u64 {
     let swept = queue::sweep(client, Uuid::new_v4(), &[]).await;
     swept.unwrap().broken
 }
 
 /// What breaks the order of a group, now or later: nothing, whenever one asks.
-pub async fn disorder(client: &(impl GenericClient + Sync)) -> Vec<String> {
+pub async fn disorder(client: &impl Queryable) -> Vec<String> {
     let sql = "SELECT 'unordered: ' || u FROM tidegate.unordered_leases() AS u
                UNION ALL SELECT 'unmarked: ' || u FROM tidegate.unmarked_events() AS u";
-    let found = client.query(sql, &[]).await.unwrap();
+    let found = client.on_queue().query(sql, &[]).await.unwrap();
     found.iter().map(|row| row.get(0)).collect()
 }
 

@@ -8,11 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::connect::Client;
 use tidegate::{
     Database, Done, DrainOptions, DrainReport, HandlerError, NewEvent, Verdicts, queue,
 };
+use tokio_postgres::NoTls;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, NoTls};
 
 use crate::probe::{ProbeApp, act, drain, end_of, live, number, options, probe, publish_acts};
 use crate::support::{TestDb, contains, execute, wait_until};

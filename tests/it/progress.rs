@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate::connect::Client;
 use tidegate::queue;
 use tidegate::{Done, DrainOptions, DrainReport};
 use tokio::sync::Semaphore;
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{ProbeApp, act, drain, number, probe, probe_sessions};

@@ -4,8 +4,8 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::{Error, Fault, JobStatus, PollRequest, PolledEvent, RetryPolicy, queue};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tidegate::admin::{self, views};
+use tidegate::connect::Client;
 use tidegate::lease::{Fate, Lease, LeasedEvent};
 use tidegate::migrate::{Migrate, StoredSettings};
 use tidegate::outcome::Status;
@@ -10,8 +11,8 @@ use tidegate::queue::{
     self, Completed, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried,
 };
 use tidegate::{Error, Event as _, Fault, NewEvent, Published};
+use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::probe::{

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate::admin::{Audit, ReplayRequest, Verb};
+use tidegate::connect::Client;
 use tidegate::{Context, Dispatch, Done, HandlerError, HandlerResult, Handlers, NewEvent, queue};
-use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::probe::{live, number, options};

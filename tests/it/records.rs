@@ -3,9 +3,9 @@
 
 use serde_json::json;
 use tidegate::Database;
+use tidegate::connect::Client;
 use tidegate::retention::{CleanupHooks, CleanupOptions, CleanupReport, cleanup};
 use tidegate_job::app::records::People;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use std::sync::Arc;

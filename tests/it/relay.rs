@@ -8,6 +8,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tidegate::admin::{MigrateRequest, RetireRequest};
+use tidegate::connect::Client;
 use tidegate::doctor::{DoctorReport, State};
 use tidegate::migrate::MigrateReport;
 use tidegate::program::Service;
@@ -16,7 +17,6 @@ use tidegate::{
 };
 use tidegate_relay::Relay;
 use tokio::net::TcpListener;
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{number, options, publish};

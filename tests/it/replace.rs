@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate::connect::Client;
 use tidegate::{Done, HandlerError, NewEvent, Published, queue};
-use tokio_postgres::Client;
 
 use crate::probe::{
     ProbeApp, act, disorder, drain, expire_leases, lease_request, live, number, options, probe,

@@ -7,13 +7,13 @@ use std::io::Cursor;
 use futures_util::SinkExt;
 use serde_json::Value;
 use tidegate::admin;
+use tidegate::connect::{Client, Transaction};
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::queue::{self, Statement};
 use tidegate::{Database, Event};
 use tidegate_job::app;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Transaction};
 
 use crate::cli::Cli;
 use crate::function::Function;

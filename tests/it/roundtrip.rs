@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use serde_json::value::RawValue;
+use tidegate::connect::Client;
 use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, queue};
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Error, Row};
 
 use crate::probe::{live, number, options};
 use crate::support::{TestDb, opened_for};

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use tidegate::admin::{Audit, RequeueRequest, Verb};
+use tidegate::connect::{Client, Queryable};
 use tidegate::lease::Lease;
 use tidegate::queue::{self, Completion, LeaseRequest, Walk};
 use tidegate::{Event, NewEvent};
-use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use crate::probe::{
@@ -109,7 +109,7 @@ fn of(lease: &Taken, id: i64) -> Lease {
     }
 }
 
-async fn lease(client: &(impl GenericClient + Sync), request: LeaseRequest<'_>) -> Taken {
+async fn lease(client: &impl Queryable, request: LeaseRequest<'_>) -> Taken {
     let batch = queue::lease(client, &request).await.unwrap();
     Taken {
         token: request.token,

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
-use tokio_postgres::Client;
+use tidegate::connect::Client;
 
 use crate::cli::{Cli, Ran};
 use crate::probe::number;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::Database;
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tokio::sync::OnceCell;
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::function::{AMPLE, Function};

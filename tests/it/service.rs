@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tidegate::connect::Client;
 use tidegate::{
     Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,
     NewEvent, ServiceState, StopReason, queue,
 };
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{end_of, live, number, publish};

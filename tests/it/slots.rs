@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tidegate::chain::{Chain, StartDrain};
+use tidegate::connect::Client;
 use tidegate::drain::StopReason;
 use tidegate::queue::{self, Left, Taken};
 use tidegate::{
@@ -13,7 +14,6 @@ use tidegate::{
     drain_with,
 };
 use tokio::task::JoinHandle;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::probe::{ProbeApp, act, number, options, probe, publish_acts, slot_of};

@@ -8,12 +8,12 @@ use std::fmt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Database, DrainReport, Event};
 use tidegate_job::app;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::load::{Answers, GRANTED, burst, narrow_role};

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate::connect::Client;
 use tidegate::migrate::{Migrate, Order, StoredSettings};
 use tidegate::{Done, DrainOptions, Event, HandlerError, queue};
-use tokio_postgres::Client;
 
 use crate::cli::Cli;
 use crate::probe::{

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
+use tidegate::connect::Client;
 use tidegate::trace::{TraceContext, current, within};
 use tidegate::{Done, NewEvent, queue};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use crate::cli::Cli;

@@ -63,7 +63,7 @@ async fn a_program_on_a_schema_that_is_not_whole_says_what_is_missing_and_events
     let db = support::empty_database().await;
     let mut client = db.client().await;
     execute(&client, "CREATE SCHEMA tidegate").await;
-    the_first_two().run_async(&mut client).await.unwrap();
+    the_first_two().run_async(&mut *client).await.unwrap();
     queue::register_kinds(&client, Probe::KINDS).await.unwrap();
 
     let mismatch = check(&client, Probe::KINDS, &[]).await.unwrap_err();

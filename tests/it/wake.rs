@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use tidegate::chain::{Chain, StartDrain};
+use tidegate::connect::Client;
 use tidegate::drain::StopReason;
 use tidegate::queue::{self, Taken};
 use tidegate::wake::Waker;
 use tidegate::{Database, DrainOptions, Error};
 use tokio::task::JoinSet;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::probe::{ProbeApp, act, live, number, probe, probe_sessions, slot_of};

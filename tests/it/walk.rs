@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use tidegate::connect::Client;
 use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Mutex;
-use tokio_postgres::Client;
 
 use crate::probe::{
     ProbeApp, act, disorder, drain, lease_request, live, number, options, probe, probe_database,

@@ -1,7 +1,7 @@
 //! Why an event has not ended: the sentence that SQL, the command line and the console show.
 
 use serde_json::json;
-use tokio_postgres::Client;
+use tidegate::connect::Client;
 
 use crate::cli::Cli;
 use crate::support::{self, TestDb, contains, execute, has, lease_away};

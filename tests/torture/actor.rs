@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
+use tidegate::connect::Client;
 use tidegate::{
     Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, HandlerResult, Handlers,
     Hooks, NewEvent, RetryPolicy, drain_with, queue,
 };
 use tokio::sync::watch;
+use tokio_postgres::NoTls;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls};
 
 use crate::journal::{Journal, Record, Told, Verdict};
 
@@ -534,5 +535,5 @@ async fn connect(url: &str) -> Option<Client> {
     let connecting = tokio::time::timeout(limit, tokio_postgres::connect(url, NoTls)).await;
     let (client, connection) = connecting.ok()?.ok()?;
     tokio::spawn(connection);
-    Some(client)
+    Some(client.into())
 }

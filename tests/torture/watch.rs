@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio_postgres::{Client, NoTls};
+use tidegate::connect::Client;
+use tokio_postgres::NoTls;
 
 const PAUSE: Duration = Duration::from_millis(40);
 
@@ -51,7 +52,7 @@ async fn look(url: String, seen: Arc<Mutex<Seen>>) {
             && let Ok((connected, connection)) = tokio_postgres::connect(&url, NoTls).await
         {
             tokio::spawn(connection);
-            client = Some(connected);
+            client = Some(connected.into());
         }
         if let Some(connected) = &client {
             match breaches(connected).await {

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Event, NewEvent, publish_batch};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::NoTls;
 
 use crate::actor::{CANARY, Torture, Work, new_event};
 use crate::checker::{History, Violation, check};
@@ -82,7 +83,7 @@ impl World {
     async fn try_client(&self) -> Option<Client> {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
         tokio::spawn(connection);
-        Some(client)
+        Some(client.into())
     }
 
     /// `pg_ctl stop -m immediate`.

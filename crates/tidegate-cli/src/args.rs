@@ -32,6 +32,9 @@ pub struct Cli {
     /// Print one JSON document on stdout, and text for people on stderr.
     #[arg(long, global = true)]
     pub json: bool,
+    /// The schema of the queue. It overrides TIDEGATE_SCHEMA; the default is tidegate.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub schema: Option<String>,
 }
 
 /// The verbs. The order is that of the help: the library's verbs stand ten apart.

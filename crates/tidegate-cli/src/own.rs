@@ -191,7 +191,7 @@ impl CommandLine {
     /// the doctor found something.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        let (chosen, json) = match self.chosen() {
+        let (chosen, json, schema) = match self.chosen() {
             Ok(chosen) => chosen,
             Err(error) => return misused(&error),
         };
@@ -202,7 +202,11 @@ impl CommandLine {
             };
         }
         let origin = self.program.origin();
-        match block_on(origin, self.answer(chosen, json, &environment)) {
+        let lookup = |name: &str| match &schema {
+            Some(schema) if name == "TIDEGATE_SCHEMA" => Some(schema.clone()),
+            _ => environment(name),
+        };
+        match block_on(origin, self.answer(chosen, json, &lookup)) {
             Ok(answer) => give(&answer, json),
             Err(failed) => fail(&failed, json),
         }
@@ -256,9 +260,11 @@ impl CommandLine {
         all.chain(own).collect()
     }
 
-    fn chosen(&self) -> Result<(Chosen, bool), clap::Error> {
+    /// Parses the arguments: the verb, whether to print JSON, and the queue's schema.
+    fn chosen(&self) -> Result<(Chosen, bool, Option<String>), clap::Error> {
         let matches = self.command().try_get_matches()?;
         let json = matches.get_flag("json");
+        let schema = matches.get_one("schema").cloned();
         let own = matches.subcommand().and_then(|(name, matches)| {
             let number = self
                 .verbs
@@ -267,10 +273,10 @@ impl CommandLine {
             Some(Chosen::OfOwn(number, matches.clone()))
         });
         if let Some(own) = own {
-            return Ok((own, json));
+            return Ok((own, json, schema));
         }
         let verb = Cli::from_arg_matches(&matches)?.verb;
-        Ok((Chosen::OfAll(Box::new(verb)), json))
+        Ok((Chosen::OfAll(Box::new(verb)), json, schema))
     }
 
     async fn answer(

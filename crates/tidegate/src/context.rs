@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use crate::connect::{Client, OnQueue, Queryable};
 use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tokio_postgres::{Client, SimpleQueryStream};
+use tokio_postgres::SimpleQueryStream;
 use tracing::Span;
 use uuid::Uuid;
 
@@ -421,7 +422,9 @@ impl Context {
     ///
     /// # Errors
     /// A retry when the database cannot be reached.
-    pub async fn connection(&self) -> Result<impl Deref<Target = Client>, HandlerError> {
+    pub async fn connection(
+        &self,
+    ) -> Result<impl Deref<Target = Client> + Queryable, HandlerError> {
         self.pooled().await
     }
 
@@ -634,6 +637,12 @@ impl Deref for Transaction<'_> {
         self.client
             .as_ref()
             .expect("the client is held until the transaction ends")
+    }
+}
+
+impl Queryable for Transaction<'_> {
+    fn on_queue(&self) -> OnQueue<'_> {
+        Client::on_queue(self)
     }
 }
 

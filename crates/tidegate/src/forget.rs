@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::connect::{Client, Transaction};
 use futures_util::future::BoxFuture;
-use tokio_postgres::{Client, Transaction};
 
 use crate::error::Result;
 

@@ -8,9 +8,9 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use crate::connect::{Client, Transaction};
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::de::DeserializeOwned;
-use tokio_postgres::{Client, Transaction};
 
 use crate::connect::Database;
 use crate::error::{Error, Result};

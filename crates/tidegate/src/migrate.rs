@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use refinery_core::{Migration, Runner};
 use serde::Serialize;
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Row, Transaction};
 
 pub use self::stored::{Order, Payloads, StoredSettings};
-use crate::connect::Database;
+use crate::connect::{Client, Database, OnQueue, Schema, Transaction};
 use crate::error::{Error, Result, describe, with_causes};
 use crate::policy::Policy;
 use crate::queue::{Queryable, Redeclared, Targets};
@@ -109,7 +109,8 @@ impl Migrations {
         self
     }
 
-    fn parsed(&self) -> Result<Vec<Migration>> {
+    /// Returns the migrations as they are applied to this schema.
+    fn parsed(&self, schema: &Schema) -> Result<Vec<Migration>> {
         let parsed = self.files.iter().map(|(path, sql)| {
             let name = path.rsplit('/').next().unwrap_or(path);
             let name = name.strip_suffix(".sql").unwrap_or(name);
@@ -118,7 +119,7 @@ impl Migrations {
             } else {
                 *sql
             };
-            Migration::unapplied(name, tables).map_err(|_| {
+            Migration::unapplied(name, &schema.written(tables)).map_err(|_| {
                 let form = "must be called V, a number, __ and words, such as V1__orders.sql";
                 Error::Migrate(format!("{path}: a migration {form}"))
             })
@@ -138,7 +139,7 @@ impl Migrations {
 
     /// Returns the version after the last migration.
     fn version(&self) -> Result<i32> {
-        let parsed = self.parsed()?;
+        let parsed = self.parsed(&Schema::default())?;
         Ok(parsed.iter().map(Migration::version).max().unwrap_or(0))
     }
 }
@@ -274,6 +275,7 @@ impl<'a> Migrate<'a> {
     /// seconds at a time at most.
     pub async fn run(self) -> Result<MigrateReport> {
         self.stored.check_ranges()?;
+        refuse_name(self.database.schema())?;
         // The lock is held by a transaction on a second connection. So it also works through a pooler, and it
         // ends with that connection whatever happens to this process.
         let guard = self.database.connect().await?;
@@ -387,13 +389,32 @@ impl Migrate<'_> {
     }
 }
 
+/// Refuses a schema that has the name of something in the queue's own SQL: there the name would mean either.
+fn refuse_name(schema: &Schema) -> Result<()> {
+    let name = schema.name();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_used = |sql: &str| {
+        sql.match_indices(&format!("{name}.")).any(|(at, found)| {
+            !sql[..at].ends_with(is_part) && sql[at + found.len()..].starts_with(is_part)
+        })
+    };
+    let mut texts = QUEUE.files.iter().map(|(_, sql)| sql.to_ascii_lowercase());
+    if *schema == Schema::default() || !texts.any(|sql| is_used(&sql)) {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "TIDEGATE_SCHEMA: must be another name than {name:?}, which the queue's own SQL uses"
+    )))
+}
+
 /// Returns the first row of an answer.
 pub(crate) async fn first_row(
     client: &impl Queryable,
     sql: &str,
     values: &[(&(dyn ToSql + Sync), Type)],
 ) -> Result<Option<Row>> {
-    let rows = client.query_typed(sql, values).await;
+    let OnQueue { client, schema } = client.on_queue();
+    let rows = client.query_typed(&schema.written(sql), values).await;
     let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
     Ok(rows.into_iter().next())
 }
@@ -461,11 +482,13 @@ async fn apply(
     tables: &Migrations,
     applied: &mut Vec<String>,
 ) -> Result<()> {
-    let mut runner = Runner::new(&tables.parsed()?)
+    let schema = client.client().on_queue().schema.clone();
+    let history = schema.written(tables.history);
+    let mut runner = Runner::new(&tables.parsed(&schema)?)
         .set_abort_divergent(true)
         .set_abort_missing(true);
-    runner.set_migration_table_name(tables.history);
-    refuse_newer(client.client(), tables.history, tables.version()?).await?;
+    runner.set_migration_table_name(&history);
+    refuse_newer(client.client(), &history, tables.version()?).await?;
     let done = runner.run_async(client).await;
     let report = done
         .as_ref()
@@ -523,7 +546,7 @@ pub async fn check(client: &impl Queryable, kinds: &[&str], tables: &[Migrations
 
 /// The version that a history has reached, and the version to which this program would bring it.
 pub(crate) struct Version {
-    pub history: &'static str,
+    pub history: String,
     pub found: i32,
     pub known: i32,
 }
@@ -555,9 +578,10 @@ pub(crate) async fn versions(
 ) -> Result<Vec<Version>> {
     let mut versions = Vec::new();
     for one in std::iter::once(&QUEUE).chain(tables) {
+        let history = client.on_queue().schema.written(one.history);
         versions.push(Version {
-            history: one.history,
-            found: applied_version(client, one.history).await?.unwrap_or(0),
+            found: applied_version(client, &history).await?.unwrap_or(0),
+            history,
             known: one.version()?,
         });
     }
@@ -578,7 +602,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_called_as_a_migration_is_refused_by_its_path() {
         let wrong = Migrations::of_files("tidegate.x_migrations", &[("sql/orders.sql", "")]);
-        let message = wrong.parsed().unwrap_err().to_string();
+        let message = wrong.parsed(&Schema::default()).unwrap_err().to_string();
         assert!(
             message.contains("sql/orders.sql: a migration must be called V"),
             "{message}"

@@ -20,7 +20,6 @@ use serde::Deserialize;
 use serde_json::Number;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::IsolationLevel;
 
 use crate::connect::Database;
 use crate::error::{Error, Result};
@@ -233,9 +232,7 @@ async fn read(database: &Database) -> Result<Vec<Sample>> {
     // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
     // behind in the pool.
     let mut client = database.connect().await?;
-    let transaction = client.build_transaction().read_only(true);
-    let transaction = transaction.isolation_level(IsolationLevel::RepeatableRead);
-    let transaction = transaction.start().await.map_err(&failed)?;
+    let transaction = client.snapshot().await.map_err(&failed)?;
     let begin = format!("{STATEMENT_TIMEOUT}; {WALK}");
     transaction.batch_execute(&begin).await.map_err(&failed)?;
     let mut samples: Vec<Sample> = documents(&transaction, &EVENTS, &[&MOST_EVENTS]).await?;

@@ -7,12 +7,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::connect::Client;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio_postgres::Client;
 
 use crate::budget::millis;
 use crate::config::in_range;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
-use tokio_postgres::Transaction;
+use tidegate::connect::Transaction;
 use utoipa::ToSchema;
 
 use super::{IssuingCheck, SCHEMAS, store};
@@ -83,7 +83,7 @@ pub async fn receive(
         .set_if(wanted.start_before, NewEvent::start_before);
     let Published { id, created, .. } = publish(tx, &event).await?;
     if created {
-        store::plan(tx.client(), &wanted.check, wanted.due_at).await?;
+        store::plan(tx, &wanted.check, wanted.due_at).await?;
     }
     Ok(ReceiveIssuingReport {
         relevant: true,

@@ -4,8 +4,9 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
+use tidegate::connect::Queryable;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row};
 
 use super::IssuingCheck;
 use tidegate::queue::{document, execute, query};
@@ -61,7 +62,7 @@ pub(super) enum Standing {
 
 /// Stores a check to be performed, with its due time.
 pub(super) async fn plan(
-    client: &Client,
+    client: &impl Queryable,
     check: &IssuingCheck,
     due_at: Option<SystemTime>,
 ) -> Result<(), Error> {
@@ -110,7 +111,7 @@ pub(super) async fn take_place(
 
 /// Stores the AI service's answer and makes the check DONE.
 pub(super) async fn answer(
-    client: &Client,
+    client: &impl Queryable,
     check: &IssuingCheck,
     answer: &str,
 ) -> Result<(), Error> {
@@ -120,7 +121,11 @@ pub(super) async fn answer(
 
 /// Ends a check as OVERDUE. Or releases its place without an answer: it is PLANNED, to be performed again, or
 /// REFUSED by the AI service.
-pub(super) async fn leave(client: &Client, check: &IssuingCheck, state: &str) -> Result<(), Error> {
+pub(super) async fn leave(
+    client: &impl Queryable,
+    check: &IssuingCheck,
+    state: &str,
+) -> Result<(), Error> {
     let params: [&(dyn ToSql + Sync); 3] = [&check.trigger_id, &check.application_id, &state];
     execute(client, &LEAVE, &params).await
 }

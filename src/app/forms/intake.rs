@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 use serde_json::json;
-use tokio_postgres::Transaction;
+use tidegate::connect::Transaction;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -52,7 +52,7 @@ pub async fn submit(
         status: FormStatus::Submitted,
         ..form.clone()
     };
-    if !store::submit(tx.client(), client, &form).await? {
+    if !store::submit(tx, client, &form).await? {
         return Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()));
     }
     let id = form.id.clone();
@@ -73,7 +73,7 @@ pub async fn read(
     if form_id.contains('\0') {
         return Ok(None);
     }
-    store::progress(tx.client(), client, form_id).await
+    store::progress(tx, client, form_id).await
 }
 
 /// Receives a grant letter, once for each source and external id of a client. Publishes
@@ -92,10 +92,10 @@ pub async fn receive_letter(
         let needed = "letter.grant.valid_to: must be a day not before valid_from";
         return Err(Error::Invalid(needed.to_owned()));
     }
-    let form_id = store::form_of(tx.client(), &grant.measure).await?;
+    let form_id = store::form_of(tx, &grant.measure).await?;
     let key = (client, &*letter.source, &*letter.external_id);
     let content = ("grant_letter", &json!(grant));
-    let stored = store::keep_message(tx.client(), &key, form_id.as_deref(), content).await?;
+    let stored = store::keep_message(tx, &key, form_id.as_deref(), content).await?;
     let Some(letter_id) = stored else {
         return Ok(unpublished(true));
     };
@@ -158,10 +158,10 @@ async fn ended(
     (subject, notice): (&str, &MeasureNotice),
     event: impl FnOnce(String, String) -> FormEvent,
 ) -> Result<SubmitReport, Error> {
-    let form_id = store::form_of(tx.client(), &notice.measure).await?;
+    let form_id = store::form_of(tx, &notice.measure).await?;
     let key = (client, &*notice.source, &*notice.external_id);
     let content = (subject, &json!(notice.measure));
-    let stored = store::keep_message(tx.client(), &key, form_id.as_deref(), content).await?;
+    let stored = store::keep_message(tx, &key, form_id.as_deref(), content).await?;
     let repeated = stored.is_none();
     let (Some(letter_id), Some(form_id)) = (stored, form_id) else {
         return Ok(unpublished(repeated));
@@ -181,7 +181,7 @@ pub async fn letter_viewed(
     viewed: &Viewed,
 ) -> Result<SubmitReport, Error> {
     let grant_number = viewed.grant_number.clone();
-    let form_id = store::form_of_grant(tx.client(), &grant_number).await?;
+    let form_id = store::form_of_grant(tx, &grant_number).await?;
     if of_form.is_some_and(|of_form| form_id.as_deref() != Some(of_form)) {
         return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
     }

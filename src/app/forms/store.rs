@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tokio_postgres::Client;
+use tidegate::connect::Queryable;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -103,7 +103,7 @@ RETURNING id::text";
 
 /// Stores a form that this client submitted. Returns false if a form with this id exists.
 pub(super) async fn submit(
-    client: &Client,
+    client: &impl Queryable,
     sender: Option<Uuid>,
     form: &Form,
 ) -> Result<bool, Error> {
@@ -130,7 +130,7 @@ pub(super) async fn notice(
 
 /// Returns the form with its progress, if this client submitted it.
 pub(super) async fn progress(
-    client: &Client,
+    client: &impl Queryable,
     sender: Option<Uuid>,
     form_id: &str,
 ) -> Result<Option<(Form, Progress)>, Error> {
@@ -141,7 +141,7 @@ pub(super) async fn progress(
 
 /// Stores the case and returns the form's case.
 pub(super) async fn keep_case(
-    client: &Client,
+    client: &impl Queryable,
     form_id: &str,
     case: &Measure,
 ) -> Result<Measure, HandlerError> {
@@ -156,13 +156,16 @@ pub(super) async fn case_of(ctx: &Context, form_id: &str) -> Result<Option<Measu
     Ok(document(&*client, &CASE_OF, &[&form_id]).await?)
 }
 
-pub(super) async fn form_of(client: &Client, case: &Measure) -> Result<Option<String>, Error> {
+pub(super) async fn form_of(
+    client: &impl Queryable,
+    case: &Measure,
+) -> Result<Option<String>, Error> {
     first(client, &FORM_OF, &[&case.case_number, &case.measure_id]).await
 }
 
 /// Changes the status of a form. That it already has this status is fine.
 pub(super) async fn advance(
-    client: &Client,
+    client: &impl Queryable,
     form_id: &str,
     wanted: FormStatus,
 ) -> Result<(), HandlerError> {
@@ -185,14 +188,17 @@ pub(super) fn allowed(
 }
 
 /// Returns the status of a form, and keeps others from changing it until the transaction ends.
-pub(super) async fn status_of(client: &Client, form_id: &str) -> Result<FormStatus, HandlerError> {
+pub(super) async fn status_of(
+    client: &impl Queryable,
+    form_id: &str,
+) -> Result<FormStatus, HandlerError> {
     let status = document(client, &STATUS_OF, &[&form_id]).await?;
     status.ok_or_else(|| missing(form_id))
 }
 
 /// Stores a grant for this form, or without a form.
 pub(super) async fn save_grant(
-    client: &Client,
+    client: &impl Queryable,
     form_id: Option<&str>,
     grant: &Grant,
     archived: &Archived,
@@ -207,7 +213,7 @@ pub(super) async fn save_grant(
 /// Returns the form of a grant, or `None` if the grant is unknown or its case belongs to another
 /// system.
 pub(super) async fn form_of_grant(
-    client: &Client,
+    client: &impl Queryable,
     grant_number: &str,
 ) -> Result<Option<String>, Error> {
     let form_id = first(client, &FORM_OF_GRANT, &[&grant_number]).await?;
@@ -220,7 +226,7 @@ pub(super) type MessageKey<'a> = (Option<Uuid>, &'a str, &'a str);
 
 /// Returns the id of the stored message, or `None` if it was already stored.
 pub(super) async fn keep_message(
-    client: &Client,
+    client: &impl Queryable,
     (sender, source, external_id): &MessageKey<'_>,
     form_id: Option<&str>,
     (subject, content): (&str, &Value),

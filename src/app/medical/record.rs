@@ -6,7 +6,7 @@
 //! change.
 
 use serde_json::json;
-use tokio_postgres::{Client, Transaction};
+use tidegate::connect::{Queryable, Transaction};
 use uuid::Uuid;
 
 use super::entity::{EntityKind, EntityStatus, Record};
@@ -21,7 +21,7 @@ use tidegate::Error;
 /// # Errors
 /// Database errors.
 pub async fn may_read(
-    client: &Client,
+    client: &impl Queryable,
     record: &Record,
     client_id: Uuid,
     user_id: Option<Uuid>,
@@ -61,7 +61,7 @@ pub async fn confirm(
 ) -> Result<Confirmed, Error> {
     let kind = EntityKind::Approval;
     let patient = Patient {
-        client: tx.client(),
+        client: tx.on_queue(),
         common: Common {
             request_id: &request.request_id,
             patient_id,
@@ -85,7 +85,7 @@ pub async fn confirm(
         EntityStatus::Active => {}
         _ => return Ok(Confirmed::Over),
     }
-    let record = read(patient.client, patient_id, kind, id).await?;
+    let record = read(&patient.client, patient_id, kind, id).await?;
     Ok(record.map_or(Confirmed::Unknown, |record| {
         Confirmed::Active(Box::new(record))
     }))

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio_postgres::Client;
+use tidegate::connect::{OnQueue, Queryable};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -162,7 +162,7 @@ impl EntityRow {
 /// # Errors
 /// Database errors.
 pub async fn read(
-    client: &Client,
+    client: &impl Queryable,
     patient_id: Uuid,
     kind: EntityKind,
     id: Uuid,
@@ -175,7 +175,7 @@ pub async fn read(
 /// # Errors
 /// Database errors.
 pub(super) async fn reaches(
-    client: &Client,
+    client: &impl Queryable,
     (patient_id, kind, id): (Uuid, EntityKind, Uuid),
     (organization, user): (Uuid, Option<Uuid>),
     to: Reach,
@@ -188,7 +188,7 @@ pub(super) async fn reaches(
 
 /// The patient of a job, inside the job's transaction. It gives access to no other patient.
 pub struct Patient<'a> {
-    pub(super) client: &'a Client,
+    pub(super) client: OnQueue<'a>,
     pub(super) common: Common<'a>,
     pub(super) authority: Authority,
 }
@@ -200,7 +200,7 @@ impl Patient<'_> {
         wanted: &[(EntityKind, Uuid)],
     ) -> Result<Vec<Entity>, Error> {
         documents(
-            self.client,
+            &self.client,
             &FIND,
             &[&self.common.patient_id, &names(wanted)],
         )
@@ -222,13 +222,13 @@ impl Patient<'_> {
     pub(super) async fn reaches(&self, entity: &Entity, to: Reach) -> Result<bool, Error> {
         let named = (self.common.patient_id, entity.kind, entity.id);
         let by = (self.common.client_id, Some(self.common.user_id));
-        reaches(self.client, named, by, to).await
+        reaches(&self.client, named, by, to).await
     }
 
     /// Finds and locks the entities below an entity.
     pub(super) async fn children_of(&self, parent_id: Uuid) -> Result<Vec<Entity>, Error> {
         documents(
-            self.client,
+            &self.client,
             &FIND_CHILDREN,
             &[&self.common.patient_id, &parent_id],
         )
@@ -237,7 +237,7 @@ impl Patient<'_> {
 
     /// Reports whether any entity is stored for this patient.
     pub(super) async fn is_known(&self) -> Result<bool, Error> {
-        let known = first(self.client, &KNOWS_PATIENT, &[&self.common.patient_id]).await?;
+        let known = first(&self.client, &KNOWS_PATIENT, &[&self.common.patient_id]).await?;
         Ok(known.unwrap_or_default())
     }
 
@@ -247,7 +247,7 @@ impl Patient<'_> {
         wanted: &[(EntityKind, Uuid, String)],
     ) -> Result<(), HandlerError> {
         let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
-        let taken = documents(self.client, &TAKEN, &[&names(&ids)]).await?;
+        let taken = documents(&self.client, &TAKEN, &[&names(&ids)]).await?;
         let is_taken = |(kind, id, _): &&(_, _, _)| taken.contains(&(*kind, *id));
         let faults = wanted.iter().filter(is_taken).map(|(kind, _, entry)| {
             FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
@@ -282,7 +282,7 @@ impl Patient<'_> {
             &common.user_id,
             &common.client_id,
         ];
-        let written = query(self.client, statement, &params).await?.len();
+        let written = query(&self.client, statement, &params).await?.len();
         if written == rows.len() {
             return Ok(());
         }

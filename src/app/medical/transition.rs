@@ -7,7 +7,7 @@
 //! call to another system. After the call, the second plan decides again, based on the data at that time.
 
 use serde_json::{Value, json};
-use tokio_postgres::Client;
+use tidegate::connect::{OnQueue, Queryable};
 use uuid::Uuid;
 
 use super::authority::{Authority, Who};
@@ -56,7 +56,7 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         ctx.once("call", sent).await?;
         (tx, plan) = prepare(job, ctx).await?;
     }
-    let patient = of(job, &tx);
+    let patient = of(job, tx.on_queue());
     let by = (Some(ctx.event_id()), J::KIND);
     patient.write(&CREATE, by, &plan.created).await?;
     patient.write(&CHANGE, by, &plan.changed).await?;
@@ -84,12 +84,12 @@ async fn prepare<'a, J: Transition>(
     ctx: &'a Context,
 ) -> Result<(Transaction<'a>, Plan), HandlerError> {
     let tx = ctx.transaction().await?;
-    let plan = job.plan(&of(job, &tx)).await?;
+    let plan = job.plan(&of(job, tx.on_queue())).await?;
     Ok((tx, plan))
 }
 
 /// Returns the patient of a job.
-fn of<'a, J: Transition>(job: &'a J, client: &'a Client) -> Patient<'a> {
+fn of<'a, J: Transition>(job: &'a J, client: OnQueue<'a>) -> Patient<'a> {
     Patient {
         client,
         common: job.common(),

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio_postgres::Client;
+use tidegate::connect::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -60,7 +60,7 @@ pub(super) fn is_key(token: &str) -> bool {
 /// Database errors.
 pub(super) async fn find(client: &mut Pooled, key: &str) -> Result<Option<Known>, Error> {
     let transaction = begin(client).await?;
-    document(transaction.client(), &FIND, &[&digest(key)]).await
+    document(&transaction, &FIND, &[&digest(key)]).await
 }
 
 fn digest(key: &str) -> Vec<u8> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tidegate::connect::Client;
 use tidegate::{Database, DrainOptions, DrainReport, Published};
 use tidegate_job::app::medical::services::{OTP, SIGNATURE, SMS};
 use tidegate_job::app::{App, medical};
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::support;

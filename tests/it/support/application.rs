@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tidegate::connect::Client;
 use tidegate::{Database, DrainOptions, DrainReport, RetryPolicy};
 use tidegate_job::app::App;
-use tokio_postgres::Client;
 
 use super::database::{TestDb, database};
 use crate::services::Services;

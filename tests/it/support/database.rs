@@ -6,11 +6,12 @@
 
 use std::sync::Mutex as Names;
 
+use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Event};
 use tidegate_job::app;
 use tokio::sync::{Mutex, OnceCell};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::NoTls;
 
 use super::cluster::cluster;
 use super::pooler;
@@ -169,5 +170,5 @@ pub async fn connect(url: &str) -> Client {
         .await
         .expect("the test's Postgres answers");
     tokio::spawn(connection);
-    client
+    client.into()
 }

@@ -1,6 +1,6 @@
 //! Publishes shipped events for tests of the programs, and leases events for workers that do not exist.
 
-use tokio_postgres::Client;
+use tidegate::connect::Client;
 
 use super::{TestDb, opened};
 use crate::services::{Mode, Services};

@@ -4,13 +4,13 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use tidegate::Error;
+use tidegate::connect::Queryable;
 use tidegate::queue::{Finalization, Flushed, Follow, finalize_under};
-use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
 /// Moves events to the log, with one statement for each lease.
 pub async fn finalize(
-    client: &(impl GenericClient + Sync),
+    client: &impl Queryable,
     ends: &[impl Borrow<Finalization> + Sync],
 ) -> Result<Flushed, Error> {
     let mut flushed = Flushed::default();

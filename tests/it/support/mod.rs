@@ -33,11 +33,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tidegate::connect::{Client, Queryable};
 use tidegate::queue::Statement;
 use tidegate::{admin, queue};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::FromSqlOwned;
-use tokio_postgres::{Client, GenericClient};
 
 use crate::probe::number;
 
@@ -102,8 +102,8 @@ pub fn has(object: &Value, fields: &Value) {
 }
 
 /// Runs statements without parameters.
-pub async fn execute(client: &(impl GenericClient + Sync), sql: &str) {
-    let done = client.batch_execute(sql).await;
+pub async fn execute(client: &impl Queryable, sql: &str) {
+    let done = client.on_queue().batch_execute(sql).await;
     done.unwrap_or_else(|error| panic!("{error}: {sql}"));
 }
 

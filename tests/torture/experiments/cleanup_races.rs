@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use tidegate::Database;
+use tidegate::connect::Client;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup, make_partitions};
-use tokio_postgres::Client;
 
 use super::killed_workers::publisher;
 use super::{Figures, Fleet, Size, Violation, World, worker};

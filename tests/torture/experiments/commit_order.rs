@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use tidegate::connect::Client;
 use tidegate::{publish, publish_batch};
-use tokio_postgres::Client;
 
 use super::{Figures, Fleet, Size, World, worker};
 use crate::actor::{Torture, Work, new_event};

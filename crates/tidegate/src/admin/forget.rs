@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tokio_postgres::Client;
+use crate::connect::Client;
 
 use super::prelude::*;
 use super::{Subject, SubjectKeys, parse_subject};

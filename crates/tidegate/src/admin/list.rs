@@ -1,7 +1,7 @@
 //! The verb `list`: lists events, newest first.
 
 use serde_json::Value;
-use tokio_postgres::Client;
+use crate::connect::Client;
 
 use super::prelude::*;
 use super::views::{LISTED, limit, rows};

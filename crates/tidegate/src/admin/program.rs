@@ -7,11 +7,11 @@ mod deployment;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::connect::Transaction;
 use futures_util::future::{BoxFuture, FutureExt, join};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
-use tokio_postgres::Transaction;
 
 pub use self::deployment::Deployment;
 use super::{Actions, MigrateRequest, Request, Verb};

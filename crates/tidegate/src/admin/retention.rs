@@ -1,7 +1,7 @@
 //! The verb `retention`: how long finished events are kept.
 
 use serde_json::{Value, json};
-use tokio_postgres::Client;
+use crate::connect::Client;
 
 use super::answer;
 use super::prelude::*;

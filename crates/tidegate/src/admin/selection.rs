@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::connect::Client;
 use clap::{ArgGroup, Args};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 use super::{Audit, Moment, Skipped, parse_moment, report, written};

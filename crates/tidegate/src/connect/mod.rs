@@ -7,7 +7,8 @@
 //! - `aws`: the same from Secrets Manager, or with a signed token as the password;
 //! - `settings`: which of these the environment selects;
 //! - `source`: the selected one, what is cached of it, and what happens when the database refuses it;
-//! - `tls`: which certificates are trusted.
+//! - `tls`: which certificates are trusted;
+//! - `schema`: the queue's schema, and the connections that carry its name.
 //!
 //! [`Database::new`] needs nothing from AWS. [`Database::from_settings`] uses what the environment selects.
 //!
@@ -20,6 +21,7 @@
 #[cfg(feature = "aws")]
 mod aws;
 mod login;
+mod schema;
 mod settings;
 mod source;
 mod tls;
@@ -34,7 +36,6 @@ use deadpool::managed::{
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_postgres::Client;
 
 #[cfg(feature = "aws")]
 pub use self::aws::{
@@ -50,9 +51,10 @@ pub mod requests {
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login};
 use self::login::Login;
+pub use self::schema::{Client, OnQueue, Queryable, Schema, Transaction};
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
-use crate::config::{Lookup, check_settings};
+use crate::config::{Lookup, check_settings, environment};
 use crate::error::{Error, Result};
 
 /// The longest time for a connection attempt, including name look-up, TCP, TLS and login.
@@ -67,6 +69,7 @@ pub struct Database {
     logins: Arc<Logins>,
     pool: Arc<Pool<Opener>>,
     places: Option<Places>,
+    schema: Schema,
     /// Whether a connection goes back to the pool only when its last statement has been answered.
     awaits_answers: bool,
 }
@@ -200,6 +203,12 @@ impl Deref for Pooled {
     }
 }
 
+impl Queryable for Pooled {
+    fn on_queue(&self) -> OnQueue<'_> {
+        Client::on_queue(self)
+    }
+}
+
 impl DerefMut for Pooled {
     fn deref_mut(&mut self) -> &mut Client {
         self.lent
@@ -211,19 +220,24 @@ impl DerefMut for Pooled {
 impl Database {
     /// Creates a database from a `postgres://` URL or a keyword/value string. `pool_size` limits the
     /// connections that handlers may hold at once. A connection is opened only when it is needed. The
-    /// system's certificates are trusted.
+    /// system's certificates are trusted. The queue is in the schema that the environment's `TIDEGATE_SCHEMA`
+    /// names, or in `tidegate`.
     ///
     /// # Errors
     /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported. Its
     /// text never contains the password.
     pub fn new(url: &str, pool_size: usize) -> Result<Self> {
         let login = Login::from_url(url, &Trust::system())?;
-        Self::of(Source::fixed(login), pool_size)
+        Self::of(
+            Source::fixed(login),
+            Schema::from_settings(&environment)?,
+            pool_size,
+        )
     }
 
     /// Creates a database from `DATABASE_URL`, or from `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and
-    /// `_NAME`. Also reads `DATABASE_AUTH`, and `DATABASE_CA_FILE` or `DATABASE_CA_PEM`. A secret is read
-    /// when it is needed. AWS's own settings come from the environment of the process, whatever `lookup` is.
+    /// `_NAME`. Also reads `DATABASE_AUTH`, and `DATABASE_CA_FILE` or `DATABASE_CA_PEM`, and
+    /// `TIDEGATE_SCHEMA`. A secret is read when it is needed. AWS's own settings come from the environment of the process, whatever `lookup` is.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -233,16 +247,21 @@ impl Database {
             Some((variable, pem)) => Some(Trust::only(&pem, &variable)?),
             None => None,
         };
-        Self::of(settings::source(lookup, trust)?, pool_size)
+        Self::of(
+            settings::source(lookup, trust)?,
+            Schema::from_settings(lookup)?,
+            pool_size,
+        )
     }
 
-    fn of(source: Source, pool_size: usize) -> Result<Self> {
+    fn of(source: Source, schema: Schema, pool_size: usize) -> Result<Self> {
         let logins = Arc::new(Logins::new(source));
-        let pool = pool(&logins, pool_size)?;
+        let pool = pool(&logins, &schema, pool_size)?;
         Ok(Self {
             logins,
             pool,
             places: None,
+            schema,
             awaits_answers: false,
         })
     }
@@ -270,10 +289,28 @@ impl Database {
     pub fn with_own_pool(&self) -> Result<Self> {
         Ok(Self {
             logins: self.logins.clone(),
-            pool: pool(&self.logins, self.pool.status().max_size)?,
+            pool: pool(&self.logins, &self.schema, self.pool.status().max_size)?,
             places: self.places.clone(),
+            schema: self.schema.clone(),
             awaits_answers: true,
         })
+    }
+
+    /// Returns the same database for the queue of another schema.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the pool cannot be created.
+    pub fn with_schema(&self, schema: Schema) -> Result<Self> {
+        Ok(Self {
+            pool: pool(&self.logins, &schema, self.pool.status().max_size)?,
+            schema,
+            ..self.clone()
+        })
+    }
+
+    /// Returns the schema of the queue.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
     }
 
     /// Reads the secret and creates the TLS connector in the background, so that the first connection does
@@ -295,7 +332,8 @@ impl Database {
             Some(places) => Some(places.take().await?),
             None => None,
         };
-        self.logins.open(&mut place).await
+        let client = self.logins.open(&mut place).await?;
+        Ok(Client::new(client, self.schema.clone()))
     }
 
     /// Returns a connection of the handlers' pool, which returns to the pool when dropped.
@@ -339,14 +377,15 @@ impl Places {
 }
 
 /// Opens the pool's connections in the same way as all others.
-struct Opener(Arc<Logins>);
+struct Opener(Arc<Logins>, Schema);
 
 impl Manager for Opener {
     type Type = Client;
     type Error = Error;
 
     async fn create(&self) -> Result<Client> {
-        self.0.open(&mut None).await
+        let client = self.0.open(&mut None).await?;
+        Ok(Client::new(client, self.1.clone()))
     }
 
     async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<Error> {
@@ -357,8 +396,8 @@ impl Manager for Opener {
     }
 }
 
-fn pool(logins: &Arc<Logins>, size: usize) -> Result<Arc<Pool<Opener>>> {
-    let pool = Pool::builder(Opener(logins.clone()))
+fn pool(logins: &Arc<Logins>, schema: &Schema, size: usize) -> Result<Arc<Pool<Opener>>> {
+    let pool = Pool::builder(Opener(logins.clone(), schema.clone()))
         .max_size(size.max(1))
         .runtime(Runtime::Tokio1)
         // Opening has limits of its own, whose errors say what took too long.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::Client;
+use crate::connect::Client;
 
 use crate::error::{Error, Result, describe};
 use crate::queue::query;
@@ -77,7 +77,7 @@ WITH relation AS (
                      CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' END,
                      'SET ' || array_to_string(p.proconfig, ' SET '),
                      CASE WHEN p.prosqlbody IS NULL AND p.proname NOT IN ('default_max_attempts', 'max_group_delay', 'give_up_after', 'takes_plaintext', 'usual_group')
-                          THEN 'md5 ' || md5(p.prosrc) END)
+                          THEN 'md5 ' || md5(regexp_replace(p.prosrc, '\\m' || 'tidegate' || '(?=[.'']|_(publish|drain|pull|operate|read|jobs)\\M)', '$', 'g')) END)
       FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
      WHERE p.pronamespace = to_regnamespace('tidegate'))
 SELECT line.what, line.definition FROM line ORDER BY line.what COLLATE \"C\", line.definition COLLATE \"C\"";

@@ -20,8 +20,17 @@ const WORKED_ON: Duration = Duration::from_mins(15);
 /// Ten wake-ups of a drain at one a minute.
 const READY_FOR: Duration = Duration::from_mins(10);
 
-/// A service that is restarted or redeployed answers again by then.
-const OUTAGE: Duration = Duration::from_mins(15);
+/// Three wake-ups of a drain. If events are ready and none ends for so long, nothing handles them.
+const STANDSTILL: Duration = Duration::from_mins(3);
+
+/// Fewer dead letters in an hour are no share of anything.
+const FEW: i64 = 10;
+
+/// The percentage of dead letters in an hour that is worth a look.
+const SOME_DEAD: i64 = 5;
+
+/// The percentage of failed events in an hour that is a problem.
+const MANY_FAILED: i64 = 25;
 
 /// A service that is down for this long needs an operator.
 const LONG_OUTAGE: Duration = Duration::from_hours(2);
@@ -56,6 +65,13 @@ SELECT format('event %s of group %s', d.id, to_json(d.group_key)),
     ENDED_SINCE: "ended_since" [FLOAT8] = "\
 SELECT EXISTS (SELECT FROM tidegate.event_log AS l
                 WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1))";
+
+    /// Events that ended in the last hour: all, those that failed, and those that were rejected.
+    ENDED: "ended_last_hour" [] = "\
+SELECT coalesce(sum(m.events), 0)::bigint, coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0)::bigint,
+       coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0)::bigint
+  FROM tidegate.minute_stats AS m
+ WHERE m.minute > statement_timestamp() - interval '1 hour' AND m.status <> 'PUT_OFF'";
 
     /// The number of groups that wait behind an old first event, and the oldest one's group. With the default
     /// backoff of at most ten minutes and five attempts, a first event has ended within an hour.
@@ -128,20 +144,50 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding> {
 }
 
 pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding> {
-    let (limit, shown) = (READY_FOR.as_secs_f64(), rounded(READY_FOR));
     let oldest = queue::oldest_ready(&probe.client, probe.target.kinds).await?;
-    let Some((id, ms)) = oldest.filter(|(_, ms)| Duration::from_millis(*ms) >= READY_FOR) else {
-        return Ok(Finding::ok(format!("no event has been ready for {shown}")));
-    };
-    let rows = probe.rows(&ENDED_SINCE, &[&limit]).await?;
-    let time = rounded(Duration::from_millis(ms));
-    let text = format!("event {id} has been ready for {time}");
-    Ok(if rows.iter().any(|row| row.get(0)) {
-        let text = format!("{text}: drains run, but not long or often enough");
-        Finding::warning(text, "tidegate drain --budget 5m")
+    let oldest = oldest.map(|(id, ms)| (id, Duration::from_millis(ms)));
+    let ready_for = |limit| oldest.filter(|(_, time)| *time >= limit);
+    let is_ready =
+        |id: i64, time: Duration| format!("event {id} has been ready for {}", rounded(time));
+    if let Some((id, time)) = ready_for(STANDSTILL) {
+        let ended = probe
+            .rows(&ENDED_SINCE, &[&STANDSTILL.as_secs_f64()])
+            .await?;
+        if !ended.iter().any(|row| row.get(0)) {
+            let (ready, limit) = (is_ready(id, time), rounded(STANDSTILL));
+            let text = format!(
+                "{ready}, and nothing has ended in {limit}: no drain runs, or none gets on"
+            );
+            return Ok(Finding::problem(text, "tidegate drain"));
+        }
+    }
+    Ok(match ready_for(READY_FOR) {
+        Some((id, time)) => {
+            let text = is_ready(id, time) + ": drains run, but not long or often enough";
+            Finding::warning(text, "tidegate drain --budget 5m")
+        }
+        None => Finding::ok(format!(
+            "no event has been ready for {}",
+            rounded(READY_FOR)
+        )),
+    })
+}
+
+/// Checks what share of the events of the last hour became dead letters.
+pub(super) async fn failures(probe: &Probe<'_>) -> Result<Finding> {
+    let row = probe.row(&ENDED).await?;
+    let (ended, failed, rejected): (i64, i64, i64) = (row.get(0), row.get(1), row.get(2));
+    let text = format!(
+        "of {ended} events that ended in the last hour, {failed} failed and {rejected} were rejected"
+    );
+    let remedy = "tidegate failures --since 1h";
+    let is_share = |events: i64, percent: i64| events >= FEW && events * 100 >= ended * percent;
+    Ok(if is_share(failed, MANY_FAILED) {
+        Finding::problem(text, remedy)
+    } else if is_share(failed + rejected, SOME_DEAD) {
+        Finding::warning(text, remedy)
     } else {
-        let text = format!("{text}, and nothing has ended in {shown}: no drain runs");
-        Finding::problem(text, "tidegate drain")
+        Finding::ok(text)
     })
 }
 
@@ -192,10 +238,8 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding> {
     Ok(down.or_ok(ok, "; ", |text, remedy| {
         if longest > LONG_OUTAGE || silent().any(|row| error(row) == "credentials") {
             Finding::problem(text, remedy)
-        } else if longest > OUTAGE || rows.iter().any(is_paused) {
-            Finding::warning(text, remedy)
         } else {
-            Finding::ok(text)
+            Finding::warning(text, remedy)
         }
     }))
 }

@@ -12,10 +12,11 @@ mod schema;
 mod server;
 mod upkeep;
 
+use crate::connect::Client;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row};
 
 pub use self::catalog::{EXPECTED, catalog};
 use self::finding::Wrong;
@@ -127,6 +128,7 @@ static CHECKS: &[Check] = checks! {
     of_queue("order of groups", flow::DISORDER, "every group is leased in its order",
         problem "out of the order of its group: {}", ", ");
     of_queue("drains", flow::drains);
+    of_queue("failures", flow::failures);
     of_queue("deadlines", flow::deadlines);
     of_queue("groups", flow::LONG_BLOCKED, "none has been blocked for 1h", warning "{}", "");
     of_queue("paused kinds", flow::PAUSED, "none has events waiting", warning "events wait: {}", ", ");
@@ -134,6 +136,7 @@ static CHECKS: &[Check] = checks! {
     of_queue("schedules", flow::TROUBLED_SCHEDULES, "none is stopped or late", warning "{}", "; ");
     of_queue("bloat", upkeep::bloat);
     of_queue("autovacuum", upkeep::autovacuum);
+    of_server("sessions", upkeep::SESSIONS, "none has been idle in a transaction or waited for a lock for 1m", warning "{}", "; ");
     of_server("vacuum horizon", upkeep::horizon);
 };
 
@@ -205,8 +208,12 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
             probe.client = target.database.connect().await?;
         }
         let finding = finding.unwrap_or_else(|error| Finding::unchecked(&error));
+        let remedy = finding
+            .remedy
+            .map(|remedy| target.database.schema().written(&remedy));
         checks.push(Finding {
             name: check.name,
+            remedy,
             ..finding
         });
     }

@@ -96,7 +96,8 @@ pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding> {
 pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding> {
     let mut client = probe.target.database.connect().await?;
     let found = catalog::catalog(&mut client).await?;
-    let drift = catalog::drift(EXPECTED, &found);
+    let expected = probe.target.database.schema().written(EXPECTED);
+    let drift = catalog::drift(&expected, &found);
     if drift.is_empty() {
         let text = format!("all {} parts are as the migrations made them", found.len());
         return Ok(Finding::ok(text));

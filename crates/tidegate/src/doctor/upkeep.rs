@@ -71,6 +71,24 @@ SELECT format('replication slot %s, %s, is %s transactions behind', s.slot_name,
   FROM pg_catalog.pg_replication_slots AS s
  WHERE greatest(age(s.xmin), age(s.catalog_xmin)) > $2";
 
+    /// Sessions of this database that have been idle in a transaction or have waited for a lock for more than
+    /// a minute. A query is shown without its values.
+    pub(super) SESSIONS: "sessions" [] = "\
+SELECT format('session %s of %s %s for %s s%s%s', s.pid, coalesce(s.usename, 'nobody'), s.what,
+              round(extract(epoch FROM statement_timestamp() - s.since)), s.behind,
+              ': ' || nullif(left(regexp_replace(regexp_replace(s.query, '''[^'']*''', '''…''', 'g'), '\\s+', ' ', 'g'), 100), '')),
+       format('SELECT pg_terminate_backend(%s);', s.culprit)
+  FROM (SELECT a.pid, a.usename, a.query, a.pid AS culprit, '' AS behind, 'has been ' || a.state AS what, a.state_change AS since
+          FROM pg_catalog.pg_stat_activity AS a
+         WHERE a.datname = current_database() AND a.state LIKE 'idle in transaction%' AND a.pid <> pg_backend_pid()
+        UNION ALL
+        SELECT a.pid, a.usename, a.query, coalesce((pg_blocking_pids(a.pid))[1], a.pid),
+               ' behind session ' || (pg_blocking_pids(a.pid))[1], 'has waited for a lock', l.since
+          FROM (SELECT k.pid, min(k.waitstart) AS since FROM pg_catalog.pg_locks AS k WHERE NOT k.granted GROUP BY k.pid) AS l
+          JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid AND a.datname = current_database()) AS s
+ WHERE s.since <= statement_timestamp() - interval '1 minute'
+ ORDER BY s.since LIMIT 10";
+
     /// Whether this role cannot see other roles' sessions.
     SIGHT: "sight" [] = "\
 SELECT 'this role does not see what other roles'' sessions do', format('GRANT pg_monitor TO %I;', current_user)

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::connect::Client;
 use futures_util::future::{FutureExt, OptionFuture, join, join3, join5};
 use tokio::time::Instant;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::buffer::Buffer;

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::connect::Client;
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::time::Instant;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::leases::Start;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::connect::Client;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
-use tokio_postgres::Client;
 
 use crate::connect::Database;
 use crate::error::Error;

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::connect::Client;
 use futures_util::future::{OptionFuture, join, join3};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::{Drain, DrainReport, StopReason};

@@ -7,11 +7,11 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use crate::connect::{Client, Queryable, Transaction};
 use refinery_core::Migration;
 use refinery_core::traits::r#async::{AsyncMigrate, AsyncQuery, AsyncTransaction};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Transaction};
 
 use crate::error::{Error, Result, describe};
 
@@ -81,9 +81,10 @@ impl<'a> Patient<'a> {
         Ok(done)
     }
 
-    /// Runs statements in a transaction of their own.
+    /// Runs statements in a transaction of their own, for the queue's schema.
     pub(super) async fn batch(&mut self, sql: &str) -> Result<()> {
-        let done = self.execute(std::iter::once(sql)).await;
+        let sql = self.client.on_queue().schema.written(sql);
+        let done = self.execute(std::iter::once(&*sql)).await;
         done.map(drop)
             .map_err(|error| Error::Migrate(describe(&error)))
     }
@@ -120,7 +121,7 @@ impl AsyncTransaction for Patient<'_> {
 
 impl AsyncQuery<Vec<Migration>> for Patient<'_> {
     async fn query(&mut self, query: &str) -> Result<Vec<Migration>, tokio_postgres::Error> {
-        AsyncQuery::query(self.client, query).await
+        AsyncQuery::query(&mut **self.client, query).await
     }
 }
 

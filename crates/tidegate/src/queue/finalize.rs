@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::connect::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -347,6 +347,7 @@ pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result
         "SELECT tidegate.complete_held({}, '{}'); COMMIT",
         lease.id, lease.token
     );
+    let script = client.on_queue().schema.written(&script);
     let answer = within_limit("complete_and_commit", client.batch_execute(&script)).await;
     answer.map_err(|error| match error.sqlstate() {
         Some(state) if state.code() == NOT_HELD => Error::LeaseLost(lease.id),

@@ -23,8 +23,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use tokio_postgres::Row;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
-use tokio_postgres::{GenericClient, Row};
 
 pub use self::finalize::*;
 pub use self::lease::*;
@@ -59,10 +59,8 @@ pub fn statements() -> impl Iterator<Item = &'static Statement> {
     lists.into_iter().flatten().copied()
 }
 
-/// What statements are sent over: a connection or a transaction.
-pub trait Queryable: GenericClient + Sync {}
-
-impl<T: GenericClient + Sync> Queryable for T {}
+use crate::connect::OnQueue;
+pub use crate::connect::Queryable;
 
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
 pub async fn query(
@@ -72,7 +70,11 @@ pub async fn query(
 ) -> Result<Vec<Row>> {
     let types = statement.params.iter().cloned();
     let params: Vec<_> = values.iter().copied().zip(types).collect();
-    within_limit(statement.name, client.query_typed(statement.text, &params)).await
+    let OnQueue { client, schema } = client.on_queue();
+    let text = schema.text(statement.text);
+    // On the heap, because each of its callers would hold it.
+    let answer = Box::pin(client.query_typed(&text, &params));
+    within_limit(statement.name, answer).await
 }
 
 /// Sends a statement whose answer does not matter.

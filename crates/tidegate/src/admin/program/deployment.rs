@@ -1,6 +1,6 @@
-//! Owns one deployment of a program for several databases, such as tenants'. It finds the database that a
-//! request is for, and takes them one after the other if the request is for all. The database's service does
-//! the work.
+//! Owns one deployment of a program for several queues, such as tenants', each a database's or a schema's. It
+//! finds the queue that a request is for, and takes them one after the other if the request is for all. The
+//! queue's service does the work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use crate::config::Lookup;
 use crate::drain::Hooks;
 use crate::error::{Error, Result};
 
-/// The variable that names the databases: a list such as `north=night/north, south=night/south`. For an id
-/// without a name, the id is the name; for an ARN without a name, the name of its secret is.
+/// The variable that names the databases: a list such as `north=night/north, south=night/south#acme`, the id of
+/// a secret and perhaps a schema. Without an id, the schema is in the database of the other settings. For an
+/// entry without a name, the schema is the name, or else the id; for an ARN the name of its secret is.
 const IDS: &str = "DATABASE_SECRET_IDS";
 
 /// The variable that selects the one database of a program for one database.
@@ -24,7 +25,7 @@ const ONE: &str = "TIDEGATE_DATABASE";
 /// How many databases are worked on at once.
 const AT_ONCE: usize = 4;
 
-/// A database's name, and the id of its secret.
+/// A queue's name, and the id of its secret, perhaps with `#` and a schema.
 type Named = (String, String);
 
 /// The settings of one database.
@@ -72,18 +73,13 @@ fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>> {
         return Ok(None);
     };
     let refused = |what: String| Err(Error::Config(format!("{IDS}: {what}")));
-    for other in ["DATABASE_URL", "DATABASE_SECRET_ID", NEXT_TICK] {
-        if lookup(other).is_some() {
-            return refused(format!("must be set alone, and {other} is set too"));
-        }
-    }
     let mut databases: Vec<Named> = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let (name, id) = entry.split_once('=').unwrap_or((name_of(entry), entry));
         let (name, id) = (name.trim(), id.trim());
         if name.is_empty() || id.is_empty() {
             return refused(format!(
-                "must be a comma-separated list of name=id, got {entry:?}"
+                "must be a comma-separated list of name=id, name=id#schema or name=#schema, got {entry:?}"
             ));
         }
         if databases.iter().any(|(known, _)| known == name) {
@@ -91,12 +87,35 @@ fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>> {
         }
         databases.push((name.to_owned(), id.to_owned()));
     }
+    let has_ids = databases
+        .iter()
+        .any(|(_, id)| !id_and_schema(id).0.is_empty());
+    for other in ["DATABASE_URL", "DATABASE_SECRET_ID", NEXT_TICK] {
+        if lookup(other).is_some() && (has_ids || other == NEXT_TICK) {
+            return refused(format!("must be set alone, and {other} is set too"));
+        }
+    }
     Ok(Some(databases))
+}
+
+/// Parts an entry without its name: the id of its secret, which is empty for the database of the other
+/// settings, and the schema.
+fn id_and_schema(entry: &str) -> (&str, Option<&str>) {
+    match entry.split_once('#') {
+        Some((id, schema)) => (id.trim(), Some(schema.trim())),
+        None => (entry, None),
+    }
+}
+
+/// Returns the name of a queue whose entry has none: its schema, or else what its id names.
+fn name_of(entry: &str) -> &str {
+    let (id, schema) = id_and_schema(entry);
+    schema.unwrap_or_else(|| name_of_secret(id))
 }
 
 /// Returns the name of a database whose entry is only an id. For an ARN it is the name of the secret, without
 /// the hyphen and the six characters with which Secrets Manager ends every ARN.
-fn name_of(id: &str) -> &str {
+fn name_of_secret(id: &str) -> &str {
     let secret = match id.split_once(":secret:") {
         Some((service, secret)) if service.starts_with("arn:") => secret,
         _ => return id,
@@ -109,10 +128,12 @@ fn name_of(id: &str) -> &str {
 
 /// Returns the settings of one of several databases. The name of the database distinguishes them in metrics.
 fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<String> + 'a {
+    let (id, schema) = id_and_schema(id);
     move |setting| match setting {
         IDS => None,
         ONE => Some(name.clone()),
-        "DATABASE_SECRET_ID" => Some(id.clone()),
+        "DATABASE_SECRET_ID" if !id.is_empty() => Some(id.to_owned()),
+        "TIDEGATE_SCHEMA" if schema.is_some() => schema.map(str::to_owned),
         _ => lookup(setting),
     }
 }
@@ -294,6 +315,7 @@ mod tests {
         let found = named(&lookup).unwrap().unwrap();
         let names: Vec<&str> = found.iter().map(|(name, _)| &**name).collect();
         assert_eq!(names, ["north", "night/south"]);
+        assert_eq!(one_of(&lookup).unwrap()("TIDEGATE_SCHEMA"), None);
         let one = one_of(&lookup).unwrap();
         assert_eq!(one("DATABASE_SECRET_ID").unwrap(), "night/north");
         assert_eq!(one("AWS_LAMBDA_FUNCTION_NAME").unwrap(), "drains");
@@ -302,6 +324,25 @@ mod tests {
             (one(IDS), one("TIDEGATE_BATCH")),
             (None, Some("7".to_owned()))
         );
+        let in_schemas = settings(&[
+            (IDS, "n=#acme, #globex, night/east#initech"),
+            (ONE, "globex"),
+            ("DATABASE_URL", "postgres://h/d"),
+        ]);
+        assert!(one_of(&in_schemas).is_err(), "a secret beside the URL");
+        let in_schemas = settings(&[
+            (IDS, "n=#acme, #globex"),
+            (ONE, "globex"),
+            ("DATABASE_URL", "postgres://h/d"),
+        ]);
+        let one = one_of(&in_schemas).unwrap();
+        assert_eq!(one("TIDEGATE_SCHEMA").unwrap(), "globex");
+        assert_eq!(one("DATABASE_URL").unwrap(), "postgres://h/d");
+        assert_eq!(one("DATABASE_SECRET_ID"), None);
+        let of_secret = settings(&[(IDS, "night/east#initech"), (ONE, "initech")]);
+        let one = one_of(&of_secret).unwrap();
+        assert_eq!(one("DATABASE_SECRET_ID").unwrap(), "night/east");
+        assert_eq!(one("TIDEGATE_SCHEMA").unwrap(), "initech");
         let alone = settings(&[("DATABASE_URL", "postgres://h/d")]);
         assert!(named(&alone).unwrap().is_none());
         assert!(one_of(&alone).unwrap()("DATABASE_URL").is_some());

@@ -9,10 +9,10 @@ pub(crate) mod rows;
 
 use std::ops::RangeInclusive;
 
+use crate::connect::Client;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 pub use self::event::{Content, Dossier, lineage, show};

@@ -1,0 +1,388 @@
+//! Owns the name of a queue's schema, and the connections that carry it: a statement gets the name from the
+//! connection that sends it.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use tokio_postgres::{Error as Failure, GenericClient, IsolationLevel};
+
+use crate::config::{Lookup, environment};
+use crate::error::{Error, Result};
+
+/// The schema of a queue that has no other name. The text of every statement and migration names it.
+const USUAL: &str = "tidegate";
+
+/// The variable that names the schema.
+const SETTING: &str = "TIDEGATE_SCHEMA";
+
+/// The most characters of a name. `NAME_publish` and the other roles are names of Postgres, too.
+const LONGEST: usize = 41;
+
+/// The schema of a queue. A database may hold several queues, each in a schema of its own. Cheap to clone.
+#[derive(Clone)]
+pub struct Schema(Arc<Named>);
+
+struct Named {
+    name: String,
+    /// The texts that were written for this schema, by the address and length of the text in the program.
+    texts: Mutex<HashMap<(usize, usize), Arc<str>>>,
+}
+
+/// A statement's text as it is sent.
+pub(crate) enum Text {
+    Usual(&'static str),
+    Own(Arc<str>),
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Usual(text) => text,
+            Self::Own(text) => text,
+        }
+    }
+}
+
+impl Schema {
+    /// Returns the schema of this name: a small letter or `_`, then small letters, digits and `_`, 41
+    /// characters at most.
+    ///
+    /// # Errors
+    /// [`Error::Config`] says what is allowed.
+    pub fn named(name: &str) -> Result<Self> {
+        let is_start = |c: char| c.is_ascii_lowercase() || c == '_';
+        let is_plain = |c: char| is_start(c) || c.is_ascii_digit();
+        let fits =
+            name.starts_with(is_start) && name.chars().all(is_plain) && name.len() <= LONGEST;
+        if !fits || name.starts_with("pg_") {
+            return Err(Error::Config(format!(
+                "{SETTING}: must be 1 to {LONGEST} of a-z, 0-9 and _, and begin with a letter or _, but not with pg_; got {name:?}"
+            )));
+        }
+        let name = name.to_owned();
+        let texts = Mutex::default();
+        Ok(Self(Arc::new(Named { name, texts })))
+    }
+
+    /// Reads `TIDEGATE_SCHEMA`.
+    ///
+    /// # Errors
+    /// As [`Schema::named`].
+    pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<Self> {
+        lookup(SETTING).map_or_else(|| Ok(Self::default()), |name| Self::named(&name))
+    }
+
+    /// The schema of the process's environment. A name that is not allowed says nothing here: whoever makes a
+    /// [`Database`](super::Database) of the environment gets the error.
+    fn of_process() -> &'static Self {
+        static OF_PROCESS: LazyLock<Schema> =
+            LazyLock::new(|| Schema::from_settings(&environment).unwrap_or_default());
+        &OF_PROCESS
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Returns a statement's text for this schema. It is written once.
+    pub(crate) fn text(&self, text: &'static str) -> Text {
+        if self.0.name == USUAL {
+            return Text::Usual(text);
+        }
+        let mut texts = self.0.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = texts.entry((text.as_ptr().addr(), text.len()));
+        Text::Own(own.or_insert_with(|| self.written(text).into()).clone())
+    }
+
+    /// Writes SQL for this schema: what stands in schema `tidegate` stands in this one, and its roles begin
+    /// with this name.
+    pub(crate) fn written(&self, sql: &str) -> String {
+        let mut parts = sql.split(USUAL);
+        let mut written = parts.next().unwrap_or_default().to_owned();
+        for after in parts {
+            let is_name = names(&written, after);
+            written.push_str(if is_name { self.name() } else { USUAL });
+            written.push_str(after);
+        }
+        written
+    }
+}
+
+/// The roles of a queue.
+const ROLES: [&str; 6] = ["publish", "drain", "pull", "operate", "read", "jobs"];
+
+/// Whether the word `tidegate` between these texts is the name of the schema, and not of the program.
+fn names(before: &str, after: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    if before.ends_with(is_part) {
+        return false;
+    }
+    let in_it = after.strip_prefix('.').unwrap_or_default();
+    let role = after.strip_prefix('_').unwrap_or_default();
+    let role = role.split(|c: char| !c.is_ascii_lowercase()).next();
+    in_it.starts_with(|c: char| c.is_ascii_lowercase() || "%'".contains(c))
+        && !in_it.starts_with("toml")
+        || role.is_some_and(|role| ROLES.contains(&role))
+        || before.ends_with('\'') && after.starts_with('\'')
+        || ["SCHEMA ", "SCHEMA IF NOT EXISTS "]
+            .iter()
+            .any(|word| before.ends_with(word))
+}
+
+impl PartialEq for Schema {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Schema {}
+
+impl Default for Schema {
+    /// The schema `tidegate`.
+    fn default() -> Self {
+        static DEFAULT: LazyLock<Schema> = LazyLock::new(|| {
+            let name = USUAL.to_owned();
+            let texts = Mutex::default();
+            Schema(Arc::new(Named { name, texts }))
+        });
+        DEFAULT.clone()
+    }
+}
+
+impl std::fmt::Debug for Schema {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A connection to a database, and the schema of the queue that is meant. Use it like the
+/// [`tokio_postgres::Client`] that it is.
+#[derive(Debug)]
+pub struct Client {
+    client: tokio_postgres::Client,
+    schema: Schema,
+}
+
+impl Client {
+    /// Takes a connection for the queue of a schema.
+    pub fn new(client: tokio_postgres::Client, schema: Schema) -> Self {
+        Self { client, schema }
+    }
+
+    /// Begins a transaction, which rolls back when it is dropped.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn transaction(&mut self) -> Result<Transaction<'_>, Failure> {
+        Ok(Transaction {
+            transaction: self.client.transaction().await?,
+            schema: self.schema.clone(),
+        })
+    }
+
+    /// Begins a transaction that changes nothing, and sees one state of the database.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub(crate) async fn snapshot(&mut self) -> Result<Transaction<'_>, Failure> {
+        let begun = self.client.build_transaction().read_only(true);
+        let begun = begun.isolation_level(IsolationLevel::RepeatableRead);
+        Ok(Transaction {
+            transaction: begun.start().await?,
+            schema: self.schema.clone(),
+        })
+    }
+}
+
+impl From<tokio_postgres::Client> for Client {
+    /// Takes a connection for the queue of the schema that `TIDEGATE_SCHEMA` names.
+    fn from(client: tokio_postgres::Client) -> Self {
+        Self::new(client, Schema::of_process().clone())
+    }
+}
+
+impl Deref for Client {
+    type Target = tokio_postgres::Client;
+
+    fn deref(&self) -> &Self::Target {
+        &self.client
+    }
+}
+
+impl DerefMut for Client {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.client
+    }
+}
+
+/// A transaction of a [`Client`]. Use it like the [`tokio_postgres::Transaction`] that it is.
+pub struct Transaction<'a> {
+    transaction: tokio_postgres::Transaction<'a>,
+    schema: Schema,
+}
+
+impl Transaction<'_> {
+    /// Commits.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn commit(self) -> Result<(), Failure> {
+        self.transaction.commit().await
+    }
+
+    /// Rolls back.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn rollback(self) -> Result<(), Failure> {
+        self.transaction.rollback().await
+    }
+}
+
+impl<'a> Deref for Transaction<'a> {
+    type Target = tokio_postgres::Transaction<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.transaction
+    }
+}
+
+/// A connection, perhaps with an open transaction, and the queue that is meant.
+#[derive(Clone, Copy)]
+pub struct OnQueue<'a> {
+    pub(crate) client: &'a tokio_postgres::Client,
+    pub(crate) schema: &'a Schema,
+}
+
+impl Deref for OnQueue<'_> {
+    type Target = tokio_postgres::Client;
+
+    fn deref(&self) -> &Self::Target {
+        self.client
+    }
+}
+
+/// What statements of a queue are sent over: a connection or a transaction, with the queue's schema. Of a
+/// plain connection or transaction of [`tokio_postgres`], it is the one that `TIDEGATE_SCHEMA` names;
+/// [`Schema::on`] names another.
+pub trait Queryable: Sync {
+    /// The connection and the queue.
+    fn on_queue(&self) -> OnQueue<'_>;
+}
+
+impl Schema {
+    /// Returns a connection or transaction of one's own for the queue of this schema:
+    /// `publish(&schema.on(&transaction), &event)`.
+    pub fn on<'a>(&'a self, client: &'a impl GenericClient) -> OnQueue<'a> {
+        OnQueue {
+            client: client.client(),
+            schema: self,
+        }
+    }
+}
+
+impl Queryable for OnQueue<'_> {
+    fn on_queue(&self) -> OnQueue<'_> {
+        *self
+    }
+}
+
+impl Queryable for Client {
+    fn on_queue(&self) -> OnQueue<'_> {
+        self.schema.on(&self.client)
+    }
+}
+
+impl Queryable for Transaction<'_> {
+    fn on_queue(&self) -> OnQueue<'_> {
+        self.schema.on(&self.transaction)
+    }
+}
+
+impl Queryable for tokio_postgres::Client {
+    fn on_queue(&self) -> OnQueue<'_> {
+        Schema::of_process().on(self)
+    }
+}
+
+impl Queryable for tokio_postgres::Transaction<'_> {
+    fn on_queue(&self) -> OnQueue<'_> {
+        Schema::of_process().on(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_the_schema_is_renamed_and_what_the_program_is_called_is_not() {
+        let acme = Schema::named("acme").unwrap();
+        for (sql, written) in [
+            ("SELECT tidegate.publish($1)", "SELECT acme.publish($1)"),
+            (
+                "'tidegate.event_queue'::regclass",
+                "'acme.event_queue'::regclass",
+            ),
+            ("$1::tidegate.event_queue", "$1::acme.event_queue"),
+            ("format('tidegate.%I', x)", "format('acme.%I', x)"),
+            ("('tidegate.' || x)", "('acme.' || x)"),
+            ("nspname = 'tidegate'", "nspname = 'acme'"),
+            ("ON SCHEMA tidegate TO", "ON SCHEMA acme TO"),
+            ("SCHEMA IF NOT EXISTS tidegate", "SCHEMA IF NOT EXISTS acme"),
+            (
+                "TO tidegate_read, tidegate_drain;",
+                "TO acme_read, acme_drain;",
+            ),
+            ("'tidegate drain'", "'tidegate drain'"),
+            (
+                "see tidegate.toml, by tidegate. Then",
+                "see tidegate.toml, by tidegate. Then",
+            ),
+            (
+                "tidegate_version, my_tidegate.x",
+                "tidegate_version, my_tidegate.x",
+            ),
+        ] {
+            assert_eq!(acme.written(sql), written);
+            assert_eq!(Schema::default().written(sql), sql);
+        }
+    }
+
+    #[test]
+    fn a_text_is_written_once_for_a_schema() {
+        let acme = Schema::named("acme").unwrap();
+        let text = "SELECT tidegate.publish($1)";
+        let (first, again) = (acme.text(text), acme.clone().text(text));
+        assert_eq!(&*first, "SELECT acme.publish($1)");
+        assert!(std::ptr::eq(&raw const *first, &raw const *again));
+    }
+
+    #[test]
+    fn a_name_that_postgres_would_have_to_quote_is_refused() {
+        for name in [
+            "",
+            "1st",
+            "Acme",
+            "a-b",
+            "a.b",
+            "a\"b",
+            "pg_own",
+            "ä",
+            &"a".repeat(42),
+        ] {
+            let error = Schema::named(name).unwrap_err().to_string();
+            assert!(
+                error.contains("TIDEGATE_SCHEMA: must be 1 to 41 of"),
+                "{error}"
+            );
+        }
+        for name in ["a", "_", "tenant_7", &"a".repeat(41)] {
+            assert_eq!(Schema::named(name).unwrap().name(), name);
+        }
+    }
+}
