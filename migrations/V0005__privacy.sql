@@ -33,24 +33,29 @@ BEGIN
     RETURN told;
 END $$;
 
--- Removes closed forms that have not changed for this long, up to the given number, and messages without a
--- form. A form that nobody has decided on stays.
+-- Whether nothing more happens to a form that has not changed since a time: it was decided on, and no event
+-- of it is in the queue.
+CREATE FUNCTION forms.is_over(f forms.form, until timestamptz) RETURNS boolean
+    LANGUAGE sql STABLE AS $$
+    SELECT f.updated_at < until AND f.status IN ('approved', 'cancelled', 'declined')
+           AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'form:' || f.id)
+$$;
+
+-- Removes forms that have been over for this long, up to the given number, and messages without a form.
 CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
     until CONSTANT timestamptz := clock_timestamp() - expire.kept;
-    closed CONSTANT text[] := ARRAY['approved', 'cancelled', 'declined'];
     ids text[];
     messages bigint;
 BEGIN
     IF expire.dry_run THEN
         RETURN jsonb_build_object(
-            'forms.form', (SELECT count(*) FROM forms.form AS f WHERE f.updated_at < until AND f.status = ANY (closed)),
+            'forms.form', (SELECT count(*) FROM forms.form AS f WHERE forms.is_over(f, until)),
             'forms.message', (SELECT count(*) FROM forms.message AS m LEFT JOIN forms.form AS f ON f.id = m.form_id
-                               WHERE coalesce(f.updated_at, m.received_at) < until AND coalesce(f.status = ANY (closed), true)));
+                               WHERE CASE WHEN m.form_id IS NULL THEN m.received_at < until ELSE forms.is_over(f, until) END));
     END IF;
-    ids := ARRAY(SELECT f.id FROM forms.form AS f WHERE f.updated_at < until AND f.status = ANY (closed)
-                  LIMIT expire.most FOR UPDATE SKIP LOCKED);
+    ids := ARRAY(SELECT f.id FROM forms.form AS f WHERE forms.is_over(f, until) LIMIT expire.most FOR UPDATE SKIP LOCKED);
     UPDATE forms.awarded_grant AS g SET form_id = NULL WHERE g.form_id = ANY (ids);
     DELETE FROM forms.message AS m
      WHERE m.form_id = ANY (ids)
@@ -85,7 +90,8 @@ CREATE FUNCTION medical.is_open(e medical.entity) RETURNS boolean
     RETURN (e.kind, e.status) IN (('episode', 'active'), ('service_request', 'active'), ('service_request', 'in_progress'), ('approval', 'new'));
 
 -- The entities of at most `most` whole trees, such as an episode with its encounters and all that is recorded
--- there, in which nothing is open and nothing has changed since a time.
+-- there, in which nothing is open and nothing has changed since a time, of patients without a job in the
+-- queue.
 CREATE FUNCTION medical.old_trees(until timestamptz, most integer) RETURNS uuid[]
     LANGUAGE sql STABLE AS $$
     WITH RECURSIVE tree AS (
@@ -93,6 +99,7 @@ CREATE FUNCTION medical.old_trees(until timestamptz, most integer) RETURNS uuid[
           FROM medical.entity AS e
          WHERE NOT EXISTS (SELECT FROM medical.entity AS p WHERE p.id = e.parent_id)
            AND e.updated_at < until AND NOT medical.is_open(e)
+           AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'patient:' || e.patient_id)
          UNION ALL
         SELECT t.root, c.id, c.updated_at < until AND NOT medical.is_open(c)
           FROM tree AS t JOIN medical.entity AS c ON c.parent_id = t.id
