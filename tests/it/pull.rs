@@ -384,6 +384,29 @@ async fn what_no_handler_may_see_ends_within_the_poll() {
 }
 
 #[tokio::test]
+async fn what_has_waited_for_a_service_for_too_long_ends_within_the_poll() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published = publish_acts(&client, 2).await;
+    let sql = format!(
+        "INSERT INTO tidegate.service (service, state, since, retry_at, kinds)
+         VALUES ('carrier', 'open', now() - interval '8 days', now() + interval '1 minute', '{{act}}');
+         UPDATE tidegate.event_queue SET available_at = now() - interval '8 days' WHERE id = {}",
+        published[0]
+    );
+    client.batch_execute(&sql).await.unwrap();
+    assert!(
+        take(&client, 10).await.is_empty(),
+        "no event needs a service that is down"
+    );
+    let end = end_of(&client, published[0]).await;
+    assert_eq!(
+        (end.as_str(), live(&client).await),
+        ("FAILED 0 service_down", 1)
+    );
+}
+
+#[tokio::test]
 async fn c6_a_test_says_what_time_it_is_and_nobody_else_does() {
     let db = probe_database().await;
     let client = db.client().await;
