@@ -33,8 +33,14 @@ BEGIN
     RETURN told;
 END $$;
 
+-- Whether an event of a form is in the queue. A function, so that it is asked of old forms only.
+CREATE FUNCTION forms.has_events(form_id text) RETURNS boolean
+    LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'form:' || has_events.form_id)
+$$;
+
 -- Removes closed forms that have not changed for this long, up to the given number, and messages without a
--- form. A form that nobody has decided on stays.
+-- form. A form that nobody has decided on stays, and so does one with an event in the queue.
 CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' AS $$
 DECLARE
@@ -45,11 +51,14 @@ DECLARE
 BEGIN
     IF expire.dry_run THEN
         RETURN jsonb_build_object(
-            'forms.form', (SELECT count(*) FROM forms.form AS f WHERE f.updated_at < until AND f.status = ANY (closed)),
+            'forms.form', (SELECT count(*) FROM forms.form AS f
+                            WHERE f.updated_at < until AND f.status = ANY (closed) AND NOT forms.has_events(f.id)),
             'forms.message', (SELECT count(*) FROM forms.message AS m LEFT JOIN forms.form AS f ON f.id = m.form_id
-                               WHERE coalesce(f.updated_at, m.received_at) < until AND coalesce(f.status = ANY (closed), true)));
+                               WHERE coalesce(f.updated_at, m.received_at) < until AND coalesce(f.status = ANY (closed), true)
+                                 AND NOT forms.has_events(f.id)));
     END IF;
-    ids := ARRAY(SELECT f.id FROM forms.form AS f WHERE f.updated_at < until AND f.status = ANY (closed)
+    ids := ARRAY(SELECT f.id FROM forms.form AS f
+                  WHERE f.updated_at < until AND f.status = ANY (closed) AND NOT forms.has_events(f.id)
                   LIMIT expire.most FOR UPDATE SKIP LOCKED);
     UPDATE forms.awarded_grant AS g SET form_id = NULL WHERE g.form_id = ANY (ids);
     DELETE FROM forms.message AS m
@@ -84,8 +93,15 @@ CREATE FUNCTION medical.is_open(e medical.entity) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (e.kind, e.status) IN (('episode', 'active'), ('service_request', 'active'), ('service_request', 'in_progress'), ('approval', 'new'));
 
+-- Whether a job of a patient is in the queue. A function, so that it is asked of old entities only.
+CREATE FUNCTION medical.has_jobs(patient_id uuid) RETURNS boolean
+    LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.group_key = 'patient:' || has_jobs.patient_id)
+$$;
+
 -- The entities of at most `most` whole trees, such as an episode with its encounters and all that is recorded
--- there, in which nothing is open and nothing has changed since a time.
+-- there, in which nothing is open and nothing has changed since a time, of patients without a job in the
+-- queue.
 CREATE FUNCTION medical.old_trees(until timestamptz, most integer) RETURNS uuid[]
     LANGUAGE sql STABLE AS $$
     WITH RECURSIVE tree AS (
@@ -93,6 +109,7 @@ CREATE FUNCTION medical.old_trees(until timestamptz, most integer) RETURNS uuid[
           FROM medical.entity AS e
          WHERE NOT EXISTS (SELECT FROM medical.entity AS p WHERE p.id = e.parent_id)
            AND e.updated_at < until AND NOT medical.is_open(e)
+           AND NOT medical.has_jobs(e.patient_id)
          UNION ALL
         SELECT t.root, c.id, c.updated_at < until AND NOT medical.is_open(c)
           FROM tree AS t JOIN medical.entity AS c ON c.parent_id = t.id

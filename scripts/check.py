@@ -6,7 +6,8 @@ folders directly under a folder, including everything in them. Only `crate::` an
 lib.rs or main.rs and a folder's mod.rs may name everything, because they are the entry points.
 
 Each requirement of docs/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. And a mutant of tests/mutants.toml
-takes out what the requirement promises, which such a test notices. No id is made up, and no page names a test that does not exist.
+takes out what the requirement promises, which such a test notices. No id is made up, and no page or mutant names a test that does not
+exist.
 
 `cost`: the library costs a program that uses it without features so many crates and public names at most. Raise a limit only on
 purpose."""
@@ -165,10 +166,12 @@ def proofs():
 
 
 def named():
-    """Returns tests that a page names but that do not exist."""
+    """Returns tests that a page or a mutant names but that do not exist."""
     code = "\n".join(file.read_text() for source in SOURCES for file in (ROOT / source).rglob("*.rs"))
     there = set(re.findall(r"\bfn (\w+)\(", code))
-    return [f"{page.relative_to(ROOT)}: there is no test {name}" for page in NAMING for name in NAMED.findall(page.read_text()) if name not in there]
+    told = [(page, name) for page in NAMING for name in NAMED.findall(page.read_text())]
+    told += [(MUTANTS, re.split(r"\W+", mutant["test"])[-1]) for mutant in tomllib.loads(MUTANTS.read_text())["mutant"]]
+    return [f"{page.relative_to(ROOT)}: there is no test {name}" for page, name in told if name not in there]
 
 
 def place(file):

@@ -399,6 +399,24 @@ resource "aws_cloudwatch_metric_alarm" "oldest_ready" {
   ok_actions          = [aws_sns_topic.alarms.arn]
 }
 
+# Events that wait for a service are not ready, and lose no attempts: neither alarm beside this one tells of them.
+resource "aws_cloudwatch_metric_alarm" "services_down" {
+  alarm_name          = "${var.name}-services-down"
+  alarm_description   = "A service that handlers call has not answered for 15 minutes, or refuses our credentials. Its events wait. First run the verb services. The verb doctor says when the first event gives up."
+  namespace           = "Tidegate"
+  metric_name         = "ServicesDown"
+  dimensions          = { Queue = var.name }
+  statistic           = "Minimum"
+  period              = local.every[var.drain_every].period
+  evaluation_periods  = 3
+  datapoints_to_alarm = 3
+  threshold           = 1
+  comparison_operator = "GreaterThanOrEqualToThreshold"
+  treat_missing_data  = "notBreaching"
+  alarm_actions       = [aws_sns_topic.alarms.arn]
+  ok_actions          = [aws_sns_topic.alarms.arn]
+}
+
 resource "aws_cloudwatch_metric_alarm" "dead_letters" {
   alarm_name          = "${var.name}-dead-letters"
   alarm_description   = "Events ended as FAILED (dead letters), and their work was not done. First run the verb list with --status FAILED --since 2h, then show for the reason. After the repair run replay."

@@ -61,7 +61,8 @@ pub(super) enum LinkedJob {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Pending {
     /// When the job is expected to end: the next time that a drain runs, which is every minute from
-    /// its acceptance on. A job that has to be retried takes longer.
+    /// its acceptance on, once nothing holds it up. An earlier job of its patient does, the time of its next
+    /// attempt, and the next try of a service that does not answer.
     #[schema(format = DateTime)]
     eta: String,
     /// The job itself.

@@ -126,8 +126,11 @@ async fn a_function_whose_log_nobody_reads_still_answers() {
 
 #[tokio::test]
 async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_enabled() {
-    let db = support::database().await;
-    publish_views(&db.client().await, 3).await;
+    let (db, client) = support::opened().await;
+    publish_views(&client, 3).await;
+    let waits = "SELECT tidegate.publish('grant_letter_viewed', '{}', delay => '1 day');
+                 UPDATE tidegate.event_queue SET created_at = created_at - interval '1 hour' WHERE delayed";
+    client.batch_execute(waits).await.unwrap();
     let metrics = [
         ("TIDEGATE_METRICS", "emf"),
         ("TIDEGATE_METRICS_QUEUE", "grants"),
@@ -141,11 +144,12 @@ async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_enabled() {
     for (metric, value) in [
         ("Leased", 3),
         ("Completed", 3),
-        ("Backlog", 0),
+        ("Backlog", 1),
         ("Drains", 1),
     ] {
         assert_eq!(lines[0][metric], value, "{metric}");
     }
+    assert!(lines[0]["OldestAgeMs"].as_u64().unwrap() >= 3_600_000);
     assert_eq!(lines[0]["Kinds"]["grant_letter_viewed"]["completed"], 3);
     assert_eq!(lines[0]["HandlerLatencyMs"].as_array().unwrap().len(), 3);
 

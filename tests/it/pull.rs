@@ -9,12 +9,13 @@ use tidegate::{Error, Fault, JobStatus, PollRequest, PolledEvent, RetryPolicy, q
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
+use crate::cli::Cli;
 use crate::probe::{
     ProbeApp, act, disorder, drain, end_of, expire_leases, live, number, options, probe_database,
     publish_acts,
 };
 use crate::roles::as_user;
-use crate::support::{self, TestDb, begins, words};
+use crate::support::{self, TestDb, begins, contains, words};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -381,6 +382,43 @@ async fn what_no_handler_may_see_ends_within_the_poll() {
     let attempts = "SELECT sum(attempts)::bigint FROM tidegate.event_log";
     let found = number(&client, attempts).await;
     assert_eq!(found, 5, "those that it had before");
+}
+
+#[tokio::test]
+async fn what_has_waited_for_a_service_for_too_long_ends_within_the_poll() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published = publish_acts(&client, 2).await;
+    let sql = format!(
+        "INSERT INTO tidegate.service (service, state, since, retry_at, kinds)
+         VALUES ('carrier', 'open', now() - interval '8 days', now() + interval '1 minute', '{{act}}');
+         UPDATE tidegate.event_queue SET available_at = now() - interval '8 days' WHERE id = {}",
+        published[0]
+    );
+    client.batch_execute(&sql).await.unwrap();
+    assert!(
+        take(&client, 10).await.is_empty(),
+        "no event needs a service that is down"
+    );
+    let end = end_of(&client, published[0]).await;
+    assert_eq!(
+        (end.as_str(), live(&client).await),
+        ("FAILED 0 service_down", 1)
+    );
+}
+
+#[tokio::test]
+async fn the_doctor_names_limits_that_a_program_which_polls_does_not_keep() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let limit = "SELECT tidegate.set_policy('act', '{\"concurrency\": 2}', 'two at once')";
+    client.batch_execute(limit).await.unwrap();
+    let told = async || Cli::on(&db).run(&["doctor"]).await.stdout;
+    let warning = "programs poll for kinds with limits, which only drains keep: act";
+    assert!(!told().await.contains(warning));
+    take(&client, 1).await;
+    contains(&told().await, warning);
 }
 
 #[tokio::test]

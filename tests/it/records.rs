@@ -17,7 +17,7 @@ use crate::support;
 const ROWS: &str = "
 INSERT INTO forms.form SELECT id, '000000001', 'Company', 'Contact', 'c@example.org', '1', '98765432109', 'Employee', 'Expert', 'Company',
        'Competence', 'Reason', 'Requirement', 1, 1, '2027-01-11', status, NULL, NULL, now() - age, now() - age
-  FROM (VALUES ('old', interval '800 days', 'cancelled'), ('young', '10 days', 'cancelled'), ('open', '800 days', 'submitted')) AS v(id, age, status);
+  FROM (VALUES ('old', interval '800 days', 'cancelled'), ('young', '10 days', 'cancelled'), ('open', '800 days', 'submitted'), ('busy', '800 days', 'cancelled')) AS v(id, age, status);
 INSERT INTO forms.message (source, external_id, subject, form_id, content, received_at) VALUES
     ('s', '1', 'cancellation', 'old', '{}', now()), ('s', '2', 'cancellation', 'young', '{}', now() - interval '800 days'),
     ('s', '3', 'grant_letter', NULL, '{}', now() - interval '800 days'), ('s', '4', 'grant_letter', NULL, '{}', now());
@@ -33,7 +33,11 @@ SELECT kind, lpad(id, 32, '0')::uuid, '00000000-0000-0000-0000-000000000003', lp
   FROM (VALUES ('episode', 'a', NULL, 'active', interval '5000 days'), ('encounter', 'aa', 'a', 'finished', '5000 days'),
                ('episode', 'b', NULL, 'closed', '5000 days'), ('encounter', 'bb', 'b', 'finished', '1 day'),
                ('episode', 'c', NULL, 'closed', '5000 days'), ('encounter', 'cc', 'c', 'finished', '5000 days'))
-       AS v(kind, id, parent, status, age);";
+       AS v(kind, id, parent, status, age);
+INSERT INTO medical.entity (kind, id, patient_id, organization_id, status, content, updated_at)
+VALUES ('episode', lpad('d', 32, '0')::uuid, '00000000-0000-0000-0000-000000000004', gen_random_uuid(), 'closed', '{}', now() - interval '5000 days');
+SELECT tidegate.publish('form_cancelled', '{}', group_key => 'form:busy'),
+       tidegate.publish('episode_cancel_job', '{}', group_key => 'patient:00000000-0000-0000-0000-000000000004');";
 
 async fn cleaned(
     database: &Database,
@@ -72,15 +76,15 @@ async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() 
     let database = db.database();
     let unset = cleaned(&database, false, |_| None).await.unwrap();
     assert!(unset.records.is_empty(), "{unset:?}");
-    assert_eq!(counted(&client).await, [3, 4, 1, 3, 9]);
+    assert_eq!(counted(&client).await, [4, 4, 1, 3, 10]);
 
     let two_years = |name: &str| (name != "MEDICAL_RETENTION").then(|| "730d".to_owned());
     let preview = cleaned(&database, true, two_years).await.unwrap();
-    assert_eq!(counted(&client).await, [3, 4, 1, 3, 9]);
+    assert_eq!(counted(&client).await, [4, 4, 1, 3, 10]);
     let report = cleaned(&database, false, two_years).await.unwrap();
     assert_eq!(preview.records, report.records);
-    // A form's messages are as old as the form; what is open is not old; a grant stays.
-    assert_eq!(counted(&client).await, [2, 2, 1, 2, 9], "{report:?}");
+    // A form's messages are as old as the form; what is open or has an event is not old; a grant stays.
+    assert_eq!(counted(&client).await, [3, 2, 1, 2, 10], "{report:?}");
     assert_eq!(report.records["forms.message"], 2);
     let linked = "SELECT count(*) FROM forms.awarded_grant WHERE form_id IS NOT NULL";
     assert_eq!(number(&client, linked).await, 0);
@@ -89,6 +93,14 @@ async fn rows_are_kept_as_long_as_their_setting_says_and_for_ever_without_one() 
     let report = cleaned(&database, false, ten_years).await.unwrap();
     // An open episode keeps its encounter, and a young encounter its episode: trees go whole.
     assert_eq!(report.records["medical.entity"], 3);
+    assert_eq!(counted(&client).await, [3, 2, 1, 2, 7]);
+
+    // The events end, and what they needed goes.
+    let cancel = "SELECT tidegate.cancel(ARRAY(SELECT id FROM tidegate.event_queue), reason => 'not wanted')";
+    client.batch_execute(cancel).await.unwrap();
+    for setting in [two_years as fn(&str) -> Option<String>, ten_years] {
+        cleaned(&database, false, setting).await.unwrap();
+    }
     assert_eq!(counted(&client).await, [2, 2, 1, 2, 6]);
 }
 
@@ -133,7 +145,7 @@ async fn a_patient_is_forgotten_from_the_command_line_and_others_are_not() {
         (&json!(1), &json!(1), &json!(2)),
         "{document}"
     );
-    assert_eq!(counted(&client).await[4], 7);
+    assert_eq!(counted(&client).await[4], 8);
     let left =
         "SELECT count(*) FROM tidegate.event_log WHERE payload IS NULL AND group_key IS NULL";
     assert_eq!(number(&client, left).await, 1);

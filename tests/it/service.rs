@@ -559,6 +559,8 @@ async fn an_operator_says_how_long_a_kind_waits_and_what_is_paused_waits_on() {
     let ended = async || cli.json(&["cleanup", "--dry-run"]).await["given_up"].clone();
     let found = (drain(&db, &post).await.given_up, ended().await);
     assert_eq!(found, (0, json!(0)));
+    let told = cli.run(&["doctor"]).await.stdout;
+    assert!(!told.contains("ends FAILED"), "{told}");
     cli.json(&[&["resume", "letter"][..], &why].concat()).await;
     assert_eq!(ended().await, 10);
     cli.json(&[&["service", "carrier", "--pause"][..], &why].concat())

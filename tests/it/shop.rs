@@ -5,7 +5,7 @@ use serde_json::json;
 use tidegate::admin::{DoctorRequest, MigrateRequest, Request};
 use tidegate::program::Service;
 use tidegate::testing::{Attempt, Status};
-use tidegate::{Hooks, NewEvent, publish};
+use tidegate::{Context, Dispatch, Done, Handlers, Hooks, NewEvent, publish};
 
 use crate::cli::Cli;
 use crate::probe::number;
@@ -113,4 +113,40 @@ async fn a_handler_is_tried_without_any_database() {
         panic!("{follow_ups:?}");
     };
     assert_eq!((shipped.order_id, &*shipped.parcel), (3, "parcel-3"));
+}
+
+tidegate::events! {
+    #[derive(Debug)]
+    enum Sale {
+        Sold(u32) = "sold",
+    }
+}
+
+/// A program with a mistake: two handlers of one name.
+struct Twins;
+
+impl Dispatch for Twins {
+    type Event = Sale;
+
+    fn handlers<'a>(&'a self, _: &'a Sale, ctx: &'a Context) -> Handlers<'a> {
+        let book = |number| async move {
+            ctx.emit(&Sale::Sold(number))?;
+            Ok(Done::ok())
+        };
+        Handlers::one("book", book(2)).and("book", book(3))
+    }
+}
+
+#[tokio::test]
+async fn b4_of_two_handlers_with_one_name_none_runs() {
+    let ran = Attempt::first().run(&Twins, &Sale::Sold(1)).await;
+    assert!(
+        ran.retries_after.is_some() && ran.published().is_empty(),
+        "{ran:?}"
+    );
+    let [refused] = &ran.handlers[..] else {
+        panic!("{ran:?}")
+    };
+    let why = refused.result.as_ref().unwrap_err().to_string();
+    contains(&why, "two handlers of the event are called book");
 }

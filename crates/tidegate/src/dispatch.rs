@@ -95,7 +95,7 @@ pub(crate) struct Handler<'a> {
 
 impl<'a> Handlers<'a> {
     /// Lists one handler. The name is stored with the event's results and must be unique among the handlers
-    /// of its kind.
+    /// of its kind: if two have one name, none of them runs, and the attempt fails.
     pub fn one(name: &'static str, work: impl Future<Output = HandlerResult> + Send + 'a) -> Self {
         Self(Vec::new()).and(name, work)
     }

@@ -153,6 +153,12 @@ impl DecodeError {
 /// assert!(matches!(Event::decode("counted", Some(b"7"))?, Event::Stock(StockEvent::Counted(7))));
 /// # Ok::<(), tidegate::DecodeError>(())
 /// ```
+///
+/// Two variants with one kind do not compile (B4), also in two parts of a program:
+///
+/// ```compile_fail,E0080
+/// tidegate::events! { #[derive(Debug)] pub enum ShopEvent { Opened(()) = "opened", Reopened(u32) = "opened" } }
+/// ```
 #[macro_export]
 macro_rules! events {
     ($(#[$attr:meta])* $vis:vis enum $name:ident {
@@ -161,6 +167,8 @@ macro_rules! events {
     }) => {
         $(#[$attr])*
         $vis enum $name { $($(#[$variant_attr])* $variant($payload)),+ }
+
+        const _: () = $crate::export::must_differ(<$name as $crate::Event>::KINDS);
 
         impl $crate::Event for $name {
             const KINDS: &'static [&'static str] = &[$($kind),+];
@@ -192,6 +200,8 @@ macro_rules! events {
     }) => {
         $(#[$attr])*
         $vis enum $name { $($(#[$variant_attr])* $variant($part)),+ }
+
+        const _: () = $crate::export::must_differ(<$name as $crate::Event>::KINDS);
 
         impl $crate::Event for $name {
             const KINDS: &'static [&'static str] = &$crate::export::joined::<{ 0 $(+ <$part as $crate::Event>::KINDS.len())+ }>(
@@ -232,6 +242,31 @@ pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str;
         (of_part, at) = (of_part + 1, at + 1);
     }
     all
+}
+
+/// Does not compile for kinds of which two are alike.
+#[doc(hidden)]
+pub const fn must_differ(kinds: &[&str]) {
+    let mut at = 0;
+    while at < kinds.len() {
+        let mut before = 0;
+        while before < at {
+            assert!(
+                !are_alike(kinds[before].as_bytes(), kinds[at].as_bytes()),
+                "two variants have the same kind"
+            );
+            before += 1;
+        }
+        at += 1;
+    }
+}
+
+const fn are_alike(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    at == one.len() && at == other.len()
 }
 
 /// The payload field that holds the version.

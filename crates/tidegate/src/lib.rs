@@ -186,5 +186,5 @@ pub mod export {
     pub use serde_json;
     pub use serde_json::value::RawValue;
 
-    pub use crate::event::{decode, encode, joined, lift};
+    pub use crate::event::{decode, encode, joined, lift, must_differ};
 }

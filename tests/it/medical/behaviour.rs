@@ -15,6 +15,7 @@ use super::world::{
     CANARY, CLIENT, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, drain, drain_one, id, part,
     payload, signed, submit, with,
 };
+use crate::cli::Cli;
 use crate::services::Mode;
 use crate::support::{contains, wait_until};
 
@@ -407,6 +408,46 @@ async fn e13_jobs_have_a_word_and_a_number_and_e15_expected_errors_are_not_retri
         1,
         "a verified signature stays verified"
     );
+}
+
+#[tokio::test]
+async fn e15_a_job_whose_service_answers_500_waits_for_a_day_and_ends_failed_with_error() {
+    let mut world = World::new().await;
+    // What the program declares counts.
+    Cli::on(&world.db).json(&["migrate"]).await;
+    let limits = "SELECT jsonb_object_agg(kind, policy->'give_up_after_ms') FROM tidegate.event_kind WHERE policy <> '{}'";
+    let of_a_day = KINDS.iter().map(|kind| (*kind, json!(86_400_000)));
+    let mut declared: Value = of_a_day.collect();
+    declared["issuings-ai-checks"] = json!(3_600_000);
+    assert_eq!(world.value(limits).await, declared);
+    let check = "SELECT policy->'handler_timeout_ms' FROM tidegate.event_kind WHERE kind = 'issuings-ai-checks'";
+    assert_eq!(world.value(check).await, 120_000);
+
+    world.seed(&[request(2)]).await;
+    world.services.set("sms", Mode::Refuse { status: 500 });
+    let job = world.submit("service_request_recall_job", &recall(2)).await;
+    for _ in 0..6 {
+        world.drain().await;
+        world.time_passes().await;
+    }
+    for (hours, number, code) in [(23, 0, Value::Null), (1, 3, json!(500))] {
+        let age = format!(
+            "UPDATE tidegate.service SET since = since - interval '{hours} hours';
+             UPDATE tidegate.event_queue SET waits_since = waits_since - interval '{hours} hours'"
+        );
+        world.execute(&age).await;
+        world.drain().await;
+        let told = world.job(job.id).await;
+        assert_eq!(
+            (&told["status_number"], &told["status_code"]),
+            (&json!(number), &code),
+            "{told}"
+        );
+        world.time_passes().await;
+    }
+    let end = "SELECT jsonb_build_array(attempts, errors->-1->>'code') FROM tidegate.event_log";
+    assert_eq!(world.value(end).await, json!([0, "service_down"]));
+    assert_eq!(world.entities().await, ["service_request active"]);
 }
 
 #[tokio::test]

@@ -88,6 +88,17 @@ SELECT format('%s (%s)', k.kind, count(*)), 'tidegate resume ' || k.kind
  WHERE k.paused
  GROUP BY k.kind ORDER BY k.kind";
 
+    /// Kinds with a limit, of the kind or of a service, that are only pulled or that a program holds events of.
+    pub(super) LIMITED_PULLS: "limited_pulls" [] = "\
+SELECT k.kind, 'tidegate services'
+  FROM tidegate.event_kind AS k
+ WHERE EXISTS (SELECT FROM tidegate.service AS s WHERE k.kind = ANY (s.kinds) AND num_nonnulls(s.max_running, s.per_second) > 0)
+   AND (k.targets = '{}' OR k.kind IN (
+       SELECT q.kind FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+         JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+        WHERE l.token = l.worker AND NOT l.ended))
+ ORDER BY k.kind";
+
     /// Services that are not called: for how many seconds, how many events wait, the code of the last
     /// failure, and in how many seconds the first event gives up.
     SERVICES_DOWN: "services_down" [] = "\
@@ -95,7 +106,8 @@ SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::floa
        CASE WHEN s.state <> 'paused' THEN (
            SELECT extract(epoch FROM min(greatest(s.since, coalesce(q.waits_since, q.available_at)) + tidegate.patience(k.policy))
                                      - clock_timestamp())::float8
-             FROM tidegate.event_queue AS q JOIN tidegate.event_kind AS k USING (kind) WHERE q.kind = ANY (s.kinds)) END
+             FROM tidegate.event_queue AS q JOIN tidegate.event_kind AS k USING (kind)
+            WHERE q.kind = ANY (s.kinds) AND NOT k.paused) END
   FROM tidegate.services AS s
  WHERE s.state <> 'closed'
  ORDER BY s.since, s.service";

@@ -133,6 +133,8 @@ static CHECKS: &[Check] = checks! {
     of_queue("groups", flow::LONG_BLOCKED, "none has been blocked for 1h", warning "{}", "");
     of_queue("paused kinds", flow::PAUSED, "none has events waiting", warning "events wait: {}", ", ");
     of_queue("services", flow::services);
+    of_queue("pulled kinds", flow::LIMITED_PULLS, "none has a limit",
+        warning "programs poll for kinds with limits, which only drains keep: {}", ", ");
     of_queue("schedules", flow::TROUBLED_SCHEDULES, "none is stopped or late", warning "{}", "; ");
     of_queue("bloat", upkeep::bloat);
     of_queue("autovacuum", upkeep::autovacuum);

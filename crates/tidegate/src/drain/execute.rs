@@ -84,6 +84,11 @@ pub(crate) async fn execute<D: Dispatch>(
             return false;
         }
     };
+    if let Some(name) = listed_twice(&handlers) {
+        let why = format!("two handlers of the event are called {name}");
+        ctx.end_handler(Err(HandlerError::retry("handlers", why)));
+        return false;
+    }
     let left = skip_finished(ctx, handlers);
     let count = left.len();
     for (index, handler) in left.into_iter().enumerate() {
@@ -112,6 +117,13 @@ pub(crate) async fn execute<D: Dispatch>(
         });
     }
     ctx.went_well()
+}
+
+/// Returns a name that two handlers have. The second would be taken for the first, which has finished.
+fn listed_twice(handlers: &[Handler<'_>]) -> Option<&'static str> {
+    let names = || handlers.iter().map(|handler| handler.name);
+    let twice = |(at, name): &(usize, &str)| names().take(*at).any(|before| before == *name);
+    names().enumerate().find(twice).map(|(_, name)| name)
 }
 
 /// Records the ends that earlier attempts left, and returns the handlers that must run.
