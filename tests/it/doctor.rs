@@ -191,6 +191,7 @@ async fn a_database_without_a_queue_is_reported_with_its_remedy() {
         "kinds",
         "leases",
         "drains",
+        "pulled kinds",
         "deadlines",
         "groups",
         "paused kinds",

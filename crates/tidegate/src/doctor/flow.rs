@@ -20,6 +20,9 @@ const WORKED_ON: Duration = Duration::from_mins(15);
 /// Ten wake-ups of a drain at one a minute.
 const READY_FOR: Duration = Duration::from_mins(10);
 
+/// Whoever handles events by SQL polls more often than this.
+const POLLED: Duration = Duration::from_hours(1);
+
 /// A service that is restarted or redeployed answers again by then.
 const OUTAGE: Duration = Duration::from_mins(15);
 
@@ -56,6 +59,9 @@ SELECT format('event %s of group %s', d.id, to_json(d.group_key)),
     ENDED_SINCE: "ended_since" [FLOAT8] = "\
 SELECT EXISTS (SELECT FROM tidegate.event_log AS l
                 WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1))";
+
+    /// The kinds whose events are only pulled.
+    PULLED: "pulled" [] = "SELECT k.kind FROM tidegate.event_kind AS k WHERE k.targets = '{}' ORDER BY k.kind";
 
     /// The number of groups that wait behind an old first event, and the oldest one's group. With the default
     /// backoff of at most ten minutes and five attempts, a first event has ended within an hour.
@@ -143,6 +149,27 @@ pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding> {
         let text = format!("{text}, and nothing has ended in {shown}: no drain runs");
         Finding::problem(text, "tidegate drain")
     })
+}
+
+/// Checks whether the events of kinds that no drain handles are polled. A poll leaves no trace beyond its
+/// lease, so one that takes nothing is not seen.
+pub(super) async fn pulled(probe: &Probe<'_>) -> Result<Finding> {
+    let rows = probe.rows(&PULLED, &[]).await?;
+    let kinds: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    if kinds.is_empty() {
+        return Ok(Finding::ok("none"));
+    }
+    let oldest = queue::oldest_ready(&probe.client, &kinds).await?;
+    Ok(
+        match oldest.map(|(id, ms)| (id, Duration::from_millis(ms))) {
+            Some((id, time)) if time >= POLLED => {
+                let text = format!("event {id} has been ready for {}", rounded(time));
+                let text = format!("{text}: nobody polls its kind, or not often enough");
+                Finding::warning(text, format!("tidegate show {id}"))
+            }
+            _ => Finding::ok(format!("no event has been ready for {}", rounded(POLLED))),
+        },
+    )
 }
 
 /// Checks which events will expire unless an operator acts: more drains, a resumed kind, a service that

@@ -127,6 +127,7 @@ static CHECKS: &[Check] = checks! {
     of_queue("order of groups", flow::DISORDER, "every group is leased in its order",
         problem "out of the order of its group: {}", ", ");
     of_queue("drains", flow::drains);
+    of_queue("pulled kinds", flow::pulled);
     of_queue("deadlines", flow::deadlines);
     of_queue("groups", flow::LONG_BLOCKED, "none has been blocked for 1h", warning "{}", "");
     of_queue("paused kinds", flow::PAUSED, "none has events waiting", warning "events wait: {}", ", ");
