@@ -75,13 +75,14 @@ def _document(target, program, package):
     name = f"{program}-{next(arch for arch, known in TARGETS.items() if known == target)}.cdx"
     command = [cyclonedx, "cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5", "--no-build-deps"]
     command += ["--target", target, *package, "--override-filename", name]
-    # The tool writes next to Cargo.toml. It has no --locked, but _linked has just verified the lock file.
+    # The tool writes next to the Cargo.toml of every member. It has no --locked, but _linked has just verified the lock file.
     written = Path(package[1]).parent / f"{name}.json"
     try:
         local.ran(command)
         document = json.loads(written.read_text().replace(f"file://{PROJECT}", "file:///tidegate"))
     finally:
-        written.unlink(missing_ok=True)
+        for member in Path(), *Path("crates").iterdir():
+            (member / f"{name}.json").unlink(missing_ok=True)
     _add_openssl(document, target, package)
     wrong = _wrong(document, linked)
     path = SBOM / f"{name}.json"

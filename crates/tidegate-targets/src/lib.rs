@@ -124,7 +124,9 @@ impl Target {
         };
         let sender = receiver.clone();
         let send = move |items: Vec<Item>| {
-            let span = tracing::info_span!("target", target = name, events = items.len());
+            let (events, bytes) = (items.len(), items.iter().map(|item| item.text.len()));
+            let bytes = bytes.sum::<usize>();
+            let span = tracing::info_span!("target", target = name, events, bytes);
             sender.clone().send(items).instrument(span)
         };
         let calls = Batch::limited(receiver.limits(), |item: &Item| item.text.len(), send);

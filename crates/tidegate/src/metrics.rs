@@ -157,12 +157,8 @@ impl Metrics {
         document.field("Services", json!(report.services));
         let mut lines = vec![document.line()];
         if self.by_kind {
-            lines.extend(
-                figures
-                    .kinds()
-                    .map(|(kind, figures)| self.of_kind(kind, figures, at)),
-            );
-            let services = report.services.iter();
+            let (kinds, services) = (figures.kinds(), report.services.iter());
+            lines.extend(kinds.map(|(kind, figures)| self.of_kind(kind, figures, at)));
             lines.extend(services.map(|(name, calls)| self.of_service(name, calls, at)));
         }
         lines
