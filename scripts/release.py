@@ -27,8 +27,10 @@ CARGO_CYCLONEDX = "cargo-cyclonedx==0.5.9"
 CHECKS = ["bans", "licenses", "sources"]
 UNREACHABLE = "failed to fetch advisory database"
 SBOM = Path("target/sbom")
-# The features of `make package`.
-FEATURES = "vendored-openssl"
+# The programs, with the package and the features of `make package`.
+FEATURES = ["--features", "vendored-openssl"]
+DEPLOYED = {"tidegate": ["--manifest-path", "Cargo.toml", *FEATURES],
+            "tidegate-relay": ["--manifest-path", "crates/tidegate-relay/Cargo.toml", "--no-default-features", *FEATURES]}
 # Crates that create certificates for the tests, and crates of a second TLS library.
 NEVER_DEPLOYED = {"aws-lc-sys", "rcgen", "ring", "rustls", "tempfile"}
 
@@ -62,22 +64,26 @@ def deny():
 
 
 def sbom():
-    """Writes one document for all functions: they are in one package, so cargo resolves them together."""
-    target = asked_target()
+    """Writes a document for the functions, which are one package, so cargo resolves them together, and one for tidegate-relay."""
+    return max([_document(asked_target(), *one) for one in DEPLOYED.items()])
+
+
+def _document(target, program, package):
     [cyclonedx] = tools.crates(CARGO_CYCLONEDX)
-    linked = _linked(target)
+    linked = _linked(target, package)
     SBOM.mkdir(parents=True, exist_ok=True)
-    name = f"tidegate-{next(arch for arch, known in TARGETS.items() if known == target)}.cdx"
+    name = f"{program}-{next(arch for arch, known in TARGETS.items() if known == target)}.cdx"
     command = [cyclonedx, "cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5", "--no-build-deps"]
-    command += ["--target", target, "--features", FEATURES, "--override-filename", name]
-    # The tool writes next to Cargo.toml. It has no --locked, but _linked has just verified the lock file.
-    written = PROJECT / f"{name}.json"
+    command += ["--target", target, *package, "--override-filename", name]
+    # The tool writes next to the Cargo.toml of every member. It has no --locked, but _linked has just verified the lock file.
+    written = Path(package[1]).parent / f"{name}.json"
     try:
         local.ran(command)
         document = json.loads(written.read_text().replace(f"file://{PROJECT}", "file:///tidegate"))
     finally:
-        written.unlink(missing_ok=True)
-    _add_openssl(document, target)
+        for member in Path(), *Path("crates").iterdir():
+            (member / f"{name}.json").unlink(missing_ok=True)
+    _add_openssl(document, target, package)
     wrong = _wrong(document, linked)
     path = SBOM / f"{name}.json"
     if not wrong:
@@ -85,15 +91,15 @@ def sbom():
     return local.verdict(wrong, f"{path}: {len(document['components'])} components")
 
 
-def _tree(target, edges):
+def _tree(target, package, edges):
     """Returns names and versions, as printed by cargo itself."""
-    command = ["cargo", "tree", "--locked", "--target", target, "--features", FEATURES, "--edges", edges]
+    command = ["cargo", "tree", "--locked", "--target", target, *package, "--edges", edges]
     told = local.output([*command, "--prefix", "none", "--format", "{p}"])
     return {tuple(line.split()[:2]) for line in told.splitlines() if line}
 
 
-def _linked(target):
-    return {(name, version.removeprefix("v")) for name, version in _tree(target, "normal")} - _itself()
+def _linked(target, package):
+    return {(name, version.removeprefix("v")) for name, version in _tree(target, package, "normal")} - _itself()
 
 
 def _itself():
@@ -102,9 +108,9 @@ def _itself():
     return {(package["name"], package["version"]) for package in packages}
 
 
-def _add_openssl(document, target):
+def _add_openssl(document, target, package):
     """A build dependency contains OpenSSL. Its version ends with OpenSSL's own: 300.5.4+3.5.4."""
-    sources = {version for name, version in _tree(target, "normal,build") if name == "openssl-src"}
+    sources = {version for name, version in _tree(target, package, "normal,build") if name == "openssl-src"}
     [version] = {re.search(r"\+(.+)$", version)[1] for version in sources}
     reference = f"openssl@{version}"
     document["components"].append({

@@ -255,13 +255,14 @@ async fn examined(service: &Service) -> DoctorReport {
 }
 
 async fn doctor(db: &TestDb) -> (State, String) {
+    checked(db, "kinds").await
+}
+
+async fn checked(db: &TestDb, name: &str) -> (State, String) {
     let report = examined(&service(db)).await;
-    let kinds = report
-        .checks
-        .iter()
-        .find(|check| check.name == "kinds")
-        .unwrap();
-    (kinds.state, kinds.finding.clone())
+    let mut checks = report.checks.into_iter();
+    let check = checks.find(|check| check.name == name).unwrap();
+    (check.state, check.finding)
 }
 
 #[tokio::test]
@@ -309,6 +310,32 @@ async fn a_target_without_events_for_a_day_is_a_finding() {
                  VALUES (date_trunc('minute', clock_timestamp()), 'order_placed', 'COMPLETED', 1, 1, 1, 1)";
     client.batch_execute(ended).await.unwrap();
     assert_eq!(doctor(&db).await.0, State::Ok);
+}
+
+#[tokio::test]
+async fn a_kind_that_nobody_polls_for_an_hour_is_a_finding() {
+    let (db, client) = declared(FILE).await;
+    publish(&client, orders(1)).await;
+    let age = async |minutes: u32| {
+        let sql = format!(
+            "UPDATE tidegate.event_queue SET available_at = clock_timestamp() - interval '{minutes} minutes'"
+        );
+        client.batch_execute(&sql).await.unwrap();
+    };
+    age(61).await;
+    let ok = (State::Ok, "no event has been ready for 1h".to_owned());
+    assert_eq!(checked(&db, "pulled kinds").await, ok, "drains handle it");
+    publish(&client, [NewEvent::raw("report_wanted", None)]).await;
+    age(59).await;
+    assert_eq!(checked(&db, "pulled kinds").await, ok);
+    age(61).await;
+    let (state, finding) = checked(&db, "pulled kinds").await;
+    assert_eq!(state, State::Warning);
+    contains(&finding, "has been ready for 1h 1m");
+    contains(&finding, "nobody polls its kind, or not often enough");
+    let poll = "SELECT tidegate.poll('{report_wanted}')";
+    client.batch_execute(poll).await.unwrap();
+    assert_eq!(checked(&db, "pulled kinds").await, ok);
 }
 
 #[tokio::test]
@@ -395,6 +422,7 @@ async fn each_event_reaches_the_url_of_its_target_once_and_ends_completed() {
     publish(&client, [NewEvent::raw("report_wanted", None)]).await;
     let report = drained(&db).await;
     assert_eq!((report.completed, report.backlog), (60, 1), "{report:?}");
+    assert_eq!(report.services["ship"].calls, 60, "{report:?}");
     let ended = "SELECT count(*) FROM tidegate.event_log
                   WHERE kind = 'order_placed' AND status = 'COMPLETED' AND attempts = 1";
     assert_eq!(number(&client, ended).await, 60);

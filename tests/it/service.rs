@@ -165,7 +165,7 @@ async fn an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else() {
     events.extend((0..1000).map(|_| note()));
     let ids = publish(&client, events).await;
     // Ten ticks, of which each meets the service as it is: down.
-    let mut deferred = 0;
+    let (mut deferred, mut made) = (0, 0);
     for tick in 0..10 {
         let report = drain(&db, &post).await;
         assert_eq!((report.failed, report.retried), (0, 0), "{report:?}");
@@ -174,6 +174,9 @@ async fn an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else() {
             assert_eq!(report.completed, 1000, "{report:?}");
         }
         deferred += report.deferred;
+        let calls = report.services["carrier"];
+        assert_eq!(calls.unavailable, calls.calls, "{report:?}");
+        made += calls.calls;
         let [down] = report.services_down.as_slice() else {
             panic!("{report:?}")
         };
@@ -183,6 +186,7 @@ async fn an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else() {
     assert_eq!((live(&client).await, attempts(&client).await), (3200, 0));
     // What was at work when it went down, and one for each tick.
     assert!(post.calls() <= 5 + 64 + 10, "{} calls", post.calls());
+    assert_eq!(made, post.calls() as u64);
     assert!(deferred >= 5 + 9, "{deferred}");
     post.set_down(false);
     let report = drain(&db, &post).await;

@@ -2,7 +2,7 @@
 """Runs handlers in other languages as their users do: with the program `tidegate-relay`, the files of examples/any-language, and
 stand-ins for AWS. The libraries of the handlers are the published ones: Powertools, standardwebhooks, cloudevents.
 
-`run.py` runs all; `run.py NAME…` runs some.
+`run.py` runs all; `run.py NAME…` runs some; `run.py --program PATH NAME…` takes another program, such as the packaged one.
 """
 
 import importlib
@@ -23,10 +23,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
 
 import local  # noqa: E402
 import tools  # noqa: E402
-from stubs import Invoke, Looked, Queue, Raw, Served  # noqa: E402
+from stubs import Invoke, Looked, Queue, Raw, Runtime, Served  # noqa: E402
 
 EXAMPLES = tools.PROJECT / "examples" / "any-language"
-PACKAGES = ("aws-lambda-powertools==3.37.0", "pydantic==2.14.4", "standardwebhooks==1.1.0", "cloudevents==2.2.0")
+PACKAGES = ("aws-lambda-powertools==3.37.0", "pydantic==2.14.4", "standardwebhooks==1.1.0", "cloudevents==2.2.0", "fastapi==0.165.0",
+            "uvicorn==0.54.0")
 MOTO = "moto[events,server,sqs]==5.2.1"
 KEY = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_KEY = "whsec_" + "C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
@@ -41,8 +42,8 @@ def arn(name):
 class Relay:
     """The program, with a database and a file of targets."""
 
-    def __init__(self, started):
-        self.program = local.build("--package", "tidegate-relay", "--bin", "tidegate-relay") / "tidegate-relay"
+    def __init__(self, started, program=None):
+        self.program = program or local.build("--package", "tidegate-relay", "--bin", "tidegate-relay") / "tidegate-relay"
         self.environment = {**local.environment(), **started.enter_context(local.postgres("--fast")), **AWS}
         self.database = local.Database(self.environment["DATABASE_URL"])
         self.room = Path(started.enter_context(tempfile.TemporaryDirectory()))
@@ -147,10 +148,13 @@ def fifo(relay):
     """Behind a failure, a FIFO processor starts nothing. With `stops_at_first_failure` that costs the neighbours no attempt."""
     for more, done, failed in [("stops_at_first_failure = true", 4, 1), ("", 2, 3)]:
         handler = importlib.reload(importlib.import_module("fifo_handler")).handler
-        relay.declare(ship(more))
+        relay.declare(ship(more, batch=5))
         relay.publish("order_placed", orders(5, _2="sold out"), group=lambda order: f"order {order['order_id']}")
         with Invoke({"ship": lambda event: handler(event, None) if len(aws.calls) == 1 else None}) as aws:
             relay.drain(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+            # On a busy machine the budget may end before the second call.
+            relay.drain(AWS_ENDPOINT_URL_LAMBDA=aws.url)
+        assert aws.sizes("ship")[0] == 5, aws.sizes("ship")
         assert relay.ended() == {("COMPLETED", 1): done}, (more, relay.ended())
         assert relay.left() == {(1, "failed"): failed}, (more, relay.left())
 
@@ -324,6 +328,26 @@ def webhooks(relay):
                 assert (relay.left(), relay.state("billing")) == ({(0, ""): 1}, "credentials"), (name, part, relay.left())
 
 
+def frameworks(relay):
+    """Receivers with FastAPI and Express verify the events, and say which are done, with which result, and which are rejected."""
+    secret = relay.room / "secret"
+    secret.write_text(KEY)
+    for command in (_uvicorn, lambda port: _node("receiver.mjs", port)):
+        port = local.free_port()
+        with Receiver(command(port), port) as receiver:
+            relay.declare(BILLING.format(url=receiver.url, secret=secret))
+            relay.publish("order_paid", orders(3, _1="unknown"))
+            relay.drain()
+            rows = relay.database.run("SELECT status, errors->0->>'code', result->'billing'->>'invoice' FROM tidegate.event_log ORDER BY id")
+            done = [["COMPLETED", None, f"invoice-{number}"] for number in (0, 2)]
+            assert [list(row) for row in rows] == [done[0], ["COMPLETED_WITH_ERRORS", "no_such_sku", None], done[1]], (rows, relay.waiting())
+            secret.write_text(OTHER_KEY)
+            relay.publish("order_paid", orders(1))
+            relay.drain(budget="1s")
+            assert (relay.left(), relay.state("billing")) == ({(0, ""): 1}, "credentials"), relay.left()
+            secret.write_text(KEY)
+
+
 class Changing(Served):
     """Passes requests on, with one part changed."""
 
@@ -367,9 +391,14 @@ def _python(name, port):
     return [sys.executable, "-u", EXAMPLES / name, port, KEY], {"PYTHONPATH": str(_packages())}
 
 
+def _uvicorn(port):
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", EXAMPLES, "--port", port, "receiver:app"]
+    return command, {"PYTHONPATH": str(_packages()), "SECRET": KEY}
+
+
 def _node(name, port):
     program, npm = tools.node()
-    folder = tools.TOOLS / "node-webhooks"
+    folder = tools.TOOLS / "node-receivers"
     if not (folder / "node_modules").is_dir():
         with tools.in_place_of(folder) as part:
             for file in ("package.json", "package-lock.json"):
@@ -480,18 +509,42 @@ def moto(relay):
         assert copies >= 12, copies
 
 
-def newcomer(relay):
-    """From an empty folder to a Python handler that has received an event, in the steps of docs/guides/any-language.md."""
-    begun = time.monotonic()
+def function(relay):
+    """In Lambda's runtime the program is a function: it answers an invocation, and has handed the event to its target."""
     relay.declare(ship())
-    handler = importlib.import_module("powertools_handler").handler
-    with Invoke({"ship": lambda event: handler(event, None)}) as aws:
-        file = relay.room / "tidegate.toml"
-        said = relay.run("try", str(file), "order_placed", '{"order_id": 1, "sku": "tea"}', AWS_ENDPOINT_URL_LAMBDA=aws.url)
-        assert "ship: done" in said, said
-        relay.publish("order_placed", orders(1))
-        relay.drain(AWS_ENDPOINT_URL_LAMBDA=aws.url)
-    assert relay.ended() == {("COMPLETED", 1): 1}
+    relay.publish("order_placed", orders(1))
+    with Invoke({"ship": lambda event: None}) as aws, Runtime() as runtime:
+        variables = {"AWS_LAMBDA_RUNTIME_API": runtime.url.removeprefix("http://"), "AWS_LAMBDA_FUNCTION_NAME": "relay",
+                     "AWS_LAMBDA_FUNCTION_VERSION": "1", "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "256", "AWS_ENDPOINT_URL_LAMBDA": aws.url}
+        process = subprocess.Popen([relay.program], env={**relay.environment, **variables}, stdout=subprocess.DEVNULL)
+        try:
+            path, body = runtime.answers.get(timeout=LIMIT_S)
+        finally:
+            process.kill()
+            process.wait()
+    assert path.endswith("/response") and json.loads(body)["completed"] == 1, (path, body)
+    assert relay.ended() == {("COMPLETED", 1): 1} and aws.sizes("ship") == [1], (relay.ended(), aws.calls)
+
+
+def newcomer(relay):
+    """From an empty folder to a Python handler that has received an event, with the commands of docs/guides/any-language.md."""
+    begun = time.monotonic()
+    guide = (tools.PROJECT / "docs" / "guides" / "any-language.md").read_text()
+    file, commands = re.search(r"## Begin\n.*?```toml\n(.*?)```\n\n```sh\n(.*?)```", guide, re.DOTALL).groups()
+    relay.database.run("CREATE DATABASE newcomer")
+    url = f"{relay.environment['DATABASE_URL'].rpartition('/')[0]}/newcomer"
+    commands = re.sub("^pip .*\n", "", commands).replace("python ", f"{sys.executable} ").replace("postgres://owner@localhost/shop", url)
+    listens = "while kill -0 $! && ! (: > /dev/tcp/127.0.0.1/9001) 2>/dev/null; do sleep 0.1; done"
+    commands = commands.replace(" &\n", f" &\ntrap 'kill $!' EXIT; {listens}\n").replace("9001", str(local.free_port()))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "tidegate.toml").write_text(file)
+        for name in ("invoke.py", "powertools_handler.py"):
+            (Path(folder) / name).write_bytes((EXAMPLES / name).read_bytes())
+        path = f"{relay.program.parent}{os.pathsep}{os.environ['PATH']}"
+        variables = {**local.environment(), "PATH": path, "PYTHONPATH": str(_packages())}
+        said = local.output(["bash", "-e", "-c", commands], cwd=folder, env=variables, stderr=subprocess.DEVNULL)
+    assert "ship: done" in said and "COMPLETED" in said.split("left in the queue")[1], said
+    assert re.findall("ship ([0-9]) with the key tidegate", said) == ["1", "2"], said
     print(f"  in {time.monotonic() - begun:.1f} s", flush=True)
 
 
@@ -500,8 +553,12 @@ def checked(relay):
     said = relay.run("check", str(EXAMPLES / "tidegate.toml"), DATABASE_URL="")
     assert re.search("4 targets, 4 kinds", said), said
     policy = json.loads(relay.run("permissions", str(EXAMPLES / "tidegate.toml"), DATABASE_URL=""))
-    actions = {statement["Action"] for statement in policy["Statement"]}
-    assert {"lambda:InvokeFunction", "sqs:SendMessage", "events:PutEvents"} <= actions, policy
+    actions = {statement["Action"]: statement["Sid"].strip("0123456789") for statement in policy["Statement"]}
+    looks = ["lambda:GetFunctionConfiguration", "lambda:GetFunctionConcurrency", "sqs:GetQueueAttributes", "events:DescribeEventBus"]
+    calls = ["lambda:InvokeFunction", "sqs:SendMessage", "events:PutEvents", "secretsmanager:GetSecretValue"]
+    assert actions == {**dict.fromkeys(calls, "Calls"), **dict.fromkeys(looks, "OptionalForDoctor")}, policy
+    wrong = subprocess.run([relay.program, "check", "nowhere.toml"], env=relay.environment, capture_output=True, text=True)
+    assert wrong.returncode == 2 and wrong.stderr.startswith("tidegate-relay: file: nowhere.toml"), wrong
 
 
 def examined(relay):
@@ -509,10 +566,11 @@ def examined(relay):
     def error(status, code):
         return status, {"x-amzn-errortype": code}, b"{}"
 
-    def configuration(seconds):
-        return 200, {}, json.dumps({"Timeout": seconds}).encode()
+    def told(**fields):
+        return 200, {}, json.dumps(fields).encode()
 
-    well = {"DryRun": (204, {}, b""), "configuration": configuration(10), "AmazonSQS.GetQueueAttributes": (200, {}, b"{}"),
+    well = {"DryRun": (204, {}, b""), "configuration": told(Timeout=10), "concurrency": told(ReservedConcurrentExecutions=5),
+            "AmazonSQS.GetQueueAttributes": (200, {}, b"{}"),
             "AWSEvents.DescribeEventBus": (200, {}, b"{}")}
     denied = error(403, "AccessDeniedException")
     cases = [
@@ -520,7 +578,10 @@ def examined(relay):
         ({name: denied for name in well if name != "DryRun"}, ""),
         ({"DryRun": denied}, "ship: credentials: answered 403: AccessDeniedException"),
         ({"DryRun": error(404, "ResourceNotFoundException")}, "ship: ResourceNotFoundException: answered 404: ResourceNotFoundException"),
-        ({"configuration": configuration(11)}, "ship: timeout: the function's time limit must be at most the target's, 10s, got 11s"),
+        ({"concurrency": told()}, ""),
+        ({"concurrency": told(ReservedConcurrentExecutions=4)},
+         "ship: concurrency: the function's reserved concurrency must be at least 5, the target's limit in calls, got 4"),
+        ({"configuration": told(Timeout=11)}, "ship: timeout: the function's time limit must be at most the target's, 10s, got 11s"),
         ({"AmazonSQS.GetQueueAttributes": error(400, "com.amazonaws.sqs#QueueDoesNotExist")},
          "warehouse: QueueDoesNotExist: answered 400: QueueDoesNotExist"),
         ({"AWSEvents.DescribeEventBus": error(400, "ResourceNotFoundException")}, "bus: ResourceNotFoundException: answered 400: ResourceNotFoundException"),
@@ -528,7 +589,7 @@ def examined(relay):
     ]
     targets, kinds = WAREHOUSE.replace('target = "warehouse"', 'targets = ["warehouse", "bus"]').split("[kinds]")
     bus = '[targets.bus]\neventbridge = "arn:aws:events:eu-central-1:123456789012:event-bus/shop"'
-    relay.declare(targets + bus + ship() + kinds)
+    relay.declare(targets + bus + ship("limit = 50") + kinds)
     relay.publish("order_placed", orders(1))
     for answers, fault in cases:
         with Looked({**well, **answers}) as aws:
@@ -542,14 +603,17 @@ def examined(relay):
     assert len(found) == 3 and all("unreachable" in one for one in found), found
 
 
-ALL = [checked, newcomer, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, redirects, fifo_queue, moto]
+ALL = [checked, newcomer, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
+       function, redirects, fifo_queue, moto]
 
 
 def main():
     sys.path[:0] = [str(_packages()), str(EXAMPLES)]
-    wanted = sys.argv[1:] or [one.__name__ for one in ALL]
+    words = sys.argv[1:]
+    program = Path(words[1]).resolve() if words[:1] == ["--program"] else None
+    wanted = words[2 if program else 0:] or [one.__name__ for one in ALL]
     with ExitStack() as started:
-        relay = Relay(started)
+        relay = Relay(started, program)
         relay.run("migrate")
         failed = 0
         for one in ALL:

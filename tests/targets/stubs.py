@@ -1,9 +1,11 @@
 """Stand-ins for AWS on the loopback address: Lambda's Invoke, which runs a handler or misbehaves, and SQS, which loses some."""
 
 import json
+import queue
 import random
 import socket
 import threading
+import time
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
@@ -100,6 +102,24 @@ class Looked(Served):
         name = headers.get("x-amz-target") or headers.get("x-amz-invocation-type") or path.rsplit("/")[-1]
         self.asked.append(name)
         return self.answers[name]
+
+
+class Runtime(Served):
+    """Lambda's runtime interface with one invocation, a drain. `answers` receives the path and the body of its answer."""
+
+    def __init__(self):
+        self.answers, self.given = queue.Queue(), False
+        super().__init__()
+
+    def answer(self, path, headers, body):
+        if not path.endswith("/invocation/next"):
+            self.answers.put((path, body))
+            return 202, {}, b"{}"
+        if self.given:
+            threading.Event().wait()
+        self.given = True
+        deadline = int((time.time() + 60) * 1000)
+        return 200, {"lambda-runtime-aws-request-id": "1", "lambda-runtime-deadline-ms": deadline, "lambda-runtime-invoked-function-arn": "arn"}, b'{"action": "drain"}'
 
 
 class Raw:

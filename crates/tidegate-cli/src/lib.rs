@@ -127,7 +127,8 @@ fn fail(failed: &Failed, as_json: bool) -> ExitCode {
         let _ = print(&text::broken_off(report));
     }
     print_error(&format!(
-        "tidegate: {}",
+        "{}: {}",
+        own::program_name(),
         text::shown(&failed.error.to_string())
     ));
     match failed.error {

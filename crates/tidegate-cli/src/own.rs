@@ -311,7 +311,7 @@ fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Error> {
 }
 
 /// Returns the name under which this program was called.
-fn program_name() -> String {
+pub(crate) fn program_name() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.as_deref().and_then(Path::file_stem);
     name.map_or_else(

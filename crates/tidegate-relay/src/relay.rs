@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tidegate::queue::{self, DeclaredTarget, Targets};
 use tidegate::{
     Context, Database, DecodeError, Dispatch, Error, Event, HandlerError, Handlers, Lookup,
 };
-use tidegate_targets::{Address, Target};
+use tidegate_targets::{Address, Expected, Target};
 
 /// An event of a kind that a target handles. Its payload is passed on as it is.
 pub struct Passed {
@@ -76,8 +76,8 @@ const KEPT: usize = 1000;
 #[derive(Default)]
 pub struct Relay {
     kinds: BTreeMap<&'static str, Vec<Target>>,
-    /// The targets that can be called, with the shortest time limit of their kinds.
-    targets: BTreeMap<String, (Target, Option<Duration>)>,
+    /// The targets that can be called, with what is declared of their calls.
+    targets: BTreeMap<String, (Target, Expected)>,
     /// Why the others cannot.
     left_out: Vec<String>,
     shared: Arc<Shared>,
@@ -113,7 +113,7 @@ impl Relay {
         for (name, target) in &declared.targets {
             match self.shared.target(name, target) {
                 Ok(target) => {
-                    targets.insert(name.clone(), (target, time_limit(declared, name)));
+                    targets.insert(name.clone(), (target, expected(declared, name)));
                 }
                 Err(error) => {
                     tracing::warn!(target.name = name, %error, "its events wait");
@@ -145,12 +145,24 @@ impl Relay {
     }
 }
 
-/// Returns the shortest time limit that the kinds of a target declare.
-fn time_limit(declared: &Targets, target: &str) -> Option<Duration> {
+/// Returns what is declared of the calls of a target: the shortest time limit of its kinds, and how many
+/// calls the events of its limit are at most, if they share calls as they may.
+fn expected(declared: &Targets, target: &str) -> Expected {
     let kinds = declared.kinds.values();
     let of_target = kinds.filter(|kind| kind.targets.iter().any(|name| name == target));
-    let limits = of_target.filter_map(|kind| json!(kind.policy)["handler_timeout_ms"].as_u64());
-    limits.min().map(Duration::from_millis)
+    let policies: Vec<Value> = of_target.map(|kind| json!(kind.policy)).collect();
+    let least = |field: &str| {
+        policies
+            .iter()
+            .filter_map(|policy| policy[field].as_u64())
+            .min()
+    };
+    let batch = least("batch").and_then(|batch| u32::try_from(batch).ok());
+    let limit = declared.targets.get(target).and_then(|target| target.limit);
+    Expected {
+        timeout: least("handler_timeout_ms").map(Duration::from_millis),
+        calls: limit.map(|limit| limit.div_ceil(batch.unwrap_or(1).max(1))),
+    }
 }
 
 impl Shared {
@@ -201,7 +213,7 @@ impl Dispatch for Relay {
 
     fn examine(&self) -> BoxFuture<'_, Vec<String>> {
         let looks = self.targets.values();
-        let looks = looks.map(|(target, timeout)| target.examine(*timeout));
+        let looks = looks.map(|(target, expected)| target.examine(*expected));
         let looks: Vec<_> = looks.collect();
         async move {
             let found = join_all(looks).await.into_iter().flatten();

@@ -126,17 +126,25 @@ pub struct Permissions {
 }
 
 pub async fn permissions(request: Permissions) -> Result<Answer, Error> {
-    let mut actions: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    let mut actions: [BTreeMap<&str, BTreeSet<String>>; 2] = Default::default();
     for target in targets_of(&request.file)?.targets.into_values() {
         let address: Address = serde_json::from_value(target.address)
             .map_err(|error| Error::Unreadable(format!("address: {error}")))?;
-        for (action, resource) in address.permissions() {
-            actions.entry(action).or_default().insert(resource);
+        for (of, needed) in actions
+            .iter_mut()
+            .zip([address.permissions(), address.looks()])
+        {
+            for (action, resource) in needed {
+                of.entry(action).or_default().insert(resource);
+            }
         }
     }
-    let statements = actions.iter().map(
-        |(action, resources)| json!({"Effect": "Allow", "Action": action, "Resource": resources}),
-    );
+    let [calls, looks] = actions;
+    let looks = looks.into_iter().map(|look| ("OptionalForDoctor", look));
+    let all = calls.into_iter().map(|call| ("Calls", call)).chain(looks);
+    let statements = all.enumerate().map(|(number, (sid, (action, resources)))| {
+        json!({"Sid": format!("{sid}{number}"), "Effect": "Allow", "Action": action, "Resource": resources})
+    });
     let statements: Vec<Value> = statements.collect();
     let document = json!({"Version": "2012-10-17", "Statement": statements});
     let text = format!("{document:#}");

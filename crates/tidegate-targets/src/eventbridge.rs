@@ -2,18 +2,17 @@
 //! <https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutEvents.html>
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Value, json};
 use tidegate::HandlerError;
 use tidegate::connect::requests::Place;
 
-use crate::Receiver;
 use crate::aws::{Service, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};
 use crate::sent::{Item, Sent, packed};
 use crate::settings::EventBridge;
+use crate::{Expected, Receiver};
 
 /// The most entries of a request.
 const MOST_ENTRIES: usize = 10;
@@ -124,7 +123,7 @@ impl Receiver for Bus {
         async move { self.pass_on(items).await }.boxed()
     }
 
-    fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+    fn examine(&self, _: Expected) -> BoxFuture<'_, Result<(), HandlerError>> {
         async move {
             let body = json!({"Name": self.arn}).to_string();
             let service = self.service()?;

@@ -20,13 +20,13 @@ use tidegate::connect::Trust;
 use tidegate::connect::requests::{Answer, NoAnswer, read};
 use tokio::sync::OnceCell;
 
-use crate::Receiver;
 use crate::aws::{retry_after, unreachable};
 use crate::net::BeyondTheLink;
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
 use crate::secret::Secret;
 use crate::sent::{Item, Sent, named, packed};
 use crate::settings::Https;
+use crate::{Expected, Receiver};
 
 /// The longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -268,7 +268,7 @@ impl Receiver for Endpoint {
     }
 
     /// Whether the keys can be read and sign, and whether a `HEAD` has an answer, whatever it is.
-    fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+    fn examine(&self, _: Expected) -> BoxFuture<'_, Result<(), HandlerError>> {
         async move {
             let client = self.client().await?;
             self.signed(client.post(self.url.clone()), "", "")

@@ -13,11 +13,11 @@ use sha2::Digest;
 use tidegate::HandlerError;
 use tidegate::connect::requests::{Answer, Place, encoded};
 
-use crate::Receiver;
 use crate::aws::{Service, failure, seen};
 use crate::outcome::{Answers, Outcome, Reading, bad, of_answer};
 use crate::sent::{Item, Sent, hex, now_ms, packed};
 use crate::settings::Lambda;
+use crate::{Expected, Receiver};
 
 /// The most bytes of several events in one request, of the 6 MB that Lambda takes: a drain holds as many
 /// requests as it has calls at once. One event has 2.2 MB at most.
@@ -120,6 +120,16 @@ impl Function {
         format!("/2015-03-31/functions/{function}/{end}")
     }
 
+    /// Looks at a number of the function, if we may.
+    async fn number(&self, path: &str, field: &str) -> Result<Option<u64>, HandlerError> {
+        let service = self.service()?;
+        let looked = service.send(("GET", path), &[], String::new(), 1 << 20);
+        let document = seen(looked.await?)?.map(|answer| answer.body);
+        let document: Value =
+            serde_json::from_slice(&document.unwrap_or_default()).unwrap_or_default();
+        Ok(document[field].as_u64())
+    }
+
     /// Invokes the function, or only asks whether we may: the type `DryRun`.
     async fn ask(&self, invocation: &str, body: String) -> Result<Answer, HandlerError> {
         let trace = tidegate::trace::invocation();
@@ -135,16 +145,33 @@ impl Function {
             .await
     }
 
-    /// Returns the function's time limit, if we may read it.
+    /// Compares the function's time limit and its reserved concurrency, as far as we may see them.
     /// <https://docs.aws.amazon.com/lambda/latest/api/API_GetFunctionConfiguration.html>
-    async fn time_limit(&self) -> Result<Option<Duration>, HandlerError> {
-        let path = self.path("configuration");
-        let service = self.service()?;
-        let looked = service.send(("GET", &path), &[], String::new(), 1 << 20);
-        let configuration = seen(looked.await?)?.map(|answer| answer.body);
-        let configuration: Value =
-            serde_json::from_slice(&configuration.unwrap_or_default()).unwrap_or_default();
-        Ok(configuration["Timeout"].as_u64().map(Duration::from_secs))
+    /// <https://docs.aws.amazon.com/lambda/latest/api/API_GetFunctionConcurrency.html>
+    async fn compare(&self, expected: Expected) -> Result<(), HandlerError> {
+        let limit = self.number(&self.path("configuration"), "Timeout").await?;
+        let limit = limit.map(Duration::from_secs);
+        if let (Some(limit), Some(timeout)) = (limit, expected.timeout)
+            && limit > timeout
+        {
+            let why = format!(
+                "the function's time limit must be at most the target's, {timeout:?}, got {limit:?}"
+            );
+            return Err(HandlerError::unavailable("timeout", why));
+        }
+        // An alias has none of its own.
+        let function = encoded(&self.at.unqualified());
+        let path = format!("/2019-09-30/functions/{function}/concurrency");
+        let reserved = self.number(&path, "ReservedConcurrentExecutions").await?;
+        match (reserved, u64::from(expected.calls.unwrap_or(1))) {
+            (Some(reserved), calls) if reserved < calls => {
+                let why = format!(
+                    "the function's reserved concurrency must be at least {calls}, the target's limit in calls, got {reserved}"
+                );
+                Err(HandlerError::unavailable("concurrency", why))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn read(&self, answer: &Answer, ids: &[String]) -> Answers {
@@ -199,19 +226,13 @@ impl Receiver for Function {
         async move { self.invoke(items).await }.boxed()
     }
 
-    fn examine(&self, timeout: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+    fn examine(&self, expected: Expected) -> BoxFuture<'_, Result<(), HandlerError>> {
         async move {
             let answer = self.ask("DryRun", "{}".to_owned()).await?;
             if answer.status != 204 {
                 return Err(failure(&answer));
             }
-            match (self.time_limit().await?, timeout) {
-                (Some(limit), Some(timeout)) if limit > timeout => {
-                    let why = format!("the function's time limit must be at most the target's, {timeout:?}, got {limit:?}");
-                    Err(HandlerError::unavailable("timeout", why))
-                }
-                _ => Ok(()),
-            }
+            self.compare(expected).await
         }
         .boxed()
     }

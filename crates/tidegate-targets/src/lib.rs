@@ -81,6 +81,15 @@ pub struct Target {
     calls: Arc<Batch<Item, Outcome>>,
 }
 
+/// What the program expects of a target.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Expected {
+    /// The shortest time limit of its handlers. A function's own limit should be no longer.
+    pub timeout: Option<Duration>,
+    /// The most calls at once. A function should not have fewer reserved.
+    pub calls: Option<u32>,
+}
+
 /// How long a look at a target may take.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -96,7 +105,7 @@ trait Receiver: Send + Sync {
     fn send(self: Arc<Self>, items: Vec<Item>) -> BoxFuture<'static, Answers>;
 
     /// Looks whether it can be called, without an event and within its own time limit.
-    fn examine(&self, timeout: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>>;
+    fn examine(&self, expected: Expected) -> BoxFuture<'_, Result<(), HandlerError>>;
 }
 
 impl Target {
@@ -115,7 +124,9 @@ impl Target {
         };
         let sender = receiver.clone();
         let send = move |items: Vec<Item>| {
-            let span = tracing::info_span!("target", target = name, events = items.len());
+            let (events, bytes) = (items.len(), items.iter().map(|item| item.text.len()));
+            let bytes = bytes.sum::<usize>();
+            let span = tracing::info_span!("target", target = name, events, bytes);
             sender.clone().send(items).instrument(span)
         };
         let calls = Batch::limited(receiver.limits(), |item: &Item| item.text.len(), send);
@@ -132,11 +143,11 @@ impl Target {
         self.name
     }
 
-    /// Looks whether the target can be called, without an event: whether we may, whether it is there, and
-    /// whether a function's time limit is above `timeout`, that of its handlers. Returns what is wrong, for
-    /// [`Dispatch::examine`](tidegate::Dispatch::examine), after 5 s at most.
-    pub async fn examine(&self, timeout: Option<Duration>) -> Option<String> {
-        let looked = tokio::time::timeout(LOOK, self.receiver.examine(timeout)).await;
+    /// Looks whether the target can be called as expected, without an event: whether we may, whether it is
+    /// there, and, if we may see that, a function's time limit and reserved concurrency. Returns what is
+    /// wrong, for [`Dispatch::examine`](tidegate::Dispatch::examine), after 5 s at most.
+    pub async fn examine(&self, expected: Expected) -> Option<String> {
+        let looked = tokio::time::timeout(LOOK, self.receiver.examine(expected)).await;
         let looked =
             looked.unwrap_or_else(|_| Err(aws::unreachable(format!("no answer within {LOOK:?}"))));
         let wrong = looked.err()?.to_string();

@@ -129,6 +129,22 @@ impl Address {
         }
     }
 
+    /// Returns what looks at the target need on AWS, which a doctor makes and which are not necessary.
+    pub fn looks(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Lambda(at) => vec![
+                ("lambda:GetFunctionConfiguration", at.lambda.clone()),
+                ("lambda:GetFunctionConcurrency", at.unqualified()),
+            ],
+            Self::EventBridge(at) => vec![("events:DescribeEventBus", at.eventbridge.clone())],
+            Self::Sqs(at) => {
+                let arn = queue_arn(&at.sqs).into_iter();
+                arn.map(|arn| ("sqs:GetQueueAttributes", arn)).collect()
+            }
+            Self::Https(_) => Vec::new(),
+        }
+    }
+
     /// Returns what calls need on AWS: the action, and the ARN of each resource.
     pub fn permissions(&self) -> Vec<(&'static str, String)> {
         match self {
@@ -151,6 +167,14 @@ impl Address {
                     .collect()
             }
         }
+    }
+}
+
+impl Lambda {
+    /// Returns the ARN of the function without the name of an alias or a version.
+    pub(crate) fn unqualified(&self) -> String {
+        let parts: Vec<&str> = self.lambda.split(':').take(7).collect();
+        parts.join(":")
     }
 }
 

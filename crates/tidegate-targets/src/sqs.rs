@@ -2,7 +2,6 @@
 //! <https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html>
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value, json};
@@ -10,11 +9,11 @@ use sha2::{Digest, Sha256};
 use tidegate::HandlerError;
 use tidegate::connect::requests::Place;
 
-use crate::Receiver;
 use crate::aws::{Service, is_about_credentials, seen};
 use crate::outcome::{Answers, Outcome};
 use crate::sent::{Item, Sent, hex, packed};
 use crate::settings::Sqs;
+use crate::{Expected, Receiver};
 
 /// The most messages of a request.
 const MOST_MESSAGES: usize = 10;
@@ -154,7 +153,7 @@ impl Receiver for Queue {
         async move { self.pass_on(items).await }.boxed()
     }
 
-    fn examine(&self, _: Option<Duration>) -> BoxFuture<'_, Result<(), HandlerError>> {
+    fn examine(&self, _: Expected) -> BoxFuture<'_, Result<(), HandlerError>> {
         async move {
             let body = json!({"QueueUrl": self.url, "AttributeNames": ["QueueArn"]}).to_string();
             let service = self.service();

@@ -2,8 +2,8 @@
 //! writes this line to its log, so no call, no sidecar and no further permission is needed.
 //!
 //! Every metric costs money, so a metric for each kind would multiply the price. Therefore the line has the
-//! figures of each kind only as plain fields, which Logs Insights can query, unless the settings ask for
-//! metrics by kind.
+//! figures of each kind and service only as plain fields, which Logs Insights can query, unless the settings
+//! ask for metrics by kind.
 //!
 //! The format is Amazon's "Specification: Embedded metric format" in the guide of CloudWatch. It is small
 //! enough that a crate for it would bring more code than it replaces.
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::config::Lookup;
-use crate::drain::DrainReport;
+use crate::drain::{DrainReport, ServiceCalls};
 use crate::error::{Error, Result};
 use crate::figures::{Figures, Histogram, KindFigures};
 use crate::status::ServiceState;
@@ -34,7 +34,8 @@ pub struct Metrics {
     /// Whether each metric also exists for each of several databases, under the dimensions `Queue` and
     /// `Database`. CloudWatch charges for each.
     pub by_database: bool,
-    /// Whether each kind has its own metrics, under the dimensions `Queue` and `Kind`.
+    /// Whether each kind and each service has its own metrics, under the dimensions `Queue` and `Kind`, or
+    /// `Service`.
     pub by_kind: bool,
 }
 
@@ -153,13 +154,12 @@ impl Metrics {
             .map(|(kind, figures)| (kind.to_owned(), fields(figures)))
             .collect();
         document.field("Kinds", Value::Object(kinds));
+        document.field("Services", json!(report.services));
         let mut lines = vec![document.line()];
         if self.by_kind {
-            lines.extend(
-                figures
-                    .kinds()
-                    .map(|(kind, figures)| self.of_kind(kind, figures, at)),
-            );
+            let (kinds, services) = (figures.kinds(), report.services.iter());
+            lines.extend(kinds.map(|(kind, figures)| self.of_kind(kind, figures, at)));
+            lines.extend(services.map(|(name, calls)| self.of_service(name, calls, at)));
         }
         lines
     }
@@ -176,6 +176,22 @@ impl Metrics {
             document.metric(name, "Count", json!(count));
         }
         document.latency(&figures.took);
+        document.line()
+    }
+
+    fn of_service(&self, name: &str, calls: &ServiceCalls, at: SystemTime) -> String {
+        let mut document = Document::new(&self.queue, at);
+        document.dimension("Service", name);
+        for (name, unit, value) in [
+            ("Calls", "Count", calls.calls),
+            ("CallsFailed", "Count", calls.failed),
+            ("CallsBadAnswer", "Count", calls.bad_answer),
+            ("CallsThrottled", "Count", calls.throttled),
+            ("CallsUnavailable", "Count", calls.unavailable),
+            ("CallsTookMs", "Milliseconds", calls.took_ms),
+        ] {
+            document.metric(name, unit, json!(value));
+        }
         document.line()
     }
 }
@@ -436,6 +452,34 @@ mod tests {
         };
         let line = parsed(&queue(false).of_drain(&met, &figures(0), true, UNIX_EPOCH)[0]);
         assert_eq!(line["ServicesDown"], 2);
+    }
+
+    #[test]
+    fn services_are_in_the_line_and_have_metrics_when_asked_for() {
+        let calls = json!({"calls": 9, "failed": 1, "bad_answer": 2, "throttled": 3, "unavailable": 0, "took_ms": 40, "longest_ms": 7});
+        let made = DrainReport {
+            services: [(
+                "ship".to_owned(),
+                serde_json::from_value(calls.clone()).unwrap(),
+            )]
+            .into(),
+            ..report()
+        };
+        let drain = |by_kind| queue(by_kind).of_drain(&made, &figures(0), true, UNIX_EPOCH);
+        assert_eq!(drain(false).len(), 1);
+        let lines = drain(true);
+        assert_eq!(parsed(&lines[0])["Services"]["ship"], calls);
+        let mut line = parsed(&lines[1]);
+        assert_eq!(
+            line["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
+            json!([["Queue", "Service"]])
+        );
+        line.as_object_mut().unwrap().remove("_aws");
+        let metrics = json!({
+            "Queue": "orders", "Service": "ship", "Calls": 9, "CallsFailed": 1, "CallsBadAnswer": 2,
+            "CallsThrottled": 3, "CallsUnavailable": 0, "CallsTookMs": 40,
+        });
+        assert_eq!(line, metrics);
     }
 
     #[test]

@@ -32,6 +32,9 @@ const SOME_DEAD: i64 = 5;
 /// The percentage of failed events in an hour that is a problem.
 const MANY_FAILED: i64 = 25;
 
+/// Whoever handles events by SQL polls more often than this.
+const POLLED: Duration = Duration::from_hours(1);
+
 /// A service that is down for this long needs an operator.
 const LONG_OUTAGE: Duration = Duration::from_hours(2);
 
@@ -72,6 +75,9 @@ SELECT coalesce(sum(m.events), 0)::bigint, coalesce(sum(m.events) FILTER (WHERE 
        coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0)::bigint
   FROM tidegate.minute_stats AS m
  WHERE m.minute > statement_timestamp() - interval '1 hour' AND m.status <> 'PUT_OFF'";
+
+    /// The kinds whose events are only pulled.
+    PULLED: "pulled" [] = "SELECT k.kind FROM tidegate.event_kind AS k WHERE k.targets = '{}' ORDER BY k.kind";
 
     /// The number of groups that wait behind an old first event, and the oldest one's group. With the default
     /// backoff of at most ten minutes and five attempts, a first event has ended within an hour.
@@ -201,6 +207,27 @@ pub(super) async fn failures(probe: &Probe<'_>) -> Result<Finding> {
     } else {
         Finding::ok(text)
     })
+}
+
+/// Checks whether the events of kinds that no drain handles are polled. A poll leaves no trace beyond its
+/// lease, so one that takes nothing is not seen.
+pub(super) async fn pulled(probe: &Probe<'_>) -> Result<Finding> {
+    let rows = probe.rows(&PULLED, &[]).await?;
+    let kinds: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    if kinds.is_empty() {
+        return Ok(Finding::ok("none"));
+    }
+    let oldest = queue::oldest_ready(&probe.client, &kinds).await?;
+    Ok(
+        match oldest.map(|(id, ms)| (id, Duration::from_millis(ms))) {
+            Some((id, time)) if time >= POLLED => {
+                let text = format!("event {id} has been ready for {}", rounded(time));
+                let text = format!("{text}: nobody polls its kind, or not often enough");
+                Finding::warning(text, format!("tidegate show {id}"))
+            }
+            _ => Finding::ok(format!("no event has been ready for {}", rounded(POLLED))),
+        },
+    )
 }
 
 /// Checks which events will expire unless an operator acts: more drains, a resumed kind, a service that

@@ -129,11 +129,12 @@ static CHECKS: &[Check] = checks! {
         problem "out of the order of its group: {}", ", ");
     of_queue("drains", flow::drains);
     of_queue("failures", flow::failures);
+    of_queue("pulled kinds", flow::pulled);
     of_queue("deadlines", flow::deadlines);
     of_queue("groups", flow::LONG_BLOCKED, "none has been blocked for 1h", warning "{}", "");
     of_queue("paused kinds", flow::PAUSED, "none has events waiting", warning "events wait: {}", ", ");
     of_queue("services", flow::services);
-    of_queue("pulled kinds", flow::LIMITED_PULLS, "none has a limit",
+    of_queue("limits of pulls", flow::LIMITED_PULLS, "none has a limit",
         warning "programs poll for kinds with limits, which only drains keep: {}", ", ");
     of_queue("schedules", flow::TROUBLED_SCHEDULES, "none is stopped or late", warning "{}", "; ");
     of_queue("bloat", upkeep::bloat);

@@ -112,7 +112,7 @@ pub(crate) async fn execute<D: Dispatch>(
             None => work.await,
         };
         ctx.end_handler(match service {
-            Some(service) => services.judge(service, ctx.event(), result),
+            Some(service) => services.judge(service, ctx.event(), now.elapsed(), result),
             None => result,
         });
     }

@@ -54,7 +54,7 @@ use self::leases::{PERMIT, Window};
 use self::limits::{Demand, ServiceLimits};
 use self::observers::Observers;
 pub use self::options::DrainOptions;
-pub use self::report::{Cost, DrainReport, StopReason};
+pub use self::report::{Cost, DrainReport, ServiceCalls, StopReason};
 use self::scan::Scan;
 use self::settle::{Settled, count, settle};
 use self::slots::Slots;
@@ -281,6 +281,7 @@ impl<D: Dispatch> Drain<D> {
         let ended_events = self.report.ended();
         let memory = self.options.memory_mb;
         self.report.cost.charged(elapsed, memory, ended_events);
+        self.report.services = self.services.calls.take_made();
         self.observers.ended(&self.report, ended.as_ref().err());
         self.note_run().await;
         match ended {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::report::ServiceCalls;
 use crate::handler::{HandlerError, HandlerResult, ServiceCall};
 use crate::lease::{Lease, LeasedEvent};
 use crate::queue::{Limited, ServiceReport, Watched};
@@ -30,6 +31,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long an event goes back to the queue if it unexpectedly calls a limited service.
 const NO_PLACE: Duration = Duration::from_secs(1);
 
+/// The most services whose calls are counted one by one.
+const MOST_COUNTED: usize = 100;
+
 /// What is known of all services. A service that is not listed is answering, and there is nothing to report
 /// about it.
 #[derive(Default)]
@@ -40,6 +44,8 @@ pub(crate) struct Services {
     /// Counts changes of the limits.
     limits: AtomicU64,
     known: Mutex<Known>,
+    /// The calls of this run, by service.
+    made: Mutex<BTreeMap<String, ServiceCalls>>,
 }
 
 #[derive(Default)]
@@ -172,17 +178,24 @@ impl Services {
         service.map_or(0, |service| service.running.len())
     }
 
-    /// Learns from the result of a call, and decides whether a failure is charged to the event.
+    /// Learns from the result of a call that took so long, and decides whether a failure is charged to the event.
     pub(crate) fn judge(
         &self,
         service: &'static str,
         event: &LeasedEvent,
+        took: Duration,
         result: HandlerResult,
     ) -> HandlerResult {
         let call = match &result {
             Err(error) if !error.is_rejection() => error.call,
             _ => ServiceCall::Answered,
         };
+        let fault = result
+            .as_ref()
+            .err()
+            .and_then(|error| error.faults().first());
+        let code = fault.map_or("", |fault| &fault.code);
+        self.note_made(service, took, (call, code));
         let error = match (result, call) {
             (Err(error), ServiceCall::Failed | ServiceCall::Unanswered) => error,
             (result, ServiceCall::Answered) => {
@@ -214,6 +227,23 @@ impl Services {
             return Err(error);
         }
         Err(error.deferred(service))
+    }
+
+    fn note_made(&self, service: &str, took: Duration, failed: (ServiceCall, &str)) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_counted = made.len() < MOST_COUNTED || made.contains_key(service);
+        let name = if is_counted { service } else { "other" };
+        if !made.contains_key(name) {
+            made.insert(name.to_owned(), ServiceCalls::default());
+        }
+        if let Some(calls) = made.get_mut(name) {
+            calls.note(took, failed);
+        }
+    }
+
+    /// Takes the calls of this run.
+    pub(super) fn take_made(&self) -> BTreeMap<String, ServiceCalls> {
+        std::mem::take(&mut self.made.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn answered(&self, service: &str, event: &LeasedEvent) {
@@ -359,6 +389,63 @@ impl Services {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drain::DrainReport;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn calls_are_counted_by_service_and_class_and_beyond_a_hundred_services_together() {
+        let services = Services::default();
+        let judge = |service, took, result| {
+            let _ = services.judge(service, &LeasedEvent::sample(1, None), took, result);
+        };
+        judge("ship", SECOND * 3, Ok(crate::Done::ok()));
+        for error in [
+            HandlerError::call_failed("boom", "it crashed"),
+            HandlerError::timed_out(SECOND, false),
+            HandlerError::call_failed("bad_answer", "no JSON"),
+            HandlerError::unavailable("throttled", "too many"),
+            HandlerError::unavailable("429", "too many"),
+            HandlerError::unavailable("503", "down"),
+            HandlerError::unavailable("bad_answer", "in front of it"),
+            HandlerError::retry("throttled", "says nothing of it"),
+            HandlerError::reject("bad_answer", "the event's own"),
+        ] {
+            judge("ship", SECOND, Err(error));
+        }
+        for n in 0..MOST_COUNTED {
+            let name: &'static str = Box::leak(format!("s{n}").into());
+            judge(name, SECOND, Ok(crate::Done::ok()));
+        }
+        judge("ship", SECOND, Ok(crate::Done::ok()));
+        let made = services.take_made();
+        let ship = ServiceCalls {
+            calls: 11,
+            failed: 2,
+            bad_answer: 1,
+            throttled: 2,
+            unavailable: 2,
+            took_ms: 13_000,
+            longest_ms: 3000,
+        };
+        assert_eq!((made["ship"], made["other"].calls), (ship, 1));
+        assert_eq!(made.len(), MOST_COUNTED + 1);
+        let report = || DrainReport {
+            services: made.clone(),
+            ..DrainReport::default()
+        };
+        let both = report().followed_by(report()).services["ship"];
+        assert_eq!((both.calls, both.failed, both.longest_ms), (22, 4, 3000));
+        assert_eq!(
+            (
+                both.bad_answer,
+                both.throttled,
+                both.unavailable,
+                both.took_ms
+            ),
+            (2, 4, 4, 26_000)
+        );
+    }
 
     #[test]
     fn a_call_that_many_events_share_has_failed_once_and_is_the_services_fault() {
@@ -367,7 +454,9 @@ mod tests {
         for id in 0..100 {
             let event = LeasedEvent::sample(id, None);
             let failed = failed.clone().of_call(100, id == 0);
-            let judged = services.judge("search", &event, Err(failed)).unwrap_err();
+            let judged = services
+                .judge("search", &event, SECOND, Err(failed))
+                .unwrap_err();
             assert_eq!(judged.deferred, Some("search"));
             assert_eq!(judged.shared.unwrap().together, None);
             assert!(services.refuse("search", &event).is_none());
@@ -381,12 +470,16 @@ mod tests {
         let event = |id| LeasedEvent::sample(id, None);
         let fail = |id| {
             let failed = Err(HandlerError::call_failed("boom", "it crashed"));
-            let judged = services.judge("ship", &event(id), failed).unwrap_err();
+            let judged = services
+                .judge("ship", &event(id), SECOND, failed)
+                .unwrap_err();
             assert!(!judged.blameless && judged.deferred.is_none());
         };
         (1..OPEN_AFTER).for_each(|id| fail(i64::from(id)));
         let listed = HandlerError::retry("stock", "none left").answered();
-        let judged = services.judge("ship", &event(9), Err(listed)).unwrap_err();
+        let judged = services
+            .judge("ship", &event(9), SECOND, Err(listed))
+            .unwrap_err();
         assert!(!judged.blameless && services.refuse("ship", &event(10)).is_none());
         (0..OPEN_AFTER).for_each(|id| fail(i64::from(id)));
         let refused = services.refuse("ship", &event(10)).unwrap();
