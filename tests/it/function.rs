@@ -260,7 +260,7 @@ const REFUSED: &str = r#"
     {"action": "service", "name": "", "pause": true, "reason": "r"} => service: must
     {"action": "retention", "kind": "form_archived", "failed": "1d"} => reason: must be given
     {"action": "cancel", "reason": "r"} => ids, kind, group_key, correlation_id: one of them must be given
-    {"action": "cancel", "until": "2h", "reason": "r"} => ids, kind, group_key, correlation_id: one of them must be given
+    {"action": "cancel", "created_until": "2h", "reason": "r"} => ids, kind, group_key, correlation_id: one of them must be given
     {"action": "cancel", "ids": [1], "kind": "case_opened", "reason": "r"} => ids: must be given without kind
     {"action": "cancel", "ids": [], "reason": "r"} => ids: must be 1 to 10000 ids, got 0
     {"action": "cancel", "group": "g", "dedup_key": "k", "reason": "r"} => kind: must be given with dedup_key
@@ -269,7 +269,7 @@ const REFUSED: &str = r#"
     {"action": "cancel", "kind": "case_opened", "limit": 0, "reason": "r"} => limit: must be 1 to 1000000, got 0
     {"action": "reschedule", "ids": [1], "reason": "r"} => now: must be true, or delay
     {"action": "reschedule", "ids": [1], "now": true, "delay": "1h", "reason": "r"} => now: must be given without delay
-    {"action": "reschedule", "ids": [1], "available_at": "tomorrow", "reason": "r"} => available_at: must be an RFC 3339 time
+    {"action": "reschedule", "ids": [1], "at": "tomorrow", "reason": "r"} => at: must be an RFC 3339 time
     {"action": "forget", "reason": "r"} => group, correlation_id, ids, subject: one of them must be given
     {"action": "forget", "ids": [], "reason": "r"} => ids: must be 1 to 10000 ids, got 0
     {"action": "forget", "subject": "patient", "reason": "r"} => subject: must be NAME=ID, such as customer=42
@@ -319,6 +319,7 @@ const LOOKS: &str = r#"
     {"action": "show", "id": 1} => show 1
     {"action": "list"} => list
     {"action": "list", "status": "pending", "limit": 2, "before": 5, "since": "1h"} => list --status pending --limit 2 --before 5 --since 1h
+    {"action": "failures", "since": "1h", "limit": 3} => failures --since 1h --limit 3
     {"action": "blocked_groups"} => blocked-groups
     {"action": "leases", "limit": 1} => leases --limit 1
     {"action": "services"} => services
@@ -460,6 +461,7 @@ async fn i9_what_operators_look_at_is_answered_and_not_logged() {
     for asked in [
         json!({"action": "show", "id": 1}),
         json!({"action": "list"}),
+        json!({"action": "failures"}),
         json!({"action": "blocked_groups"}),
         json!({"action": "unblock", "group": "canary", "retry": true, "reason": "r"}),
     ] {

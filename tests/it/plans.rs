@@ -133,7 +133,16 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
         ),
         (&WHY, values(&["5"])),
         (&WHY, values(&["-5"])),
-        (statement("dead"), values(&["86400", "NULL::text", "20000"])),
+        (
+            statement("failures"),
+            values(&[
+                "NULL::timestamptz",
+                "86400",
+                "NULL::text",
+                "NULL::text",
+                "200",
+            ]),
+        ),
         (statement("event"), values(&["-5"])),
         (statement("event"), values(&["5"])),
         (statement("content"), values(&["-5"])),

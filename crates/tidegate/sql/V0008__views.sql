@@ -341,10 +341,11 @@ COMMENT ON FUNCTION tidegate.why IS
 
 CREATE VIEW tidegate.ends AS
 SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
-       nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
+       nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error, errors->-1->>'code' AS code
   FROM tidegate.event_log;
 COMMENT ON VIEW tidegate.ends IS 'The log without the events'' content: how each event ended, with its last error.';
 COMMENT ON COLUMN tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
+COMMENT ON COLUMN tidegate.ends.code IS 'The code of its last error. Null: it had none.';
 
 CREATE VIEW tidegate.leases AS
 SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <= clock_timestamp() AS expired,

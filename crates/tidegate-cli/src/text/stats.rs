@@ -67,13 +67,14 @@ fn depth(stats: &StatsReport) -> String {
 /// Describes the figures of the whole queue in one line.
 fn overall(stats: &StatsReport) -> String {
     format!(
-        "in flight {}, stuck {}, delayed {}, blocked groups {}; dead letters of the last day {}; \
+        "in flight {}, stuck {}, delayed {}, blocked groups {}; dead letters of the last day {} failed, {} rejected; \
          finished in the last hour {}, now {:.1}/s",
         stats.in_flight,
         stats.stuck,
         stats.delayed,
         stats.blocked_groups,
-        stats.dead_letters_last_day,
+        stats.failed_last_day,
+        stats.rejected_last_day,
         stats.finished_last_hour,
         stats.throughput_per_second,
     )

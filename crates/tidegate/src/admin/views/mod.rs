@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 pub use self::event::{Content, Dossier, lineage, show};
-pub use self::finished::{DEAD_LOOKED_AT, DeadLetters, KindFigures, Span, Step};
+pub use self::finished::{KindFigures, Span, Step};
 pub use self::lineage::{Lineage, MOST_RELATED, RelatedEvent, Relation};
 use super::program::Service;
 use crate::config::in_range;
