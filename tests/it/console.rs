@@ -1189,6 +1189,9 @@ async fn every_view_counts_the_same_dead_letters_however_many_were_rejected_afte
     }
     let overview = site.page("/?span=day").await;
     contains(&overview, "500 failed, 2,500 rejected");
+    for page in [overview, site.page("/kinds/act").await] {
+        lacks(&page, "100,000,000");
+    }
 
     // The page has all causes, and the list and the replay that it leads to have their events.
     let page = site.page("/dead").await;

@@ -461,7 +461,6 @@ async fn i9_what_operators_look_at_is_answered_and_not_logged() {
     for asked in [
         json!({"action": "show", "id": 1}),
         json!({"action": "list"}),
-        json!({"action": "failures"}),
         json!({"action": "blocked_groups"}),
         json!({"action": "unblock", "group": "canary", "retry": true, "reason": "r"}),
     ] {

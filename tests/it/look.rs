@@ -291,7 +291,7 @@ sys.exit(child.returncode)
 ";
 
 /// What a program writes to a terminal.
-async fn on_terminal(db: &TestDb, arguments: &[&str], no_color: Option<&str>) -> String {
+pub async fn on_terminal(db: &TestDb, arguments: &[&str], no_color: Option<&str>) -> String {
     let mut command = tokio::process::Command::new("python3");
     command
         .args(["-c", TERMINAL])
@@ -313,7 +313,7 @@ async fn on_terminal(db: &TestDb, arguments: &[&str], no_color: Option<&str>) ->
 }
 
 /// Whether there is a colour among the escape sequences. Weight is none.
-fn has_colour(text: &str) -> bool {
+pub fn has_colour(text: &str) -> bool {
     let mut sequences = text.split("\u{1b}[").skip(1);
     sequences.any(|sequence| {
         let end = sequence
@@ -760,7 +760,7 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
         "a ",
         "form_archived",
         "2 of 5",
-        "which is due at 2999-01-01 00:00:00 UTC",
+        "which is due at 2999-01-01 00:00:00Z",
         "503: down",
         "tidegate unblock GROUP --retry|--skip|--cancel",
     ] {

@@ -38,7 +38,7 @@ pub use self::own::{Ask, CommandLine};
 pub use self::text::quoted;
 pub use self::verbs::listed as answer;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn block_on(
     let _flush = FlushAtExit;
     let levels = log_filter(&environment, LevelFilter::WARN)?;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(log_writer(std::io::stderr())?)
+        .with_writer(log_writer(verbs::bar::BesideBar)?)
         .with_ansi(colour::is_wanted(std::io::stderr().is_terminal()))
         .with_filter(levels.clone().and(details_of_ours_alone(origin)));
     let logs = tracing_subscriber::registry().with(lines);
@@ -114,7 +114,27 @@ fn misused(error: &clap::Error) -> ExitCode {
         let reason = reason.trim_start_matches("error: ");
         let _ = print_document(&json!({"error": reason, "report": null}));
     }
-    let _ = error.print();
+    let (is_terminal, text) = (
+        if error.use_stderr() {
+            std::io::stderr().is_terminal()
+        } else {
+            std::io::stdout().is_terminal()
+        },
+        error.render(),
+    );
+    let mut text = if colour::is_wanted(is_terminal) {
+        text.ansi().to_string()
+    } else {
+        text.to_string()
+    };
+    if let Some(width) = text::width() {
+        text = text::wrapped(&text, width);
+    }
+    let _ = if error.use_stderr() {
+        std::io::stderr().write_all(text.as_bytes())
+    } else {
+        std::io::stdout().write_all(text.as_bytes())
+    };
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 

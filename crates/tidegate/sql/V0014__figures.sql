@@ -67,7 +67,7 @@ CREATE FUNCTION tidegate.counted_codes(kinds text[], codes text[]) RETURNS text[
           FROM (SELECT e.kind, e.code, true AS is_new FROM ended AS e WHERE e.code IS NOT NULL
                 UNION ALL
                 SELECT m.kind, m.code, false FROM tidegate.minute_stats AS m
-                 WHERE m.kind = ANY (ARRAY(SELECT e.kind FROM ended AS e WHERE e.code IS NOT NULL)) AND m.code IS NOT NULL
+                 WHERE m.kind = ANY (ARRAY(SELECT e.kind FROM ended AS e WHERE e.code IS NOT NULL)) AND m.code <> '(other)'
                    AND m.minute >= date_trunc('hour', statement_timestamp(), 'UTC')) AS r
          GROUP BY r.kind, r.code
     )
@@ -206,7 +206,7 @@ BEGIN
         ), ranked AS (
             -- An hour has few codes, but a day may have many.
             SELECT g.start, g.kind, g.code, row_number() OVER (PARTITION BY g.start, g.kind ORDER BY sum(g.events) DESC) AS rank
-              FROM gone AS g WHERE g.code IS NOT NULL GROUP BY 1, 2, 3
+              FROM gone AS g WHERE g.code <> '(other)' GROUP BY 1, 2, 3
         ), kept AS (
             INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, code, events, attempts, latency_ms, last_id)
             SELECT g.start, g.kind, g.status, g.within_ms, CASE WHEN r.rank > 50 THEN '(other)' ELSE g.code END,
@@ -244,7 +244,7 @@ COMMENT ON TABLE tidegate.drain_run IS
 COMMENT ON COLUMN tidegate.drain_run.worker IS 'The drain''s name in leases and slots.';
 COMMENT ON COLUMN tidegate.drain_run.started_at IS 'When it began.';
 COMMENT ON COLUMN tidegate.drain_run.ended_at IS 'When it ended.';
-COMMENT ON COLUMN tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent.';
+COMMENT ON COLUMN tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent; failed if it failed, with the error in its report.';
 COMMENT ON COLUMN tidegate.drain_run.report IS 'Its report.';
 
 CREATE INDEX drain_run_ended_at ON tidegate.drain_run (ended_at);
@@ -259,7 +259,7 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     INSERT INTO tidegate.drain_run
     SELECT note_run.worker, instant - make_interval(secs => (report->>'elapsed_ms')::double precision / 1000), instant,
-           report->>'stop_reason', report
+           coalesce(report->>'stop_reason', 'failed'), report
      WHERE report IS NOT NULL;
 END $$;
 

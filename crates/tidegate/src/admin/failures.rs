@@ -94,8 +94,8 @@ WITH span AS MATERIALIZED (
     SELECT e.id, left(e.last_error, 300) AS text FROM tidegate.ends AS e WHERE e.id = ANY (ARRAY(SELECT l.example FROM listed AS l))
 )
 SELECT jsonb_build_object('since', (SELECT s.since FROM span AS s),
-           'failed', coalesce((SELECT least(sum(c.events), 1e17)::bigint FROM cause AS c WHERE c.status = 'FAILED'), 0),
-           'rejected', coalesce((SELECT least(sum(c.events), 1e17)::bigint FROM cause AS c WHERE c.status <> 'FAILED'), 0),
+           'failed', (SELECT least(coalesce(sum(c.events), 0), 1e17)::bigint FROM cause AS c WHERE c.status = 'FAILED'),
+           'rejected', (SELECT least(coalesce(sum(c.events), 0), 1e17)::bigint FROM cause AS c WHERE c.status <> 'FAILED'),
            'limit_reached', (SELECT count(*) FROM cause) > $5,
            'failures', coalesce((SELECT jsonb_agg(to_jsonb(l) || jsonb_build_object('message',
                                         (SELECT m.text FROM message AS m WHERE m.id = l.example LIMIT 1))

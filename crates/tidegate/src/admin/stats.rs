@@ -95,8 +95,8 @@ SELECT jsonb_build_object(
            'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
                                         FROM tidegate.event_queue ORDER BY id LIMIT 1), 0),
            'blocked_groups', (SELECT count(*) FROM tidegate.blocked_groups),
-           'failed_last_day', coalesce(least(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 1e17)::bigint, 0),
-           'rejected_last_day', coalesce(least(sum(m.events) FILTER (WHERE m.status <> 'FAILED'), 1e17)::bigint, 0),
+           'failed_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0), 1e17)::bigint,
+           'rejected_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status <> 'FAILED'), 0), 1e17)::bigint,
            'throughput_per_second', (SELECT count(*) FROM tidegate.event_log
                                       WHERE finished_at > statement_timestamp() - interval '1 minute') / 60.0::float8)::text
   FROM tidegate.minute_stats AS m

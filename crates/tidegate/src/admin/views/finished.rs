@@ -12,9 +12,9 @@ statements! {
     /// Finished events of the last `$1` seconds, in steps of `$2` seconds. `$3` selects a kind.
     COURSE: "course" [FLOAT8, FLOAT8, TEXT] = "\
 SELECT jsonb_build_object('at', extract(epoch FROM f.step)::bigint,
-           'completed', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'COMPLETED'), 1e17), 0)::bigint,
-           'rejected', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'COMPLETED_WITH_ERRORS'), 1e17), 0)::bigint,
-           'failed', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'FAILED'), 1e17), 0)::bigint,
+           'completed', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'COMPLETED'), 0), 1e17)::bigint,
+           'rejected', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'COMPLETED_WITH_ERRORS'), 0), 1e17)::bigint,
+           'failed', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'FAILED'), 0), 1e17)::bigint,
            'latency_ms', least(sum(f.latency_ms), 1e17)::bigint)::text
   FROM (SELECT date_bin(make_interval(secs => $2), m.minute, timestamptz 'epoch') AS step, m.status, m.events, m.latency_ms
           FROM tidegate.minute_stats AS m

@@ -215,9 +215,9 @@ pub struct DrainRun {
     pub started_at: String,
     /// The end.
     pub ended_at: String,
-    /// Why it ended.
-    pub stop_reason: Option<String>,
-    /// Its report.
+    /// Why it ended; `failed` if it failed.
+    pub stop_reason: String,
+    /// Its report; of a failed one with the `error`.
     pub report: Value,
 }
 
