@@ -8,7 +8,7 @@ use tidegate::Done;
 use crate::cli::Cli;
 use crate::look::{has_colour, on_terminal, run};
 use crate::probe::{ProbeApp, number, options, probe, publish_acts};
-use crate::support::{self, contains, execute, lacks};
+use crate::support::{self, contains, execute, lacks, words};
 
 /// A queue with long names, and something for each table.
 const LONG: &str = "
@@ -32,51 +32,55 @@ INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at
 SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000007', int8multirange(int8range(id, id, '[]')), id,
        '2020-02-03T04:05:06.7+02:00', now(), now() - interval '1 hour', 0, '3' FROM tidegate.event_queue ORDER BY id LIMIT 1";
 
+const WORKER: &str = "00000000-0000-0000-0000-000000000007";
+
+/// Verbs with tables, and what they must show in any width.
+const TABLES: [(&str, &[&str]); 8] = [
+    (
+        "status",
+        &[
+            "external_letter_received_from_the_authority",
+            "kinds without events",
+        ],
+    ),
+    (
+        "list",
+        &[
+            "9007199254740001",
+            "9007199254740002",
+            "COMPLETED_WITH_ERRORS",
+        ],
+    ),
+    (
+        "list --waiting",
+        &["external_letter_received_from_the_authority"],
+    ),
+    (
+        "leases",
+        &[WORKER, "expired", "2020-02-03 02:05:06Z", "tidegate drain"],
+    ),
+    ("services", &["archive-of-the-authority", "down"]),
+    (
+        "failures",
+        &[
+            "9007199254740001",
+            "no_such_authority_in_this_country",
+            "2 ",
+        ],
+    ),
+    ("schedules", &["nightly-report"]),
+    (
+        "blocked-groups",
+        &["external_letter_received_from_the_authority"],
+    ),
+];
+
 #[tokio::test]
 async fn no_table_is_wider_than_the_terminal_and_none_cuts_an_id() {
     let (db, client) = support::opened().await;
     execute(&client, LONG).await;
-    let worker = "00000000-0000-0000-0000-000000000007";
-    for (verb, shown) in [
-        (
-            "status",
-            &[
-                "external_letter_received_from_the_authority",
-                "kinds without events",
-            ][..],
-        ),
-        (
-            "list",
-            &[
-                "9007199254740001",
-                "9007199254740002",
-                "COMPLETED_WITH_ERRORS",
-            ],
-        ),
-        (
-            "list --waiting",
-            &["external_letter_received_from_the_authority"],
-        ),
-        (
-            "leases",
-            &[worker, "expired", "2020-02-03 02:05:06Z", "tidegate drain"],
-        ),
-        ("services", &["archive-of-the-authority", "down"]),
-        (
-            "failures",
-            &[
-                "9007199254740001",
-                "no_such_authority_in_this_country",
-                "2 ",
-            ],
-        ),
-        ("schedules", &["nightly-report"]),
-        (
-            "blocked-groups",
-            &["external_letter_received_from_the_authority"],
-        ),
-    ] {
-        let arguments = support::words(verb);
+    for (verb, shown) in TABLES {
+        let arguments = words(verb);
         let narrow = Cli::on(&db)
             .with("COLUMNS", "80")
             .run(&arguments)

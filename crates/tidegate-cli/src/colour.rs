@@ -18,40 +18,30 @@ const GREEN: &str = "\u{1b}[32m";
 const YELLOW: &str = "\u{1b}[33m";
 const RED: &str = "\u{1b}[31m";
 
-/// Colours the states in a text: those of events wherever they stand, and others where a line begins with one.
+/// Colours the states in a text: those of events wherever they stand, and others where a line of the doctor, of
+/// services or of leases begins with one.
 pub fn painted(text: &str) -> String {
     let line = |line: &str| {
         let mut is_first = true;
         let word = |word: &str| {
-            let colour = of_event(word).or_else(|| of_line(word).filter(|_| is_first));
+            let colour = match word {
+                "COMPLETED" => GREEN,
+                "COMPLETED_WITH_ERRORS" => YELLOW,
+                "FAILED" => RED,
+                "ok" | "called" | "live" if is_first => GREEN,
+                "note" | "warning" | "paused" | "being" if is_first => YELLOW,
+                "problem" | "PROBLEM" | "down" | "expired" if is_first => RED,
+                _ => "",
+            };
             is_first &= word.is_empty();
             match colour {
-                Some(colour) => format!("{colour}{word}\u{1b}[0m"),
-                None => word.to_owned(),
+                "" => word.to_owned(),
+                colour => format!("{colour}{word}\u{1b}[0m"),
             }
         };
         line.split(' ').map(word).collect::<Vec<_>>().join(" ")
     };
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
-}
-
-fn of_event(word: &str) -> Option<&'static str> {
-    match word {
-        "COMPLETED" => Some(GREEN),
-        "COMPLETED_WITH_ERRORS" => Some(YELLOW),
-        "FAILED" => Some(RED),
-        _ => None,
-    }
-}
-
-/// The first words of lines of the doctor, of services and of leases.
-fn of_line(word: &str) -> Option<&'static str> {
-    match word {
-        "ok" | "called" | "live" => Some(GREEN),
-        "note" | "warning" | "paused" | "being" => Some(YELLOW),
-        "problem" | "PROBLEM" | "down" | "expired" => Some(RED),
-        _ => None,
-    }
 }
 
 fn refuses(no_color: Option<&OsStr>) -> bool {

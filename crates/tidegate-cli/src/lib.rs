@@ -114,26 +114,23 @@ fn misused(error: &clap::Error) -> ExitCode {
         let reason = reason.trim_start_matches("error: ");
         let _ = print_document(&json!({"error": reason, "report": null}));
     }
-    let (is_terminal, text) = (
-        if error.use_stderr() {
-            std::io::stderr().is_terminal()
-        } else {
-            std::io::stdout().is_terminal()
-        },
-        error.render(),
-    );
-    let mut text = if colour::is_wanted(is_terminal) {
-        text.ansi().to_string()
+    let (out, err) = (std::io::stdout(), std::io::stderr());
+    let is_terminal = if error.use_stderr() {
+        err.is_terminal()
     } else {
-        text.to_string()
+        out.is_terminal()
+    };
+    let mut text = match error.render() {
+        styled if colour::is_wanted(is_terminal) => styled.ansi().to_string(),
+        styled => styled.to_string(),
     };
     if let Some(width) = text::width() {
         text = text::wrapped(&text, width);
     }
     let _ = if error.use_stderr() {
-        std::io::stderr().write_all(text.as_bytes())
+        (&err).write_all(text.as_bytes())
     } else {
-        std::io::stdout().write_all(text.as_bytes())
+        (&out).write_all(text.as_bytes())
     };
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

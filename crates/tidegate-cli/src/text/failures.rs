@@ -33,7 +33,7 @@ impl Text for FailuresRequest {
         } else {
             ""
         };
-        let since = &report.since;
+        let since = report.since.replace("+00:00", "Z");
         format!(
             "{} failed, {} were rejected since {}\n{table}{more}\n\
              look at the example: tidegate show ID\n\
@@ -41,7 +41,7 @@ impl Text for FailuresRequest {
              replay them: tidegate replay --kind KIND --status STATUS --code CODE --since {since} --reason TEXT",
             report.failed,
             report.rejected,
-            time_of(Some(since))
+            time_of(Some(&report.since))
         )
     }
 }

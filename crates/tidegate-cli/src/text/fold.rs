@@ -40,13 +40,13 @@ pub fn table<T>(rows: &[T], columns: &[Column<T>], width: Option<usize>) -> Stri
             text.push('\n');
             text.push_str(line);
         };
-        wrap(line, INDENT, room).iter().for_each(|line| add(line));
+        add(&wrap(line, INDENT, room));
         let rest = heads.iter().zip(row).skip(kept);
         let rest = rest.filter(|(_, cell)| !cell.is_empty());
         let rest: Vec<String> = rest.map(|(head, cell)| format!("{head} {cell}")).collect();
         if !rest.is_empty() {
             let rest = format!("{:INDENT$}{}", "", rest.join(", "));
-            wrap(&rest, INDENT, room).iter().for_each(|line| add(line));
+            add(&wrap(&rest, INDENT, room));
         }
     }
     text
@@ -65,46 +65,21 @@ fn lines(heads: &[&str], rows: &[Vec<String>], kept: usize) -> Vec<String> {
 }
 
 /// Breaks a line at its spaces, and a word that is longer than a line within. What continues it is indented.
-fn wrap(line: &str, indent: usize, width: usize) -> Vec<String> {
-    if measure_text_width(line) <= width {
-        return vec![line.to_owned()];
+fn wrap(line: &str, indent: usize, width: usize) -> String {
+    let (mut lines, mut rest) = (String::new(), line.to_owned());
+    while measure_text_width(&rest) > width {
+        let end = rest
+            .char_indices()
+            .nth(width)
+            .map_or(rest.len(), |(at, _)| at);
+        let start = rest.len() - rest.trim_start().len();
+        let space = rest[..end].rfind(' ').filter(|at| *at > start);
+        let (line, next) = rest.split_at(space.unwrap_or(end));
+        lines.push_str(line.trim_end());
+        lines.push('\n');
+        rest = format!("{:indent$}{}", "", next.trim_start());
     }
-    let start = line.len() - line.trim_start().len();
-    let mut lines = vec![line[..start].to_owned()];
-    let mut used = start;
-    let mut is_new = true;
-    for word in line[start..].split(' ') {
-        let length = measure_text_width(word);
-        if !is_new && used + 1 + length > width {
-            lines.push(" ".repeat(indent));
-            (used, is_new) = (indent, true);
-        }
-        if !is_new {
-            push(&mut lines, " ");
-            used += 1;
-        }
-        if used + length <= width {
-            push(&mut lines, word);
-            used += length;
-        } else {
-            for one in word.chars() {
-                if used >= width {
-                    lines.push(" ".repeat(indent));
-                    used = indent;
-                }
-                push(&mut lines, one.encode_utf8(&mut [0; 4]));
-                used += 1;
-            }
-        }
-        is_new = false;
-    }
-    lines
-}
-
-fn push(lines: &mut [String], text: &str) {
-    if let Some(line) = lines.last_mut() {
-        line.push_str(text);
-    }
+    lines + &rest
 }
 
 /// Wraps the lines of an answer or a help. What continues a description stands below it. A line with a
@@ -118,7 +93,7 @@ pub fn wrapped(text: &str, width: usize) -> String {
             .rfind("  ")
             .map(|at| measure_text_width(&line[..at]) + 2);
         let indent = described.filter(|indent| *indent < width / 2);
-        wrap(line, indent.unwrap_or(INDENT), width).join("\n")
+        wrap(line, indent.unwrap_or(INDENT), width)
     };
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }

@@ -24,38 +24,15 @@ impl Text for ShowRequest {
 
 /// The fields in the order of a person's questions: what is it, why is it so, since when, what went wrong,
 /// what belongs to it. Then come all others, and the payload.
-const ORDER: [&str; 24] = [
-    "id",
-    "kind",
-    "status",
-    "why",
-    "created_at",
-    "available_at",
-    "deadline",
-    "processing_started_at",
-    "lease_expires_at",
-    "finished_at",
-    "kept_until",
-    "attempts",
-    "max_attempts",
-    "last_error",
-    "errors",
-    "notes",
-    "reported",
-    "group_key",
-    "correlation_id",
-    "dedup_key",
-    "parent_id",
-    "replay_of",
-    "progress",
-    "result",
-];
+const ORDER: &str = "id kind status why created_at available_at deadline processing_started_at lease_expires_at \
+    finished_at kept_until attempts max_attempts last_error errors notes reported group_key correlation_id dedup_key \
+    parent_id replay_of progress result";
 
 /// Describes everything that is stored about an event, one line for each field with a value.
 fn event(event: &Value) -> String {
     let mut text = String::new();
     let place = |name: &str| {
-        let place = ORDER.iter().position(|known| *known == name);
+        let place = ORDER.split(' ').position(|known| known == name);
         place.unwrap_or(ORDER.len() + usize::from(name == "payload"))
     };
     let mut fields: Vec<_> = event.as_object().into_iter().flatten().collect();
@@ -67,9 +44,7 @@ fn event(event: &Value) -> String {
             Value::Array(errors) if name == "errors" => {
                 errors.iter().map(error).collect::<Vec<_>>().join("\n")
             }
-            Value::String(_) if name.ends_with("_at") || TIMES.contains(&name.as_str()) => {
-                instant(value)
-            }
+            Value::String(_) if is_time(name) => instant(value),
             Value::String(text) => shown(text),
             other => serde_json::to_string_pretty(other).unwrap_or_default(),
         };
@@ -80,21 +55,19 @@ fn event(event: &Value) -> String {
     text
 }
 
-/// Times whose names do not say so.
-const TIMES: [&str; 2] = ["deadline", "kept_until"];
+fn is_time(name: &str) -> bool {
+    name.ends_with("_at") || ["deadline", "kept_until"].contains(&name)
+}
 
 /// Describes an error in one line: when, in which attempt, of which handler, what.
 fn error(error: &Value) -> String {
-    let parts = [
-        ("", instant(&error["at"])),
-        ("attempt ", cell(&error["attempt"])),
-        ("", cell(&error["handler"])),
-        ("", cell(&error["code"])),
-        ("", cell(&error["message"])),
-        ("", cell(&error["details"])),
-    ];
-    let parts = parts.iter().filter(|(_, part)| !part.is_empty());
-    let parts: Vec<String> = parts.map(|(name, part)| format!("{name}{part}")).collect();
+    let attempt = match &error["attempt"] {
+        Value::Null => String::new(),
+        attempt => format!("attempt {attempt}"),
+    };
+    let what = ["handler", "code", "message", "details"].map(|name| cell(&error[name]));
+    let parts = [instant(&error["at"]), attempt].into_iter().chain(what);
+    let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
     parts.join(": ")
 }
 
