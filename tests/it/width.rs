@@ -103,6 +103,12 @@ async fn no_table_is_wider_than_the_terminal_and_none_cuts_an_id() {
         );
         lacks(&whole, "+00");
     }
+    // What does not fit stands below its row, each cell with its head.
+    let list = Cli::on(&db).with("COLUMNS", "80").run(&["list"]).await;
+    contains(
+        &list.stdout,
+        "\n      kind external_letter_received_from_the_authority*, attempts 1, created",
+    );
     for help in [&["--help"][..], &["list", "--help"], &["replay", "--help"]] {
         let text = Cli::on(&db).with("COLUMNS", "80").run(help).await.stdout;
         let mut lines = text.lines().filter(|line| !line.starts_with("  tidegate "));
