@@ -86,3 +86,4 @@ mod versions;
 mod wake;
 mod walk;
 mod why;
+mod width;

@@ -283,7 +283,7 @@ impl<D: Dispatch> Drain<D> {
         self.report.cost.charged(elapsed, memory, ended_events);
         self.report.services = self.services.calls.take_made();
         self.observers.ended(&self.report, ended.as_ref().err());
-        self.note_run().await;
+        self.note_run(ended.as_ref().err()).await;
         match ended {
             Ok(()) => Ok(self.report),
             Err(source) => Err(DrainError {
