@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fmt check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers bench-targets coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector targets
+.PHONY: help run test fmt check unit test-pooled unit-schema newest schema check-schema lambda starter api console snippets bench bench-peers bench-targets coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector targets
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -57,6 +57,9 @@ unit: tools ## run the tests; they start their own Postgres
 
 test-pooled: tools ## run the integration tests through pgbouncer in transaction mode
 	TIDEGATE_TEST_POOLER=1 cargo test $(CARGO_FLAGS) --test it
+
+unit-schema: tools ## run the integration tests on a queue in another schema, SCHEMA=acme
+	@python3 scripts/schema.py suite
 
 # These tests cover what may differ between Postgres versions: statements and their plans, partitions, roles and crash recovery.
 NEWEST := 18

@@ -6,6 +6,9 @@ reference is made of the catalog's comments, and its programs are the files of e
 the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
 so all use the version of the wheel.
 
+`suite`, `make unit-schema`, runs the integration tests on a queue in another schema, which SCHEMA names. The tests' own SQL names the
+schema `tidegate`, so they run from a copy of the project in which it names the other one. The product in the copy is unchanged.
+
 `snippets`, `make snippets`, runs the SQL and the programs of docs/sql.md, each as a login that may publish and nothing else. A
 language whose interpreter or driver cannot be had is left out, and noted where `make test` counts."""
 
@@ -47,8 +50,34 @@ ROLES = ("publish", "pull", "read", "operate", "jobs")
 RELATIONS, FUNCTIONS = (PROJECT / "scripts" / "reference.sql").read_text().rstrip().rstrip(";").split(";\n")
 
 
+COPY = PROJECT / "target/in-schema"
+# What Schema::written renames.
+NAMES = re.compile(
+    r"(?<![\w-])tidegate(?=\.(?!toml\b|rs\b)[a-z%']|_(?:publish|drain|pull|operate|read|jobs)\b)|(?<=')tidegate(?=')|(?<=SCHEMA )tidegate"
+)
+
+
 def main():
-    return local.chosen({word: lambda word=word: work(word) for word in ("write", "check", "snippets")})
+    return local.chosen({"suite": suite, **{word: lambda word=word: work(word) for word in ("write", "check", "snippets")}})
+
+
+def suite():
+    name = os.environ.get("SCHEMA", "acme")
+    for path in local.output(["git", "ls-files", "--cached", "--others", "--exclude-standard"]).splitlines():
+        source, target = PROJECT / path, COPY / path
+        if not source.is_file():
+            continue
+        content = source.read_bytes()
+        if path.startswith(("tests/it/", "tests/golden/", "tests/support/")):
+            content = NAMES.sub(name, content.decode()).encode()
+        if not target.exists() or target.read_bytes() != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            shutil.copymode(source, target)
+    if not (COPY / ".tools").exists():
+        (COPY / ".tools").symlink_to(PROJECT / ".tools")
+    environment = {**os.environ, "TIDEGATE_SCHEMA": name, "CARGO_TARGET_DIR": str(COPY / "target")}
+    return subprocess.run(["cargo", "test", *local.cargo_flags(), "--test", "it"], cwd=COPY, env=environment).returncode
 
 
 def work(word):
