@@ -1,5 +1,6 @@
 //! Owns the single Postgres cluster of a test process. The first test that needs it starts it, and
-//! it stops when the process ends.
+//! it stops when the process ends. `TIDEGATE_TEST_SERVER` names another server in its place, for those
+//! who want to know whether the queue works there; some tests still start clusters of their own.
 
 use std::ffi::OsStr;
 use std::sync::OnceLock;
@@ -8,7 +9,13 @@ use crate::served::Served;
 use crate::skip::skipped;
 
 /// A running cluster.
-pub struct Cluster(Served);
+pub struct Cluster(Server);
+
+enum Server {
+    Own(Served),
+    /// The URL of a superuser's database there.
+    Elsewhere(String),
+}
 
 /// Returns the cluster of this process. Blocks the first caller and all later ones until it is
 /// running.
@@ -16,7 +23,10 @@ pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
     // A failure is stored too, so that hundreds of tests do not try hundreds of times.
     CLUSTER
-        .get_or_init(|| start(&[]))
+        .get_or_init(|| match std::env::var("TIDEGATE_TEST_SERVER") {
+            Ok(url) => Ok(Cluster(Server::Elsewhere(url))),
+            Err(_) => start(&[]),
+        })
         .as_ref()
         .unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
 }
@@ -46,17 +56,31 @@ impl Cluster {
 
     /// Returns the URL of one of the cluster's databases.
     pub fn url(&self, database: &str) -> String {
-        self.0.url(database)
+        match &self.0 {
+            Server::Own(served) => served.url(database),
+            Server::Elsewhere(url) => {
+                let (place, options) = url.split_once('?').unwrap_or((url, ""));
+                let (server, _) = place.rsplit_once('/').expect("its URL ends in a database");
+                format!("{server}/{database}?{options}")
+            }
+        }
+    }
+
+    fn obey(&self, order: &str) {
+        match &self.0 {
+            Server::Own(served) => served.obey(order),
+            Server::Elsewhere(_) => panic!("a server elsewhere is not stopped"),
+        }
     }
 
     /// For a cluster with `--obey`: stops the server immediately, as in a crash.
     pub fn crash(&self) {
-        self.0.obey("crash");
+        self.obey("crash");
     }
 
     /// For a cluster with `--obey`: starts the server again at the same address.
     pub fn start_again(&self) {
-        self.0.obey("start");
+        self.obey("start");
     }
 }
 
@@ -65,5 +89,5 @@ const WITHOUT_TLS: &str = "WITHOUT_TLS";
 
 fn start(options: &[&OsStr]) -> Result<Cluster, String> {
     let arguments = [&[OsStr::new("--fast")], options].concat();
-    Served::start("scripts/postgres.py", &arguments).map(Cluster)
+    Served::start("scripts/postgres.py", &arguments).map(|served| Cluster(Server::Own(served)))
 }
