@@ -1201,8 +1201,8 @@ async fn figures_agree(site: &Site, report: &Value) {
     }
 }
 
-/// Checks that the page has all causes of this report, and that the list and the replay to which a row leads have
-/// its events.
+/// Checks that the page has all causes of this report, and that the list and the replay to which a row leads
+/// have its events.
 async fn rows_lead_to_their_events(site: &Site, report: &Value) {
     let page = site.page("/dead").await;
     contains(&page, "500 events failed, and 2,500 were rejected.");

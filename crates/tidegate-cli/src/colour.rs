@@ -18,8 +18,8 @@ const GREEN: &str = "\u{1b}[32m";
 const YELLOW: &str = "\u{1b}[33m";
 const RED: &str = "\u{1b}[31m";
 
-/// Colours the states in a text: those of events wherever they stand, and others where a line of the doctor, of
-/// services or of leases begins with one.
+/// Colours the states in a text: those of events wherever they stand, and others where a line of the doctor,
+/// of services or of leases begins with one.
 pub fn painted(text: &str) -> String {
     let line = |line: &str| {
         let mut is_first = true;

@@ -74,8 +74,8 @@ CREATE FUNCTION tidegate.counted_codes(kinds text[], codes text[]) RETURNS text[
     SELECT array_agg(CASE WHEN r.rank > 50 THEN '(other)' ELSE e.code END ORDER BY e.n) FROM ended AS e LEFT JOIN ranked AS r USING (kind, code)
 $$;
 
--- Adds sums of ended events to the figures of this minute, one element for each kind, status, bucket and code.
--- Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events may
+-- Adds sums of ended events to the figures of this minute, one element for each kind, status, bucket and
+-- code. Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events may
 -- change the figures only through these functions.
 --
 -- A statistic never makes an end fail. Therefore absurd numbers are cut here, before any arithmetic can
@@ -222,8 +222,8 @@ BEGIN
     RETURN greatest(total, folded);
 END $$;
 
--- The start of the row of minute_stats in which a time lies: its minute, hour or day, as fold_figures() merges
--- them. What is counted from there on are all events that have ended since, and a few more.
+-- The start of the row of minute_stats in which a time lies: its minute, hour or day, as fold_figures()
+-- merges them. What is counted from there on are all events that have ended since, and a few more.
 CREATE FUNCTION tidegate.figures_since(since timestamptz) RETURNS timestamptz
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN date_trunc(CASE WHEN since > statement_timestamp() - interval '2 hours' THEN 'minute'

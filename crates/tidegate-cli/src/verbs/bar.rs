@@ -1,5 +1,5 @@
-//! Owns the progress bar of this process. A log line that is written to the same terminal does not tear it: the
-//! bar goes, the line is written, and the bar comes back.
+//! Owns the progress bar of this process. A log line that is written to the same terminal does not tear it:
+//! the bar goes, the line is written, and the bar comes back.
 
 use std::io::{Result, Write, stderr};
 use std::sync::{Mutex, PoisonError};

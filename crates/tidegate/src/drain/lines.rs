@@ -1,7 +1,7 @@
 //! Owns the log lines about single events. A run writes only so many of them: a service that refuses
 //! everything would otherwise make a line of each event, and the lines would cost more than the run. What it
-//! leaves out, it counts. Rejections have one line for each code and minute: the first event, and then how many
-//! there were.
+//! leaves out, it counts. Rejections have one line for each code and minute: the first event, and then how
+//! many there were.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -113,8 +113,8 @@ impl EventLines {
         }
     }
 
-    /// Whether a rejection is the first with its code, and has a line. Counts the others, and logs their number
-    /// once a minute.
+    /// Whether a rejection is the first with its code, and has a line. Counts the others, and logs their
+    /// number once a minute.
     fn is_first_rejected(&mut self, code: &str) -> bool {
         let is_known = self.rejected.contains_key(code);
         let code = if is_known || self.rejected.len() < MOST_CODES {

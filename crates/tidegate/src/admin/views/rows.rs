@@ -152,8 +152,8 @@ pub(crate) struct Lease {
     token: String,
     /// The worker.
     worker: Option<String>,
-    /// Where the worker runs: its host and process, its log stream, or what `TIDEGATE_WORKER` says. Null: it is
-    /// no drain, or another drain has taken its slot.
+    /// Where the worker runs: its host and process, its log stream, or what `TIDEGATE_WORKER` says. Null: it
+    /// is no drain, or another drain has taken its slot.
     name: Option<String>,
     /// When it was taken.
     taken_at: Timestamp,
