@@ -191,20 +191,18 @@ impl CommandLine {
     /// the doctor found something.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        let (chosen, json) = match self.chosen() {
+        let (chosen, json, verb) = match self.chosen() {
             Ok(chosen) => chosen,
             Err(error) => return misused(&error),
         };
-        if let Some(answer) = self.describe(&chosen) {
-            return match answer {
-                Ok(answer) => give(&answer, json),
-                Err(error) => fail(&error.into(), json),
-            };
-        }
         let origin = self.program.origin();
-        match block_on(origin, self.answer(chosen, json, &environment)) {
+        let answered = match self.describe(&chosen) {
+            Some(answer) => answer.map_err(Failed::from),
+            None => block_on(origin, self.answer(chosen, json, &environment)),
+        };
+        match answered {
             Ok(answer) => give(&answer, json),
-            Err(failed) => fail(&failed, json),
+            Err(failed) => fail(&failed, &verb, json),
         }
     }
 
@@ -256,9 +254,13 @@ impl CommandLine {
         all.chain(own).collect()
     }
 
-    fn chosen(&self) -> Result<(Chosen, bool), clap::Error> {
-        let matches = self.command().try_get_matches()?;
+    /// Returns the verb in the process's arguments, whether to print JSON, and the verb's command.
+    fn chosen(&self) -> Result<(Chosen, bool, Command), clap::Error> {
+        let mut command = self.command();
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
         let json = matches.get_flag("json");
+        let verb = matches.subcommand_name().unwrap_or_default();
+        let verb = command.find_subcommand(verb).cloned().unwrap_or_default();
         let own = matches.subcommand().and_then(|(name, matches)| {
             let number = self
                 .verbs
@@ -267,10 +269,10 @@ impl CommandLine {
             Some(Chosen::OfOwn(number, matches.clone()))
         });
         if let Some(own) = own {
-            return Ok((own, json));
+            return Ok((own, json, verb));
         }
-        let verb = Cli::from_arg_matches(&matches)?.verb;
-        Ok((Chosen::OfAll(Box::new(verb)), json))
+        let chosen = Cli::from_arg_matches(&matches)?.verb;
+        Ok((Chosen::OfAll(Box::new(chosen)), json, verb))
     }
 
     async fn answer(
