@@ -123,6 +123,21 @@ impl Ran {
 
 const VIEWED: &str = "grant_letter_viewed";
 
+/// A payload of that kind.
+const VIEW: &str = r#"{"grant_number": "G-1"}"#;
+
+/// A kind of another program.
+const OTHERS: &str = "others";
+
+/// Publishes an event that the program cannot read, as another publisher would.
+async fn publish_unreadable(client: &Client) {
+    execute(
+        client,
+        "SELECT tidegate.publish('grant_letter_viewed', '[]')",
+    )
+    .await;
+}
+
 async fn row(client: &Client, sql: &str) -> Value {
     let sql = format!("SELECT to_jsonb(r)::text FROM ({sql}) AS r");
     let text: String = client.query_one(&sql, &[]).await.unwrap().get(0);
@@ -270,7 +285,7 @@ async fn b6_the_attempt_limit_given_to_migrate_is_the_default_of_later_publishes
     publish_views(&client, 1).await;
     // Without the setting the last word stays.
     cli.json(&["migrate"]).await;
-    cli.json(&["publish", VIEWED]).await;
+    cli.json(&["publish", VIEWED, "--payload", VIEW]).await;
     let insert = "INSERT INTO tidegate.event_queue (kind) VALUES ('grant_letter_viewed')";
     client.execute(insert, &[]).await.unwrap();
     let limits = row(
@@ -312,26 +327,33 @@ async fn b1_publish_stores_every_option() {
 #[tokio::test]
 async fn b2_a_payload_is_given_inline_in_a_file_on_stdin_or_not_at_all() {
     let (db, client) = support::opened().await;
+    let register = "INSERT INTO tidegate.event_kind (kind) VALUES ('others')";
+    execute(&client, register).await;
     let cli = Cli::on(&db);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("payload.json");
-    std::fs::write(&file, "{\"from\": \"file\"}\n").unwrap();
+    std::fs::write(&file, "{\"grant_number\": \"file\"}\n").unwrap();
     let file = format!("@{}", file.display());
     for arguments in [
-        &["publish", VIEWED, "--payload", "{\"from\": \"line\"}"][..],
+        &[
+            "publish",
+            VIEWED,
+            "--payload",
+            "{\"grant_number\": \"line\"}",
+        ][..],
         &["publish", VIEWED, "--payload", &file],
         &["publish", VIEWED, "--payload", "-"],
-        &["publish", VIEWED],
+        &["publish", OTHERS],
     ] {
         let ran = cli
-            .run_with_input(arguments, "{\"from\": \"stdin\"}\n")
+            .run_with_input(arguments, "{\"grant_number\": \"stdin\"}\n")
             .await;
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(ran.stdout.starts_with("published event "), "{ran:?}");
     }
     let payloads = row(
         &client,
-        "SELECT array_agg(payload->>'from' ORDER BY id) AS payloads FROM tidegate.event_queue",
+        "SELECT array_agg(payload->>'grant_number' ORDER BY id) AS payloads FROM tidegate.event_queue",
     )
     .await;
     assert_eq!(payloads["payloads"], json!(["line", "file", "stdin", null]));
@@ -346,12 +368,27 @@ async fn b3_what_cannot_be_published_is_refused_by_name() {
         (&[VIEWED, "--payload", "{canary"][..], "--payload"),
         (&[VIEWED, "--payload", ""], "--payload"),
         (&[VIEWED, "--payload", "@/no/such/file"], "/no/such/file"),
-        (&[VIEWED, "--group", &long], "group_key"),
-        (&[VIEWED, "--dedup-key", ""], "dedup_key"),
+        (
+            &[VIEWED, "--payload", "[\"canary\", \"canary\", 7]"],
+            "--payload: must fit kind",
+        ),
+        (
+            &[VIEWED, "--payload", "{\"grant_number\": {\"canary\": 7}}"],
+            "grant_number: invalid type: map, expected a string",
+        ),
+        (
+            &[VIEWED],
+            "--payload: must fit kind \"grant_letter_viewed\": invalid type: null",
+        ),
+        (&[VIEWED, "--group", &long], "--group: must have 1 to 200"),
+        (
+            &[VIEWED, "--dedup-key", ""],
+            "--dedup-key: must have 1 to 200",
+        ),
         (&[VIEWED, "--max-attempts", "0"], "--max-attempts"),
         (&[VIEWED, "--delay", "soon"], "500ms, 30s, 5m or 1h"),
         (&[VIEWED, "--expires-in", "9999y"], "longer than ten years"),
-        (&["unheard_of"], "kind: 'unheard_of' is not registered"),
+        (&["unheard_of"], "<KIND>: 'unheard_of' is not registered"),
         (&[], "<KIND>"),
     ] {
         let arguments = [&["publish"], arguments].concat();
@@ -361,6 +398,38 @@ async fn b3_what_cannot_be_published_is_refused_by_name() {
         assert!(!ran.stderr.contains("canary"), "{ran:?}");
     }
     assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test]
+async fn an_error_names_the_flag_or_the_argument_of_the_verb() {
+    let (db, _client) = support::opened().await;
+    let cli = Cli::on(&db);
+    let long = "x".repeat(201);
+    for (line, says) in [
+        (
+            &["replay", "--reason", "x"][..],
+            "--id, --since: one of them must be given",
+        ),
+        (
+            &["policy", VIEWED, "--attempts", "0", "--reason", "x"],
+            "--attempts: must be",
+        ),
+        (
+            &["policy", VIEWED, "--handler-timeout", "0s", "--reason", "x"],
+            "--handler-timeout: must be",
+        ),
+        (
+            &["unblock", &long, "--retry", "--reason", "x"],
+            "<GROUP>: must have 1 to 200",
+        ),
+        (&["policy", "unheard_of"], "<KIND>: "),
+    ] {
+        let ran = cli.run(line).await;
+        ran.failed(2, &[&format!("tidegate: {says}")]);
+        let json = cli.run(&[line, &["--json"]].concat()).await.document();
+        let error = json["error"].as_str().unwrap();
+        assert!(error.starts_with(says), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -393,7 +462,7 @@ async fn b11_no_option_and_no_field_lets_an_event_go_first() {
 async fn a_duplicate_is_distinguished_from_a_new_event() {
     let db = support::database().await;
     let cli = Cli::on(&db);
-    let arguments = ["publish", VIEWED, "--dedup-key", "once"];
+    let arguments = ["publish", VIEWED, "--payload", VIEW, "--dedup-key", "once"];
     let first = cli.json(&arguments).await;
     let client = db.client().await;
     let tried = "UPDATE tidegate.event_queue SET attempts = 2";
@@ -526,7 +595,7 @@ async fn f2_a_stop_signal_ends_a_drain_as_its_budget_would() {
 #[tokio::test]
 async fn a_drain_without_a_schema_says_how_to_make_one() {
     let db = support::empty_database().await;
-    for verb in [&["drain"][..], &["status"], &["list"], &["publish", VIEWED]] {
+    for verb in [&["drain"][..], &["status"], &["list"], &["publish", OTHERS]] {
         let ran = Cli::on(&db).run(verb).await;
         ran.failed(1, &["run `tidegate migrate` first"]);
     }
@@ -593,10 +662,11 @@ async fn c13_status_tells_depth_attempts_latency_and_failure_rate_by_kind() {
     let cli = Cli::on(&db);
     publish_views(&client, 3).await;
     cli.drain(&[]).await;
-    cli.json(&["publish", VIEWED, "--payload", "[]"]).await;
+    publish_unreadable(&client).await;
     cli.drain(&[]).await;
     publish_views(&client, 2).await;
-    cli.json(&["publish", VIEWED, "--delay", "1h"]).await;
+    cli.json(&["publish", VIEWED, "--payload", VIEW, "--delay", "1h"])
+        .await;
     execute(
         &client,
         "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '623.6 s'",
@@ -664,11 +734,11 @@ async fn b20_list_shows_live_and_finished_events_newest_first_by_status_and_kind
     let (db, client) = support::opened().await;
     let cli = Cli::on(&db);
     publish_views(&client, 2).await;
-    cli.json(&["publish", VIEWED, "--payload", "[]"]).await;
+    publish_unreadable(&client).await;
     cli.drain(&[]).await;
     publish_views(&client, 1).await;
-    cli.json(&["publish", "form_archived", "--delay", "1h"])
-        .await;
+    let later = "SELECT tidegate.publish('form_archived', NULL, delay => '1 h')";
+    execute(&client, later).await;
     let statuses = async |arguments: &[&str]| -> Vec<String> {
         let listed = cli.json(&[&["list"], arguments].concat()).await;
         let events = listed["events"].as_array().unwrap();

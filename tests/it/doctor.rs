@@ -118,6 +118,15 @@ async fn a_healthy_database_passes_every_check_and_a_fragile_one_does_not() {
     let db = &server.db;
     assert_eq!(run(db, &["migrate"]).await.code, Some(0));
     let client = db.client().await;
+    let shorter = [
+        "policy",
+        "issuings-ai-checks",
+        "--handler-timeout",
+        "40s",
+        "--reason",
+        "x",
+    ];
+    assert_eq!(run(db, &shorter).await.code, Some(0));
     let healthy = run(db, &["doctor"]).await;
     assert_eq!(healthy.code, Some(0), "{healthy:?}");
     assert!(
@@ -338,7 +347,8 @@ async fn forgotten_kinds_are_reported() {
 #[tokio::test]
 async fn b29_an_event_of_a_kind_that_an_older_program_registered_is_left_alone_and_named() {
     let (db, client) = support::opened().await;
-    queue::register_kinds(&client, &["it's old"]).await.unwrap();
+    let register = "INSERT INTO tidegate.event_kind (kind) VALUES ('it''s old')";
+    breaking(&client, register).await;
     let event = NewEvent::raw("it's old", None);
     queue::publish(&client, &event).await.unwrap();
     let drained = run(&db, &["drain", "--json"]).await.document();
@@ -741,6 +751,28 @@ async fn a_log_of_more_days_than_the_server_has_locks_for_is_reported() {
         &["a query of the whole log takes 28", &told],
     );
     assert!(remedy.contains("max_locks_per_transaction = "), "{remedy}");
+}
+
+#[tokio::test]
+async fn c12_a_kinds_limit_beyond_lease_or_budget_is_reported_with_what_to_raise() {
+    let db = support::database().await;
+    assert_eq!(run(&db, &["migrate"]).await.code, Some(0));
+    let says = "issuings-ai-checks may take 120s, but a drain cuts a handler after 48s";
+    let remedy = examine(&db).await.finds("settings", "warning", &[says]);
+    assert_eq!(
+        remedy,
+        "export TIDEGATE_LEASE_TIMEOUT=134s\nexport TIDEGATE_BUDGET=134s"
+    );
+    let mut cli = Cli::on(&db);
+    for setting in remedy.lines() {
+        let setting = setting.strip_prefix("export ").unwrap();
+        let (name, value) = setting.split_once('=').unwrap();
+        cli = cli.with(name, value);
+    }
+    let document = cli.run(&["doctor", "--json"]).await.document();
+    let mut checks = document["checks"].as_array().unwrap().iter();
+    let check = checks.find(|check| check["name"] == "settings").unwrap();
+    assert_eq!(check["state"], "ok", "{check}");
 }
 
 #[tokio::test]

@@ -425,6 +425,54 @@ async fn a_declined_application_is_archived_and_told_and_no_letter_brings_it_bac
 }
 
 #[tokio::test]
+async fn a_notice_before_the_number_of_its_case_ends_the_form_as_soon_as_it_has_one() {
+    for (declines, status) in [(true, "declined"), (false, "cancelled")] {
+        let mut world = World::new().await;
+        world.submit_form(&form("f1")).await;
+        // The case system has opened the case, but its answer is lost.
+        world.drain().await;
+        let lost = "UPDATE forms.form SET case_number = NULL, measure_id = NULL FROM (SELECT * FROM forms.form) AS old
+                    RETURNING old.case_number, old.measure_id";
+        let lost = world.client.query_one(lost, &[]).await.unwrap();
+        let case = Measure {
+            case_number: lost.get(0),
+            measure_id: lost.get(1),
+        };
+        let notice = notice("1", case.clone());
+        let tx = world.client.transaction().await.unwrap();
+        let early = if declines {
+            forms::decline(&tx, None, &notice).await.unwrap()
+        } else {
+            forms::cancel(&tx, None, &notice).await.unwrap()
+        };
+        tx.commit().await.unwrap();
+        assert_eq!((early.id, early.form_id), (None, None));
+
+        let archived = json!({"form_id": "f1", "document_id": "D1", "journal_id": "J1"});
+        world.publish("form_archived", &archived).await;
+        world.drain().await;
+        let ended = format!("form_{status}");
+        let kinds = ["form_archived", "case_opened", &ended];
+        assert_eq!(world.log().await[3..], completed(&kinds));
+        let sql = "SELECT status FROM forms.form";
+        assert_eq!(world.value(sql).await, status);
+        let sql = "SELECT form_id FROM forms.message";
+        assert_eq!(world.value(sql).await, "f1");
+
+        let grant = Grant {
+            measure: case,
+            ..grant()
+        };
+        world.receive_letter("2", &grant).await;
+        world.drain().await;
+        let sent = world.services.kept("notifications");
+        assert!(sent.contains(&format!("statuses form/f1/{status}/status")));
+        let approvals = sent.iter().filter(|sent| sent.contains("grant/"));
+        assert_eq!(approvals.count(), 0, "{sent:?}");
+    }
+}
+
+#[tokio::test]
 async fn companies_read_the_texts_of_the_table() {
     let mut world = World::new().await;
     let ours = "UPDATE forms.notice SET text = 'Vi har mottatt søknaden' WHERE about = 'received'";

@@ -1174,7 +1174,10 @@ const BAD_REPLAYS: &[(Change, &str)] = &[
         |r| r.audit.actor = Some(String::new()),
         "actor: must have 1 to 200",
     ),
-    (|r| r.since = None, "since: "),
+    (
+        |r| r.since = None,
+        "ids, since: one of them must be given, got neither",
+    ),
     (|r| (r.since, r.until) = (None, r.since), "since: "),
     (
         |r| r.until = Some(Moment::Ago(Duration::from_hours(24))),
@@ -1240,7 +1243,7 @@ async fn the_command_line_retires_a_kind_of_others_and_none_of_its_own() {
         .await
         .failed(
             2,
-            &["kind: must be one that this program does not handle, got \"case_opened\""],
+            &["<KIND>: must be one that this program does not handle, got \"case_opened\""],
         );
 }
 

@@ -680,13 +680,13 @@ async fn what_operators_may_not_make_is_refused_by_its_field() {
     let db = support::database().await;
     let cli = Cli::on(&db);
     for (arguments, says) in rows(
-        "--kind grant_letter_viewed --cron @sometimes => cron: must be five fields
-         --kind grant_letter_viewed => cron, every: must be one of them, got none
-         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => time_zone: must be a name of the IANA
-         --kind grant_letter_viewed --every 1500ms => every: must be whole seconds
-         --kind grant_letter_viewed --every 1h --start-within 500days => start_within: must be
+        "--kind grant_letter_viewed --cron @sometimes => --cron: must be five fields
+         --kind grant_letter_viewed => --cron, --every: must be one of them, got none
+         --kind grant_letter_viewed --cron @daily --time-zone Kyiv => --time-zone: must be a name of the IANA
+         --kind grant_letter_viewed --every 1500ms => --every: must be whole seconds
+         --kind grant_letter_viewed --every 1h --start-within 500days => --start-within: must be
          --kind nothing --every 1h => is not registered
-         --pause => name: must be the name of a schedule, got nightly",
+         --pause => <NAME>: must be the name of a schedule, got nightly",
     ) {
         let line = format!("schedule nightly {arguments} --reason r");
         let ran = cli.run(&words(&line)).await;

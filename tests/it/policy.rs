@@ -88,19 +88,19 @@ async fn an_operator_says_otherwise_field_by_field_and_a_migration_keeps_it() {
 async fn what_is_no_policy_is_refused_by_the_field_and_changes_nothing() {
     let (db, client) = probe().await;
     for (arguments, field) in rows(
-        "--attempts 0 => max_attempts: must be a whole number of 1 to 1000, got 0
-         --handler-timeout 16m => handler_timeout_ms: must be a whole number of 1 to 900000
-         --backoff 25h => backoff_ms: must be
-         --backoff-max 0s => backoff_max_ms: must be
-         --concurrency 10001 => concurrency: must be
-         --reset speed => reset: must be of attempts",
+        "--attempts 0 => --attempts: must be a whole number of 1 to 1000, got 0
+         --handler-timeout 16m => --handler-timeout: must be a whole number of 1 to 900000
+         --backoff 25h => --backoff: must be
+         --backoff-max 0s => --backoff-max: must be
+         --concurrency 10001 => --concurrency: must be
+         --reset speed => --reset: must be of attempts",
     ) {
         say(&db, &words(arguments)).await.failed(2, &[field]);
     }
     let no_reason = Cli::on(&db)
         .run(&["policy", "act", "--attempts", "3"])
         .await;
-    no_reason.failed(2, &["reason: must be given"]);
+    no_reason.failed(2, &["--reason: must be given"]);
     let unknown = Cli::on(&db).run(&["policy", "deed"]).await;
     unknown.failed(2, &["'deed' is not registered"]);
     let other = declare(&db, &[("deed", Policy::default().attempts(3))]).await;

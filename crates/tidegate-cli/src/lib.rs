@@ -135,23 +135,50 @@ fn misused(error: &clap::Error) -> ExitCode {
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-fn fail(failed: &Failed, as_json: bool) -> ExitCode {
+fn fail(failed: &Failed, verb: &clap::Command, as_json: bool) -> ExitCode {
+    let error = failed.error.to_string();
+    let error = match failed.error {
+        Error::Invalid(_) => with_flags(&error, verb),
+        _ => error,
+    };
     let report = failed.report.as_deref();
     if as_json {
         let report = report.map(counts);
-        let _ = print_document(&json!({"error": failed.error.to_string(), "report": report}));
+        let _ = print_document(&json!({"error": error, "report": report}));
     } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
         let _ = print(&text::broken_off(report));
     }
-    print_error(&format!(
-        "{}: {}",
-        own::program_name(),
-        text::shown(&failed.error.to_string())
-    ));
+    print_error(&format!("{}: {}", own::program_name(), text::shown(&error)));
     match failed.error {
         Error::Config(_) | Error::Invalid(_) => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }
+}
+
+/// Returns an error with the flags and arguments of the verb in place of the request's fields with which it
+/// begins.
+fn with_flags(error: &str, verb: &clap::Command) -> String {
+    let Some((fields, why)) = error.split_once(": ") else {
+        return error.to_owned();
+    };
+    let argument = |id: &str| verb.get_arguments().find(|arg| arg.get_id() == id);
+    let named = fields.split(", ").map(|field| {
+        // In the database, some have another name, and times a unit.
+        let other = match field {
+            "group_key" => "group",
+            "max_attempts" => "attempts",
+            _ => field.trim_end_matches("_ms"),
+        };
+        let argument = argument(field).or_else(|| argument(other))?;
+        Some(match (argument.get_long(), argument.get_value_names()) {
+            (Some(flag), _) => format!("--{flag}"),
+            (None, Some([value, ..])) => format!("<{value}>"),
+            (None, _) => format!("<{}>", field.to_uppercase()),
+        })
+    });
+    let named: Option<Vec<String>> = named.collect();
+    let named = named.map_or(fields.to_owned(), |named| named.join(", "));
+    format!("{named}: {why}")
 }
 
 /// Returns the counts of a failed drain. Such a drain has no stop reason and has not read its remaining

@@ -101,6 +101,17 @@ enum Chosen {
     OfOwn(usize, ArgMatches),
 }
 
+/// The arguments of the process.
+struct Arguments {
+    chosen: Chosen,
+    /// The verb's command.
+    verb: Command,
+    /// Whether to print JSON.
+    json: bool,
+    /// The queue's schema.
+    schema: Option<String>,
+}
+
 impl CommandLine {
     /// Creates a command line with the verbs of every program.
     #[must_use]
@@ -191,24 +202,23 @@ impl CommandLine {
     /// the doctor found something.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        let (chosen, json, schema) = match self.chosen() {
+        let arguments = match self.arguments() {
             Ok(chosen) => chosen,
             Err(error) => return misused(&error),
         };
-        if let Some(answer) = self.describe(&chosen) {
-            return match answer {
-                Ok(answer) => give(&answer, json),
-                Err(error) => fail(&error.into(), json),
-            };
-        }
         let origin = self.program.origin();
-        let lookup = |name: &str| match &schema {
+        let lookup = |name: &str| match &arguments.schema {
             Some(schema) if name == "TIDEGATE_SCHEMA" => Some(schema.clone()),
             _ => environment(name),
         };
-        match block_on(origin, self.answer(chosen, json, &lookup)) {
+        let (json, chosen) = (arguments.json, arguments.chosen);
+        let answered = match self.describe(&chosen) {
+            Some(answer) => answer.map_err(Failed::from),
+            None => block_on(origin, self.answer(chosen, json, &lookup)),
+        };
+        match answered {
             Ok(answer) => give(&answer, json),
-            Err(failed) => fail(&failed, json),
+            Err(failed) => fail(&failed, &arguments.verb, json),
         }
     }
 
@@ -260,11 +270,12 @@ impl CommandLine {
         all.chain(own).collect()
     }
 
-    /// Parses the arguments: the verb, whether to print JSON, and the queue's schema.
-    fn chosen(&self) -> Result<(Chosen, bool, Option<String>), clap::Error> {
-        let matches = self.command().try_get_matches()?;
-        let json = matches.get_flag("json");
-        let schema = matches.get_one("schema").cloned();
+    /// Parses the process's arguments.
+    fn arguments(&self) -> Result<Arguments, clap::Error> {
+        let mut command = self.command();
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        let verb = matches.subcommand_name().unwrap_or_default();
+        let verb = command.find_subcommand(verb).cloned().unwrap_or_default();
         let own = matches.subcommand().and_then(|(name, matches)| {
             let number = self
                 .verbs
@@ -272,11 +283,16 @@ impl CommandLine {
                 .position(|own| own.command.get_name() == name)?;
             Some(Chosen::OfOwn(number, matches.clone()))
         });
-        if let Some(own) = own {
-            return Ok((own, json, schema));
-        }
-        let verb = Cli::from_arg_matches(&matches)?.verb;
-        Ok((Chosen::OfAll(Box::new(verb)), json, schema))
+        let chosen = match own {
+            Some(own) => own,
+            None => Chosen::OfAll(Box::new(Cli::from_arg_matches(&matches)?.verb)),
+        };
+        Ok(Arguments {
+            chosen,
+            verb,
+            json: matches.get_flag("json"),
+            schema: matches.get_one("schema").cloned(),
+        })
     }
 
     async fn answer(

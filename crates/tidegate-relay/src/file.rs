@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tidegate::config::parse_duration;
+use tidegate::export::is_kind;
 use tidegate::queue::{DeclaredKind, DeclaredTarget, Targets};
 use tidegate::{DrainOptions, Policy};
 use tidegate_targets::Address;
@@ -269,9 +270,8 @@ impl Reader<'_> {
         let mut parts = Vec::new();
         for (key, value) in table {
             let (name, path) = (key.get_ref().to_string(), all.path_of(key.get_ref()));
-            let is_long = !(1..=100).contains(&name.chars().count());
-            if pulled.is_some() && (is_long || name.contains(char::is_control)) {
-                let must = "must have 1 to 100 characters as its name, and no control character";
+            if pulled.is_some() && !is_kind(&name) {
+                let must = "must have 1 to 100 of a-z, 0-9, _, . and - as its name";
                 self.fault(key.span().start, format!("{path}: {must}"));
             }
             match (value.get_ref(), &mut pulled) {

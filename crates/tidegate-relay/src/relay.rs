@@ -37,8 +37,9 @@ impl Event for Passed {
 
     fn decode(kind: &str, payload: Option<&[u8]>) -> Result<Self, DecodeError> {
         let kind = known(kind).ok_or_else(|| DecodeError::UnknownKind(kind.to_owned()))?;
-        let payload = serde_json::from_slice(payload.unwrap_or(b"null"));
-        let payload = payload.map_err(|error| DecodeError::payload(kind, &error))?;
+        let text = payload.unwrap_or(b"null");
+        let payload = serde_json::from_slice(text);
+        let payload = payload.map_err(|error| DecodeError::payload(kind, text, &error))?;
         Ok(Self { kind, payload })
     }
 

@@ -344,7 +344,7 @@ BEGIN
     PERFORM tidegate.refuse(CASE
         WHEN ids IS NOT NULL AND num_nonnulls(kind, status, code, since, until) > 0
             THEN 'ids: must not be given with a filter (kind, status, code, since, until), got both'
-        WHEN ids IS NULL AND since IS NULL THEN 'since: must be given without ids: the earliest end of the events, got none'
+        WHEN ids IS NULL AND since IS NULL THEN 'ids, since: one of them must be given, got neither'
         WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
         WHEN NOT isfinite(until) THEN 'until: must be a finite time, got ' || until
         WHEN until <= since THEN format('until: must be after since (%s), got %s', since, until)
@@ -487,7 +487,7 @@ BEGIN
     SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline, q.available_at INTO head
       FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
     IF head.id IS NULL THEN
-        refused := format('group_key: %L has no live events', unblock.group_key);
+        refused := format('group %L has no live events', unblock.group_key);
     ELSIF unblock.how = 'skip' AND head.past_deadline THEN
         refused := format('how: must be retry or cancel, for the deadline of event %s has passed, got skip', head.id);
     ELSIF unblock.how = 'retry' THEN

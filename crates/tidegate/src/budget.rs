@@ -34,14 +34,18 @@ impl Budget {
     /// Creates a budget that begins now. A tenth of it, at most two seconds, is the reserve for finishing.
     pub fn new(total: Duration) -> Self {
         let started = Instant::now();
-        let reserve = (total / 10).min(RESERVE);
         Self {
             started,
             total,
-            cut: started + total.saturating_sub(reserve),
+            cut: started + Self::for_handlers(total),
             slowest: HashMap::new(),
             stopped: false,
         }
+    }
+
+    /// Returns how long handlers may run in a budget: all of it but the reserve.
+    pub(crate) fn for_handlers(total: Duration) -> Duration {
+        total.saturating_sub((total / 10).min(RESERVE))
     }
 
     /// Returns the whole budget.

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
@@ -45,14 +46,15 @@ pub enum DecodeError {
     /// No variant has this kind.
     #[error("no handler for kind {0:?}")]
     UnknownKind(String),
-    /// The payload does not fit the kind's type. The message names the place in the payload, never its
-    /// content.
-    #[error("payload does not fit kind {kind:?}: {category} error at line {line}, column {column}")]
+    /// The payload does not fit the kind's type. The message names the field and the place in the payload,
+    /// never its content.
+    #[error("payload does not fit kind {kind:?}: {what} at line {line}, column {column}")]
     Payload {
         /// The row's kind.
         kind: &'static str,
-        /// What was wrong: `data` (a wrong type or a missing field), `syntax` or `eof`.
-        category: &'static str,
+        /// What was wrong, such as ``grant.amount: invalid type: string, expected i64``, `syntax error` or
+        /// `eof`. It quotes only names of the program's type.
+        what: String,
         /// Line in the payload's text, from 1; 0 when the decoder does not know it.
         line: usize,
         /// Column in that line, from 1; 0 when the decoder does not know it.
@@ -72,16 +74,23 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// Keeps the place and class of a decoding error and drops its text, which may quote the payload.
-    pub fn payload(kind: &'static str, error: &serde_json::Error) -> Self {
-        let category = match error.classify() {
-            serde_json::error::Category::Data => "data",
-            serde_json::error::Category::Eof => "eof",
-            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "syntax",
+    /// Keeps of a decoding error what is safe to store and log: its text may quote the payload. `text` is what
+    /// was decoded.
+    pub fn payload(kind: &'static str, text: &[u8], error: &serde_json::Error) -> Self {
+        let what = match error.classify() {
+            Category::Data => unquoted(error).unwrap_or_else(|| "data error".to_owned()),
+            Category::Eof => "eof".to_owned(),
+            Category::Syntax | Category::Io => "syntax error".to_owned(),
         };
+        let field = if error.is_data() {
+            field_at(read_before(text, error))
+        } else {
+            None
+        };
+        let field = field.map_or(String::new(), |field| field + ": ");
         Self::Payload {
             kind,
-            category,
+            what: field + &what,
             line: error.line(),
             column: error.column(),
         }
@@ -91,6 +100,114 @@ impl DecodeError {
     pub(crate) fn is_newer(&self) -> bool {
         matches!(self, Self::Version { version, known, .. } if version > known)
     }
+}
+
+/// What serde calls the value that it has not expected.
+const UNEXPECTED: [&str; 14] = [
+    "boolean",
+    "integer",
+    "floating point",
+    "character",
+    "string",
+    "byte array",
+    "null",
+    "sequence",
+    "map",
+    "enum",
+    "unit variant",
+    "newtype variant",
+    "tuple variant",
+    "struct variant",
+];
+
+/// Returns the text of a data error without what it quotes of the payload, or `None` for a text that serde has
+/// not written: it may quote anything.
+fn unquoted(error: &serde_json::Error) -> Option<String> {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let text = text.strip_suffix(&place).unwrap_or(&text);
+    let is_name = |name: &str| !name.is_empty() && !name.contains('`');
+    for ours in ["missing field `", "duplicate field `"] {
+        let name = text.strip_prefix(ours);
+        if let Some(name) = name.and_then(|name| name.strip_suffix('`')) {
+            return is_name(name).then(|| text.to_owned());
+        }
+    }
+    for what in ["unknown variant", "unknown field"] {
+        if text.starts_with(&format!("{what} `")) && text.contains("`, there are no ") {
+            return Some(what.to_owned());
+        }
+    }
+    // The value may contain these words too, but what was expected comes last.
+    let (found, expected) = text.rsplit_once(", expected ")?;
+    let found = if let Some(length) = found.strip_prefix("invalid length ") {
+        length.parse::<u64>().ok().map(|_| found.to_owned())?
+    } else if let Some((what, value)) = found.split_once(": ") {
+        let mut known = UNEXPECTED.iter();
+        let class = value
+            .split(['"', '`'])
+            .next()
+            .unwrap_or_default()
+            .trim_end();
+        let known = known.any(|known| *known == class);
+        (matches!(what, "invalid type" | "invalid value") && known)
+            .then(|| format!("{what}: {class}"))?
+    } else {
+        let what = ["unknown variant", "unknown field"].into_iter();
+        let mut what = what.filter(|what| found.starts_with(&format!("{what} `")));
+        what.next()?.to_owned()
+    };
+    Some(format!("{found}, expected {expected}"))
+}
+
+/// Returns what the decoder had read of a text when it failed.
+fn read_before<'a>(text: &'a [u8], error: &serde_json::Error) -> &'a [u8] {
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    let before: usize = lines
+        .take(error.line().saturating_sub(1))
+        .map(<[u8]>::len)
+        .sum();
+    &text[..text.len().min(before + error.column())]
+}
+
+/// Returns the path of the field at which this beginning of a payload ends, such as `grant.amount`, without
+/// places in lists. `None` at the outermost value, and where a key does not look like a field's name: the
+/// keys of a map are content.
+fn field_at(read: &[u8]) -> Option<String> {
+    // A whole object was read before the error was found, such as that a field is missing.
+    let (read, is_whole) = match read {
+        [inside @ .., b'}'] => (inside, true),
+        _ => (read, false),
+    };
+    let (mut keys, mut text, mut at) = (Vec::<&[u8]>::new(), &read[..0], 0);
+    while let Some(byte) = read.get(at) {
+        match (byte, keys.last_mut()) {
+            (b'"', _) => {
+                let start = at + 1;
+                at = start;
+                while read.get(at).is_some_and(|byte| *byte != b'"') {
+                    at += if read[at] == b'\\' { 2 } else { 1 };
+                }
+                text = &read[start..at.min(read.len())];
+            }
+            (b':', Some(key)) => *key = text,
+            (b',', Some(key)) => *key = b"",
+            (b'{' | b'[', _) => keys.push(b""),
+            (b'}' | b']', _) => drop(keys.pop()),
+            _ => {}
+        }
+        at += 1;
+    }
+    if is_whole {
+        keys.pop();
+    }
+    let is_name = |key: &&[u8]| {
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        key.len() <= 40 && key[0].is_ascii_alphabetic() && key.iter().all(plain)
+    };
+    let keys: Vec<&[u8]> = keys.into_iter().filter(|key| !key.is_empty()).collect();
+    let path = std::str::from_utf8(&keys.join(&b'.')).ok()?.to_owned();
+    (!keys.is_empty() && keys.iter().all(is_name)).then_some(path)
 }
 
 /// Declares the event enum: its variants, their kinds and their payload types.
@@ -159,6 +276,12 @@ impl DecodeError {
 /// ```compile_fail,E0080
 /// tidegate::events! { #[derive(Debug)] pub enum ShopEvent { Opened(()) = "opened", Reopened(u32) = "opened" } }
 /// ```
+///
+/// A kind has 1 to 100 characters of `a-z`, `0-9`, `_`, `.` and `-`; another one does not compile:
+///
+/// ```compile_fail,E0080
+/// tidegate::events! { #[derive(Debug)] pub enum ShopEvent { Opened(()) = "Opened today" } }
+/// ```
 #[macro_export]
 macro_rules! events {
     ($(#[$attr:meta])* $vis:vis enum $name:ident {
@@ -168,7 +291,7 @@ macro_rules! events {
         $(#[$attr])*
         $vis enum $name { $($(#[$variant_attr])* $variant($payload)),+ }
 
-        const _: () = $crate::export::must_differ(<$name as $crate::Event>::KINDS);
+        const _: () = $crate::export::check_kinds(<$name as $crate::Event>::KINDS);
 
         impl $crate::Event for $name {
             const KINDS: &'static [&'static str] = &[$($kind),+];
@@ -201,7 +324,7 @@ macro_rules! events {
         $(#[$attr])*
         $vis enum $name { $($(#[$variant_attr])* $variant($part)),+ }
 
-        const _: () = $crate::export::must_differ(<$name as $crate::Event>::KINDS);
+        const _: () = $crate::export::check_kinds(<$name as $crate::Event>::KINDS);
 
         impl $crate::Event for $name {
             const KINDS: &'static [&'static str] = &$crate::export::joined::<{ 0 $(+ <$part as $crate::Event>::KINDS.len())+ }>(
@@ -244,11 +367,15 @@ pub const fn joined<const N: usize>(parts: &[&[&'static str]]) -> [&'static str;
     all
 }
 
-/// Does not compile for kinds of which two are alike.
+/// Does not compile for a kind that nobody may name so, or for kinds of which two are alike.
 #[doc(hidden)]
-pub const fn must_differ(kinds: &[&str]) {
+pub const fn check_kinds(kinds: &[&str]) {
     let mut at = 0;
     while at < kinds.len() {
+        assert!(
+            is_kind(kinds[at]),
+            "a kind must have 1 to 100 characters of a-z, 0-9, _ . and -"
+        );
         let mut before = 0;
         while before < at {
             assert!(
@@ -259,6 +386,21 @@ pub const fn must_differ(kinds: &[&str]) {
         }
         at += 1;
     }
+}
+
+/// Whether a program may have a kind of this name: 1 to 100 characters of `[a-z0-9_.-]`.
+#[doc(hidden)]
+#[must_use]
+pub const fn is_kind(name: &str) -> bool {
+    let name = name.as_bytes();
+    let mut at = 0;
+    while at < name.len() {
+        if !matches!(name[at], b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-') {
+            return false;
+        }
+        at += 1;
+    }
+    !name.is_empty() && name.len() <= 100
 }
 
 const fn are_alike(one: &[u8], other: &[u8]) -> bool {
@@ -281,11 +423,21 @@ pub fn decode<P: DeserializeOwned>(
     lift: impl FnOnce(u32, &[u8]) -> Option<Result<P, serde_json::Error>>,
 ) -> Result<P, DecodeError> {
     let text = payload.unwrap_or(b"null");
-    let refused = |error| DecodeError::payload(kind, &error);
-    let marked = marked(text).map_err(refused)?;
+    let marked = marked(text).map_err(|error| {
+        let what = unquoted(&error).unwrap_or_else(|| "data error".to_owned());
+        let what = format!("{VERSION}: {what}");
+        let (line, column) = (error.line(), error.column());
+        DecodeError::Payload {
+            kind,
+            what,
+            line,
+            column,
+        }
+    })?;
     let (version, text) = marked
         .as_ref()
         .map_or((1, text), |(version, text)| (*version, text.as_slice()));
+    let refused = |error| DecodeError::payload(kind, text, &error);
     if version == known {
         return serde_json::from_slice(text).map_err(refused);
     }
@@ -682,6 +834,140 @@ mod tests {
         assert!(
             matches!(Sample::decode("other", None), Err(DecodeError::UnknownKind(kind)) if kind == "other")
         );
+    }
+
+    events! {
+        #[derive(Debug)]
+        enum Nested {
+            Order(Order) = "order",
+        }
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Order {
+        grant: Option<Amount>,
+        lines: Option<Vec<Amount>>,
+        by_name: Option<BTreeMap<String, Amount>>,
+        pair: Option<(u8, u8)>,
+        state: Option<State>,
+        day: Option<std::net::IpAddr>,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Amount {
+        amount: i64,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum State {
+        Open,
+        Closed,
+    }
+
+    /// Payloads of an order, and what is told of them.
+    const UNREADABLE: &[(&str, &str)] = &[
+        (
+            r#"{"grant": {"amount": "canary"}}"#,
+            "grant.amount: invalid type: string, expected i64",
+        ),
+        (
+            r#"{"grant": {"amount": "canary\", expected canary"}}"#,
+            "grant.amount: invalid type: string, expected i64",
+        ),
+        (
+            "{\"lines\": [{\"amount\": 1},\n {\"amount\": 777.5}]}",
+            "lines.amount: invalid type: floating point, expected i64",
+        ),
+        (
+            r#"{"grant": {"amount": 99999999999999999999777}}"#,
+            "grant.amount: invalid type: floating point, expected i64",
+        ),
+        (
+            r#"{"grant": {"amount": 18446744073709551615}}"#,
+            "grant.amount: invalid value: integer, expected i64",
+        ),
+        (
+            r#"{"grant": {"canary": "}"}}"#,
+            "grant: missing field `amount`",
+        ),
+        (
+            r#"{"grant": {"amount": 1, "amount": 777}}"#,
+            "grant: duplicate field `amount`",
+        ),
+        (
+            r#"{"grant": ["canary"]}"#,
+            "grant: invalid type: string, expected i64",
+        ),
+        (
+            r#"{"pair": [7]}"#,
+            "pair: invalid length 1, expected a tuple of size 2",
+        ),
+        (
+            r#"{"state": "canary`, expected canary"}"#,
+            "state: unknown variant, expected `open` or `closed`",
+        ),
+        (
+            r#"{"state": {"canary": 7}}"#,
+            "state: unknown variant, expected `open` or `closed`",
+        ),
+        (
+            r#"{"pair": [1, 2], "canary": 7}"#,
+            "unknown field, expected one of `grant`, `lines`, `by_name`, `pair`, `state`, `day`",
+        ),
+        (
+            r#"{"by_name": {"Canary Person": {"amount": null}}}"#,
+            "invalid type: null, expected i64",
+        ),
+        (r#"{"day": "canary"}"#, "day: data error"),
+        (
+            r#"["canary"]"#,
+            "invalid type: string, expected struct Amount",
+        ),
+        (r#"{"grant": {"amount": canary"#, "syntax error"),
+        (r#"{"grant": {"amount": 777"#, "eof"),
+    ];
+
+    #[test]
+    fn i9_a_decode_error_names_the_field_and_what_was_expected_and_quotes_nothing() {
+        for (text, what) in UNREADABLE {
+            let error = Nested::decode("order", Some(text.as_bytes())).unwrap_err();
+            let told = error.to_string();
+            let begins = format!("payload does not fit kind \"order\": {what} at line ");
+            assert!(told.starts_with(&begins), "{text}: {told}");
+            let quoted = ["canary", "Canary", "777"];
+            assert!(!quoted.iter().any(|part| told.contains(part)), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_only_looks_like_serdes_is_dropped() {
+        for text in [
+            "invalid type: canary, expected canary",
+            "canary: string, expected canary",
+            "invalid length canary, expected canary",
+            "missing field `a` of `canary`",
+            "canary",
+        ] {
+            let error: serde_json::Error = serde::de::Error::custom(text);
+            assert_eq!(unquoted(&error), None, "{text}");
+        }
+        let error: serde_json::Error =
+            serde::de::Error::custom("unknown field `, expected canary`, there are no fields");
+        assert_eq!(unquoted(&error).unwrap(), "unknown field");
+    }
+
+    #[test]
+    fn a_kind_has_1_to_100_plain_characters() {
+        let longest = "a".repeat(100);
+        for good in ["order_placed", "issuings-ai-checks", "a.7", &longest] {
+            assert!(is_kind(good), "{good}");
+        }
+        let too_long = "a".repeat(101);
+        for bad in ["", "Opened", "a b", "é", "a:b", &too_long] {
+            assert!(!is_kind(bad), "{bad}");
+        }
     }
 
     #[test]

@@ -186,5 +186,5 @@ pub mod export {
     pub use serde_json;
     pub use serde_json::value::RawValue;
 
-    pub use crate::event::{decode, encode, joined, lift, must_differ};
+    pub use crate::event::{check_kinds, decode, encode, is_kind, joined, lift};
 }

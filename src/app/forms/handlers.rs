@@ -7,7 +7,7 @@
 //! contains both the write and the end of the event.
 
 use super::events::{self, FormEvent};
-use super::intake::group_of;
+use super::intake::{ending, group_of};
 use super::model::{Form, FormStatus, Grant};
 use super::services::{
     ARCHIVE, Archive, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Part, Services,
@@ -136,7 +136,7 @@ impl Archive {
 
 impl Cases {
     /// Opens a case for an archived form and stores its number. Later messages find the form by this
-    /// number.
+    /// number. Notices that came earlier have their events now.
     async fn open_case(&self, event: &events::FormArchived, ctx: &Context) -> HandlerResult {
         let form_id = &event.form_id;
         let form = store::load(ctx, form_id).await?;
@@ -145,11 +145,16 @@ impl Cases {
             None => self.open(ctx, &form, &event.archived).await?,
         };
         let tx = ctx.transaction().await?;
+        let case = store::keep_case(&tx, form_id, &opened).await?;
         let opened = events::CaseOpened {
             form_id: form_id.clone(),
-            case: store::keep_case(&tx, form_id, &opened).await?,
+            case: case.clone(),
         };
         follow_up(ctx, form_id, &FormEvent::CaseOpened(opened))?;
+        for (subject, id) in store::adopt(&tx, form_id, &case).await? {
+            let ending = ending((&subject, id), form_id.clone(), case.clone());
+            follow_up(ctx, form_id, &ending)?;
+        }
         tx.complete(Done::ok()).await
     }
 }

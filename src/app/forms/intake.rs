@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::events::{self, FormEvent};
-use super::model::{Form, FormStatus, Letter, MeasureNotice, Progress, Viewed};
+use super::model::{Form, FormStatus, Letter, Measure, MeasureNotice, Progress, Viewed};
 use super::store;
 use tidegate::{Error, NewEvent, Published, publish};
 
@@ -115,7 +115,8 @@ pub async fn receive_letter(
 }
 
 /// Receives a notice that the case system cancelled a measure, once for each source and external id of a
-/// client. Publishes `form_cancelled` if the case is one of ours.
+/// client. Publishes `form_cancelled` if the case is one of ours. If the case is still being opened, the event
+/// follows when its number is stored.
 ///
 /// # Errors
 /// Database errors.
@@ -124,15 +125,12 @@ pub async fn cancel(
     client: Option<Uuid>,
     notice: &MeasureNotice,
 ) -> Result<SubmitReport, Error> {
-    ended(tx, client, ("cancellation", notice), |form_id, _| {
-        let measure = notice.measure.clone();
-        FormEvent::FormCancelled(events::FormCancelled { form_id, measure })
-    })
-    .await
+    ended(tx, client, ("cancellation", notice)).await
 }
 
 /// Receives the decision of the case system to decline an application, once for each source and external id
-/// of a client. Publishes `form_declined` if the case is one of ours.
+/// of a client. Publishes `form_declined` if the case is one of ours. If the case is still being opened, the
+/// event follows when its number is stored.
 ///
 /// # Errors
 /// Database errors.
@@ -141,22 +139,35 @@ pub async fn decline(
     client: Option<Uuid>,
     notice: &MeasureNotice,
 ) -> Result<SubmitReport, Error> {
-    ended(tx, client, ("decline", notice), |form_id, letter_id| {
+    ended(tx, client, (DECLINE, notice)).await
+}
+
+/// The subject of a notice that declines an application.
+const DECLINE: &str = "decline";
+
+/// Returns the event of a stored notice that ends a form.
+pub(super) fn ending(
+    (subject, letter_id): (&str, String),
+    form_id: String,
+    measure: Measure,
+) -> FormEvent {
+    if subject == DECLINE {
         FormEvent::FormDeclined(events::FormDeclined {
             form_id,
             letter_id,
-            measure: notice.measure.clone(),
+            measure,
         })
-    })
-    .await
+    } else {
+        FormEvent::FormCancelled(events::FormCancelled { form_id, measure })
+    }
 }
 
-/// Keeps a notice that ends a form, and publishes the event of the form and the stored notice.
+/// Keeps a notice that ends a form, and publishes its event. The notice of a case that no form has yet waits
+/// for the form.
 async fn ended(
     tx: &Transaction<'_>,
     client: Option<Uuid>,
     (subject, notice): (&str, &MeasureNotice),
-    event: impl FnOnce(String, String) -> FormEvent,
 ) -> Result<SubmitReport, Error> {
     let form_id = store::form_of(tx, &notice.measure).await?;
     let key = (client, &*notice.source, &*notice.external_id);
@@ -166,7 +177,8 @@ async fn ended(
     let (Some(letter_id), Some(form_id)) = (stored, form_id) else {
         return Ok(unpublished(repeated));
     };
-    let event = event(form_id.clone(), letter_id);
+    let measure = notice.measure.clone();
+    let event = ending((subject, letter_id), form_id.clone(), measure);
     published(tx, of_form(&form_id, &event)?, Some(form_id)).await
 }
 

@@ -99,6 +99,15 @@ INSERT INTO forms.message (client_id, source, external_id, subject, form_id, con
 VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (client_id, source, external_id) DO NOTHING
 RETURNING id::text";
+
+    /// Gives a form the notices that came before the number of its case, and returns their subjects and ids.
+    ADOPT: "forms.adopt" [TEXT, JSONB] = "\
+WITH adopted AS (
+    UPDATE forms.message SET form_id = $1
+     WHERE form_id IS NULL AND subject IN ('cancellation', 'decline') AND content = $2
+    RETURNING id, subject, received_at
+)
+SELECT coalesce(jsonb_agg(jsonb_build_array(subject, id) ORDER BY received_at, id), '[]')::text FROM adopted";
 }
 
 /// Stores a form that this client submitted. Returns false if a form with this id exists.
@@ -148,6 +157,17 @@ pub(super) async fn keep_case(
     let params: [&(dyn ToSql + Sync); 3] = [&form_id, &case.case_number, &case.measure_id];
     let kept = document(client, &KEEP_CASE, &params).await?;
     kept.ok_or_else(|| missing(form_id))
+}
+
+/// Gives a form the notices of its case that came before it had one. Returns the subject and id of each, oldest
+/// first.
+pub(super) async fn adopt(
+    client: &Client,
+    form_id: &str,
+    case: &Measure,
+) -> Result<Vec<(String, String)>, HandlerError> {
+    let adopted = document(client, &ADOPT, &[&form_id, &json!(case)]).await?;
+    Ok(adopted.unwrap_or_default())
 }
 
 /// Returns the case that an earlier run stored, if any.

@@ -21,6 +21,7 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
         .set_if(attempts, NewEvent::max_attempts)
         .set_if(args.traceparent, NewEvent::traceparent);
     event.check()?;
+    service.check_payload(&event)?;
     let client = service.database.connect().await?;
     let published = queue::publish(&client, &event).await?;
     if service.wakes_for(&event) {

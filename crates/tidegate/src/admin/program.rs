@@ -24,7 +24,7 @@ use crate::drain::{
     DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, StopReason, drain_measured,
 };
 use crate::error::{Error, Result};
-use crate::event::NewEvent;
+use crate::event::{DecodeError, Event as _, NewEvent};
 use crate::figures::Figures;
 use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
@@ -35,6 +35,7 @@ use crate::queue::{Declared, Targets};
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 use crate::schedule::Schedule;
 use crate::seal;
+use crate::sealing::begins_sealed;
 use crate::wake;
 
 /// A program: the handlers of its events, its own migrations and its own actions. A shell runs it.
@@ -94,6 +95,9 @@ trait Drains: Send + Sync {
     /// Returns what is wrong with what the handlers for this database call.
     fn examine<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<String>>>;
 
+    /// Decodes a payload as the handlers would get it.
+    fn decode(&self, kind: &str, payload: Option<&[u8]>) -> Result<(), DecodeError>;
+
     /// Returns the program's periodic events.
     fn schedules(&self) -> Result<Vec<Declared>>;
 
@@ -122,6 +126,10 @@ impl<D: Dispatch> Drains for Typed<D> {
     fn examine<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<String>>> {
         let app = self.0.clone();
         async move { Ok(app.for_run(database).await?.examine().await) }.boxed()
+    }
+
+    fn decode(&self, kind: &str, payload: Option<&[u8]>) -> Result<(), DecodeError> {
+        D::Event::decode(kind, payload).map(drop)
     }
 
     fn schedules(&self) -> Result<Vec<Declared>> {
@@ -385,6 +393,32 @@ impl Service {
     /// Returns the kinds that this program handles in this database.
     pub(super) async fn handled(&self) -> Result<Vec<&'static str>> {
         self.handlers.kinds(&self.database).await
+    }
+
+    /// Refuses a payload that this program could not decode when it handles the event. Events of other
+    /// programs, sealed payloads and those of a newer version are not decoded here.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field of the payload that does not fit.
+    pub fn check_payload(&self, event: &NewEvent) -> Result<()> {
+        let payload = event.payload.as_ref().map(|text| text.get().as_bytes());
+        if payload.is_some_and(begins_sealed) {
+            return Ok(());
+        }
+        match self.handlers.decode(&event.kind, payload) {
+            Err(DecodeError::Payload {
+                kind,
+                what,
+                line,
+                column,
+            }) => Err(Error::Invalid(format!(
+                "payload: must fit kind {kind:?}: {what} at line {line}, column {column}"
+            ))),
+            Err(error @ DecodeError::Version { .. }) if !error.is_newer() => {
+                Err(Error::Invalid(format!("payload: {error}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns what the program's own tables hold about people.

@@ -32,6 +32,7 @@ impl Service {
             _ => event,
         };
         event.check()?;
+        self.check_payload(&event)?;
         let mut client = self.database.connect().await?;
         let transaction = client.transaction().await.map_err(Error::at("begin"))?;
         let published = publish(&transaction, &event).await?;

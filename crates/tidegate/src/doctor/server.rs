@@ -1,9 +1,13 @@
 //! Checks of the server and of this program's settings.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::finding::Wrong;
-use super::{Finding, Probe};
+use super::{Finding, IS_MIGRATED, Probe};
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::migrate::refuse_old_server;
 use crate::queue::statement::statements;
@@ -11,6 +15,13 @@ use crate::queue::statement::statements;
 statements! {
     /// Whether the server is a standby.
     IS_STANDBY: "is_standby" [] = "SELECT pg_is_in_recovery()";
+
+    /// Those of the kinds `$2` whose policy allows handlers more than `$1` milliseconds, and how many.
+    LONG_HANDLERS: "long_handlers" [INT8, TEXT_ARRAY] = "\
+SELECT k.kind, (k.policy->>'handler_timeout_ms')::bigint
+  FROM tidegate.event_kind AS k
+ WHERE k.kind = ANY ($2) AND (k.policy->>'handler_timeout_ms')::bigint > $1
+ ORDER BY k.kind";
 }
 
 pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
@@ -89,23 +100,72 @@ fn correction(row: &Row, value: &str) -> String {
 /// that embeds the engine may use other settings.
 pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding> {
     let options = probe.target.options;
-    Ok(match options.check() {
-        Ok(()) => Finding::ok(format!(
-            "a handler's limit of {:?} fits into a lease of {:?}",
-            options.handler_timeout, options.lease_timeout
-        )),
-        Err(error) => {
-            let allowed = options.lease_timeout.mul_f64(0.9).as_millis();
-            let text = error.to_string();
-            Finding::problem(text, format!("export TIDEGATE_HANDLER_TIMEOUT={allowed}ms"))
-        }
-    })
+    if let Err(error) = options.check() {
+        let allowed = options.lease_timeout.mul_f64(0.9).as_millis();
+        let remedy = format!("export TIDEGATE_HANDLER_TIMEOUT={allowed}ms");
+        return Ok(Finding::problem(error.to_string(), remedy));
+    }
+    let ok = format!(
+        "a handler's limit of {:?} fits into a lease of {:?}",
+        options.handler_timeout, options.lease_timeout
+    );
+    if !probe.row(&IS_MIGRATED).await?.get::<_, bool>(0) {
+        return Ok(Finding::ok(ok));
+    }
+    let (lease, budget) = (options.lease_timeout.mul_f64(0.9), options.budget);
+    let most = lease.min(Budget::for_handlers(budget));
+    let parameter = i64::try_from(most.as_millis()).unwrap_or(i64::MAX);
+    let values: [&(dyn ToSql + Sync); 2] = [&parameter, &probe.target.kinds];
+    let rows = probe.rows(&LONG_HANDLERS, &values).await?;
+    let limit = |row: &Row| Duration::from_millis(row.get::<_, i64>(1).unsigned_abs());
+    let longest = rows.iter().map(limit).max().unwrap_or_default();
+    let kinds = Wrong::of(&rows, |row| {
+        let text = format!("{} may take {:?}", row.get::<_, &str>(0), limit(row));
+        (text, String::new())
+    });
+    Ok(kinds.or_ok(ok, ", ", |list, _| {
+        let text = format!("{list}, but a drain cuts a handler after {most:?}");
+        Finding::warning(text, room_for(longest, lease, budget))
+    }))
+}
+
+/// Returns what to set for handlers that run this long: the lease, the budget or both.
+fn room_for(longest: Duration, lease: Duration, budget: Duration) -> String {
+    let longer = |setting, time: Duration| {
+        let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+        format!("export {setting}={seconds}s")
+    };
+    let larger = longest.mul_f64(1.0 / 0.9);
+    let mut remedies = Vec::new();
+    if lease < longest {
+        remedies.push(longer("TIDEGATE_LEASE_TIMEOUT", larger));
+    }
+    if Budget::for_handlers(budget) < longest {
+        remedies.push(longer("TIDEGATE_BUDGET", larger));
+    }
+    remedies.join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::doctor::State;
+
+    #[test]
+    fn what_is_too_short_for_a_handler_is_named_with_what_fits() {
+        let seconds = Duration::from_secs;
+        let longest = seconds(120);
+        assert_eq!(
+            room_for(longest, seconds(54), seconds(50)),
+            "export TIDEGATE_LEASE_TIMEOUT=134s\nexport TIDEGATE_BUDGET=134s"
+        );
+        let (lease, budget) = (seconds(120), seconds(122));
+        assert_eq!(room_for(longest, lease, budget), "");
+        assert_eq!(
+            room_for(longest, lease, seconds(121)),
+            "export TIDEGATE_BUDGET=134s"
+        );
+    }
 
     #[test]
     fn versions_before_15_are_too_old() {

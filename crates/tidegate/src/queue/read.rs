@@ -9,7 +9,8 @@ use tokio_postgres::Row;
 
 use super::statement::statements;
 use super::{Queryable, all, document, documents, execute, query, text};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::event::is_kind;
 use crate::handler::Fault;
 use crate::policy::Policy;
 use crate::status::ExpiringKind;
@@ -250,8 +251,14 @@ pub async fn job(client: &impl Queryable, id: i64, wake_interval: Duration) -> R
 /// Registers kinds, so that they may be published. Keeps an operator's changes.
 ///
 /// # Errors
-/// When the database fails or does not answer.
+/// [`Error::Invalid`] names a kind that has no allowed name; otherwise when the database fails or does not
+/// answer.
 pub async fn register_kinds(client: &impl Queryable, kinds: &[&str]) -> Result<()> {
+    if let Some(kind) = kinds.iter().find(|kind| !is_kind(kind)) {
+        return Err(Error::Invalid(format!(
+            "kind: must have 1 to 100 characters of a-z, 0-9, _, . and -, got {kind:?}"
+        )));
+    }
     execute(client, &REGISTER_KINDS, &[&kinds]).await
 }
 
