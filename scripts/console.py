@@ -273,7 +273,7 @@ def act(visit, database):
             row = visit.page.locator("tbody tr", has=visit.page.get_by_role("rowheader", name=action["row"], exact=True))
         visit.act(action["press"], action.get("type", {}), action["said"], within=row)
         visit.found.check(database.holds(action["holds"]), f"{action['at']}: {action['press']}: {action['holds']}")
-    visit.go("/events?correlation=order-9025")
+    visit.go("/events?correlation_id=order-9025")
     visit.page.locator(".pick").first.check()
     visit.page.locator("details.act summary", has_text="Act on the selected").click()
     visit.page.locator("form.picks [name=reason]").fill("tried in a browser")

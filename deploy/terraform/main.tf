@@ -104,7 +104,7 @@ resource "aws_lambda_function" "operate" {
   environment {
     variables = merge(local.variables, {
       (local.database_secrets) = join(",", local.owner_secret_arns)
-      TIDEGATE_ACTIONS         = "migrate,cleanup,replay,requeue,cancel,reschedule,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,schedules,schedule,retention,doctor"
+      TIDEGATE_ACTIONS         = "migrate,cleanup,replay,requeue,cancel,reschedule,stats,show,list,failures,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,schedules,schedule,retention,doctor"
     })
   }
 
@@ -401,7 +401,7 @@ resource "aws_cloudwatch_metric_alarm" "oldest_ready" {
 
 resource "aws_cloudwatch_metric_alarm" "dead_letters" {
   alarm_name          = "${var.name}-dead-letters"
-  alarm_description   = "Events ended as FAILED (dead letters), and their work was not done. First run the verb list with --status FAILED --since 2h, then show for the reason. After the repair run replay."
+  alarm_description   = "Events ended as FAILED, and their work was not done. Dead letters that a handler rejected do not count here. First run the verb failures with --status FAILED --since 2h, then show for the reason. After the repair run replay."
   evaluation_periods  = 1
   threshold           = 1
   comparison_operator = "GreaterThanOrEqualToThreshold"
@@ -410,7 +410,7 @@ resource "aws_cloudwatch_metric_alarm" "dead_letters" {
 
   metric_query {
     id          = "dead"
-    label       = "Dead letters"
+    label       = "Failed dead letters"
     expression  = "failed + expired + abandoned"
     return_data = true
   }

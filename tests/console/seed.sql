@@ -34,6 +34,12 @@ SELECT n, (ARRAY['order_placed', 'invoice_sent', 'parcel_shipped', 'refund_reque
        now() - make_interval(mins => n / 2 + 1), now() - make_interval(mins => n / 2, secs => 30), now() - make_interval(mins => n / 2), now() + interval '40 days',
        '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
   FROM generate_series(1, 400) AS n;
+UPDATE tidegate.minute_stats AS m
+   SET code = CASE m.status WHEN 'FAILED' THEN (ARRAY['http_503', 'timeout', 'attempts_exhausted'])[1 + m.id % 3] ELSE '422' END
+ WHERE m.status <> 'COMPLETED';
+UPDATE tidegate.minute_stats AS m
+   SET last_id = (SELECT max(l.id) FROM tidegate.event_log AS l WHERE (l.kind, l.status, l.errors->-1->>'code') = (m.kind, m.status, m.code))
+ WHERE m.code IS NOT NULL;
 SELECT setval('tidegate.event_queue_id_seq', 1000);
 
 -- A family: an order, its follow-ups, a replay.

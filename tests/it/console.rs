@@ -8,13 +8,15 @@ use reqwest::{Method, Response, StatusCode, redirect};
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate::migrate::Migrate;
-use tidegate::{Context, Dispatch, Done, Event, Handlers, Program};
+use tidegate::{Context, Dispatch, Done, Event, HandlerError, Handlers, Program};
 use tidegate_console::{Acting, Auth, Settings, hash_password, router, serve};
 use tidegate_job::app;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio_postgres::Client;
 
+use crate::cli::Cli;
+use crate::probe::{ProbeApp, drain, options, publish_acts};
 use crate::roles::as_user;
 use crate::support::{self, TestDb, contains, lacks, rows, words};
 
@@ -50,7 +52,7 @@ struct Site {
     cookie: Option<String>,
     client: Client,
     server: AbortHandle,
-    _db: TestDb,
+    db: TestDb,
 }
 
 impl Drop for Site {
@@ -104,7 +106,7 @@ impl Site {
             cookie: None,
             client,
             server,
-            _db: db,
+            db,
         };
         if let Some(link) = link {
             site.cookie = Some(site.opened(&link).await);
@@ -293,7 +295,7 @@ async fn what_the_figures_and_lists_hold_is_on_the_pages() {
     let exact = site.page("/events/601?whole=payload").await;
     assert!(exact.contains("123456789012345678901234567890.10"));
     assert!(site.page("/events/602").await.contains("sealed"));
-    let list = site.page("/events?correlation=order-4017").await;
+    let list = site.page("/events?correlation_id=order-4017").await;
     contains(&list, "/events/17\"");
     lacks(&list, "/events/18\"");
 }
@@ -705,7 +707,7 @@ const OF_MANY: [(&str, &str, &str, &str); 3] = [
         "reschedule",
     ),
     (
-        "/actions/reschedule?now=on&kind=refund_requested&status=PENDING&since=10d",
+        "/actions/reschedule?now=on&kind=refund_requested&status=PENDING&created_since=10d",
         "",
         "SELECT bool_and(NOT delayed) FROM tidegate.event_queue WHERE kind = 'refund_requested'",
         "reschedule",
@@ -1081,7 +1083,7 @@ async fn the_doctors_result_is_shown_with_its_age_and_a_link_to_another_run() {
 #[tokio::test]
 async fn figures_of_the_console_are_those_of_the_tables() {
     let site = Site::acting().await;
-    let sum = "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE minute > now() - interval '1 hour'";
+    let sum = "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE minute >= date_trunc('minute', now() - interval '1 hour')";
     let (before, page, after) = (
         site.number(sum).await,
         site.page("/").await,
@@ -1104,6 +1106,131 @@ async fn figures_of_the_console_are_those_of_the_tables() {
         told(before),
         told(after)
     );
+}
+
+/// An incident: five hundred events fail, and then five times as many are rejected, for five causes.
+async fn incident(site: &Site) {
+    site.client
+        .batch_execute(
+            "TRUNCATE tidegate.minute_stats, tidegate.event_log, tidegate.event_queue;
+             INSERT INTO tidegate.event_kind (kind) VALUES ('act'), ('note'), ('pair')",
+        )
+        .await
+        .unwrap();
+    let failing = ProbeApp::doing(|_| async { Err(HandlerError::retry("no_paper", "tray 2")) });
+    publish_acts(&site.client, 500).await;
+    let once = "UPDATE tidegate.event_queue SET max_attempts = 1";
+    site.client.batch_execute(once).await.unwrap();
+    drain(&site.db, &failing, &options()).await;
+    let rejecting = ProbeApp::doing(|call| async move {
+        let code = format!("field_{}", call.id % 5);
+        Err(HandlerError::reject(code, "is missing"))
+    });
+    publish_acts(&site.client, 2500).await;
+    drain(&site.db, &rejecting, &options()).await;
+}
+
+#[tokio::test]
+async fn every_view_counts_the_same_dead_letters_however_many_were_rejected_after_some_failed() {
+    let site = Site::acting().await;
+    incident(&site).await;
+    let cli = Cli::on(&site.db);
+    let report = cli.run(&["failures", "--json"]).await.document();
+    assert_eq!(
+        (&report["failed"], &report["rejected"]),
+        (&500.into(), &2500.into())
+    );
+    let causes = report["failures"].as_array().unwrap();
+    let named: Vec<(&str, u64)> = causes
+        .iter()
+        .map(|cause| {
+            (
+                cause["code"].as_str().unwrap(),
+                cause["events"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let mut expected: Vec<(String, u64)> = (0..5).map(|n| (format!("field_{n}"), 500)).collect();
+    // By frequency, then by kind and status.
+    expected.push(("attempts_exhausted".to_owned(), 500));
+    assert_eq!(
+        named,
+        expected
+            .iter()
+            .map(|(code, events)| (code.as_str(), *events))
+            .collect::<Vec<_>>()
+    );
+    let failed = causes.last().unwrap();
+    assert_eq!(
+        (&failed["status"], &failed["kind"]),
+        (&"FAILED".into(), &"act".into())
+    );
+    let last = "SELECT max(id) FROM tidegate.event_log WHERE status = 'FAILED'";
+    assert_eq!(failed["example"].as_i64().unwrap(), site.number(last).await);
+    contains(failed["message"].as_str().unwrap(), "attempts_exhausted: ");
+
+    figures_agree(&site, &report).await;
+    rows_lead_to_their_events(&site, &report).await;
+}
+
+/// Checks that each view has as many dead letters as this report.
+async fn figures_agree(site: &Site, report: &Value) {
+    let cli = Cli::on(&site.db);
+    let status = cli.run(&["status", "--json"]).await.document();
+    assert_eq!(
+        (&status["failed_last_day"], &status["rejected_last_day"]),
+        (&report["failed"], &report["rejected"])
+    );
+    let text = cli.run(&["status"]).await.stdout;
+    contains(
+        &text,
+        "dead letters of the last day 500 failed, 2500 rejected",
+    );
+    let text = cli.run(&["failures"]).await.stdout;
+    contains(&text, "500 failed, 2500 were rejected since ");
+    let metrics = cli.run(&["status", "--format", "prometheus"]).await.stdout;
+    for (status, events) in [("failed", 500), ("completed_with_errors", 2500)] {
+        let sample =
+            format!("tidegate_finished_total{{kind=\"act\",status=\"{status}\"}} {events}\n");
+        contains(&metrics, &sample);
+    }
+    let overview = site.page("/?span=day").await;
+    contains(&overview, "500 failed, 2,500 rejected");
+    for page in [overview, site.page("/kinds/act").await] {
+        lacks(&page, "100,000,000");
+    }
+}
+
+/// Checks that the page has all causes of this report, and that the list and the replay to which a row leads have
+/// its events.
+async fn rows_lead_to_their_events(site: &Site, report: &Value) {
+    let page = site.page("/dead").await;
+    contains(&page, "500 events failed, and 2,500 were rejected.");
+    contains(&page, "tidegate failures --since 1d");
+    let causes = report["failures"].as_array().unwrap();
+    for cause in causes {
+        let code = cause["code"].as_str().unwrap();
+        contains(&page, &format!("code={code}&amp;since="));
+    }
+    let link = |page: &str, to: &str| {
+        let (_, rest) = page
+            .rsplit_once(&format!("href=\"{to}?kind=act&amp;status=FAILED"))
+            .unwrap();
+        let (query, _) = rest.split_once('"').unwrap();
+        format!("{to}?kind=act&status=FAILED{}", query.replace("&amp;", "&"))
+    };
+    let list = site.page(&link(&page, "/events")).await;
+    let failed = causes.last().unwrap();
+    contains(&list, &format!("/events/{}\"", failed["example"]));
+    lacks(&list, "field_");
+    let dry = site.page(&link(&page, "/actions/replay")).await;
+    contains(&dry, "500");
+    let since = report["since"].as_str().unwrap();
+    let words = ["list", "--json", "--status", "FAILED", "--limit", "1000"];
+    let filter = ["--code", "attempts_exhausted", "--since", since];
+    let cli = Cli::on(&site.db);
+    let listed = cli.run(&[&words[..], &filter].concat()).await.document();
+    assert_eq!(listed["events"].as_array().unwrap().len(), 500);
 }
 
 #[tokio::test]

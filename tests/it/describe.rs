@@ -94,6 +94,7 @@ const COMMANDS: &str = r#"
     show 1
     show 3
     status
+    failures
     blocked-groups
     leases
     reschedule --id 3 --delay 1s --reason why

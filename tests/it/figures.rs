@@ -188,6 +188,48 @@ async fn kinds_that_a_publisher_makes_up_are_counted_under_one_name() {
     assert_eq!(number(&client, archived).await, 510);
 }
 
+/// Ends this many events of a kind at once, each with a code of its own.
+async fn of_made_up_codes(client: &Client, kind: &str, events: i32) {
+    let sql = "SELECT tidegate.count_ended(array_agg($1::text), array_agg('FAILED'::text), array_agg(1), array_agg(now()), now(),
+                                           array_agg(repeat('c' || n, 500)), array_agg(n::bigint)) FROM generate_series(1, $2::int) AS n";
+    client.execute(sql, &[&kind, &events]).await.unwrap();
+}
+
+#[tokio::test]
+async fn codes_that_a_handler_makes_up_have_at_most_fifty_rows_of_figures_an_hour() {
+    const CODES: &str = "SELECT count(DISTINCT code) FROM tidegate.minute_stats WHERE kind = 'act'";
+    const LENGTH: &str = "SELECT max(length(code))::bigint FROM tidegate.minute_stats";
+    const EVENTS: &str = "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE kind = 'act'";
+    let (db, client) = probe().await;
+    for _ in 0..3 {
+        of_made_up_codes(&client, "act", 1000).await;
+    }
+    // The first that came have their own rows, later ones share one.
+    assert_eq!(number(&client, CODES).await, 51);
+    assert_eq!(number(&client, EVENTS).await, 3000);
+    assert_eq!(number(&client, LENGTH).await, 200);
+    let other = "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE code = '(other)'";
+    assert_eq!(number(&client, other).await, 2850);
+    // Of a day that has had many codes, the most frequent stay.
+    let day = "UPDATE tidegate.minute_stats SET minute = date_trunc('day', now(), 'UTC') - interval '3 days 7 hours';
+               INSERT INTO tidegate.minute_stats (minute, kind, status, events, attempts, latency_ms, code, last_id)
+               SELECT date_trunc('day', now(), 'UTC') - make_interval(days => 3, hours => n % 5 + 1), 'act', 'FAILED', 10, 10, 10, 'd' || n, n
+                 FROM generate_series(1, 60) AS n;
+               UPDATE tidegate.minute_stats SET events = 20, last_id = 77 WHERE code = 'd60'";
+    client.batch_execute(day).await.unwrap();
+    let events = number(&client, EVENTS).await;
+    cleaned(&db.database()).await;
+    assert_eq!(number(&client, CODES).await, 51);
+    assert_eq!(number(&client, EVENTS).await, events);
+    let kept = "SELECT last_id FROM tidegate.minute_stats WHERE code = 'd60'";
+    assert_eq!(number(&client, kept).await, 77);
+    // A publisher makes no codes, and a kind that nobody registered shares the rows of all of these.
+    of_made_up_codes(&client, "made-up", 100).await;
+    let unregistered =
+        "SELECT count(DISTINCT code) FROM tidegate.minute_stats WHERE kind = '(unregistered)'";
+    assert_eq!(number(&client, unregistered).await, 51);
+}
+
 #[tokio::test]
 async fn what_a_transaction_completes_is_counted_as_what_a_drain_completes() {
     let (_db, client) = probe().await;

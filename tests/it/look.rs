@@ -61,13 +61,17 @@ async fn c13_status_tells_what_the_whole_queue_does_and_what_needs_an_operator()
              SELECT n, 'case_opened', CASE WHEN n > 102 THEN 'COMPLETED' WHEN n > 101 THEN 'FAILED' ELSE 'COMPLETED_WITH_ERRORS' END,
                     1, 5, '[]', t, t, t + interval '1 day'
                FROM generate_series(101, 108) AS n,
-                    LATERAL (SELECT clock_timestamp() - CASE WHEN n = 101 THEN interval '2 h' WHEN n < 106 THEN '10 min' ELSE '0 s' END) AS at(t)"
+                    LATERAL (SELECT clock_timestamp() - CASE WHEN n = 101 THEN interval '2 h' WHEN n < 106 THEN '10 min' ELSE '0 s' END) AS at(t);
+             INSERT INTO tidegate.minute_stats (minute, kind, status, events, attempts, latency_ms, code)
+             SELECT date_trunc('hour', clock_timestamp()) - f.age::interval, 'case_opened', f.status, f.n, f.n, f.n, 'x'
+               FROM (VALUES ('1 h', 'FAILED', 1), ('2 h', 'COMPLETED_WITH_ERRORS', 2), ('0 h', 'COMPLETED', 8),
+                            ('3 days', 'FAILED', 16)) AS f(age, status, n)"
         )).await;
     lease_away(&client, &[head - 2], -1.0).await;
     lease_away(&client, &[head - 1], 3600.0).await;
     let status = json(&db, &["status"]).await;
     let expected = json!({"action": "stats", "backlog": 6, "in_flight": 2, "stuck": 1, "delayed": 1, "blocked_groups": 1,
-        "dead_letters_last_day": 2, "finished_last_hour": 7, "throughput_per_second": 0.05});
+        "failed_last_day": 1, "rejected_last_day": 2, "finished_last_hour": 7, "throughput_per_second": 0.05});
     has(&status, &expected);
     let kind = |name: &str| {
         let mut kinds = status["kinds"].as_array().unwrap().iter();
@@ -79,7 +83,7 @@ async fn c13_status_tells_what_the_whole_queue_does_and_what_needs_an_operator()
     assert_eq!(kind("form_archived")["stuck"], 1);
     let told = run(&db, &["status"]).await.stdout;
     for text in [
-        "in flight 2, stuck 1, delayed 1, blocked groups 1; dead letters of the last day 2",
+        "in flight 2, stuck 1, delayed 1, blocked groups 1; dead letters of the last day 1 failed, 2 rejected",
         "finished in the last hour 7",
         "paused",
     ] {
@@ -287,7 +291,7 @@ sys.exit(child.returncode)
 ";
 
 /// What a program writes to a terminal.
-async fn on_terminal(db: &TestDb, arguments: &[&str], no_color: Option<&str>) -> String {
+pub async fn on_terminal(db: &TestDb, arguments: &[&str], no_color: Option<&str>) -> String {
     let mut command = tokio::process::Command::new("python3");
     command
         .args(["-c", TERMINAL])
@@ -309,7 +313,7 @@ async fn on_terminal(db: &TestDb, arguments: &[&str], no_color: Option<&str>) ->
 }
 
 /// Whether there is a colour among the escape sequences. Weight is none.
-fn has_colour(text: &str) -> bool {
+pub fn has_colour(text: &str) -> bool {
     let mut sequences = text.split("\u{1b}[").skip(1);
     sequences.any(|sequence| {
         let end = sequence
@@ -509,35 +513,44 @@ async fn b20_list_filters_by_group_object_and_time() {
     let grouped = publish(&client, "form_archived", Some("it's"), None).await;
     let about = publish(&client, "form_archived", None, Some("form 7")).await;
     let old = publish(&client, "case_opened", None, Some("form 7")).await;
-    let age = "UPDATE tidegate.event_queue SET created_at = '2026-01-31T12:00:00Z' WHERE id = $1";
+    let age = "UPDATE tidegate.event_queue SET created_at = '2026-01-31T12:00:00Z', last_error = 'down: no answer' WHERE id = $1";
     client.execute(age, &[&old]).await.unwrap();
     execute(&client, "INSERT INTO tidegate.event_log (id, kind, group_key, correlation_id, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
-             VALUES (100, 'case_opened', 'it''s', 'form 7', 'FAILED', 1, 5, '[]', '2026-01-31T13:00:00Z', clock_timestamp(), clock_timestamp())").await;
+             VALUES (100, 'case_opened', 'it''s', 'form 7', 'FAILED', 1, 5, '[{\"code\": \"down\"}]', '2026-01-31T13:00:00Z', clock_timestamp(), clock_timestamp())").await;
     for (arguments, expected) in [
         (&["--group", "it's"][..], vec![100, grouped]),
-        (&["--correlation", "form 7"], vec![100, old, about]),
+        (&["--correlation-id", "form 7"], vec![100, old, about]),
         (
-            &["--correlation", "form 7", "--kind", "form_archived"],
+            &["--correlation-id", "form 7", "--kind", "form_archived"],
             vec![about],
         ),
-        (&["--since", "1h"], vec![about, grouped]),
-        (&["--until", "1h"], vec![100, old]),
-        (&["--until", "2026-01-31T13:00:00Z"], vec![old]),
+        (&["--created-since", "1h"], vec![about, grouped]),
+        (&["--created-until", "1h"], vec![100, old]),
+        (&["--created-until", "2026-01-31T13:00:00Z"], vec![old]),
         (
-            &["--since", "2026-01-31T14:00:00+01:00", "--until", "1h"],
+            &[
+                "--created-since",
+                "2026-01-31T14:00:00+01:00",
+                "--created-until",
+                "1h",
+            ],
             vec![100],
         ),
         (
-            &["--since", "2026-01-31T12:00:00Z"],
+            &["--created-since", "2026-01-31T12:00:00Z"],
             vec![100, old, about, grouped],
         ),
         (&["--before", "100"], vec![old, about, grouped]),
-        (&["--status", "PENDING", "--until", "1h"], vec![old]),
-        (
-            &["--status", "FAILED", "--since", "2026-01-01T00:00:00Z"],
-            vec![100],
-        ),
-        (&["--status", "FAILED", "--since", "1h"], vec![]),
+        (&["--status", "PENDING", "--created-until", "1h"], vec![old]),
+        (&["--status", "FAILED", "--created-since", "1h"], vec![]),
+        // What ended; a live event has not.
+        (&["--since", "1h"], vec![100]),
+        (&["--since", "1h", "--until", "30m"], vec![]),
+        (&["--until", "2026-01-31T13:00:00Z"], vec![]),
+        (&["--status", "PENDING", "--since", "1h"], vec![]),
+        (&["--code", "down"], vec![100, old]),
+        (&["--code", "down", "--since", "1h"], vec![100]),
+        (&["--code", "dow"], vec![]),
     ] {
         let listed = json(&db, &[&["list"], arguments].concat()).await;
         assert_eq!(listed["action"], "list");
@@ -747,7 +760,7 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
         "a ",
         "form_archived",
         "2 of 5",
-        "which is due at 2999-01-01 00:00:00 UTC",
+        "which is due at 2999-01-01 00:00:00Z",
         "503: down",
         "tidegate unblock GROUP --retry|--skip|--cancel",
     ] {
@@ -875,7 +888,7 @@ async fn list_plan(
     ago: Option<f64>,
 ) -> String {
     let (text, time) = (None::<&str>, None::<std::time::SystemTime>);
-    let values: [&(dyn ToSql + Sync); 12] = [
+    let values: [&(dyn ToSql + Sync); 17] = [
         &status,
         &text,
         &50_i64,
@@ -888,6 +901,11 @@ async fn list_plan(
         &None::<f64>,
         &None::<i64>,
         &false,
+        &time,
+        &None::<f64>,
+        &time,
+        &None::<f64>,
+        &text,
     ];
     plan(client, statement("list"), &values).await
 }

@@ -85,3 +85,4 @@ mod versions;
 mod wake;
 mod walk;
 mod why;
+mod width;

@@ -19,6 +19,15 @@ use crate::support::{TestDb, contains, execute, statement};
 
 const LARGE: i32 = 200_000;
 
+/// The dead letters of a day.
+const FAILURES: [&str; 5] = [
+    "NULL::timestamptz",
+    "86400",
+    "NULL::text",
+    "NULL::text",
+    "200",
+];
+
 const WHY: Statement = Statement {
     name: "why",
     params: &[Type::INT8],
@@ -133,7 +142,7 @@ async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the
         ),
         (&WHY, values(&["5"])),
         (&WHY, values(&["-5"])),
-        (statement("dead"), values(&["86400", "NULL::text", "20000"])),
+        (statement("failures"), values(&FAILURES)),
         (statement("event"), values(&["-5"])),
         (statement("event"), values(&["5"])),
         (statement("content"), values(&["-5"])),

@@ -291,19 +291,39 @@ async fn b30_failures_that_will_be_retried_and_final_ones_are_two_different_log_
 }
 
 #[tokio::test]
-async fn a_run_that_rejects_everything_logs_a_thousand_events_and_counts_the_others() {
+async fn a_run_that_rejects_everything_logs_one_line_and_how_many_followed() {
     let (db, client) = database_with_effects().await;
     publish_acts(&client, 5000).await;
     let log = Worker::start(&db, "rejects").output();
     let lines = log.matches("event rejected by a handler").count();
+    assert_eq!(lines, 1, "{log}");
+    let further = log
+        .lines()
+        .find(|line| line.contains("further events rejected by handlers"));
+    let further = further.expect("it ends with the number of the others");
+    contains(further, "WARN");
+    contains(further, "code=\"unfit\"");
+    contains(further, "events=4999");
+    let all = log.lines().filter(|line| line.contains("tidegate"));
+    assert!(all.count() <= 10, "{log}");
+}
+
+#[tokio::test]
+async fn a_run_in_which_everything_fails_logs_a_thousand_events_and_counts_the_others() {
+    let (db, client) = database_with_effects().await;
+    publish_acts(&client, 3000).await;
+    let once = "UPDATE tidegate.event_queue SET max_attempts = 1";
+    client.batch_execute(once).await.unwrap();
+    let log = Worker::start(&db, "down").output();
+    let lines = log.matches("event failed for good").count();
     assert_eq!(lines, 1000, "{log}");
     let further = "this run logs no further lines about single events";
     assert_eq!(log.matches(further).count(), 1, "{log}");
     let summary = log.lines().find(|line| line.contains("were left out"));
     let summary = summary.expect("it ends with what was left out");
-    contains(summary, "WARN");
-    contains(summary, "lines=4000");
-    contains(summary, "rejected unfit: 4000");
+    contains(summary, "ERROR");
+    contains(summary, "lines=2000");
+    contains(summary, "failed down: 2000");
     let all = log.lines().filter(|line| line.contains("tidegate"));
     assert!(all.count() <= 1000 + 10, "{log}");
 }

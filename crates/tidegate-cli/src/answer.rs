@@ -1,5 +1,6 @@
 //! Owns the outcome of a verb: an answer, or the reason of a failure.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -7,6 +8,7 @@ use serde_json::value::RawValue;
 use tidegate::logs::{PATIENCE, flush, write_line};
 use tidegate::{DrainError, DrainReport, Error};
 
+use crate::colour;
 use crate::text::{is_command, shown};
 
 /// The answer of a verb: one document for programs, and a text for people.
@@ -93,7 +95,11 @@ pub(crate) fn own_document(action: &str, report: &impl serde::Serialize) -> Resu
 /// Writes a text to stdout, without commands to a terminal. A closed pipe (`tidegate list | head`) is not a
 /// failure.
 pub(crate) fn print(text: &str) -> ExitCode {
-    write(&printable(text))
+    let text = printable(text);
+    if colour::is_wanted(std::io::stdout().is_terminal()) {
+        return write(&colour::painted(&text));
+    }
+    write(&text)
 }
 
 /// Writes a document to stdout. JSON's own escapes leave out some commands to terminals.

@@ -13,6 +13,37 @@ pub fn is_wanted(is_terminal: bool) -> bool {
     is_terminal && !is_refused()
 }
 
+/// Colours for states: good, to be noted, bad.
+const GREEN: &str = "\u{1b}[32m";
+const YELLOW: &str = "\u{1b}[33m";
+const RED: &str = "\u{1b}[31m";
+
+/// Colours the states in a text: those of events wherever they stand, and others where a line of the doctor, of
+/// services or of leases begins with one.
+pub fn painted(text: &str) -> String {
+    let line = |line: &str| {
+        let mut is_first = true;
+        let word = |word: &str| {
+            let colour = match word {
+                "COMPLETED" => GREEN,
+                "COMPLETED_WITH_ERRORS" => YELLOW,
+                "FAILED" => RED,
+                "ok" | "called" | "live" if is_first => GREEN,
+                "note" | "warning" | "paused" | "being" if is_first => YELLOW,
+                "problem" | "PROBLEM" | "down" | "expired" if is_first => RED,
+                _ => "",
+            };
+            is_first &= word.is_empty();
+            match colour {
+                "" => word.to_owned(),
+                colour => format!("{colour}{word}\u{1b}[0m"),
+            }
+        };
+        line.split(' ').map(word).collect::<Vec<_>>().join(" ")
+    };
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
 fn refuses(no_color: Option<&OsStr>) -> bool {
     no_color.is_some_and(|value| !value.is_empty())
 }
@@ -27,5 +58,14 @@ mod tests {
             assert_eq!(refuses(no_color.map(OsStr::new)), refused, "{no_color:?}");
         }
         assert!(!is_wanted(false));
+    }
+
+    #[test]
+    fn states_are_coloured_and_nothing_else_is() {
+        let text = " ok  all is ok\n42 FAILED not_FAILED\ndown archive";
+        assert_eq!(
+            painted(text),
+            " \u{1b}[32mok\u{1b}[0m  all is ok\n42 \u{1b}[31mFAILED\u{1b}[0m not_FAILED\n\u{1b}[31mdown\u{1b}[0m archive"
+        );
     }
 }

@@ -38,7 +38,7 @@ pub use self::own::{Ask, CommandLine};
 pub use self::text::quoted;
 pub use self::verbs::listed as answer;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn block_on(
     let _flush = FlushAtExit;
     let levels = log_filter(&environment, LevelFilter::WARN)?;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(log_writer(std::io::stderr())?)
+        .with_writer(log_writer(verbs::bar::BesideBar)?)
         .with_ansi(colour::is_wanted(std::io::stderr().is_terminal()))
         .with_filter(levels.clone().and(details_of_ours_alone(origin)));
     let logs = tracing_subscriber::registry().with(lines);
@@ -114,7 +114,24 @@ fn misused(error: &clap::Error) -> ExitCode {
         let reason = reason.trim_start_matches("error: ");
         let _ = print_document(&json!({"error": reason, "report": null}));
     }
-    let _ = error.print();
+    let (out, err) = (std::io::stdout(), std::io::stderr());
+    let is_terminal = if error.use_stderr() {
+        err.is_terminal()
+    } else {
+        out.is_terminal()
+    };
+    let mut text = match error.render() {
+        styled if colour::is_wanted(is_terminal) => styled.ansi().to_string(),
+        styled => styled.to_string(),
+    };
+    if let Some(width) = text::width() {
+        text = text::wrapped(&text, width);
+    }
+    let _ = if error.use_stderr() {
+        (&err).write_all(text.as_bytes())
+    } else {
+        (&out).write_all(text.as_bytes())
+    };
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 

@@ -277,7 +277,7 @@ BEGIN
                               ELSE coalesce(k.retention_failed, '90 days') END,
                g.expires_at, finalize_leased.token, g.parent_id, g.replay_of, g.traceparent
           FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind
-        RETURNING id, kind, status, attempts, created_at
+        RETURNING id, kind, status, attempts, created_at, errors->-1->>'code' AS code
     ), follow_ups AS (
         SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
                array_agg(f.payload::json ORDER BY f.position) AS payloads,
@@ -303,10 +303,11 @@ BEGIN
                                          f.traceparents) AS p)
     SELECT array_agg(logged.id) AS ended, (SELECT count(*) FILTER (WHERE p.created) FROM put AS p) AS published,
            array_agg(logged.kind) AS kinds, array_agg(logged.attempts) AS attempts, array_agg(logged.created_at) AS created_ats,
-           array_agg(CASE WHEN logged.status = 'COMPLETED' AND NOT o.ran THEN 'PUT_OFF' ELSE logged.status END) AS statuses
+           array_agg(CASE WHEN logged.status = 'COMPLETED' AND NOT o.ran THEN 'PUT_OFF' ELSE logged.status END) AS statuses,
+           array_agg(logged.code) AS codes
       INTO put FROM logged JOIN outcome AS o USING (id);
     ended_ids := coalesce(put.ended, '{}');
-    PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
+    PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant, put.codes, put.ended);
     published := coalesce(put.published, 0);
     IF EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = finalize_leased.token) THEN
         PERFORM tidegate.refuse_new_cuts(ARRAY[finalize_leased.token], ARRAY[tidegate.ranges(ended_ids)]);

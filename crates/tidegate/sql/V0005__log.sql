@@ -459,9 +459,10 @@ BEGIN
                t.progress, t.created_at, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'),
                t.expires_at, t.parent_id, t.replay_of, t.traceparent
           FROM told AS t LEFT JOIN tidegate.event_kind AS k ON k.kind = t.kind
-        RETURNING kind, status, attempts, created_at
+        RETURNING id, kind, status, attempts, created_at
     ), counted AS (
-        SELECT tidegate.count_ended(array_agg(l.kind), array_agg(l.status), array_agg(l.attempts), array_agg(l.created_at), instant)
+        SELECT tidegate.count_ended(array_agg(l.kind), array_agg(l.status), array_agg(l.attempts), array_agg(l.created_at), instant,
+                                    array_fill(code, ARRAY[count(*)::integer]), array_agg(l.id))
           FROM logged AS l)
     SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
       INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);

@@ -212,7 +212,7 @@ COMMENT ON FUNCTION tidegate.due_at IS
 -- A time in sentences for people.
 CREATE FUNCTION tidegate.in_words(at timestamptz) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"');
+    RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"');
 
 -- Since when something has been paused, and by whom, as far as the latest 1000 pauses and resumptions tell.
 -- subject: what the audit names, such as {"kind": …}.
@@ -341,26 +341,11 @@ COMMENT ON FUNCTION tidegate.why IS
 
 CREATE VIEW tidegate.ends AS
 SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
-       nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
+       nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error, errors->-1->>'code' AS code
   FROM tidegate.event_log;
 COMMENT ON VIEW tidegate.ends IS 'The log without the events'' content: how each event ended, with its last error.';
 COMMENT ON COLUMN tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
-
-CREATE VIEW tidegate.leases AS
-SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <= clock_timestamp() AS expired,
-       in_hand.events, in_hand.started, in_hand.first_id, in_hand.last_id, l.cuts
-  FROM tidegate.lease AS l
- CROSS JOIN LATERAL (
-       SELECT count(*) AS events, count(*) FILTER (WHERE q.id <= l.started_to) AS started,
-              min(q.id) AS first_id, max(q.id) AS last_id
-         FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand
- WHERE NOT l.ended;
-COMMENT ON VIEW tidegate.leases IS 'Which worker holds which events, one row per lease.';
-COMMENT ON COLUMN tidegate.leases.expired IS 'True: the lease has run out.';
-COMMENT ON COLUMN tidegate.leases.events IS 'How many events it still holds.';
-COMMENT ON COLUMN tidegate.leases.started IS 'How many of them a handler may be processing.';
-COMMENT ON COLUMN tidegate.leases.first_id IS 'The lowest of their ids.';
-COMMENT ON COLUMN tidegate.leases.last_id IS 'The highest of their ids.';
+COMMENT ON COLUMN tidegate.ends.code IS 'The code of its last error. Null: it had none.';
 
 CREATE VIEW tidegate.stuck_events AS
 SELECT id, kind, group_key, attempts, max_attempts, processing_started_at, updated_at, lease_expires_at,
@@ -492,7 +477,7 @@ GRANT SELECT, UPDATE (status, available_at, expires_at, max_attempts), DELETE ON
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at, expires_at,
     created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error, parent_id, replay_of,
     delayed) ON tidegate.events TO tidegate_read;
-GRANT SELECT ON tidegate.ends, tidegate.held, tidegate.leases, tidegate.services, tidegate.at_work
+GRANT SELECT ON tidegate.ends, tidegate.held, tidegate.services, tidegate.at_work
    TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT SELECT ON tidegate.stats, tidegate.stuck_events, tidegate.blocked_groups TO tidegate_operate, tidegate_read;
 GRANT SELECT ON tidegate.jobs TO tidegate_operate;

@@ -6,8 +6,8 @@
 -- repeat the call until then. Drains, producers and other operators continue in between.
 
 CREATE TYPE tidegate.selection AS (
-    ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz, until timestamptz,
-    after bigint, most integer
+    ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, created_since timestamptz,
+    created_until timestamptz, after bigint, most integer
 );
 COMMENT ON TYPE tidegate.selection IS 'Which live events an operator selects.';
 
@@ -27,8 +27,8 @@ BEGIN
     PERFORM tidegate.refuse(CASE
         WHEN num_nonnulls(s.ids, s.kind, s.correlation_id, s.group_key) = 0
             THEN 'ids, kind, group_key, correlation_id: one of them must be given, got none'
-        WHEN s.ids IS NOT NULL AND num_nonnulls(s.kind, s.dedup_key, s.correlation_id, s.group_key, s.status, s.since, s.until) > 0
-            THEN 'ids: must be given without kind, dedup_key, correlation_id, group_key, status, since and until'
+        WHEN s.ids IS NOT NULL AND num_nonnulls(s.kind, s.dedup_key, s.correlation_id, s.group_key, s.status, s.created_since, s.created_until) > 0
+            THEN 'ids: must be given without kind, dedup_key, correlation_id, group_key, status, created_since and created_until'
         WHEN s.dedup_key IS NOT NULL AND s.kind IS NULL
             THEN 'kind: must be given with dedup_key, because a deduplication key is unique within a kind, got none'
         WHEN s.status NOT IN ('PENDING', 'PROCESSING') THEN 'status: must be PENDING or PROCESSING, got ' || quote_literal(s.status)
@@ -45,8 +45,8 @@ BEGIN
            AND (s.correlation_id IS NULL OR q.correlation_id = s.correlation_id)
            AND (s.group_key IS NULL OR q.group_key = s.group_key)
            AND (s.status IS NULL OR (q.id <@ held) = (s.status = 'PROCESSING'))
-           AND (s.since IS NULL OR q.created_at >= s.since)
-           AND (s.until IS NULL OR q.created_at < s.until)
+           AND (s.created_since IS NULL OR q.created_at >= s.created_since)
+           AND (s.created_until IS NULL OR q.created_at < s.created_until)
            AND q.id > s.after
          ORDER BY q.id LIMIT s.most);
     PERFORM tidegate.require_kind(s.kind) WHERE cardinality(chosen) = 0 AND s.after = 0 AND s.kind IS NOT NULL;
@@ -71,8 +71,8 @@ CREATE FUNCTION tidegate.cancel(
     correlation_id text        DEFAULT NULL,
     group_key      text        DEFAULT NULL,
     status         text        DEFAULT NULL,
-    since          timestamptz DEFAULT NULL,
-    until          timestamptz DEFAULT NULL,
+    created_since  timestamptz DEFAULT NULL,
+    created_until  timestamptz DEFAULT NULL,
     reason         text        DEFAULT NULL,
     actor          text        DEFAULT NULL,
     "limit"        integer     DEFAULT 1000,
@@ -81,7 +81,7 @@ CREATE FUNCTION tidegate.cancel(
 ) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
-    s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, since, until,
+    s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, created_since, created_until,
                                          coalesce(after, 0), coalesce("limit", 1000));
     asked CONSTANT jsonb := to_jsonb(s) - ARRAY['ids', 'most'] || jsonb_build_object('after', nullif(s.after, 0));
     report jsonb;
@@ -109,7 +109,7 @@ END $$;
 COMMENT ON FUNCTION tidegate.cancel IS
     'Ends live events FAILED with the code cancelled, even while a worker holds them. Selects them by ids (1 to 10000), or '
     'by kind, correlation_id or group_key, or by a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), '
-    'since and until (the time of the publish). reason: the reason, required. actor: the operator''s name. limit: the most '
+    'created_since and created_until (the time of the publish). reason: the reason, required. actor: the operator''s name. limit: the most '
     'events in this call. after: only ids above this; the report''s next is the value for the next call. dry_run: true '
     'reports what would be done, with all ids, and changes nothing. Returns a report as an object.';
 
@@ -127,8 +127,8 @@ CREATE FUNCTION tidegate.reschedule(
     correlation_id text        DEFAULT NULL,
     group_key      text        DEFAULT NULL,
     status         text        DEFAULT NULL,
-    since          timestamptz DEFAULT NULL,
-    until          timestamptz DEFAULT NULL,
+    created_since  timestamptz DEFAULT NULL,
+    created_until  timestamptz DEFAULT NULL,
     available_at   timestamptz DEFAULT NULL,
     expires_at     timestamptz DEFAULT NULL,
     no_deadline    boolean     DEFAULT false,
@@ -140,7 +140,7 @@ CREATE FUNCTION tidegate.reschedule(
 ) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '20s' AS $$
 DECLARE
-    s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, since, until,
+    s CONSTANT tidegate.selection := ROW(ids, kind, dedup_key, correlation_id, group_key, status, created_since, created_until,
                                          coalesce(after, 0), coalesce("limit", 1000));
     asked CONSTANT jsonb := to_jsonb(s) - ARRAY['ids', 'most'] || jsonb_build_object('after', nullif(s.after, 0),
         'available_at', available_at, 'expires_at', expires_at, 'no_deadline', nullif(no_deadline, false));
@@ -200,7 +200,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.reschedule IS
     'Sets another start or deadline for waiting events. Selects them by ids, kind, dedup_key, correlation_id, group_key, '
-    'status, since and until as in cancel(). available_at: the new start; a time in the past means now. expires_at: the new '
+    'status, created_since and created_until as in cancel(). available_at: the new start; a time in the past means now. expires_at: the new '
     'deadline. no_deadline: true removes it. reason: the reason, required. actor: the operator''s name. limit, after and '
     'dry_run as in cancel(). Leased events are not changed and are counted as in_hand. Returns a report as an object.';
 

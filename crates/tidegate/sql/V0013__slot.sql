@@ -5,6 +5,7 @@
 CREATE TABLE tidegate.drain_slot (
     slot     integer     PRIMARY KEY,
     worker   uuid,
+    name     text,
     until    timestamptz NOT NULL DEFAULT '-infinity',
     taken_at timestamptz,
     rate     float8,
@@ -15,12 +16,31 @@ COMMENT ON TABLE tidegate.drain_slot IS
     'Slots that limit how many drains run at the same time: a drain has one slot while it runs.';
 COMMENT ON COLUMN tidegate.drain_slot.slot IS 'The number of the slot, 1 to 1000.';
 COMMENT ON COLUMN tidegate.drain_slot.worker IS 'The drain that has the slot. Null: it is free.';
+COMMENT ON COLUMN tidegate.drain_slot.name IS
+    'Where that drain runs: its host and process, its log stream, or what TIDEGATE_WORKER says. At most 200 characters.';
 COMMENT ON COLUMN tidegate.drain_slot.until IS 'When the slot becomes free, unless its drain renews it.';
 COMMENT ON COLUMN tidegate.drain_slot.taken_at IS 'When the drain took it.';
 COMMENT ON COLUMN tidegate.drain_slot.rate IS 'How many events per second the drain ends. Null: not known yet.';
 COMMENT ON COLUMN tidegate.drain_slot.closing IS 'True: the drain has found no event, looks once more and then ends.';
 
 INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
+
+CREATE VIEW tidegate.leases AS
+SELECT l.token, l.worker, (SELECT s.name FROM tidegate.drain_slot AS s WHERE s.worker = l.worker LIMIT 1) AS name, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <= clock_timestamp() AS expired,
+       in_hand.events, in_hand.started, in_hand.first_id, in_hand.last_id, l.cuts
+  FROM tidegate.lease AS l
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS events, count(*) FILTER (WHERE q.id <= l.started_to) AS started,
+              min(q.id) AS first_id, max(q.id) AS last_id
+         FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand
+ WHERE NOT l.ended;
+COMMENT ON VIEW tidegate.leases IS 'Which worker holds which events, one row per lease.';
+COMMENT ON COLUMN tidegate.leases.name IS 'Where the worker runs: see drain_slot. Null: it is no drain, or another drain has taken its slot.';
+COMMENT ON COLUMN tidegate.leases.expired IS 'True: the lease has run out.';
+COMMENT ON COLUMN tidegate.leases.events IS 'How many events it still holds.';
+COMMENT ON COLUMN tidegate.leases.started IS 'How many of them a handler may be processing.';
+COMMENT ON COLUMN tidegate.leases.first_id IS 'The lowest of their ids.';
+COMMENT ON COLUMN tidegate.leases.last_id IS 'The highest of their ids.';
 
 -- A start may arrive twice, but runs once.
 CREATE TABLE tidegate.drain_chain (
@@ -94,7 +114,7 @@ COMMENT ON FUNCTION tidegate.should_wake IS
 -- chain, so no slot is taken. `wakes`: publishers asked within the last hour whether to wake drains, so this
 -- drain must announce its end to them. `soon`: no slot is free, but a drain that holds one has announced
 -- that it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
-CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
+CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, name text,
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
     LANGUAGE plpgsql AS $$
 BEGIN
@@ -117,7 +137,7 @@ BEGIN
         END IF;
     END IF;
     UPDATE tidegate.drain_slot AS s
-       SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL, closing = false,
+       SET worker = take_slot.worker, name = left(take_slot.name, 200), taken_at = clock_timestamp(), rate = NULL, closing = false,
            until = clock_timestamp() + make_interval(secs => take_slot.seconds)
      WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
@@ -169,7 +189,7 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     UPDATE tidegate.wake AS w SET sent_at = '-infinity'
      WHERE w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE tidegate.drain_slot AS s
-       SET worker = NULL, until = '-infinity', taken_at = NULL, rate = NULL, closing = false
+       SET worker = NULL, name = NULL, until = '-infinity', taken_at = NULL, rate = NULL, closing = false
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
@@ -227,8 +247,9 @@ COMMENT ON FUNCTION tidegate.left_to_do IS
     '(events), next_due_at, at_work (drains), unrated and rate (events per second that those drains end).';
 
 -- What the roles may do here; see roles.sql.
-GRANT SELECT, UPDATE (worker, until, taken_at, rate, closing) ON tidegate.drain_slot TO tidegate_drain;
+GRANT SELECT, UPDATE (worker, name, until, taken_at, rate, closing) ON tidegate.drain_slot TO tidegate_drain;
 GRANT SELECT ON tidegate.drain_slot TO tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.leases TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT SELECT, UPDATE ON tidegate.wake TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.close_slot, tidegate.wal_position, tidegate.take_slot, tidegate.keep_slot,

@@ -11,11 +11,13 @@ CREATE TABLE tidegate.minute_stats (
     within_ms  bigint,
     events     bigint      NOT NULL,
     attempts   bigint      NOT NULL,
-    latency_ms bigint      NOT NULL
+    latency_ms bigint      NOT NULL,
+    code       text,
+    last_id    bigint
 -- Rows of the current minute change with every flush. Free space on their pages avoids index updates.
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 COMMENT ON TABLE tidegate.minute_stats IS
-    'How many events ended, by minute, kind, status and latency. Written in the transaction that ends the events. Several '
+    'How many events ended, by minute, kind, status, code and latency. Written in the transaction that ends the events. Several '
     'rows may have the same key, so always sum them. Minutes older than two hours are merged into hours, and hours older '
     'than two days into days. Kept for ever.';
 COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s id, without further meaning.';
@@ -28,6 +30,10 @@ COMMENT ON COLUMN tidegate.minute_stats.within_ms IS
 COMMENT ON COLUMN tidegate.minute_stats.events IS 'The number of events.';
 COMMENT ON COLUMN tidegate.minute_stats.attempts IS 'The sum of their attempts.';
 COMMENT ON COLUMN tidegate.minute_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
+COMMENT ON COLUMN tidegate.minute_stats.code IS
+    'The code of their last error; empty if they had none. (other): further codes, when a kind has had 50 in this hour. Null: '
+    'COMPLETED or PUT_OFF.';
+COMMENT ON COLUMN tidegate.minute_stats.last_id IS 'The highest id of those with a code, as an example. Null: they have none.';
 
 CREATE VIEW tidegate.daily_stats AS
 SELECT (minute AT TIME ZONE 'UTC')::date AS day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
@@ -40,6 +46,8 @@ COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which they ended.'
 
 CREATE INDEX minute_stats_minute ON tidegate.minute_stats (minute, kind, status);
 
+CREATE INDEX minute_stats_code ON tidegate.minute_stats (kind, minute, code) WHERE code IS NOT NULL;
+
 -- Returns the bounds of the latency buckets as negative seconds. width_bucket() of a negative latency over
 -- them is its bucket: 8 for at most 50 ms, 0 for more than an hour. tstzrange_subdiff() is the cheapest way
 -- to get a difference in seconds, because date_part() parses the name of its field for each row.
@@ -47,7 +55,26 @@ CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '{-3600,-600,-120,-30,-5,-1,-0.25,-0.05}'::double precision[];
 
--- Adds sums of ended events to the figures of this minute, one element for each kind, status and bucket.
+-- The codes of ended events as the figures have them: of a kind at most 50 in an hour, or about as many if
+-- several sessions end events at once, because a handler can make up any number of codes.
+CREATE FUNCTION tidegate.counted_codes(kinds text[], codes text[]) RETURNS text[]
+    LANGUAGE sql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    WITH ended AS MATERIALIZED (
+        SELECT coalesce(k.kind, '(unregistered)') AS kind, u.code, u.n
+          FROM unnest(kinds, codes) WITH ORDINALITY AS u(kind, code, n) LEFT JOIN tidegate.event_kind AS k ON k.kind = u.kind
+    ), ranked AS (
+        SELECT r.kind, r.code, row_number() OVER (PARTITION BY r.kind ORDER BY bool_and(r.is_new), r.code) AS rank
+          FROM (SELECT e.kind, e.code, true AS is_new FROM ended AS e WHERE e.code IS NOT NULL
+                UNION ALL
+                SELECT m.kind, m.code, false FROM tidegate.minute_stats AS m
+                 WHERE m.kind = ANY (ARRAY(SELECT e.kind FROM ended AS e WHERE e.code IS NOT NULL)) AND m.code <> '(other)'
+                   AND m.minute >= date_trunc('hour', statement_timestamp(), 'UTC')) AS r
+         GROUP BY r.kind, r.code
+    )
+    SELECT array_agg(CASE WHEN r.rank > 50 THEN '(other)' ELSE e.code END ORDER BY e.n) FROM ended AS e LEFT JOIN ranked AS r USING (kind, code)
+$$;
+
+-- Adds sums of ended events to the figures of this minute, one element for each kind, status, bucket and code.
 -- Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events may
 -- change the figures only through these functions.
 --
@@ -55,7 +82,8 @@ CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
 -- overflow, and sums stop growing at 10^17. Nothing else in this function can fail because of its arguments.
 -- An exception block would cost each end a subtransaction. Kinds that nobody has registered are counted under
 -- one name: a publisher can make up any number of kinds.
-CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[])
+CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[],
+                                     codes text[] DEFAULT NULL, last_ids bigint[] DEFAULT NULL)
     RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -66,39 +94,45 @@ BEGIN
     IF kinds IS NULL THEN
         RETURN;
     END IF;
+    IF codes IS NOT NULL THEN
+        codes := tidegate.counted_codes(kinds, codes);
+    END IF;
     WITH sums AS MATERIALIZED (
-        SELECT coalesce(k.kind, '(unregistered)') AS kind, e.status, bounds[least(greatest(e.bucket, 0), 8) + 1] AS within_ms,
+        SELECT coalesce(k.kind, '(unregistered)') AS kind, e.status, e.code, bounds[least(greatest(e.bucket, 0), 8) + 1] AS within_ms,
                -- Of a kind at most a million events in a call, with a thousand attempts and a hundred million
                -- seconds each.
                least(sum(least(greatest(e.events, 0), 1000000)::integer), 1000000) AS events,
                least(sum(least(greatest(e.attempts, 0), 1000000000)::integer), 1000000000) AS attempts,
-               round(least(sum(least(greatest(e.latency, 0), 1e14)), 1e14) * 1000)::bigint AS latency_ms
-          FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies)
-               AS e(kind, status, bucket, events, attempts, latency)
+               round(least(sum(least(greatest(e.latency, 0), 1e14)), 1e14) * 1000)::bigint AS latency_ms, max(e.last_id) AS last_id
+          FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies, codes, last_ids)
+               AS e(kind, status, bucket, events, attempts, latency, code, last_id)
           LEFT JOIN tidegate.event_kind AS k ON k.kind = e.kind
          WHERE e.status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED', 'PUT_OFF')
-         GROUP BY 1, 2, 3
+         GROUP BY 1, 2, 3, 4
     ), placed AS MATERIALIZED (
         SELECT s.*, row.id
           FROM sums AS s
           LEFT JOIN LATERAL (
                SELECT m.id FROM tidegate.minute_stats AS m
                 WHERE m.minute = now AND m.kind = s.kind AND m.status = s.status AND m.within_ms IS NOT DISTINCT FROM s.within_ms
+                  AND m.code IS NOT DISTINCT FROM s.code
                 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
     ), added AS (
         UPDATE tidegate.minute_stats AS m
            SET events = least(m.events, 100000000000000000) + p.events,
                attempts = least(m.attempts, 100000000000000000) + p.attempts,
-               latency_ms = least(m.latency_ms, 100000000000000000) + p.latency_ms
+               latency_ms = least(m.latency_ms, 100000000000000000) + p.latency_ms,
+               last_id = greatest(m.last_id, p.last_id)
           FROM placed AS p WHERE m.id = p.id)
-    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
+    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms, code, last_id)
+    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms, p.code, p.last_id FROM placed AS p WHERE p.id IS NULL;
 END $$;
 
 -- Adds events that a transaction has ended at `instant` to the figures of this minute. Null arrays add
 -- nothing. complete() does not call it: it ends thousands of events a second, and groups them in its own
 -- statement in a third of the time.
-CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamptz[], instant timestamptz)
+CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamptz[], instant timestamptz,
+                                     codes text[], ids bigint[])
     RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET jit = off AS $$
 #variable_conflict use_column
@@ -106,12 +140,16 @@ DECLARE
     bounds CONSTANT double precision[] := tidegate.latency_bounds();
 BEGIN
     PERFORM tidegate.add_figures(array_agg(g.kind), array_agg(g.status), array_agg(g.bucket), array_agg(g.events), array_agg(g.attempts),
-                                 array_agg(g.latency))
-       FROM (SELECT e.kind, e.status, width_bucket(tstzrange_subdiff(e.created_at, instant), bounds) AS bucket, count(*) AS events,
+                                 array_agg(g.latency), array_agg(g.code), array_agg(g.last_id))
+       FROM (SELECT e.kind, e.status, e.code, width_bucket(tstzrange_subdiff(e.created_at, instant), bounds) AS bucket, count(*) AS events,
                     sum(e.attempts) AS attempts,
-                    sum(tstzrange_subdiff(instant, e.created_at)) FILTER (WHERE isfinite(e.created_at)) AS latency
-               FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at)
-              GROUP BY 1, 2, 3) AS g;
+                    sum(tstzrange_subdiff(instant, e.created_at)) FILTER (WHERE isfinite(e.created_at)) AS latency,
+                    max(e.id) FILTER (WHERE e.code IS NOT NULL) AS last_id
+               FROM (SELECT u.kind, u.status, u.attempts, u.created_at, u.id,
+                            CASE WHEN u.status IN ('FAILED', 'COMPLETED_WITH_ERRORS') THEN left(coalesce(u.code, ''), 200) END AS code
+                       FROM unnest(kinds, statuses, count_ended.attempts, created_ats, codes, ids)
+                            AS u(kind, status, attempts, created_at, code, id)) AS e
+              GROUP BY 1, 2, 3, 4) AS g;
 END $$;
 
 -- Adds one event that a transaction has completed at `instant`, in half the time of count_ended(). A kind
@@ -163,12 +201,18 @@ BEGIN
              LIMIT most FOR UPDATE SKIP LOCKED
         ), gone AS (
             DELETE FROM tidegate.minute_stats AS m WHERE m.id IN (SELECT o.id FROM old AS o)
-            RETURNING date_trunc(unit, m.minute, 'UTC') AS start, m.kind, m.status, m.within_ms, m.events, m.attempts, m.latency_ms
+            RETURNING date_trunc(unit, m.minute, 'UTC') AS start, m.kind, m.status, m.within_ms, m.events, m.attempts, m.latency_ms,
+                      m.code, m.last_id
+        ), ranked AS (
+            -- An hour has few codes, but a day may have many.
+            SELECT g.start, g.kind, g.code, row_number() OVER (PARTITION BY g.start, g.kind ORDER BY sum(g.events) DESC) AS rank
+              FROM gone AS g WHERE g.code <> '(other)' GROUP BY 1, 2, 3
         ), kept AS (
-            INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-            SELECT g.start, g.kind, g.status, g.within_ms, least(sum(g.events), 100000000000000000),
-                   least(sum(g.attempts), 100000000000000000), least(sum(g.latency_ms), 100000000000000000)
-              FROM gone AS g GROUP BY 1, 2, 3, 4)
+            INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, code, events, attempts, latency_ms, last_id)
+            SELECT g.start, g.kind, g.status, g.within_ms, CASE WHEN r.rank > 50 THEN '(other)' ELSE g.code END,
+                   least(sum(g.events), 100000000000000000), least(sum(g.attempts), 100000000000000000),
+                   least(sum(g.latency_ms), 100000000000000000), max(g.last_id)
+              FROM gone AS g LEFT JOIN ranked AS r USING (start, kind, code) GROUP BY 1, 2, 3, 4, 5)
         SELECT count(*) INTO folded FROM gone;
         total := total + folded;
     END LOOP;
@@ -177,6 +221,16 @@ BEGIN
     GET DIAGNOSTICS folded = ROW_COUNT;
     RETURN greatest(total, folded);
 END $$;
+
+-- The start of the row of minute_stats in which a time lies: its minute, hour or day, as fold_figures() merges
+-- them. What is counted from there on are all events that have ended since, and a few more.
+CREATE FUNCTION tidegate.figures_since(since timestamptz) RETURNS timestamptz
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN date_trunc(CASE WHEN since > statement_timestamp() - interval '2 hours' THEN 'minute'
+                           WHEN since > statement_timestamp() - interval '2 days' THEN 'hour' ELSE 'day' END, since, 'UTC');
+COMMENT ON FUNCTION tidegate.figures_since IS
+    'The start of the minute, hour or day from which the figures count: minutes up to two hours ago, hours up to two days ago, '
+    'then days. since: a time.';
 
 CREATE TABLE tidegate.drain_run (
     worker      uuid        NOT NULL,
@@ -190,7 +244,7 @@ COMMENT ON TABLE tidegate.drain_run IS
 COMMENT ON COLUMN tidegate.drain_run.worker IS 'The drain''s name in leases and slots.';
 COMMENT ON COLUMN tidegate.drain_run.started_at IS 'When it began.';
 COMMENT ON COLUMN tidegate.drain_run.ended_at IS 'When it ended.';
-COMMENT ON COLUMN tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent.';
+COMMENT ON COLUMN tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent; failed if it failed, with the error in its report.';
 COMMENT ON COLUMN tidegate.drain_run.report IS 'Its report.';
 
 CREATE INDEX drain_run_ended_at ON tidegate.drain_run (ended_at);
@@ -205,7 +259,7 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     INSERT INTO tidegate.drain_run
     SELECT note_run.worker, instant - make_interval(secs => (report->>'elapsed_ms')::double precision / 1000), instant,
-           report->>'stop_reason', report
+           coalesce(report->>'stop_reason', 'failed'), report
      WHERE report IS NOT NULL;
 END $$;
 
@@ -214,3 +268,4 @@ GRANT SELECT (minute, kind, status, events) ON tidegate.minute_stats TO tidegate
 GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run, tidegate.daily_stats TO tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.count_completed, tidegate.add_figures,
     tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.figures_since TO tidegate_operate, tidegate_read;

@@ -161,6 +161,16 @@ macro_rules! numbers {
 
 numbers!(u16, u32, usize);
 
+impl Value for String {
+    fn parse(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+
+    fn written(&self) -> String {
+        self.clone()
+    }
+}
+
 /// A setting without a default.
 impl<T: Value> Value for Option<T> {
     fn parse(text: &str) -> Result<Self, String> {

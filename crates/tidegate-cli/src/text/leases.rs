@@ -11,18 +11,14 @@ impl Text for LeasesRequest {
         if report.leases.is_empty() {
             return "nothing is leased".to_owned();
         }
-        let expired = |lease: &Value| {
-            let word = if lease["expired"] == true {
-                "expired"
-            } else {
-                ""
-            };
-            word.to_owned()
-        };
+        let is_expired = |lease: &Value| lease["expired"] == true;
         let table = table(
             &report.leases,
             &[
-                ("worker", |lease| cell(&lease["worker"])),
+                ("state", |lease| {
+                    let is_expired = lease["expired"] == true;
+                    if is_expired { "expired" } else { "live" }.to_owned()
+                }),
                 ("events", |lease| cell(&lease["events"])),
                 ("started", |lease| cell(&lease["started"])),
                 ("first", |lease| cell(&lease["first_id"])),
@@ -30,10 +26,18 @@ impl Text for LeasesRequest {
                 ("since", |lease| instant(&lease["taken_at"])),
                 ("renewed", |lease| instant(&lease["renewed_at"])),
                 ("expires", |lease| instant(&lease["expires_at"])),
-                ("", expired),
+                ("worker", |lease| cell(&lease["name"])),
+                ("worker id", |lease| cell(&lease["worker"])),
             ],
         );
         let take = RequeueRequest::NAME;
-        format!("{table}\ntake an event from its worker: tidegate {take} --id ID --reason TEXT")
+        let expired = if report.leases.iter().any(is_expired) {
+            "\nexpired: the worker has stopped responding, and the next drain takes its events back: tidegate drain"
+        } else {
+            ""
+        };
+        format!(
+            "{table}{expired}\ntake an event from its worker: tidegate {take} --id ID --reason TEXT"
+        )
     }
 }

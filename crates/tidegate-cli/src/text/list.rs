@@ -18,15 +18,16 @@ impl Text for ListRequest {
         } else {
             &[
                 id,
-                ("kind", kind_of),
                 ("status", |event| cell(&event["status"])),
+                ("kind", kind_of),
                 ("attempts", |event| cell(&event["attempts"])),
                 group,
                 ("created", |event| instant(&event["created_at"])),
+                ("ended", |event| instant(&event["finished_at"])),
                 ("last error", |event| short(&event["last_error"])),
             ]
         };
-        let mut text = table(&report.events, columns).to_string();
+        let mut text = table(&report.events, columns);
         if report.events.iter().any(is_foreign) {
             text.push_str("\n* this program does not have this kind");
         }

@@ -5,13 +5,17 @@
 //! is printed.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::fmt::Write;
+use std::time::{Duration, UNIX_EPOCH};
 
-use comfy_table::{Table, presets};
 use serde_json::{Number, Value};
-use tidegate::admin::{Changed, ServiceState, ServiceStatus, Skipped, Verb};
+use tidegate::admin::{Changed, ServiceState, ServiceStatus, Skipped, Verb, parse_time};
+
+mod fold;
 
 pub use self::drain::broken_off;
+use self::fold::Column;
+pub use self::fold::{width, wrapped};
 pub use self::list::quoted;
 
 macro_rules! files {
@@ -43,7 +47,7 @@ fn down(services: &[ServiceStatus]) -> String {
             "\n{} is {} since {}; {} events wait for it",
             shown(&service.service),
             state(service.state),
-            without_fraction(&service.since),
+            in_seconds(&service.since),
             service.waiting
         )
     });
@@ -116,21 +120,13 @@ fn events(count: u64) -> String {
     }
 }
 
-/// A column of a table of rows: its head and its cells.
-type Column<T> = (&'static str, fn(&T) -> String);
-
-fn table<T>(rows: &[T], columns: &[Column<T>]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(columns.iter().map(|(head, _)| *head));
-    for row in rows {
-        table.add_row(columns.iter().map(|(_, cell)| cell(row)));
-    }
-    table
+/// Formats a table that fits the terminal.
+fn table<T>(rows: &[T], columns: &[Column<T>]) -> String {
+    fold::table(rows, columns, width())
 }
 
 /// A table of what was counted.
-fn counts(head: &'static str, counts: &[(String, u64)]) -> Table {
+fn counts(head: &'static str, counts: &[(String, u64)]) -> String {
     table(
         counts,
         &[
@@ -142,7 +138,7 @@ fn counts(head: &'static str, counts: &[(String, u64)]) -> Table {
 
 /// Formats a time that may be missing.
 fn time_of(time: Option<&String>) -> String {
-    time.map(|time| without_fraction(time)).unwrap_or_default()
+    time.map(|time| in_seconds(time)).unwrap_or_default()
 }
 
 fn cell(value: &Value) -> String {
@@ -180,14 +176,24 @@ fn short(value: &Value) -> String {
     shown(&line.chars().take(80).collect::<String>())
 }
 
-/// Formats a timestamp without its fraction of a second.
+/// Formats a timestamp to the second.
 fn instant(value: &Value) -> String {
-    without_fraction(&cell(value))
+    in_seconds(&cell(value))
 }
 
-fn without_fraction(time: &str) -> String {
-    let whole = time.split(['.', '+', 'Z']).next();
-    whole.unwrap_or_default().replace('T', " ")
+/// Writes an RFC 3339 time as people read it, to the second and in UTC: 2031-01-24 23:10:12Z.
+fn in_seconds(time: &str) -> String {
+    let mut text = String::new();
+    match parse_time(time) {
+        // It fails for years that nobody has events of, and panics before 1970.
+        Ok(at)
+            if at >= UNIX_EPOCH
+                && write!(text, "{}", humantime::format_rfc3339_seconds(at)).is_ok() =>
+        {
+            text.replace('T', " ")
+        }
+        _ => time.to_owned(),
+    }
 }
 
 /// Formats a time, which is negative if a clock was set back.
@@ -214,6 +220,19 @@ fn percent(share: Option<&Number>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_to_the_second_and_in_utc() {
+        for (time, text) in [
+            ("2026-11-24T23:10:12.150293+00:00", "2026-11-24 23:10:12Z"),
+            ("2026-11-25T01:10:12.9+02:00", "2026-11-24 23:10:12Z"),
+            ("2026-11-24T23:10:12Z", "2026-11-24 23:10:12Z"),
+            ("infinity", "infinity"),
+            ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(in_seconds(time), text);
+        }
+    }
 
     #[test]
     fn times_are_whole_seconds_above_one() {

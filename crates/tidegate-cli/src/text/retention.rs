@@ -21,7 +21,7 @@ fn kinds(kinds: &[KindRetention]) -> String {
         ("completed", |kind| shown(&kind.retention_completed)),
         ("failed", |kind| shown(&kind.retention_failed)),
     ];
-    table(kinds, columns).to_string()
+    table(kinds, columns)
 }
 
 /// Describes the result of a change of retention.

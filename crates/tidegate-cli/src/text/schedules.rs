@@ -12,7 +12,7 @@ impl Text for SchedulesRequest {
         if report.schedules.is_empty() {
             return "there are no schedules".to_owned();
         }
-        let table = table(
+        table(
             &report.schedules,
             &[
                 ("schedule", |one| shown(&one.name)),
@@ -31,8 +31,7 @@ impl Text for SchedulesRequest {
                     shown(one.keeper.as_deref().unwrap_or("operators"))
                 }),
             ],
-        );
-        format!("{table}\ntimes are in UTC")
+        )
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tidegate::admin::{ServiceStatus, ServicesRequest};
 
-use super::{Text, service, shown, state, table, time_of, without_fraction};
+use super::{Text, in_seconds, service, shown, state, table, time_of};
 
 /// Those that are not called come first.
 impl Text for ServicesRequest {
@@ -13,11 +13,11 @@ impl Text for ServicesRequest {
         let table = table(
             &report.services,
             &[
-                ("service", |service| shown(&service.service)),
                 ("state", |service| state(service.state).to_owned()),
-                ("since", |service| without_fraction(&service.since)),
+                ("service", |service| shown(&service.service)),
                 ("waiting", |service| service.waiting.to_string()),
                 ("next try", |service| time_of(service.retry_at.as_ref())),
+                ("since", |service| in_seconds(&service.since)),
                 ("failures", |service| service.failures.to_string()),
                 ("last error", |service| {
                     service.last_error.as_deref().map(shown).unwrap_or_default()

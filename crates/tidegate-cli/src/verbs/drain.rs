@@ -8,7 +8,7 @@ use tidegate::program::{Service, stopped_by_signal};
 use tidegate::{DrainReport, Error, Hooks, queue};
 use tokio::sync::watch;
 
-use super::answered;
+use super::{answered, bar};
 use crate::answer::{Answer, Failed};
 use crate::args::DrainArgs;
 
@@ -47,6 +47,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     }
     handlers.shutdown_background();
     if let Some(bar) = bar {
+        bar::show(None);
         bar.finish_and_clear();
     }
     Ok(answered(&args.request, &drained?)?)
@@ -70,6 +71,7 @@ async fn progress_bar(
         );
     }
     let (sender, mut progress) = watch::channel(DrainReport::default());
+    bar::show(Some(bar.clone()));
     let shown = bar.clone();
     tokio::spawn(async move {
         // The sum of the runs that have ended, when one follows the other.

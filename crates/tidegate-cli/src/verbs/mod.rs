@@ -1,5 +1,6 @@
 //! The verbs: each calls the library and turns its report into an answer.
 
+pub mod bar;
 mod cleanup;
 pub mod describe;
 mod drain;
@@ -14,7 +15,7 @@ use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed};
 use crate::args::Verb;
-use crate::text::Text;
+use crate::text::{Text, width, wrapped};
 
 /// Answers a verb that every program has.
 pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {
@@ -51,9 +52,13 @@ async fn run<V: Text>(service: &Service, wanted: &V) -> Result<Answer, Error> {
 
 /// Returns the answer with this report.
 fn answered<V: Text>(wanted: &V, report: &V::Report) -> Result<Answer, Error> {
+    let mut text = wanted.text(report);
+    if let Some(width) = width() {
+        text = wrapped(&text, width);
+    }
     Ok(Answer {
         code: wanted.code(report),
-        ..Answer::new(document::<V>(report)?, wanted.text(report))
+        ..Answer::new(document::<V>(report)?, text)
     })
 }
 

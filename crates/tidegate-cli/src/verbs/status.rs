@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::{prometheus, run};
 use crate::answer::{Answer, Failed, printable};
 use crate::args::{StatusArgs, StatusFormat};
+use crate::colour;
 
 /// A database that takes longer counts as unavailable.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,11 +41,8 @@ async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer,
     if json {
         return Err(Error::Invalid("--watch: cannot be used with --json".to_owned()).into());
     }
-    let clear = if std::io::stdout().is_terminal() {
-        CLEAR
-    } else {
-        ""
-    };
+    let is_terminal = std::io::stdout().is_terminal();
+    let clear = if is_terminal { CLEAR } else { "" };
     let stopped = stop_signal();
     tokio::pin!(stopped);
     let mut ticks = interval(every);
@@ -54,7 +52,10 @@ async fn watch(service: &Service, every: Duration, json: bool) -> Result<Answer,
             status = next(service, &mut ticks) => status,
             () = &mut stopped => break,
         };
-        let text = printable(&status);
+        let mut text = printable(&status);
+        if colour::is_wanted(is_terminal) {
+            text = colour::painted(&text);
+        }
         if writeln!(std::io::stdout(), "{clear}{text}\n").is_err() {
             break;
         }

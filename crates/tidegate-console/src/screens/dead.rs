@@ -1,50 +1,56 @@
 //! Dead letters by kind and error code, with links to replay them.
 
-use std::time::Duration;
-
 use maud::{Markup, html};
-use tidegate::admin::views::{DEAD_LOOKED_AT, DeadLetters};
+use tidegate::admin::{Cause, FailuresReport, FailuresRequest, parse_moment};
 use tidegate_cli::quoted;
 
 use crate::desk::Desk;
 use crate::form::Params;
 use crate::html::{empty, event, input, named, number, select, short, status, table, time_of};
-use crate::link::Base;
+use crate::link::{Base, Link};
 use crate::page::Page;
-use crate::problem::Answered;
+use crate::problem::{Answered, Problem};
 
-/// A span of time: its name in the address, its name for people, how the command line writes it, and its
-/// hours.
-const SPANS: [(&str, &str, &str, u64); 4] = [
-    ("day", "the last day", "1d", 24),
-    ("hour", "the last hour", "1h", 1),
-    ("week", "the last week", "7d", 7 * 24),
-    ("month", "the last 30 days", "30d", 30 * 24),
+/// A span of time: its name in the address, its name for people, and how the command line writes it.
+const SPANS: [(&str, &str, &str); 4] = [
+    ("day", "the last day", "1d"),
+    ("hour", "the last hour", "1h"),
+    ("week", "the last week", "7d"),
+    ("month", "the last 30 days", "30d"),
 ];
+
+/// The most causes on the page.
+const LISTED: u32 = 200;
 
 pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
     let span = SPANS
         .iter()
         .find(|(name, ..)| request.text("span") == Some(name));
-    let (span, _, since, hours) = *span.unwrap_or(&SPANS[0]);
+    let (span, _, since) = *span.unwrap_or(&SPANS[0]);
     let kind = request.text("kind");
-    let letters = desk
-        .service()
-        .dead_letters(Duration::from_hours(hours), kind)
-        .await?;
-    let seen: u64 = letters.iter().map(|letter| letter.events).sum();
+    let wanted = FailuresRequest {
+        since: Some(parse_moment(since).map_err(Problem::invalid)?),
+        kind: kind.map(str::to_owned),
+        limit: Some(LISTED),
+        ..FailuresRequest::default()
+    };
+    let report = desk.service().run(&wanted).await?;
     let body = html! {
-        @if letters.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&desk, &letters, since)) }
-        @if seen >= u64::from(DEAD_LOOKED_AT) { p.note { "These are the latest " (number(seen)) "; there are more." } }
+        @if report.failures.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&desk, &report)) }
+        @if report.limit_reached { p.note { "These are the " (LISTED) " most frequent causes; there are more." } }
     };
     let of_kind = kind.map(|kind| format!(" --kind {}", quoted(kind)));
     let command = format!(
-        "tidegate list --status failed --since {since}{}",
+        "tidegate failures --since {since} --limit {LISTED}{}",
         of_kind.unwrap_or_default()
     );
-    let said = format!("{} events were not completed.", number(seen));
+    let said = format!(
+        "{} events failed, and {} were rejected.",
+        number(report.failed),
+        number(report.rejected)
+    );
     let page = Page::new("/dead", "Dead letters", command, body);
-    page.fixed(filters(desk.base(), kind, span))
+    page.fixed(html! { (filters(desk.base(), kind, span)) p { (said) } })
         .renewing(said)
         .answer(&desk)
 }
@@ -60,21 +66,29 @@ fn filters(base: &Base, kind: Option<&str>, span: &str) -> Markup {
     }
 }
 
-fn list(desk: &Desk, letters: &[DeadLetters], since: &str) -> Markup {
+fn list(desk: &Desk, report: &FailuresReport) -> Markup {
     let base = desk.base();
-    let code = |letter: &DeadLetters| match &*letter.code {
+    // A name in brackets stands for several.
+    let only = |name: &str| (!name.starts_with('(')).then(|| name.to_owned());
+    let of = |page: Link, cause: &Cause| {
+        page.with("kind", &only(&cause.kind).unwrap_or_default())
+            .with("status", &cause.status)
+            .with("code", &only(&cause.code).unwrap_or_default())
+            .with("since", &report.since)
+    };
+    let code = |cause: &Cause| match &*cause.code {
         "" => short("none"),
         code => short(code),
     };
-    table! { "Dead letters", go; letter in letters;
-        th "Kind" { (named(&letter.kind.as_str().into(), |kind| base.to("/events").with("kind", kind).with("status", &letter.status).with("since", since))) }
-        td "Status" { (status(&letter.status)) }
-        td "Error code" { code { (code(letter)) } }
-        n "Events" { (number(letter.events)) }
-        td "Act" if (desk.may_act()) { a.button href=(base.to("/actions/replay").with("kind", &letter.kind).with("status", &letter.status).with("code", &letter.code).with("since", since)) { "Replay …" } }
-        td "First" { (time_of(Some(&letter.first))) }
-        td "Last" { (time_of(Some(&letter.last))) }
-        td "Latest" { (event(base, &letter.last_id.into())) }
-        error "Message" { (short(letter.message.as_deref().unwrap_or_default())) }
+    table! { "Dead letters", go; cause in &report.failures;
+        th "Kind" { (named(&cause.kind.as_str().into(), |_| of(base.to("/events"), cause))) }
+        td "Status" { (status(&cause.status)) }
+        td "Error code" { code { (code(cause)) } }
+        n "Events" { (number(cause.events)) }
+        td "Act" if (desk.may_act()) { a.button href=(of(base.to("/actions/replay"), cause)) { "Replay …" } }
+        td "First" { (time_of(Some(&cause.first))) }
+        td "Last" { (time_of(Some(&cause.last))) }
+        td "Example" { (event(base, &cause.example.into())) }
+        error "Message" { (short(cause.message.as_deref().unwrap_or_default())) }
     }
 }

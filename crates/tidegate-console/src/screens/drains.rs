@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use tidegate::admin::views::DrainRun;
 
 use crate::desk::Desk;
-use crate::html::{bytes, empty, millis, number, short, table, time_of};
+use crate::html::{bytes, chip, empty, millis, number, short, table, time_of};
 use crate::page::Page;
 use crate::problem::Answered;
 
@@ -32,7 +32,10 @@ pub(super) fn list(drains: &[DrainRun]) -> Markup {
     table! { "Drains"; drain in drains;
         td "Ended" { (time_of(Some(&drain.ended_at))) }
         n "Duration" { (millis(count(drain, "elapsed_ms"))) }
-        td "Stop reason" { (short(&drain.stop_reason.as_deref().unwrap_or("failed").replace('_', " "))) }
+        td "Stop reason" {
+            @if drain.stop_reason == "failed" { (chip("bad", "✕", "failed")) " " (short(drain.report["error"].as_str().unwrap_or_default())) }
+            @else { (short(&drain.stop_reason.replace('_', " "))) }
+        }
         n "Completed" { (number(count(drain, "completed"))) }
         n "Not completed" { (number(count(drain, "completed_with_errors") + count(drain, "failed"))) }
         n "Retried" { (number(count(drain, "retried"))) }

@@ -84,7 +84,7 @@ fn facts(base: &Base, dossier: &Dossier) -> Markup {
         dl.facts {
             (fact("Attempts", html! { (field(&one["attempts"])) " of " (field(&one["max_attempts"])) }))
             (fact("Group", named(&one["group_key"], |key| base.of("/groups", key))))
-            (fact("Correlation id", named(&one["correlation_id"], |id| base.to("/events").with("correlation", id))))
+            (fact("Correlation id", named(&one["correlation_id"], |id| base.to("/events").with("correlation_id", id))))
             (fact("Deduplication key", field(&one["dedup_key"])))
             (fact("Published", time(&one["created_at"])))
             (when("Starts at", "available_at"))

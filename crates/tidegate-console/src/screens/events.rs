@@ -15,7 +15,17 @@ use crate::page::Page;
 use crate::problem::{Answered, Problem};
 
 /// The names of the filters in the address.
-const FILTERS: [&str; 6] = ["kind", "status", "group", "correlation", "since", "until"];
+const FILTERS: [&str; 9] = [
+    "kind",
+    "status",
+    "code",
+    "group",
+    "correlation_id",
+    "since",
+    "until",
+    "created_since",
+    "created_until",
+];
 
 /// The default number of events on a page.
 const LISTED: u32 = 50;
@@ -78,26 +88,24 @@ fn filters(desk: &Desk, verb: Action, wanted: &Fields) -> Markup {
 
 /// Links to the actions on all events of a list, if its filter is one for live events.
 fn links(desk: &Desk, wanted: &Fields) -> Markup {
-    let is_narrow = ["kind", "group", "correlation"]
+    let is_narrow = ["kind", "group", "correlation_id"]
         .iter()
         .any(|name| wanted.is_set(name));
     let is_live = wanted
         .text("status")
         .is_none_or(|status| ["PENDING", "PROCESSING"].contains(&status));
-    if !desk.may_act() || !is_narrow || !is_live {
+    // What ended, or failed with a code, is not what the actions on live events select.
+    let is_other = ["code", "since", "until"]
+        .iter()
+        .any(|name| wanted.is_set(name));
+    if !desk.may_act() || !is_narrow || !is_live || is_other {
         return html! {};
     }
     let link = |verb| {
         let link = desk.base().of("/actions", verb);
-        ["kind", "group", "status", "since", "until"]
-            .iter()
-            .fold(link, |link, name| {
-                link.with(name, wanted.text(name).unwrap_or_default())
-            })
-            .with(
-                "correlation_id",
-                wanted.text("correlation").unwrap_or_default(),
-            )
+        FILTERS.iter().fold(link, |link, name| {
+            link.with(name, wanted.text(name).unwrap_or_default())
+        })
     };
     html! {
         p.actions {

@@ -76,7 +76,7 @@ async fn group(desk: &Desk, key: &str) -> Answered {
         @if live.is_empty() { (empty("This group has no live events.")) }
         @else { (events::picks(desk, &events::list(base, &live, desk.may_act()))) }
         @if live.len() >= SHOWN as usize { p.note { "The first " (SHOWN) "." } }
-        p { a href=(base.to("/events").with("group", key).with("since", "1d")) { "All events of the group published in the last day, finished ones included" } }
+        p { a href=(base.to("/events").with("group", key).with("created_since", "1d")) { "All events of the group published in the last day, finished ones included" } }
     };
     let command = format!("tidegate list --group {}", quoted(key));
     let title = format!("Group {key}");

@@ -32,7 +32,7 @@ pub(super) async fn show(desk: Desk) -> Answered {
 fn list(desk: &Desk, leases: &[Value]) -> Markup {
     let base = desk.base();
     table! { "Leases"; lease in leases;
-        th "Worker" { code { (short(lease["worker"].as_str().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }
+        th "Worker" { @if let Some(name) = lease["name"].as_str() { (short(name)) " " } code { (short(lease["worker"].as_str().and_then(|worker| worker.get(..8)).unwrap_or_default())) } }
         td "State" { @if lease["expired"] == true { (chip("bad", "!", "not responding")) } @else { (chip("busy", "▸", "working")) } }
         n "Events" { (field(&lease["events"])) }
         n "Started" { (field(&lease["started"])) }

@@ -27,7 +27,7 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
         service.ended(span)
     )?;
     let steps = chart::complete(span, &course, std::time::SystemTime::now());
-    let sum = sum(&steps);
+    let sum = sum(&ended);
     let needs = needs(desk.base(), &overview, sum, span);
     let said = match needs.len() {
         0 => "Nothing needs attention.".to_owned(),
@@ -46,9 +46,10 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
         .answer(&desk)
 }
 
-fn sum(steps: &[Step]) -> Step {
+/// The sums of all kinds, as the page of dead letters counts them.
+fn sum(ended: &[KindFigures]) -> Step {
     let mut sum = Step::default();
-    for step in steps {
+    for KindFigures { sum: step, .. } in ended {
         sum.completed += step.completed;
         sum.rejected += step.rejected;
         sum.failed += step.failed;

@@ -11,7 +11,7 @@ use super::{Changed, Selection};
 /// of a thousand.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Args)]
 #[command(
-    after_help = "Example:\n  tidegate cancel --kind order_placed --until 2h --reason 'sent twice' --dry-run\n  tidegate cancel --id 42 --reason 'the order was withdrawn'"
+    after_help = "Example:\n  tidegate cancel --kind order_placed --created-until 2h --reason 'sent twice' --dry-run\n  tidegate cancel --id 42 --reason 'the order was withdrawn'"
 )]
 pub struct CancelRequest {
     /// Which events.

@@ -43,16 +43,27 @@ pub struct ListRequest {
     pub group: Option<String>,
     /// Only events with this correlation id.
     #[arg(long)]
-    pub correlation: Option<String>,
-    /// Only events created at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
-    /// ago.
+    pub correlation_id: Option<String>,
+    /// Only events whose last error has this code.
+    #[arg(long)]
+    pub code: Option<String>,
+    /// Only events that ended at this time or later, so no live ones: an RFC 3339 time, or a duration such as
+    /// 2h for two hours ago.
     #[arg(long, value_parser = parse_moment)]
     #[serde(default, deserialize_with = "written")]
     pub since: Option<Moment>,
-    /// Only events created before this time, written like --since.
+    /// Only events that ended before this time, written like --since.
     #[arg(long, value_parser = parse_moment)]
     #[serde(default, deserialize_with = "written")]
     pub until: Option<Moment>,
+    /// Only events created at this time or later, written like --since.
+    #[arg(long, value_parser = parse_moment)]
+    #[serde(default, deserialize_with = "written")]
+    pub created_since: Option<Moment>,
+    /// Only events created before this time, written like --since.
+    #[arg(long, value_parser = parse_moment)]
+    #[serde(default, deserialize_with = "written")]
+    pub created_until: Option<Moment>,
     /// Only events with an id lower than this: the next page of a list that ended with this id.
     #[arg(long, value_name = "ID", value_parser = event_id)]
     pub before: Option<i64>,
@@ -84,14 +95,21 @@ impl ListRequest {
         let is_any = self.kind.is_none()
             && status.is_none()
             && self.group.is_none()
-            && self.since.is_none()
-            && self.until.is_none();
+            && self.code.is_none()
+            && [
+                self.since,
+                self.until,
+                self.created_since,
+                self.created_until,
+            ] == [None; 4];
         // Either every event matches, or an index of both tables leads to the events that do.
-        if is_any || self.correlation.is_some() {
+        if is_any || self.correlation_id.is_some() {
             return (false, false);
         }
         let is_live = if self.waiting {
             Some(true)
+        } else if self.since.is_some() || self.until.is_some() {
+            Some(false)
         } else {
             status.map(|status| ["PENDING", "PROCESSING"].contains(&status))
         };
@@ -123,8 +141,9 @@ statements! {
     ///
     /// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation id, `$6` only lower ids, `$7` or `$8`
     /// seconds ago: created at or after, `$9` or `$10` seconds ago: created before, `$11` only higher ids,
-    /// which bounds the search, `$12` only live events, each with what it waits for.
-    LIST: "list" [TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8, BOOL] = "\
+    /// which bounds the search, `$12` only live events, each with what it waits for, `$13` or `$14` seconds
+    /// ago: ended at or after, `$15` or `$16` seconds ago: ended before, `$17` code.
+    LIST: "list" [TEXT, TEXT, INT8, TEXT, TEXT, INT8, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, INT8, BOOL, TIMESTAMPTZ, FLOAT8, TIMESTAMPTZ, FLOAT8, TEXT] = "\
 WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
 SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why(e.id)) ELSE to_jsonb(e) END)::text
   FROM (SELECT * FROM (
@@ -138,6 +157,8 @@ SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
                AND ($11::bigint IS NULL OR id > $11)
+               AND coalesce($13, $15) IS NULL AND coalesce($14, $16) IS NULL
+               AND ($17::text IS NULL OR split_part(last_error, ': ', 1) = $17)
                AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
                     OR created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8)))
                AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
@@ -155,6 +176,11 @@ SELECT (CASE WHEN $12 THEN to_jsonb(e) || jsonb_build_object('why', tidegate.why
                AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
                     OR (created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))
                         AND finished_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))))
+               AND ($17::text IS NULL OR code = $17)
+               AND (coalesce($13, statement_timestamp() - make_interval(secs => $14)) IS NULL
+                    OR finished_at >= coalesce($13, statement_timestamp() - make_interval(secs => $14)))
+               AND (coalesce($15, statement_timestamp() - make_interval(secs => $16)) IS NULL
+                    OR finished_at < coalesce($15, statement_timestamp() - make_interval(secs => $16)))
                AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
                     OR created_at < coalesce($9, statement_timestamp() - make_interval(secs => $10)))
              ORDER BY id DESC LIMIT $3) AS logged
@@ -281,6 +307,8 @@ async fn page(
 }
 
 async fn listed(client: &Client, request: &ListRequest, above: Option<i64>) -> Result<Vec<Value>> {
+    let (created_since, created_since_ago) = Moment::parts(request.created_since);
+    let (created_until, created_until_ago) = Moment::parts(request.created_until);
     let (since, since_ago) = Moment::parts(request.since);
     let (until, until_ago) = Moment::parts(request.until);
     let values: &[&(dyn ToSql + Sync)] = &[
@@ -288,14 +316,19 @@ async fn listed(client: &Client, request: &ListRequest, above: Option<i64>) -> R
         &request.kind,
         &limit(request.limit)?,
         &request.group,
-        &request.correlation,
+        &request.correlation_id,
         &request.before,
+        &created_since,
+        &created_since_ago,
+        &created_until,
+        &created_until_ago,
+        &above,
+        &request.waiting,
         &since,
         &since_ago,
         &until,
         &until_ago,
-        &above,
-        &request.waiting,
+        &request.code,
     ];
     documents(client, &LIST, values).await
 }

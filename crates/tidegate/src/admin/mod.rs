@@ -151,6 +151,7 @@ macro_rules! each_verb {
             stats: #[command(skip)] Stats(StatsRequest);
             show: Show(ShowRequest);
             list: List(ListRequest);
+            failures: Failures(FailuresRequest);
             blocked_groups: BlockedGroups(BlockedGroupsRequest);
             leases: Leases(LeasesRequest);
             doctor: Doctor(DoctorRequest);

@@ -35,16 +35,16 @@ pub struct RescheduleRequest {
 #[serde(default)]
 pub struct Start {
     /// Start the events at the next drain.
-    #[arg(long, conflicts_with_all = ["delay", "available_at"])]
+    #[arg(long, conflicts_with_all = ["delay", "at"])]
     pub now: bool,
     /// Start the events this long from now, such as 30s or 2h.
-    #[arg(long, value_parser = parse_duration, conflicts_with = "available_at")]
+    #[arg(long, value_parser = parse_duration, conflicts_with = "at")]
     #[serde(deserialize_with = "written")]
     pub delay: Option<Duration>,
     /// Start the events at this time, such as 2027-01-31T12:00:00Z.
-    #[arg(long = "at", value_name = "TIME", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     #[serde(deserialize_with = "written")]
-    pub available_at: Option<SystemTime>,
+    pub at: Option<SystemTime>,
     /// Set the deadline this long from now, such as 1h; events that have not started by then never start.
     #[arg(long, value_parser = parse_duration, conflicts_with_all = ["expires_at", "no_deadline"])]
     #[serde(deserialize_with = "written")]
@@ -95,11 +95,7 @@ impl Verb for RescheduleRequest {
 
     fn check(&self) -> Result<()> {
         let start = &self.start;
-        let starts = given(&[
-            start.now,
-            start.delay.is_some(),
-            start.available_at.is_some(),
-        ]);
+        let starts = given(&[start.now, start.delay.is_some(), start.at.is_some()]);
         let ends = given(&[
             start.no_deadline,
             start.expires_in.is_some(),
@@ -107,11 +103,9 @@ impl Verb for RescheduleRequest {
         ]);
         let refused = match (starts, ends) {
             (0, 0) => {
-                "now: must be true, or delay, available_at, expires_in, expires_at or no_deadline given"
+                "now: must be true, or delay, at, expires_in, expires_at or no_deadline given"
             }
-            (2.., _) => {
-                "now: must be given without delay and available_at, and these without each other"
-            }
+            (2.., _) => "now: must be given without delay and at, and these without each other",
             (_, 2..) => {
                 "no_deadline: must be given without expires_in and expires_at, and these without each other"
             }
@@ -130,7 +124,7 @@ impl Verb for RescheduleRequest {
             select: &self.select,
             audit: &self.audit,
             values: vec![
-                &start.available_at,
+                &start.at,
                 &from_now,
                 &start.expires_at,
                 &expires_in,

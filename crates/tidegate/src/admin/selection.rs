@@ -58,15 +58,15 @@ pub struct Selection {
     /// Only events in this state: PENDING or PROCESSING.
     #[arg(long)]
     pub status: Option<String>,
-    /// Only events published at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
+    /// Only events created at this time or later: an RFC 3339 time, or a duration such as 2h for two hours
     /// ago.
     #[arg(long, value_parser = parse_moment)]
     #[serde(default, deserialize_with = "written")]
-    pub since: Option<Moment>,
-    /// Only events published before this time, written like --since.
+    pub created_since: Option<Moment>,
+    /// Only events created before this time, written like --created-since.
     #[arg(long, value_parser = parse_moment)]
     #[serde(default, deserialize_with = "written")]
-    pub until: Option<Moment>,
+    pub created_until: Option<Moment>,
     /// Maximum number of events to change, 1 to 1000000, lowest ids first [default: 10000]. With --digest at
     /// most 10000.
     #[arg(long)]
@@ -142,8 +142,8 @@ pub(super) struct Change<'a> {
 macro_rules! selected {
     () => {
         "ids => $1, kind => $2, dedup_key => $3, correlation_id => $4, group_key => $5, status => $6,
-       since => coalesce($7, clock_timestamp() - make_interval(secs => $8)),
-       until => coalesce($9, clock_timestamp() - make_interval(secs => $10)),
+       created_since => coalesce($7, clock_timestamp() - make_interval(secs => $8)),
+       created_until => coalesce($9, clock_timestamp() - make_interval(secs => $10)),
        reason => $11, actor => $12, \"limit\" => $13, after => $14, dry_run => $15"
     };
 }
@@ -289,8 +289,8 @@ impl Change<'_> {
         after: i64,
         most: u32,
     ) -> Result<Page> {
-        let (since, since_ago) = Moment::parts(select.since);
-        let (until, until_ago) = Moment::parts(select.until);
+        let (since, since_ago) = Moment::parts(select.created_since);
+        let (until, until_ago) = Moment::parts(select.created_until);
         let status = select.status.as_ref().map(|status| status.to_uppercase());
         let most = i32::try_from(most).unwrap_or(i32::MAX);
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![

@@ -26,8 +26,10 @@ pub struct StatsReport {
     pub stuck: u64,
     /// Groups whose first event waits while other events wait behind it.
     pub blocked_groups: u64,
-    /// Events that ended `COMPLETED_WITH_ERRORS` or FAILED in the last day.
-    pub dead_letters_last_day: u64,
+    /// Dead letters of the last day that failed, as `failures` counts them.
+    pub failed_last_day: u64,
+    /// Dead letters of the last day that a handler rejected.
+    pub rejected_last_day: u64,
     /// Events that ended in the last hour.
     pub finished_last_hour: u64,
     /// Events that ended in the last minute, per second.
@@ -93,10 +95,13 @@ SELECT jsonb_build_object(
            'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
                                         FROM tidegate.event_queue ORDER BY id LIMIT 1), 0),
            'blocked_groups', (SELECT count(*) FROM tidegate.blocked_groups),
-           'dead_letters_last_day', (SELECT count(*) FROM tidegate.event_log
-                                      WHERE status <> 'COMPLETED' AND finished_at > statement_timestamp() - interval '1 day'),
+           'failed_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0), 1e17)::bigint,
+           'rejected_last_day', least(coalesce(sum(m.events) FILTER (WHERE m.status <> 'FAILED'), 0), 1e17)::bigint,
            'throughput_per_second', (SELECT count(*) FROM tidegate.event_log
-                                      WHERE finished_at > statement_timestamp() - interval '1 minute') / 60.0::float8)::text";
+                                      WHERE finished_at > statement_timestamp() - interval '1 minute') / 60.0::float8)::text
+  FROM tidegate.minute_stats AS m
+ WHERE m.minute >= (SELECT tidegate.figures_since(statement_timestamp() - interval '1 day'))
+   AND m.status IN ('FAILED', 'COMPLETED_WITH_ERRORS')";
 
     STATS: "stats" [] = "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind";
 }
@@ -106,7 +111,8 @@ SELECT jsonb_build_object(
 struct Whole {
     oldest_age_ms: u64,
     blocked_groups: u64,
-    dead_letters_last_day: u64,
+    failed_last_day: u64,
+    rejected_last_day: u64,
     throughput_per_second: f64,
 }
 
@@ -132,7 +138,8 @@ impl Verb for StatsRequest {
             delayed: sum(|kind| kind.delayed),
             stuck: sum(|kind| kind.stuck),
             blocked_groups: whole.blocked_groups,
-            dead_letters_last_day: whole.dead_letters_last_day,
+            failed_last_day: whole.failed_last_day,
+            rejected_last_day: whole.rejected_last_day,
             finished_last_hour: sum(|kind| {
                 kind.completed + kind.completed_with_errors + kind.failed
             }),

@@ -1,10 +1,13 @@
 //! Owns the log lines about single events. A run writes only so many of them: a service that refuses
 //! everything would otherwise make a line of each event, and the lines would cost more than the run. What it
-//! leaves out, it counts.
+//! leaves out, it counts. Rejections have one line for each code and minute: the first event, and then how many
+//! there were.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::settle::Settled;
 use crate::budget::millis;
@@ -18,12 +21,23 @@ const MOST_LINES: u32 = 1000;
 /// The most codes that the summary names. The others are counted together.
 const MOST_CODES: usize = 20;
 
+/// How often the rejections with one code are logged.
+const EVERY: Duration = Duration::from_mins(1);
+
+/// The rejections with one code since they were last logged.
+struct Rejected {
+    since: Instant,
+    events: u64,
+}
+
 /// The lines of one run. Dropped with the run, it logs what was left out.
 #[derive(Default)]
 pub struct EventLines {
     written: u32,
     /// How many lines were left out, by outcome and code.
     left_out: BTreeMap<(&'static str, String), u64>,
+    /// By code.
+    rejected: BTreeMap<String, Rejected>,
     /// Errors were left out, not only warnings.
     lacks_errors: bool,
 }
@@ -57,9 +71,10 @@ impl EventLines {
         match settled.status() {
             Some(Status::Completed) => log!(debug, "event completed"),
             None if settled.is_snoozed() => log!(debug, "event snoozed"),
-            Some(Status::CompletedWithErrors) if self.has_room(false, "rejected", code) => {
+            Some(Status::CompletedWithErrors) if self.is_first_rejected(code) => {
                 log!(warn, code, "event rejected by a handler");
             }
+            Some(Status::CompletedWithErrors) => log!(debug, code, "event rejected by a handler"),
             Some(Status::Failed) if self.has_room(true, "failed", code) => {
                 log!(error, code, "event failed for good");
             }
@@ -98,6 +113,28 @@ impl EventLines {
         }
     }
 
+    /// Whether a rejection is the first with its code, and has a line. Counts the others, and logs their number
+    /// once a minute.
+    fn is_first_rejected(&mut self, code: &str) -> bool {
+        let is_known = self.rejected.contains_key(code);
+        let code = if is_known || self.rejected.len() < MOST_CODES {
+            code
+        } else {
+            "other"
+        };
+        let Some(rejected) = self.rejected.get_mut(code) else {
+            let (since, events) = (Instant::now(), 0);
+            self.rejected
+                .insert(code.to_owned(), Rejected { since, events });
+            return self.has_room(false, "rejected", code);
+        };
+        rejected.events += 1;
+        if rejected.since.elapsed() >= EVERY {
+            rejected.tell(code);
+        }
+        false
+    }
+
     /// Whether one more line may be written; counts it otherwise. A level that is not shown has no lines to
     /// count.
     fn has_room(&mut self, is_error: bool, outcome: &'static str, code: &str) -> bool {
@@ -126,8 +163,25 @@ impl EventLines {
     }
 }
 
+impl Rejected {
+    /// Logs how many there were.
+    fn tell(&mut self, code: &str) {
+        if self.events > 0 {
+            tracing::warn!(
+                code,
+                events = self.events,
+                "further events rejected by handlers"
+            );
+        }
+        (self.since, self.events) = (Instant::now(), 0);
+    }
+}
+
 impl Drop for EventLines {
     fn drop(&mut self) {
+        for (code, rejected) in &mut self.rejected {
+            rejected.tell(code);
+        }
         if self.left_out.is_empty() {
             return;
         }

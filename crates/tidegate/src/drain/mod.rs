@@ -282,7 +282,7 @@ impl<D: Dispatch> Drain<D> {
         let memory = self.options.memory_mb;
         self.report.cost.charged(elapsed, memory, ended_events);
         self.observers.ended(&self.report, ended.as_ref().err());
-        self.note_run().await;
+        self.note_run(ended.as_ref().err()).await;
         match ended {
             Ok(()) => Ok(self.report),
             Err(source) => Err(DrainError {

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::settings;
+use crate::config::{environment, settings};
 use crate::error::Error;
 use crate::outcome::RetryPolicy;
 
@@ -37,6 +37,9 @@ settings! {
         lease_timeout: Duration = Duration::from_mins(1), "TIDEGATE_LEASE_TIMEOUT";
         /// The time limit of each handler (B16), which must fit into nine tenths of a lease.
         handler_timeout: Duration = Duration::from_secs(30), "TIDEGATE_HANDLER_TIMEOUT";
+        /// Where the drain runs, for whoever looks at its leases; at most 200 characters. Without it, the log
+        /// stream in Lambda, and otherwise the host and the id of the process.
+        worker: Option<String> = None, "TIDEGATE_WORKER";
         /// The memory of the process in MiB, used for the `cost` in the report. Lambda sets it to the memory
         /// of the function.
         memory_mb: Option<u32> = None, "AWS_LAMBDA_FUNCTION_MEMORY_SIZE";
@@ -74,6 +77,21 @@ impl DrainOptions {
         }
         Ok(())
     }
+
+    /// Returns where the drain runs, in at most 200 characters.
+    pub(super) fn worker_name(&self) -> String {
+        let given = self.worker.clone();
+        let name = given.or_else(|| environment("AWS_LAMBDA_LOG_STREAM_NAME"));
+        let name = name.unwrap_or_else(|| format!("{}:{}", host(), std::process::id()));
+        name.chars().take(200).collect()
+    }
+}
+
+/// The name of this machine, or `localhost` if it is not known.
+fn host() -> String {
+    let named = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = named.or_else(|| environment("HOSTNAME"));
+    name.map_or_else(|| "localhost".to_owned(), |name| name.trim().to_owned())
 }
 
 #[cfg(test)]

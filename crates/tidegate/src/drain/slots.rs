@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join, join3};
+use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -37,6 +38,9 @@ const LONGEST_CLOSING: Duration = Duration::from_secs(2);
 
 /// How often a drain that waits for such a slot requests it.
 const WHILE_CLOSING: Duration = Duration::from_millis(20);
+
+/// The most characters of a failed drain's error that are stored with its report.
+const MOST_OF_ERROR: usize = 300;
 
 /// The most ready events that are counted to find out how many drains they need.
 const MOST_SURVEYED: i32 = 100_000;
@@ -210,7 +214,8 @@ impl<D: Dispatch> Drain<D> {
     /// Takes a slot. If there is none, returns why there is nothing to do.
     pub(super) async fn take_slot(&mut self) -> Result<Option<StopReason>, Error> {
         let most = i32::from(self.options.max_drains);
-        let worker = self.fetcher.worker;
+        let name = self.options.worker_name();
+        let worker = (self.fetcher.worker, &*name);
         let Some(session) = self.fetcher.session() else {
             return Ok(Some(StopReason::NoSlot));
         };
@@ -424,19 +429,24 @@ impl<D: Dispatch> Drain<D> {
     /// Stores the report in the database, for operators who look at past drains. A drain without a slot has
     /// done nothing. A failure to store it is only logged, and it takes no longer than the rest of the run's
     /// overrun.
-    pub(super) async fn note_run(&mut self) {
+    pub(super) async fn note_run(&mut self, failed: Option<&Error>) {
         if self.report.slot == 0 {
             return;
         }
         let left = self.limit().saturating_sub(self.budget.elapsed());
-        if let Err(error) = Error::within("report", left, self.note()).await {
+        if let Err(error) = Error::within("report", left, self.note(failed)).await {
             tracing::debug!(%error, "the drain's report could not be stored in the database");
         }
     }
 
-    async fn note(&mut self) -> Result<(), Error> {
-        let report = serde_json::to_string(&self.report)
-            .map_err(|error| Error::Invalid(format!("report: {error}")))?;
+    async fn note(&mut self, failed: Option<&Error>) -> Result<(), Error> {
+        let mut report = json!(self.report);
+        if let Some(error) = failed {
+            report["stop_reason"] = "failed".into();
+            let error: String = error.to_string().chars().take(MOST_OF_ERROR).collect();
+            report["error"] = error.into();
+        }
+        let report = report.to_string();
         let worker = self.fetcher.worker;
         let Some(session) = self.fetcher.session() else {
             return Ok(());

@@ -15,9 +15,10 @@ use crate::error::Result;
 pub const MOST_LEFT: i64 = 10_000;
 
 statements! {
-    /// Takes one of the first `$2` slots for `$3` seconds, as hop `$5` of chain `$4`.
-    TAKE_SLOT: "take_slot" [UUID, INT4, FLOAT8, UUID, INT4] =
-        "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position(), t.soon FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t";
+    /// Takes one of the first `$2` slots for `$3` seconds, as hop `$5` of chain `$4`; `$6` says
+    /// where the worker runs.
+    TAKE_SLOT: "take_slot" [UUID, INT4, FLOAT8, UUID, INT4, TEXT] =
+        "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position(), t.soon FROM tidegate.take_slot($1, $2, $3, $4, $5, $6) AS t";
 
     /// Keeps a slot for another `$3` seconds, and reports the drain's rate.
     KEEP_SLOT: "keep_slot" [INT4, UUID, FLOAT8, FLOAT8] =
@@ -96,19 +97,19 @@ pub struct Kept {
     pub first: bool,
 }
 
-/// Takes one of the first `most` slots for `timeout`, as a hop of a chain.
+/// Takes one of the first `most` slots for `timeout`, as a hop of a chain, for a worker and where it runs.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn take_slot(
     client: &impl Queryable,
-    worker: Uuid,
+    (worker, name): (Uuid, &str),
     most: i32,
     timeout: Duration,
     chain: Chain,
 ) -> Result<Taken> {
     let (seconds, hop) = (timeout.as_secs_f64(), i32::from(chain.hop));
-    let values: [&(dyn ToSql + Sync); 5] = [&worker, &most, &seconds, &chain.id, &hop];
+    let values: [&(dyn ToSql + Sync); 6] = [&worker, &most, &seconds, &chain.id, &hop, &name];
     let rows = query(client, &TAKE_SLOT, &values).await?;
     let Some(row) = rows.first() else {
         return Ok(Taken::None);

@@ -78,6 +78,12 @@ fn columns(row: &str) -> Result<Value, serde_json::Error> {
         });
         event.insert(name, value);
     }
+    // In the queue this column is the deadline, and in the log the end of the retention.
+    let is_live = event.get("in").is_some_and(|table| table == "event_queue");
+    let name = if is_live { "deadline" } else { "kept_until" };
+    if let Some(time) = event.remove("expires_at") {
+        event.insert(name.to_owned(), time);
+    }
     if !unreadable.is_empty() {
         event.insert("unreadable".to_owned(), unreadable.into());
     }

@@ -1,23 +1,20 @@
-//! The views of finished events: how many ended when and how fast, and the dead letters among them.
+//! The views of finished events: how many ended when and how fast.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::Service;
 use crate::error::Result;
 use crate::queue::statement::statements;
 
-/// The most dead letters whose error codes are read.
-pub const DEAD_LOOKED_AT: u32 = 20_000;
-
 statements! {
     /// Finished events of the last `$1` seconds, in steps of `$2` seconds. `$3` selects a kind.
     COURSE: "course" [FLOAT8, FLOAT8, TEXT] = "\
 SELECT jsonb_build_object('at', extract(epoch FROM f.step)::bigint,
-           'completed', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'COMPLETED'), 1e17), 0)::bigint,
-           'rejected', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'COMPLETED_WITH_ERRORS'), 1e17), 0)::bigint,
-           'failed', coalesce(least(sum(f.events) FILTER (WHERE f.status = 'FAILED'), 1e17), 0)::bigint,
+           'completed', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'COMPLETED'), 0), 1e17)::bigint,
+           'rejected', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'COMPLETED_WITH_ERRORS'), 0), 1e17)::bigint,
+           'failed', least(coalesce(sum(f.events) FILTER (WHERE f.status = 'FAILED'), 0), 1e17)::bigint,
            'latency_ms', least(sum(f.latency_ms), 1e17)::bigint)::text
   FROM (SELECT date_bin(make_interval(secs => $2), m.minute, timestamptz 'epoch') AS step, m.status, m.events, m.latency_ms
           FROM tidegate.minute_stats AS m
@@ -38,22 +35,9 @@ SELECT jsonb_build_object('kind', b.kind, 'sum', jsonb_build_object(
                coalesce(sum(m.events) FILTER (WHERE m.status = 'COMPLETED_WITH_ERRORS'), 0) AS rejected,
                coalesce(sum(m.events) FILTER (WHERE m.status = 'FAILED'), 0) AS failed
           FROM tidegate.minute_stats AS m
-         WHERE m.minute > statement_timestamp() - make_interval(secs => $1) AND m.status <> 'PUT_OFF'
+         WHERE m.minute >= (SELECT tidegate.figures_since(statement_timestamp() - make_interval(secs => $1))) AND m.status <> 'PUT_OFF'
          GROUP BY m.kind, m.within_ms) AS b
  GROUP BY b.kind ORDER BY b.kind";
-
-    /// Dead letters of the last `$1` seconds by kind, status and error code, among the latest `$3`. `$2`
-    /// selects a kind.
-    DEAD: "dead" [FLOAT8, TEXT, INT8] = "\
-SELECT jsonb_build_object('kind', d.kind, 'status', d.status, 'code', d.code, 'events', count(*),
-           'first', min(d.finished_at), 'last', max(d.finished_at), 'last_id', max(d.id),
-           'message', (array_agg(left(d.last_error, 300) ORDER BY d.finished_at DESC))[1])::text
-  FROM (SELECT e.id, e.kind, e.status, split_part(coalesce(e.last_error, ''), ': ', 1) AS code, e.last_error, e.finished_at
-          FROM tidegate.ends AS e
-         WHERE e.status <> 'COMPLETED' AND e.finished_at > statement_timestamp() - make_interval(secs => $1)
-           AND ($2::text IS NULL OR e.kind = $2)
-         ORDER BY e.finished_at DESC LIMIT $3) AS d
- GROUP BY d.kind, d.status, d.code ORDER BY count(*) DESC, d.kind, d.code LIMIT 200";
 }
 
 /// The period of figures.
@@ -144,28 +128,6 @@ impl KindFigures {
     }
 }
 
-/// Dead letters of one kind, status and error code.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-#[non_exhaustive]
-pub struct DeadLetters {
-    /// The kind.
-    pub kind: String,
-    /// Their status.
-    pub status: String,
-    /// The code of the last error; empty if there is none.
-    pub code: String,
-    /// Their number.
-    pub events: u64,
-    /// The time when the first of them ended, RFC 3339.
-    pub first: String,
-    /// The time when the last of them ended.
-    pub last: String,
-    /// The highest of their ids.
-    pub last_id: i64,
-    /// The code and message of the latest, at most 300 characters.
-    pub message: Option<String>,
-}
-
 impl Service {
     /// Returns the finished events of a period step by step, for one kind or all. Steps without events are
     /// left out.
@@ -183,19 +145,6 @@ impl Service {
     /// When the database fails.
     pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>> {
         self.view(&ENDED, &[&span.length().as_secs_f64()]).await
-    }
-
-    /// Returns the dead letters of the last `since`, by kind, status and error code, the most frequent first.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn dead_letters(
-        &self,
-        since: Duration,
-        kind: Option<&str>,
-    ) -> Result<Vec<DeadLetters>> {
-        let (since, most) = (since.as_secs_f64(), i64::from(DEAD_LOOKED_AT));
-        self.view(&DEAD, &[&since, &kind, &most]).await
     }
 }
 

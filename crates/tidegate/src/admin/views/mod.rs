@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 pub use self::event::{Content, Dossier, lineage, show};
-pub use self::finished::{DEAD_LOOKED_AT, DeadLetters, KindFigures, Span, Step};
+pub use self::finished::{KindFigures, Span, Step};
 pub use self::lineage::{Lineage, MOST_RELATED, RelatedEvent, Relation};
 use super::program::Service;
 use crate::config::in_range;
@@ -215,9 +215,9 @@ pub struct DrainRun {
     pub started_at: String,
     /// The end.
     pub ended_at: String,
-    /// Why it ended.
-    pub stop_reason: Option<String>,
-    /// Its report.
+    /// Why it ended; `failed` if it failed.
+    pub stop_reason: String,
+    /// Its report; of a failed one with the `error`.
     pub report: Value,
 }
 

@@ -80,8 +80,8 @@ pub(crate) struct StoredEvent {
     processing_started_at: Option<Timestamp>,
     /// The lease that holds it or has ended it.
     lease_token: Option<String>,
-    /// The start-before deadline of a live event; the end of the retention of a finished one.
-    expires_at: Option<Timestamp>,
+    /// The start-before deadline: an event that has not started by then never starts.
+    deadline: Option<Timestamp>,
     /// The event whose handler emitted it.
     parent_id: Option<i64>,
     /// The original event, if this one is a replay.
@@ -112,9 +112,9 @@ pub(crate) struct StoredEvent {
     /// When it ended.
     #[schemars(skip_serializing_if = "Option::is_none")]
     finished_at: Timestamp,
-    /// The start-before deadline that it had while it was live.
+    /// The end of its retention.
     #[schemars(skip_serializing_if = "Option::is_none")]
-    deadline: Option<Timestamp>,
+    kept_until: Timestamp,
     /// When its personal data was erased.
     #[schemars(skip_serializing_if = "Option::is_none")]
     forgotten_at: Option<Timestamp>,
@@ -152,6 +152,9 @@ pub(crate) struct Lease {
     token: String,
     /// The worker.
     worker: Option<String>,
+    /// Where the worker runs: its host and process, its log stream, or what `TIDEGATE_WORKER` says. Null: it is
+    /// no drain, or another drain has taken its slot.
+    name: Option<String>,
     /// When it was taken.
     taken_at: Timestamp,
     /// When it was last renewed.
