@@ -198,7 +198,7 @@ def try_it(needs, server, database, shots):
     from playwright.sync_api import sync_playwright
     found = Found()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=needs.browser, args=FLAGS, env={**needs.libraries} or None)
+        browser = playwright.chromium.launch(executable_path=needs.browser, args=FLAGS, ignore_default_args=["--hide-scrollbars"], env={**needs.libraries} or None)
         state = signed_in(browser, server, found)
 
         def open_visit(**how):

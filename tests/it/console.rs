@@ -762,7 +762,10 @@ async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_
     assert!(list.contains("/actions/cancel?kind=order_placed"), "{list}");
     // What no event listed here allows is not offered.
     let failed = site.page("/events?kind=order_placed&status=FAILED").await;
-    contains(&failed, "/actions/replay?kind=order_placed&amp;status=FAILED");
+    contains(
+        &failed,
+        "/actions/replay?kind=order_placed&amp;status=FAILED",
+    );
     contains(&failed, "formaction=\"/act/replay\"");
     lacks(&failed, "/actions/cancel");
     lacks(&failed, "/act/cancel");
@@ -783,7 +786,14 @@ async fn what_decides_stands_first_on_the_services_and_an_event_has_one_line() {
         WHERE service = 'bank'";
     site.client.batch_execute(past).await.unwrap();
     let page = site.page("/services").await;
-    let heads = ["Service", "State", "Waiting", "Last error", "Next try", "Act"];
+    let heads = [
+        "Service",
+        "State",
+        "Waiting",
+        "Last error",
+        "Next try",
+        "Act",
+    ];
     let heads = heads.map(|name| page.find(&format!(">{name}</th>")).unwrap());
     assert!(heads.is_sorted(), "{heads:?}");
     contains(&page, ">due, when a drain runs</time>");
@@ -815,14 +825,25 @@ async fn one_field_leads_to_an_event_a_kind_or_a_correlation_id() {
 #[tokio::test]
 async fn where_a_kind_is_typed_the_registered_ones_are_suggested() {
     let site = Site::acting().await;
-    for path in ["/events", "/dead", "/schedules", "/actions/replay", "/actions/pause"] {
+    for path in [
+        "/events",
+        "/dead",
+        "/schedules",
+        "/actions/replay",
+        "/actions/pause",
+    ] {
         let page = site.page(path).await;
         contains(&page, "list=\"kinds\"");
         contains(&page, "<datalist id=\"kinds\">");
         contains(&page, "<option value=\"parcel_shipped\">");
     }
-    let part = site.request(Method::GET, "/events").header("hx-request", "true");
-    lacks(&part.send().await.unwrap().text().await.unwrap(), "datalist");
+    let part = site
+        .request(Method::GET, "/events")
+        .header("hx-request", "true");
+    lacks(
+        &part.send().await.unwrap().text().await.unwrap(),
+        "datalist",
+    );
 }
 
 #[tokio::test]
@@ -837,20 +858,40 @@ async fn payloads_are_searched_as_far_as_is_said_by_those_who_may_read_them() {
     lacks(&page, "/events/18\"");
     // A filter narrows the search, and a live event is found, too.
     let of_kind = [("kind", "order_placed"), text];
-    let page = site.post("/events/search", &of_kind).await.text().await.unwrap();
+    let page = site
+        .post("/events/search", &of_kind)
+        .await
+        .text()
+        .await
+        .unwrap();
     contains(&page, "<strong>0</strong> contain the text");
     let live = [("kind", "refund_requested"), ("text", "\"customer\" : 6")];
-    let page = site.post("/events/search", &live).await.text().await.unwrap();
+    let page = site
+        .post("/events/search", &live)
+        .await
+        .text()
+        .await
+        .unwrap();
     contains(&page, "<strong>4</strong> contain the text");
     let newer = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
         SELECT 10000 + n, 'order_placed', 'COMPLETED', 1, 5, '[]', now(), now(), now() + interval '10 days' FROM generate_series(1, 10000) AS n";
     site.client.batch_execute(newer).await.unwrap();
-    let page = site.post("/events/search", &[text]).await.text().await.unwrap();
+    let page = site
+        .post("/events/search", &[text])
+        .await
+        .text()
+        .await
+        .unwrap();
     contains(&page, "Of the 10,000 events that were looked at");
     contains(&page, "<strong>0</strong> contain the text");
     let before = field(&page, "before");
     let further = [text, ("before", before.as_str())];
-    let page = site.post("/events/search", &further).await.text().await.unwrap();
+    let page = site
+        .post("/events/search", &further)
+        .await
+        .text()
+        .await
+        .unwrap();
     contains(&page, "/events/17\"");
     lacks(&page, "Search further");
     let nothing = site.post("/events/search", &[]).await;

@@ -181,7 +181,7 @@ fn frame(
                         a.brand href=(base.to("/")) { img src=(base.to(&ICON.path)) alt="" width="28" height="28"; "Tidegate" }
                         search aria-label="Anything" {
                             form.find action=(base.to("/find")) {
-                                input type="search" name="q" required aria-label="Event id, kind or correlation id" placeholder="id, kind, correlation id" autocomplete="off";
+                                input type="search" name="q" required aria-label="Event id, kind or correlation id" placeholder="id, kind …" autocomplete="off";
                                 button.quiet { "Go" }
                             }
                         }

@@ -6,7 +6,9 @@ use tidegate_cli::quoted;
 
 use crate::desk::Desk;
 use crate::form::Params;
-use crate::html::{empty, event, input, line, named, number, select, short, status, table, time_of};
+use crate::html::{
+    empty, event, input, line, named, number, select, short, status, table, time_of,
+};
 use crate::link::{Base, Link};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};

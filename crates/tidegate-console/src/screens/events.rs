@@ -42,7 +42,9 @@ const LOOKED_AT: u32 = 10_000;
 const LIVE: [&str; 2] = ["PENDING", "PROCESSING"];
 
 fn is_live(event: &Value) -> bool {
-    event["status"].as_str().is_some_and(|status| LIVE.contains(&status))
+    event["status"]
+        .as_str()
+        .is_some_and(|status| LIVE.contains(&status))
 }
 
 /// The request for as many of the events of a filter.
@@ -102,10 +104,17 @@ pub(super) async fn search(desk: Desk, Sent(sent): Sent) -> Answered {
     let id = |event: &Value| event["id"].as_i64();
     let ids: Vec<i64> = report.events.iter().filter_map(id).collect();
     let holding = desk.service().holding(&ids, text).await?;
-    let found = report.events.iter().filter(|one| id(one).is_some_and(|id| holding.contains(&id)));
+    let found = report
+        .events
+        .iter()
+        .filter(|one| id(one).is_some_and(|id| holding.contains(&id)));
     let found: Vec<Value> = found.take(MOST_LISTED as usize).cloned().collect();
     let is_full = found.len() == MOST_LISTED as usize;
-    let next = if is_full { found.last().and_then(id) } else { report.next };
+    let next = if is_full {
+        found.last().and_then(id)
+    } else {
+        report.next
+    };
     let oldest = report.events.last().map(|one| time(&one["created_at"]));
     let body = html! {
         p { "Of the " (number(ids.len() as u64)) " events that were looked at"
@@ -118,7 +127,9 @@ pub(super) async fn search(desk: Desk, Sent(sent): Sent) -> Answered {
         } }
     };
     let form = html! { (search_form(&desk, &sent, text)) p { a href=(filtered(desk.base(), &sent, "")) { "← All events of this filter" } } };
-    Page::new("/events", "Search in payloads", "", body).fixed(form).answer(&desk)
+    Page::new("/events", "Search in payloads", "", body)
+        .fixed(form)
+        .answer(&desk)
 }
 
 /// The filters as hidden fields.

@@ -40,7 +40,7 @@ fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
         n "Failures in a row" { (service.failures) }
         td "Since" { (time_of(Some(&service.since))) }
         td "Last answer" { (time_of(service.answered_at.as_deref())) }
-        td "Limits" { (limits(service)) }
+        n "Limits" { (limits(service)) }
     }
 }
 
