@@ -102,7 +102,7 @@ completions: tools ## write the command line's completions and manual pages to t
 api: tools ## test the HTTP interface with requests generated from its OpenAPI document
 	@python3 scripts/interop.py api
 
-console: tools ## test the web console in a real browser; SHOTS=1 writes the screenshots of docs/console.md
+console: tools ## test the web console in a real browser; SHOTS=1 also writes the images of docs/console.md
 	@python3 scripts/console.py $(if $(SHOTS),--shots)
 
 snippets: tools ## run what docs/sql.md shows, in every language that can be had

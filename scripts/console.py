@@ -3,7 +3,7 @@
 
 It visits every page in light and dark, wide and narrow, and checks it with axe. It clicks every action, shows hostile content, and
 tests keys, renewal and pages without JavaScript. Waits are for what must come, however slow the machine; nothing is asserted of
-time. `--shots` writes the screenshots of docs/console.md."""
+time. `--shots` also writes the screenshots of docs/console.md."""
 
 import json
 import shutil
@@ -24,7 +24,21 @@ SEED = PROJECT / "tests" / "console" / "seed.sql"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 PATIENCE_MS = 120_000
 PAGES = sum(json.loads((PROJECT / "tests" / "console" / "pages.json").read_text()).values(), [])
-SHOTS = {"overview": "/", "event": "/events/502", "dead-letters": "/dead", "replay": "/actions/replay?kind=invoice_sent&status=FAILED&since=1d"}
+# What decides on a page: heads of columns, which lie within the screen together with their first row. Of the overview, all columns.
+DECIDES = {
+    "/services": ("Service", "State", "Waiting", "Last error", "Next try"),
+    "/events?status=FAILED": ("Id", "Kind", "Status", "Last error"),
+    "/dead": ("Kind", "Status", "Error code", "Events", "Message"),
+    "/": (),
+}
+FIRST_PX = 900
+WHERE = """(names) => Array.from(document.querySelectorAll("#live > .scroll, .picks > .scroll, section > .scroll")).flatMap((room) =>
+    Array.from(room.querySelectorAll("thead th")).filter((head) => !names.length || names.includes(head.textContent)).map((head) => {
+        const at = head.getBoundingClientRect(), within = room.getBoundingClientRect();
+        const row = room.querySelector("tbody tr").getBoundingClientRect();
+        return {name: head.textContent, right: at.right - Math.min(within.right, innerWidth), bottom: row.bottom + scrollY, tall: row.height};
+    }))"""
+SHOTS = {"services": "/services", "overview": "/", "event": "/events/502", "dead-letters": "/dead", "replay": "/actions/replay?kind=invoice_sent&status=FAILED&since=1d"}
 # Each says a page, the row of a table there (or none), what is unfolded, fields, what is said, and what is true afterwards. The
 # integration tests send the same forms.
 ACTIONS = [action for action in json.loads((PROJECT / "tests" / "console" / "actions.json").read_text()) if "at" in action]
@@ -184,15 +198,15 @@ def try_it(needs, server, database, shots):
     from playwright.sync_api import sync_playwright
     found = Found()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=needs.browser, args=FLAGS, env={**needs.libraries} or None)
+        browser = playwright.chromium.launch(executable_path=needs.browser, args=FLAGS, ignore_default_args=["--hide-scrollbars"], env={**needs.libraries} or None)
         state = signed_in(browser, server, found)
 
         def open_visit(**how):
             return Visit(browser, server, found, state, **how)
         if shots:
-            return take_shots(open_visit, database)
+            take_shots(open_visit, database)
         look_at_everything(open_visit, needs.axe)
-        for tried in (press_keys, renew, act, replay_many, change_many, without_scripts, maintain):
+        for tried in (what_decides, press_keys, renew, act, replay_many, change_many, without_scripts, maintain):
             print(tried.__doc__, flush=True)
             with open_visit(scripts=tried != without_scripts) as visit:
                 tried(visit, database)
@@ -208,7 +222,7 @@ def signed_in(browser, server, found):
 
 
 def look_at_everything(open_visit, axe):
-    for scheme, width, scale in (("light", 360, 1), ("light", 1280, 1), ("dark", 360, 1), ("dark", 1280, 1), ("light", 640, 2)):
+    for scheme, width, scale in (("light", 360, 1), ("light", 1280, 1), ("light", 1680, 1), ("dark", 360, 1), ("dark", 1280, 1), ("light", 640, 2)):
         print(f"every page, {scheme}, {width} px, at {scale}00 %", flush=True)
         with open_visit(color_scheme=scheme, viewport={"width": width, "height": 800 // scale}, device_scale_factor=scale,
                         reduced_motion="reduce") as visit:
@@ -218,6 +232,31 @@ def look_at_everything(open_visit, axe):
                 visit.found.check(wide <= inner, f"{path}: {wide} px wide on a screen of {inner} px")
                 if scale == 1:
                     visit.is_accessible(f"{path}, {scheme}, {width} px", axe)
+
+
+def what_decides(visit, database):
+    """what decides stands first"""
+    for width in (1280, 1680):
+        visit.page.set_viewport_size({"width": width, "height": FIRST_PX})
+        for path, names in DECIDES.items():
+            visit.go(path)
+            found = visit.page.evaluate(WHERE, list(names))
+            seen = {one["name"] for one in found}
+            visit.found.check(found and seen.issuperset(names), f"{path}: the columns {names} must be there, got {seen}")
+            for one in found:
+                what = f"{path}, {width} px: the column {one['name']}"
+                visit.found.check(one["right"] <= 1, f"{what} ends {one['right']:.0f} px outside")
+                visit.found.check(not names or one["bottom"] <= FIRST_PX, f"{what} ends at {one['bottom']:.0f} px")
+                visit.found.check(not names or one["tall"] <= 80, f"{what}: a row is {one['tall']:.0f} px high")
+        place = visit.page.locator(".attention").bounding_box()
+        visit.found.check(place["y"] + place["height"] <= FIRST_PX, f"/, {width} px: what needs attention ends at {place}")
+    # A table that is wider than its room is moved by keys.
+    visit.page.set_viewport_size({"width": 360, "height": 800})
+    visit.go("/services")
+    room = visit.page.locator("#live > .scroll").first
+    room.focus()
+    visit.page.keyboard.press("ArrowRight")
+    visit.page.wait_for_function("document.activeElement.scrollLeft > 0")
 
 
 def press_keys(visit, database):
@@ -241,6 +280,9 @@ def press_keys(visit, database):
     page.go_back()
     visit.found.check(urlparse(page.url).path == "/events", "back must lead back")
     page.locator("body").press("Tab")
+    page.get_by_label("Event id, kind or correlation id").fill("502")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/events/502")
 
 
 def renew(visit, database):
@@ -253,7 +295,7 @@ def renew(visit, database):
     page.clock.run_for(5100)
     page.wait_for_selector("text=just_made")
     visit.found.check(len(parts) == 1, f"one request renews a page, {len(parts)} did")
-    page.locator("#pulse").click()
+    page.get_by_role("button", name="Refresh every 5 s", pressed=True).click()
     page.clock.run_for(60_000)
     visit.found.check(len(parts) == 1, "a page that is paused asks for nothing")
     page.locator("#pulse").click()
@@ -305,14 +347,20 @@ def change_many(visit, database):
     """all events of a filter, a publish, and a person who is forgotten"""
     page = visit.page
     visit.go("/events?kind=stock_counted")
-    page.get_by_role("link", name="Start now all …").click()
+    page.get_by_role("link", name="Start now …").click()
     confirm(page)
     visit.says("rescheduled")
     visit.go("/events?kind=stock_counted")
-    page.get_by_role("link", name="Cancel all …").click()
+    page.get_by_role("link", name="Cancel …").click()
     confirm(page)
     visit.says("cancelled")
     visit.found.check(database.holds("SELECT count(*) = 0 FROM tidegate.event_queue WHERE kind = 'stock_counted'"), "events of the filter are left")
+    visit.go("/events?kind=parcel_shipped")
+    page.locator("summary", has_text="Search in payloads").click()
+    page.locator("form [name=text]").fill('"sku" : "A-22"')
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("text=contain the text")
+    visit.found.check(page.locator("tr.go").count() == 1, "one payload contains the text")
     visit.go("/events")
     page.get_by_role("link", name="Publish an event …").click()
     page.locator("section.publish [name=kind]").select_option("order_placed")
@@ -363,7 +411,8 @@ def without_scripts(visit, database):
 
 
 def take_shots(open_visit, database):
-    database.run("DELETE FROM tidegate.event_log WHERE id = 601")
+    # Without what somebody hostile has published.
+    database.run("CREATE TABLE aside AS SELECT * FROM tidegate.event_log WHERE id = 601; DELETE FROM tidegate.event_log WHERE id = 601")
     folder = PROJECT / "docs" / "img"
     folder.mkdir(exist_ok=True)
     for scheme, names in (("light", SHOTS), ("dark", {"overview-dark": "/"})):
@@ -373,7 +422,7 @@ def take_shots(open_visit, database):
                 place = folder / f"console-{name}.png"
                 visit.page.screenshot(path=place)
                 print(f"{place.relative_to(PROJECT)}: {place.stat().st_size // 1000} kB")
-    return 0
+    database.run("INSERT INTO tidegate.event_log SELECT * FROM aside; DROP TABLE aside")
 
 
 if __name__ == "__main__":

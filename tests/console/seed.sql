@@ -35,7 +35,7 @@ SELECT n, (ARRAY['order_placed', 'invoice_sent', 'parcel_shipped', 'refund_reque
        '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
   FROM generate_series(1, 400) AS n;
 UPDATE tidegate.minute_stats AS m
-   SET code = CASE m.status WHEN 'FAILED' THEN (ARRAY['http_503', 'timeout', 'attempts_exhausted'])[1 + m.id % 3] ELSE '422' END
+   SET code = CASE m.status WHEN 'FAILED' THEN (ARRAY['http_503', 'timeout', 'attempts_exhausted'])[1 + extract(epoch FROM m.minute)::bigint / 60 % 3] ELSE '422' END
  WHERE m.status <> 'COMPLETED';
 UPDATE tidegate.minute_stats AS m
    SET last_id = (SELECT max(l.id) FROM tidegate.event_log AS l WHERE (l.kind, l.status, l.errors->-1->>'code') = (m.kind, m.status, m.code))

@@ -410,7 +410,9 @@ async fn what_cannot_be_done_is_refused_and_nothing_is_done() {
 async fn who_may_only_look_is_offered_nothing_and_can_do_nothing() {
     let site = Site::of(Settings::new(Auth::token("bob")), "", None).await;
     for path in &*PAGES {
+        // Who may read payloads may search in them.
         let page = site.page(path).await;
+        let page = page.replace("method=\"post\" action=\"/events/search\"", "");
         lacks(&page, "method=\"post\"");
         lacks(&page, "type=\"checkbox\"");
     }
@@ -760,8 +762,151 @@ async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_
     }
     let list = site.page("/events?kind=order_placed").await;
     assert!(list.contains("/actions/cancel?kind=order_placed"), "{list}");
+    // What no event listed here allows is not offered.
     let failed = site.page("/events?kind=order_placed&status=FAILED").await;
-    assert!(!failed.contains("/actions/cancel"));
+    contains(
+        &failed,
+        "/actions/replay?kind=order_placed&amp;status=FAILED",
+    );
+    contains(&failed, "formaction=\"/act/replay\"");
+    lacks(&failed, "/actions/cancel");
+    lacks(&failed, "/act/cancel");
+    let live = site.page("/events?kind=newsletter&status=PENDING").await;
+    contains(&live, "formaction=\"/act/cancel\"");
+    lacks(&live, "/act/replay");
+    lacks(&live, "/actions/replay");
+    // All of the filter's events are listed, and none is live.
+    let ended = site.page("/events?correlation_id=order-4017").await;
+    contains(&ended, "/act/replay");
+    lacks(&ended, "/actions/cancel");
+}
+
+#[tokio::test]
+async fn what_decides_stands_first_on_the_services_and_an_event_has_one_line() {
+    let site = Site::acting().await;
+    let past = "UPDATE tidegate.service SET retry_at = now() - interval '67 s', last_error = 'http_503: ' || repeat('the bank is closed ', 20)
+        WHERE service = 'bank'";
+    site.client.batch_execute(past).await.unwrap();
+    let page = site.page("/services").await;
+    let heads = [
+        "Service",
+        "State",
+        "Waiting",
+        "Last error",
+        "Next try",
+        "Act",
+    ];
+    let heads = heads.map(|name| page.find(&format!(">{name}</th>")).unwrap());
+    assert!(heads.is_sorted(), "{heads:?}");
+    contains(&page, ">due, when a drain runs</time>");
+    lacks(&page, "67 s ago");
+    let whole = format!("title=\"http_503: {}\"", "the bank is closed ".repeat(20));
+    contains(&page, &whole);
+    contains(&page, "<td class=\"line\">");
+}
+
+#[tokio::test]
+async fn one_field_leads_to_an_event_a_kind_or_a_correlation_id() {
+    let site = Site::acting().await;
+    contains(&site.page("/doctor").await, "action=\"/find\"");
+    for (text, to) in [
+        ("17", "/events/17"),
+        (" 502 ", "/events/502"),
+        ("invoice_sent", "/events?kind=invoice_sent"),
+        ("order-4017", "/events?correlation_id=order-4017"),
+        ("a&b=c", "/events?correlation_id=a%26b%3Dc"),
+        ("", "/events"),
+    ] {
+        let request = site.request(Method::GET, &format!("/find?q={}", percent(text)));
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::SEE_OTHER, "{text:?}");
+        assert_eq!(header(&answer, "location"), to, "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_a_kind_is_typed_the_registered_ones_are_suggested() {
+    let site = Site::acting().await;
+    for path in [
+        "/events",
+        "/dead",
+        "/schedules",
+        "/actions/replay",
+        "/actions/pause",
+    ] {
+        let page = site.page(path).await;
+        contains(&page, "list=\"kinds\"");
+        contains(&page, "<datalist id=\"kinds\">");
+        contains(&page, "<option value=\"parcel_shipped\">");
+    }
+    let part = site
+        .request(Method::GET, "/events")
+        .header("hx-request", "true");
+    lacks(
+        &part.send().await.unwrap().text().await.unwrap(),
+        "datalist",
+    );
+}
+
+#[tokio::test]
+async fn payloads_are_searched_as_far_as_is_said_by_those_who_may_read_them() {
+    let site = Site::acting().await;
+    contains(&site.page("/events").await, "Search in payloads");
+    let text = ("text", "\"order_id\" : 4017,");
+    let answer = site.post("/events/search", &[text]).await;
+    let page = answer.text().await.unwrap();
+    contains(&page, "<strong>1</strong> contain the text");
+    contains(&page, "/events/17\"");
+    lacks(&page, "/events/18\"");
+    // A filter narrows the search, and a live event is found, too.
+    let of_kind = [("kind", "order_placed"), text];
+    let page = site
+        .post("/events/search", &of_kind)
+        .await
+        .text()
+        .await
+        .unwrap();
+    contains(&page, "<strong>0</strong> contain the text");
+    let live = [("kind", "refund_requested"), ("text", "\"customer\" : 6")];
+    let page = site
+        .post("/events/search", &live)
+        .await
+        .text()
+        .await
+        .unwrap();
+    contains(&page, "<strong>4</strong> contain the text");
+    let newer = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        SELECT 10000 + n, 'order_placed', 'COMPLETED', 1, 5, '[]', now(), now(), now() + interval '10 days' FROM generate_series(1, 10000) AS n";
+    site.client.batch_execute(newer).await.unwrap();
+    let page = site
+        .post("/events/search", &[text])
+        .await
+        .text()
+        .await
+        .unwrap();
+    contains(&page, "Of the 10,000 events that were looked at");
+    contains(&page, "<strong>0</strong> contain the text");
+    let before = field(&page, "before");
+    let further = [text, ("before", before.as_str())];
+    let page = site
+        .post("/events/search", &further)
+        .await
+        .text()
+        .await
+        .unwrap();
+    contains(&page, "/events/17\"");
+    lacks(&page, "Search further");
+    let nothing = site.post("/events/search", &[]).await;
+    assert_eq!(nothing.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    contains(&nothing.text().await.unwrap(), "text: must be given");
+    let settings = Settings::new(Auth::token("ada")).without_content();
+    let hiding = Site::of(settings, "", None).await;
+    let reading = Site::of(Settings::new(Auth::token("ada")), "", Some("tidegate_read")).await;
+    for site in [hiding, reading] {
+        lacks(&site.page("/events").await, "Search in payloads");
+        let refused = site.post("/events/search", &[text]).await;
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    }
 }
 
 #[tokio::test]

@@ -261,6 +261,17 @@ async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
                 let plan = measured(&client, &filled_in(statement("list"), &values)).await;
                 assert_looked_at(&plan["Plan"], 2 * MOST, value);
             }
+            // The payloads of as many events, in one partition or two.
+            let first = if before == "NULL" { 1 } else { 100_000 };
+            let ids: Vec<String> = (first..first + MOST).map(|id| format!("-{id}")).collect();
+            let values = [
+                format!("'{{{}}}'", ids.join(",")),
+                "'none'".to_owned(),
+                (-first - MOST + 1).to_string(),
+                (-first).to_string(),
+            ];
+            let plan = measured(&client, &filled_in(statement("holding"), &values)).await;
+            assert_looked_at(&plan["Plan"], 2 * MOST, "holding");
         }
     }
 }

@@ -68,7 +68,12 @@ async fn with_a_checkout_it_depends_on_the_crates_there() {
     let made = new(&folder, &["--tidegate", checkout.to_str().unwrap()]).await;
     assert_eq!(made.code, Some(0), "{made:?}");
     let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
-    for name in ["tidegate", "tidegate-cli", "tidegate-lambda"] {
+    for name in [
+        "tidegate",
+        "tidegate-cli",
+        "tidegate-console",
+        "tidegate-lambda",
+    ] {
         let path = Value::from(checkout.join("crates").join(name).to_str().unwrap());
         let dependency = format!("\n{name} = {{ path = {path} }}");
         assert!(manifest.contains(&dependency), "{dependency}: {manifest}");

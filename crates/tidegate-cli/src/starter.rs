@@ -36,7 +36,12 @@ const FILES: [(&str, &str); 15] = [
 ];
 
 /// Our crates that a project depends on.
-const CRATES: [&str; 3] = ["tidegate", "tidegate-cli", "tidegate-lambda"];
+const CRATES: [&str; 4] = [
+    "tidegate",
+    "tidegate-cli",
+    "tidegate-console",
+    "tidegate-lambda",
+];
 
 /// Rust's keywords, including the reserved ones.
 const KEYWORDS: [&str; 51] = [
@@ -48,7 +53,7 @@ const KEYWORDS: [&str; 51] = [
 ];
 
 /// Crates that come with Rust, folders where cargo builds, and crates that the project needs.
-const TAKEN: [&str; 14] = [
+const TAKEN: [&str; 15] = [
     "alloc",
     "build",
     "core",
@@ -61,6 +66,7 @@ const TAKEN: [&str; 14] = [
     "test",
     "tidegate",
     "tidegate_cli",
+    "tidegate_console",
     "tidegate_lambda",
     "tokio",
 ];
@@ -130,7 +136,7 @@ pub fn write(folder: &Path, checkout: Option<&Path>) -> Result<Vec<&'static str>
 }
 
 /// Returns how the project finds each of our crates in a checkout.
-fn of_checkout(checkout: &Path) -> Result<[String; 3], Error> {
+fn of_checkout(checkout: &Path) -> Result<[String; CRATES.len()], Error> {
     let refused = |why: &str| {
         let must = "must be a checkout of Tidegate";
         Error::Invalid(format!("--tidegate: {} {must}: {why}", checkout.display()))
@@ -172,7 +178,7 @@ fn refuse_what_is_there(folder: &Path) -> Result<(), Error> {
 }
 
 /// Creates the project next to its place, then moves it there.
-fn put(folder: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
+fn put(folder: &Path, name: &Name<'_>, crates: &[String]) -> io::Result<()> {
     let part = folder.with_file_name(format!(".{}-{}", name.0, std::process::id()));
     fs::create_dir(&part)?;
     let written = fill(&part, name, crates).and_then(|()| fs::rename(&part, folder));
@@ -182,7 +188,7 @@ fn put(folder: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
     written
 }
 
-fn fill(part: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
+fn fill(part: &Path, name: &Name<'_>, crates: &[String]) -> io::Result<()> {
     for (path, text) in FILES {
         let file: PathBuf = part.join(path);
         if let Some(folder) = file.parent() {
@@ -194,7 +200,7 @@ fn fill(part: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
 }
 
 /// Fills in the crates last, because the path of a checkout may contain anything.
-fn filled_in(text: &str, name: &Name<'_>, crates: &[String; 3]) -> String {
+fn filled_in(text: &str, name: &Name<'_>, crates: &[String]) -> String {
     let mut text = text
         .replace("{{name}}", name.0)
         .replace("{{crate}}", &name.in_rust())

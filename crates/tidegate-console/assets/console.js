@@ -24,7 +24,6 @@
     pulse.addEventListener("click", () => {
       paused = !paused;
       pulse.setAttribute("aria-pressed", String(!paused));
-      pulse.textContent = paused ? "Paused" : "Live";
     });
   }
 

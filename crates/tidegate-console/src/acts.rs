@@ -16,7 +16,7 @@ use tidegate_cli::{Answer, quoted};
 
 use crate::desk::Desk;
 use crate::form::Fields;
-use crate::html::{select, tick};
+use crate::html::{select, suggestions, tick};
 use crate::problem::Problem;
 
 static VERBS: LazyLock<Command> =
@@ -262,7 +262,7 @@ impl Field {
             @else if self.is::<Value>() { label.wide { span { (label) " (JSON)" } textarea name=(name) rows="3" title=(help) { (value) } } }
             @else {
                 label { span { (label) }
-                    input name=(name) value=(value) title=(help) placeholder=(such_as.trim_end_matches('.')) required[self.0.is_required_set()] autocomplete="off";
+                    input name=(name) list=[suggestions(&name)] value=(value) title=(help) placeholder=(such_as.trim_end_matches('.')) required[self.0.is_required_set()] autocomplete="off";
                 }
             }
         }

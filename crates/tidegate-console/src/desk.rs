@@ -6,6 +6,8 @@ use axum::extract::{FromRequestParts, OriginalUri};
 use axum::http::header::SET_COOKIE;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect};
+use maud::{Markup, html};
+use tidegate::Error;
 use tidegate::admin::views::Rights;
 use tidegate::program::Service;
 
@@ -61,6 +63,15 @@ impl Desk {
     /// Whether payloads are shown.
     pub(crate) fn shows_content(&self) -> bool {
         self.shared.settings.shows_content && self.rights.content
+    }
+
+    /// The registered kinds, which fields for a kind suggest. A part of a page that is renewed has none.
+    pub(crate) async fn kinds(&self) -> Result<Markup, Error> {
+        if self.is_part {
+            return Ok(html! {});
+        }
+        let kinds = self.service().kinds().await?;
+        Ok(html! { datalist #kinds { @for one in &kinds { option value=(one.kind) {} } } })
     }
 
     /// The person's name for the audit.

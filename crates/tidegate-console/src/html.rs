@@ -27,6 +27,14 @@ pub(crate) fn short(text: &str) -> Markup {
     }
 }
 
+/// Renders a text on one line, for a column of the class `line`, which cuts it. The title has all of it.
+pub(crate) fn line(text: Option<&str>) -> Markup {
+    let start = |text: &str, most| text.chars().take(most).collect::<String>();
+    text.map_or_else(nothing, |text| {
+        html! { bdi title=(start(text, 2000)) { (start(text, SHOWN)) } }
+    })
+}
+
 /// Renders a missing value.
 pub(crate) fn nothing() -> Markup {
     html! { span.none { "–" } }
@@ -117,6 +125,16 @@ pub(crate) fn time(value: &Value) -> Markup {
 /// As [`time`], for an optional time.
 pub(crate) fn time_of(shown: Option<&str>) -> Markup {
     time(&shown.map_or(Value::Null, |shown| Value::String(shown.to_owned())))
+}
+
+/// As [`time_of`], for the time from which a drain does something.
+pub(crate) fn due(shown: Option<&str>) -> Markup {
+    match shown.and_then(moment) {
+        Some(at) if at <= SystemTime::now() => {
+            html! { time datetime=(humantime::format_rfc3339_millis(at)) { "due, when a drain runs" } }
+        }
+        _ => time_of(shown),
+    }
 }
 
 /// As [`time`], for a time that was not read as text.
@@ -257,9 +275,14 @@ pub(crate) fn reason() -> Markup {
     }
 }
 
+/// The id of the list with the values that are suggested for a field: see [`Desk::kinds`](crate::desk::Desk).
+pub(crate) fn suggestions(name: &str) -> Option<&'static str> {
+    (name == "kind").then_some("kinds")
+}
+
 /// A field with its name and an example.
 pub(crate) fn input(label: &str, name: &str, value: &str, example: &str) -> Markup {
-    html! { label { span { (label) } input name=(name) value=(value) placeholder=(example) autocomplete="off"; } }
+    html! { label { span { (label) } input name=(name) list=[suggestions(name)] value=(value) placeholder=(example) autocomplete="off"; } }
 }
 
 /// A checkbox.

@@ -105,7 +105,7 @@ impl Page {
             div.title {
                 h1 { (self.title) }
                 @if self.renews {
-                    button #pulse.quiet type="button" hidden aria-pressed="true" { "Live" }
+                    button #pulse.quiet type="button" hidden aria-pressed="true" { "Refresh every 5 s" }
                 }
             }
             @if let Some(done) = &desk.done {
@@ -179,6 +179,12 @@ fn frame(
                 div.frame {
                     header {
                         a.brand href=(base.to("/")) { img src=(base.to(&ICON.path)) alt="" width="28" height="28"; "Tidegate" }
+                        search aria-label="Anything" {
+                            form.find action=(base.to("/find")) {
+                                input type="search" name="q" required aria-label="Event id, kind or correlation id" placeholder="id, kind …" autocomplete="off";
+                                button.quiet { "Go" }
+                            }
+                        }
                         nav aria-label="Main" {
                             ul {
                                 @for (path, name) in MENU {

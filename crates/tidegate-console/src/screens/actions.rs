@@ -37,7 +37,8 @@ pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Params(query): Pa
         let fields = html! { @for field in action.fields() { (field.input(&query)) } };
         let body = offer::form(&desk, &verb, &action.title(), &[], &fields);
         let command = action.command(&query, "");
-        return Page::new("/events", action.title(), command, body).answer(&desk);
+        let page = Page::new("/events", action.title(), command, body);
+        return page.fixed(desk.kinds().await?).answer(&desk);
     }
     let is_filled = action.fields().any(|field| query.is_set(&field.name()));
     let body = match dry_run(&desk, action, &query).await {
@@ -50,9 +51,10 @@ pub(super) async fn show(desk: Desk, Path(verb): Path<String>, Params(query): Pa
         }
         Err(problem) => return Err(problem),
     };
+    let kinds = desk.kinds().await?;
     let command = action.command(&query, " --dry-run --reason 'a look'");
     Page::new("/events", action.title(), command, body)
-        .fixed(filters(&desk, action, &query))
+        .fixed(html! { (filters(&desk, action, &query)) (kinds) })
         .answer(&desk)
 }
 

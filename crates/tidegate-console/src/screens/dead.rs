@@ -6,7 +6,9 @@ use tidegate_cli::quoted;
 
 use crate::desk::Desk;
 use crate::form::Params;
-use crate::html::{empty, event, input, named, number, select, short, status, table, time_of};
+use crate::html::{
+    empty, event, input, line, named, number, select, short, status, table, time_of,
+};
 use crate::link::{Base, Link};
 use crate::page::Page;
 use crate::problem::{Answered, Problem};
@@ -34,7 +36,7 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
         limit: Some(LISTED),
         ..FailuresRequest::default()
     };
-    let report = desk.service().run(&wanted).await?;
+    let (report, kinds) = tokio::try_join!(desk.service().run(&wanted), desk.kinds())?;
     let body = html! {
         @if report.failures.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&desk, &report)) }
         @if report.limit_reached { p.note { "These are the " (LISTED) " most frequent causes; there are more." } }
@@ -50,7 +52,7 @@ pub(super) async fn show(desk: Desk, Params(request): Params) -> Answered {
         number(report.rejected)
     );
     let page = Page::new("/dead", "Dead letters", command, body);
-    page.fixed(html! { (filters(desk.base(), kind, span)) p { (said) } })
+    page.fixed(html! { (filters(desk.base(), kind, span)) (kinds) p { (said) } })
         .renewing(said)
         .answer(&desk)
 }
@@ -85,10 +87,10 @@ fn list(desk: &Desk, report: &FailuresReport) -> Markup {
         td "Status" { (status(&cause.status)) }
         td "Error code" { code { (code(cause)) } }
         n "Events" { (number(cause.events)) }
+        line "Message" { (line(cause.message.as_deref())) }
         td "Act" if (desk.may_act()) { a.button href=(of(base.to("/actions/replay"), cause)) { "Replay …" } }
-        td "First" { (time_of(Some(&cause.first))) }
         td "Last" { (time_of(Some(&cause.last))) }
+        td "First" { (time_of(Some(&cause.first))) }
         td "Example" { (event(base, &cause.example.into())) }
-        error "Message" { (short(cause.message.as_deref().unwrap_or_default())) }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/", get(overview::show))
         .route("/events", get(events::show))
+        .route("/find", get(events::find))
+        .route("/events/search", get(events::show).post(events::search))
         .route("/events/{id}", get(event::show))
         .route("/groups", get(groups::show))
         .route("/groups/{key}", get(groups::one))

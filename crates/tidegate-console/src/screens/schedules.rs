@@ -12,10 +12,8 @@ use crate::page::Page;
 use crate::problem::Answered;
 
 pub(super) async fn show(desk: Desk) -> Answered {
-    let report = desk
-        .service()
-        .run(&SchedulesRequest { limit: Some(500) })
-        .await?;
+    let wanted = SchedulesRequest { limit: Some(500) };
+    let (report, kinds) = tokio::try_join!(desk.service().run(&wanted), desk.kinds())?;
     let stopped = report
         .schedules
         .iter()
@@ -26,6 +24,7 @@ pub(super) async fn show(desk: Desk) -> Answered {
         (another(&desk))
     };
     Page::new("/schedules", "Schedules", "tidegate schedules", body)
+        .fixed(kinds)
         .renewing(format!("{stopped} schedules have stopped."))
         .answer(&desk)
 }

@@ -5,7 +5,7 @@ use tidegate::admin::views::TargetState;
 use tidegate::{ServiceState, ServiceStatus};
 
 use crate::desk::Desk;
-use crate::html::{chip, empty, number, short, table, time_of};
+use crate::html::{chip, due, empty, line, number, short, table, time_of};
 use crate::offer::offer;
 use crate::page::Page;
 use crate::problem::Answered;
@@ -33,14 +33,14 @@ fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
     table! { "Services"; service in services;
         th "Service" { (short(&service.service)) }
         td "State" { (state(service.state)) }
-        td "Act" if (desk.may_act()) { (actions(desk, service)) }
-        td "Since" { (time_of(Some(&service.since))) }
-        n "Failures in a row" { (service.failures) }
-        td "Next try" { (time_of(service.retry_at.as_deref())) }
-        td "Last answer" { (time_of(service.answered_at.as_deref())) }
-        error "Last error" { (short(service.last_error.as_deref().unwrap_or("–"))) }
         n "Waiting" { (number(service.waiting)) }
-        td "Limits" { (limits(service)) }
+        line "Last error" { (line(service.last_error.as_deref())) }
+        td "Next try" { (due(service.retry_at.as_deref())) }
+        td "Act" if (desk.may_act()) { (actions(desk, service)) }
+        n "Failures in a row" { (service.failures) }
+        td "Since" { (time_of(Some(&service.since))) }
+        td "Last answer" { (time_of(service.answered_at.as_deref())) }
+        n "Limits" { (limits(service)) }
     }
 }
 
@@ -48,15 +48,15 @@ fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
 fn called(desk: &Desk, targets: &[TargetState]) -> Markup {
     table! { "Targets"; target in targets;
         th "Target" { (short(&target.target)) }
-        td "Way" { (target.way.as_deref().unwrap_or("–")) }
         td "State" { (state(target.state)) }
+        line "Last error" { (line(target.last_error.as_deref())) }
         td "Act" if (desk.may_act()) { div.actions {
             @let name = ("name", target.target.as_str());
             @if target.state != ServiceState::Paused { (offer(desk, "service", "Pause", &[name, ("do", "pause")], &[])) }
             @if target.state != ServiceState::Closed { (offer(desk, "service", "Resume", &[name, ("do", "resume")], &[])) }
         } }
         td "Kinds" { @for kind in &target.kinds { a href=(desk.base().of("/kinds", kind)) { (short(kind)) } " " } }
-        error "Last error" { (short(target.last_error.as_deref().unwrap_or("–"))) }
+        td "Way" { (target.way.as_deref().unwrap_or("–")) }
         td "Declared" { (time_of(Some(&target.since))) }
     }
 }

@@ -1,5 +1,7 @@
 //! The verb `list`: lists events, newest first.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use crate::connect::Client;
 
@@ -199,6 +201,16 @@ SELECT jsonb_build_object('id', floor.id, 'created_at', to_char((SELECT created_
                           UNION ALL SELECT created_at FROM tidegate.ends WHERE id = floor.id LIMIT 1)
                          AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
   FROM floor WHERE floor.id IS NOT NULL";
+
+    /// Those of the events `$1` whose payload contains the text `$2`. Their ids are from `$3` to `$4`, which
+    /// bounds the scans of partitions. No other payload is read.
+    HOLDING: "holding" [INT8_ARRAY, TEXT, INT8, INT8] = "\
+WITH looked_at AS MATERIALIZED (
+    SELECT e.id, e.payload
+      FROM unnest($1::bigint[]) AS wanted (id)
+      JOIN (SELECT id, payload FROM tidegate.event_queue UNION ALL SELECT id, payload FROM tidegate.event_log) AS e ON e.id = wanted.id
+     WHERE e.id BETWEEN $3 AND $4)
+SELECT id::text FROM looked_at WHERE strpos(payload::text, $2) > 0";
 }
 
 impl Verb for ListRequest {
@@ -274,6 +286,19 @@ impl Service {
                 back_to: floor.created_at,
             }),
         })
+    }
+
+    /// Returns those of these events, live or finished, whose payload contains the text exactly as it is
+    /// stored. It reads no other payload.
+    ///
+    /// # Errors
+    /// If the database fails, for example because the login may not read payloads.
+    pub async fn holding(&self, ids: &[i64], text: &str) -> Result<BTreeSet<i64>> {
+        let client = self.looking_with(BY_INDEX).await?;
+        let values: &[&(dyn ToSql + Sync)] =
+            &[&ids, &text, &ids.iter().min(), &ids.iter().max()];
+        let holding: Vec<i64> = documents(&client, &HOLDING, values).await?;
+        Ok(holding.into_iter().collect())
     }
 }
 
