@@ -762,7 +762,11 @@ async fn what_is_done_with_all_events_of_a_filter_is_what_the_dry_run_has_shown_
     }
     let list = site.page("/events?kind=order_placed").await;
     assert!(list.contains("/actions/cancel?kind=order_placed"), "{list}");
-    // What no event listed here allows is not offered.
+}
+
+#[tokio::test]
+async fn what_no_event_of_a_list_allows_is_not_offered() {
+    let site = Site::acting().await;
     let failed = site.page("/events?kind=order_placed&status=FAILED").await;
     contains(
         &failed,

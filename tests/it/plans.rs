@@ -5,6 +5,7 @@
 //! turns at a few thousand, and a million would cost each of these tests half a minute more. One does it.
 
 use std::future::poll_fn;
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 use tidegate::Event;
@@ -261,19 +262,20 @@ async fn a_search_looks_at_as_many_events_as_it_may_and_no_more() {
                 let plan = measured(&client, &filled_in(statement("list"), &values)).await;
                 assert_looked_at(&plan["Plan"], 2 * MOST, value);
             }
-            // The payloads of as many events, in one partition or two.
-            let first = if before == "NULL" { 1 } else { 100_000 };
-            let ids: Vec<String> = (first..first + MOST).map(|id| format!("-{id}")).collect();
-            let values = [
-                format!("'{{{}}}'", ids.join(",")),
-                "'none'".to_owned(),
-                (-first - MOST + 1).to_string(),
-                (-first).to_string(),
-            ];
-            let plan = measured(&client, &filled_in(statement("holding"), &values)).await;
-            assert_looked_at(&plan["Plan"], 2 * MOST, "holding");
+            let first = if before == "NULL" { -1 } else { -100_000 };
+            assert_reads_only_these_payloads(&client, first + 1 - MOST..=first, MOST).await;
         }
     }
+}
+
+/// Searches the payloads of these events, which lie in one partition or two.
+async fn assert_reads_only_these_payloads(client: &Client, ids: RangeInclusive<i64>, most: i64) {
+    let (first, last) = (ids.start().to_string(), ids.end().to_string());
+    let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+    let ids = format!("'{{{}}}'", ids.join(","));
+    let values = [ids, "'none'".to_owned(), first, last];
+    let plan = measured(client, &filled_in(statement("holding"), &values)).await;
+    assert_looked_at(&plan["Plan"], 2 * most, "holding");
 }
 
 /// A statement with values in the place of its parameters.
