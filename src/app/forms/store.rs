@@ -162,7 +162,7 @@ pub(super) async fn keep_case(
 /// Gives a form the notices of its case that came before it had one. Returns the subject and id of each, oldest
 /// first.
 pub(super) async fn adopt(
-    client: &Client,
+    client: &impl Queryable,
     form_id: &str,
     case: &Measure,
 ) -> Result<Vec<(String, String)>, HandlerError> {
