@@ -256,7 +256,12 @@ def what_decides(visit, database):
     room = visit.page.locator("#live > .scroll").first
     room.focus()
     visit.page.keyboard.press("ArrowRight")
-    visit.page.wait_for_function("document.activeElement.scrollLeft > 0")
+    is_moved = "one => one.scrollLeft > 0"
+    for _ in range(PATIENCE_MS // 100):
+        if room.evaluate(is_moved):
+            return
+        visit.page.wait_for_timeout(100)
+    visit.found.check(False, "/services, 360 px: the right arrow must move the table")
 
 
 def press_keys(visit, database):

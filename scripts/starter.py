@@ -96,6 +96,8 @@ def _run(project, environment):
         ended = {(event["kind"], event["status"]) for event in events}
         if len(events) != number * len(ENDED) or ended != ENDED:
             wrong.append(f"make run, time {number}: the log should have {ENDED}, has {events}")
+    if "--listen" not in local.output([TARGET / "debug" / NAME, "console", "--help"], env=environment):
+        wrong.append("the project's command line must have the console")
     return wrong
 
 
