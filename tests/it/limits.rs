@@ -314,8 +314,8 @@ async fn operators_limit_a_service_and_wrong_limits_are_refused_by_name() {
     for (limits, says) in rows(
         "--limit 10001 => --limit
          --limit -1 => --limit
-         --per-second -1 => per_second: must be 0.0001 to 10000, or 0 for any number, got -1
-         --per-second NaN => per_second: must be 0.0001 to 10000, or 0 for any number, got NaN
+         --per-second -1 => --per-second: must be 0.0001 to 10000, or 0 for any number, got -1
+         --per-second NaN => --per-second: must be 0.0001 to 10000, or 0 for any number, got NaN
          --pause --limit 4 => --limit
          --actor ada => --limit",
     ) {

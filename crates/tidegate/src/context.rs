@@ -418,7 +418,7 @@ impl Context {
     /// Returns a connection of the pool, for reading. Writes belong in [`Context::transaction`].
     ///
     /// Behind a pooler in transaction mode, use only statements that are not prepared, such as
-    /// [`Client::query_typed`]: each statement may run in another session.
+    /// [`tokio_postgres::Client::query_typed`]: each statement may run in another session.
     ///
     /// # Errors
     /// A retry when the database cannot be reached.

@@ -373,9 +373,9 @@ mod tests {
     #[test]
     fn lists_that_say_nothing_clear_are_refused_by_the_variables_name() {
         for (pairs, why) in [
-            (&[(IDS, "a=1,,b=2")][..], "name=id, got \"\""),
+            (&[(IDS, "a=1,,b=2")][..], "name=#schema, got \"\""),
             (&[(IDS, "a=1,a=2")], "names must differ, got \"a\" twice"),
-            (&[(IDS, "=1")], "name=id, got \"=1\""),
+            (&[(IDS, "=1")], "name=#schema, got \"=1\""),
             (
                 &[(IDS, "a=1"), ("DATABASE_URL", "x")],
                 "DATABASE_URL is set too",
