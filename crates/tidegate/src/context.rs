@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::connect::{Client, OnQueue, Queryable};
 use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +20,7 @@ use tokio_postgres::SimpleQueryStream;
 use tracing::Span;
 use uuid::Uuid;
 
-use crate::connect::{Database, Pooled};
+use crate::connect::{Client, Database, OnQueue, Pooled, Queryable};
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::connect::{Client, Transaction};
 use futures_util::future::BoxFuture;
 
+use crate::connect::{Client, Transaction};
 use crate::error::Result;
 
 /// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.

@@ -8,11 +8,10 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use crate::connect::{Client, Transaction};
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::de::DeserializeOwned;
 
-use crate::connect::Database;
+use crate::connect::{Client, Database, Transaction};
 use crate::error::{Error, Result};
 use crate::event::PAYLOAD_LIMIT;
 use crate::queue;

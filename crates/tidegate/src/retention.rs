@@ -7,7 +7,6 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::connect::Client;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::budget::millis;
 use crate::config::in_range;
-use crate::connect::Database;
+use crate::connect::{Client, Database};
 use crate::drain::lines::EventLines;
 use crate::error::{Error, Result};
 use crate::forget::Records;

@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use crate::connect::Client;
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use serde_json::value::RawValue;
 
+use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::event::{Event, NewEvent};
 use crate::periodic::{CatchUp, Periodic};

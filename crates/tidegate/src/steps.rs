@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use crate::connect::Client;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::queue::retention::{Done, cleanup_step};
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use crate::connect::Client;
 
 use super::prelude::*;
 use super::views::{LISTED, limit, rows};
 use super::{Moment, event_id, length, parse_moment};
+use crate::connect::Client;
 use crate::queue::{document, documents, registered};
 
 /// The states of live and finished events.
@@ -295,8 +295,7 @@ impl Service {
     /// If the database fails, for example because the login may not read payloads.
     pub async fn holding(&self, ids: &[i64], text: &str) -> Result<BTreeSet<i64>> {
         let client = self.looking_with(BY_INDEX).await?;
-        let values: &[&(dyn ToSql + Sync)] =
-            &[&ids, &text, &ids.iter().min(), &ids.iter().max()];
+        let values: &[&(dyn ToSql + Sync)] = &[&ids, &text, &ids.iter().min(), &ids.iter().max()];
         let holding: Vec<i64> = documents(&client, &HOLDING, values).await?;
         Ok(holding.into_iter().collect())
     }

@@ -7,7 +7,6 @@ mod deployment;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::connect::Transaction;
 use futures_util::future::{BoxFuture, FutureExt, join};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -17,7 +16,7 @@ pub use self::deployment::Deployment;
 use super::{Actions, MigrateRequest, Request, Verb};
 use crate::chain::{NextTick, StartDrain};
 use crate::config::Lookup;
-use crate::connect::{Database, next_tick};
+use crate::connect::{Database, Transaction, next_tick};
 use crate::dispatch::Dispatch;
 use crate::doctor::{DoctorReport, Target, examine, refuse_foreign};
 use crate::drain::{

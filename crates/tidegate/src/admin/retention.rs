@@ -1,12 +1,12 @@
 //! The verb `retention`: how long finished events are kept.
 
 use serde_json::{Value, json};
-use crate::connect::Client;
 
 use super::answer;
 use super::prelude::*;
 use super::program::{Failure, overrun};
 use crate::budget::millis;
+use crate::connect::Client;
 use crate::drain::Hooks;
 use crate::queue::retention::Done;
 use crate::queue::{documents, execute, refused};

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::connect::Client;
 use clap::{ArgGroup, Args};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +14,7 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
 
 use super::{Audit, Moment, Skipped, parse_moment, report, written};
-use crate::connect::Database;
+use crate::connect::{Client, Database};
 use crate::error::{Error, Result};
 use crate::queue::Statement;
 

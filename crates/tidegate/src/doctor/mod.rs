@@ -12,7 +12,6 @@ mod schema;
 mod server;
 mod upkeep;
 
-use crate::connect::Client;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio_postgres::Row;
@@ -22,7 +21,7 @@ pub use self::catalog::{EXPECTED, catalog};
 use self::finding::Wrong;
 pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::schema::refuse_foreign;
-use crate::connect::Database;
+use crate::connect::{Client, Database};
 use crate::drain::DrainOptions;
 use crate::error::{Error, Result};
 use crate::migrate::Migrations;

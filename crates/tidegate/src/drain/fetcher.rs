@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connect::Client;
 use futures_util::future::{FutureExt, OptionFuture, join, join3, join5};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -16,7 +15,7 @@ use super::scan::{Scan, ScanStep};
 use super::scheduling::{PAGE, Scheduling};
 use super::session::{Session, Slot};
 use super::slots::{SlotAnswer, SlotRequest};
-use crate::connect::Database;
+use crate::connect::{Client, Database};
 use crate::error::Error;
 use crate::queue::{
     self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Walk,

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connect::Client;
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -17,6 +16,7 @@ use uuid::Uuid;
 use super::leases::Start;
 use super::services::Services;
 use super::session::Session;
+use crate::connect::Client;
 use crate::error::Error;
 use crate::handler::Fault;
 use crate::lease::{Lease, LeasedEvent};

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use crate::connect::Client;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::connect::Database;
+use crate::connect::{Client, Database};
 use crate::error::Error;
 
 /// How often a failed statement is tried. If the connection is lost, the next try opens a new one.

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connect::Client;
 use futures_util::future::{OptionFuture, join, join3};
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -18,6 +17,7 @@ use uuid::Uuid;
 
 use super::{Drain, DrainReport, StopReason};
 use crate::chain::{Chain, Fleet, Seen, StartDrain, wanted};
+use crate::connect::Client;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::queue::{self, Kept, Left, Taken};

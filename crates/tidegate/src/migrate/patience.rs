@@ -7,12 +7,12 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::connect::{Client, Queryable, Transaction};
 use refinery_core::Migration;
 use refinery_core::traits::r#async::{AsyncMigrate, AsyncQuery, AsyncTransaction};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
+use crate::connect::{Client, Queryable, Transaction};
 use crate::error::{Error, Result, describe};
 
 /// The longest wait for a lock.

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::connect::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -12,6 +11,7 @@ use uuid::Uuid;
 use super::lease::{Returned, columns};
 use super::statement::statements;
 use super::{Queryable, document, documents, first, query, text, within_limit};
+use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::event::NewEvent;
 use crate::handler::Fault;

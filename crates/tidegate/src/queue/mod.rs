@@ -36,6 +36,8 @@ pub use self::service::*;
 pub use self::slot::*;
 pub use self::statement::Statement;
 pub use self::target::*;
+use crate::connect::OnQueue;
+pub use crate::connect::Queryable;
 use crate::error::{Error, Result};
 
 /// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead
@@ -58,9 +60,6 @@ pub fn statements() -> impl Iterator<Item = &'static Statement> {
     ];
     lists.into_iter().flatten().copied()
 }
-
-use crate::connect::OnQueue;
-pub use crate::connect::Queryable;
 
 /// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
 pub async fn query(

@@ -9,7 +9,6 @@ pub(crate) mod rows;
 
 use std::ops::RangeInclusive;
 
-use crate::connect::Client;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,6 +19,7 @@ pub use self::finished::{KindFigures, Span, Step};
 pub use self::lineage::{Lineage, MOST_RELATED, RelatedEvent, Relation};
 use super::program::Service;
 use crate::config::in_range;
+use crate::connect::Client;
 use crate::error::{Error, Result};
 use crate::queue::statement::{Statement, statements};
 use crate::queue::{backlog, documents};
