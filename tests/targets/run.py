@@ -557,7 +557,7 @@ def checked(relay):
     calls = ["lambda:InvokeFunction", "sqs:SendMessage", "events:PutEvents", "secretsmanager:GetSecretValue"]
     assert actions == {**dict.fromkeys(calls, "Calls"), **dict.fromkeys(looks, "OptionalForDoctor")}, policy
     wrong = subprocess.run([relay.program, "check", "nowhere.toml"], env=relay.environment, capture_output=True, text=True)
-    assert wrong.returncode == 2 and wrong.stderr.startswith("tidegate-relay: file: nowhere.toml"), wrong
+    assert wrong.returncode == 2 and wrong.stderr.startswith("tidegate-relay: <FILE>: nowhere.toml"), wrong
 
 
 def examined(relay):
