@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use tokio_postgres::{Error as Failure, GenericClient, IsolationLevel};
+use tokio_postgres::{Error as Failure, GenericClient};
 
 use crate::config::{Lookup, environment};
 use crate::error::{Error, Result};
@@ -188,9 +188,10 @@ impl Client {
     ///
     /// # Errors
     /// When the database fails.
+    #[cfg(feature = "admin")]
     pub(crate) async fn snapshot(&mut self) -> Result<Transaction<'_>, Failure> {
         let begun = self.client.build_transaction().read_only(true);
-        let begun = begun.isolation_level(IsolationLevel::RepeatableRead);
+        let begun = begun.isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
         Ok(Transaction {
             transaction: begun.start().await?,
             schema: self.schema.clone(),
