@@ -51,7 +51,9 @@ pub mod requests {
 #[cfg(feature = "aws")]
 use self::aws::{secret_login, signed_login};
 use self::login::Login;
-pub use self::schema::{Client, OnQueue, Queryable, Schema, Transaction};
+pub use self::schema::{Client, Schema, Transaction};
+#[doc(hidden)]
+pub use self::schema::{OnQueue, Queryable};
 use self::source::{Logins, Source};
 pub use self::tls::Trust;
 use crate::config::{Lookup, check_settings, environment};
@@ -137,6 +139,7 @@ const LAST_ANSWER: Duration = Duration::from_secs(1);
 /// returns once its last statement has been answered: a handler may have been stopped in the middle of a
 /// statement that waits for a lock. Nobody else shall wait behind it, so such a statement is cancelled, and
 /// its connection is thrown away.
+#[doc(hidden)]
 pub struct Pooled {
     /// `None` once it is on its way back.
     lent: Option<Object<Opener>>,
