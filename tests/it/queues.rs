@@ -1,5 +1,6 @@
 //! Several queues in one database, each in a schema of its own.
 
+use serde_json::Value;
 use tidegate::connect::{Client, Queryable, Schema};
 use tidegate::migrate::Migrate;
 use tidegate::{Database, Event};
@@ -93,6 +94,14 @@ async fn the_rights_of_one_queue_give_nothing_in_the_other() {
     assert_eq!(refused.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
 }
 
+/// Returns what the doctor says of the schema.
+async fn drift_of(cli: &Cli) -> Value {
+    let report = cli.run(&["doctor", "--json"]).await.document();
+    let mut checks = report["checks"].as_array().unwrap().iter();
+    let drift = checks.find(|check| check["name"] == "schema drift");
+    drift.unwrap().clone()
+}
+
 #[tokio::test]
 async fn a_program_works_on_the_queue_that_its_setting_or_flag_names() {
     let db = support::empty_database().await;
@@ -116,23 +125,13 @@ async fn a_program_works_on_the_queue_that_its_setting_or_flag_names() {
     );
     // Nothing of the schema differs from what the migrations make, and what repairs it names the schema.
     execute(&client, "DROP INDEX acme.event_queue_parent").await;
-    let report = acme.run(&["doctor", "--json"]).await.document();
-    let checks = report["checks"].as_array().unwrap();
-    let drift = checks
-        .iter()
-        .find(|check| check["name"] == "schema drift")
-        .unwrap();
+    let drift = drift_of(&acme).await;
     assert_eq!(
         drift["finding"], "missing: index event_queue_parent",
         "{drift}"
     );
     execute(&client, drift["remedy"].as_str().unwrap()).await;
-    let report = acme.run(&["doctor", "--json"]).await.document();
-    let checks = report["checks"].as_array().unwrap();
-    let drift = checks
-        .iter()
-        .find(|check| check["name"] == "schema drift")
-        .unwrap();
+    let drift = drift_of(&acme).await;
     assert_eq!(drift["state"], "ok", "{drift}");
     let wrong = cli.run(&["status", "--schema", "Acme"]).await;
     assert_eq!(wrong.code, Some(2));

@@ -344,10 +344,11 @@ pub async fn end_unreadable(client: &impl Queryable, lease: Lease) -> Result<boo
 /// Then nothing is committed, unless only the answer to the commit was lost.
 pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<()> {
     let script = format!(
-        "SELECT tidegate.complete_held({}, '{}'); COMMIT",
-        lease.id, lease.token
+        "SELECT {}.complete_held({}, '{}'); COMMIT",
+        client.on_queue().schema.name(),
+        lease.id,
+        lease.token
     );
-    let script = client.on_queue().schema.written(&script);
     let answer = within_limit("complete_and_commit", client.batch_execute(&script)).await;
     answer.map_err(|error| match error.sqlstate() {
         Some(state) if state.code() == NOT_HELD => Error::LeaseLost(lease.id),
