@@ -19,10 +19,11 @@ pub fn command(name: &str) -> Command {
     command
 }
 
+/// The schema is the whole run's: see `make unit-schema`.
 fn is_setting(variable: &str) -> bool {
     ["TIDEGATE_", "DATABASE_", "AWS_", "OTEL_", "PG"]
         .iter()
-        .any(|prefix| variable.starts_with(prefix))
+        .any(|prefix| variable.starts_with(prefix) && variable != "TIDEGATE_SCHEMA")
         || SERVICES.iter().any(|(_, name)| *name == variable)
 }
 
