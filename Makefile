@@ -75,10 +75,10 @@ newest: tools ## run some tests on the newest Postgres, if it can be installed; 
 	cargo test $(CARGO_FLAGS) --test it -- $(ON_NEWEST) && \
 	cargo test $(CARGO_FLAGS) --test torture -- $(FAULTS_ON_NEWEST)
 
-schema: tools ## regenerate catalog.txt and docs/sql.md from the migrations, and dump the schema to target/schema
+schema: tools ## regenerate catalog.txt and docs/reference/sql.md from the migrations, and dump the schema to target/schema
 	@python3 scripts/schema.py write
 
-check-schema: tools ## check that catalog.txt and the reference in docs/sql.md match the migrations
+check-schema: tools ## check that catalog.txt and the reference in docs/reference/sql.md match the migrations
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
@@ -102,10 +102,10 @@ completions: tools ## write the command line's completions and manual pages to t
 api: tools ## test the HTTP interface with requests generated from its OpenAPI document
 	@python3 scripts/interop.py api
 
-console: tools ## test the web console in a real browser; SHOTS=1 also writes the images of docs/console.md
+console: tools ## test the web console in a real browser; SHOTS=1 also writes the images of docs/guides/console.md
 	@python3 scripts/console.py $(if $(SHOTS),--shots)
 
-snippets: tools ## run what docs/sql.md shows, in every language that can be had
+snippets: tools ## run what docs/reference/sql.md shows, in every language that can be had
 	@python3 scripts/schema.py snippets
 
 targets: tools ## run handlers in other languages, as Lambda functions and URLs, with the program that calls them

@@ -3,7 +3,7 @@
 
 It visits every page in light and dark, wide and narrow, and checks it with axe. It clicks every action, shows hostile content, and
 tests keys, renewal and pages without JavaScript. Waits are for what must come, however slow the machine; nothing is asserted of
-time. `--shots` also writes the screenshots of docs/console.md."""
+time. `--shots` also writes the screenshots of docs/guides/console.md."""
 
 import json
 import shutil

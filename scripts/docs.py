@@ -37,7 +37,7 @@ SQL = ROOT / "crates" / "tidegate" / "sql"
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|SIGNATURES|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
 # Pages that may document settings. The first one links to the others.
-SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
+SETTINGS = ("reference/settings.md", "guides/console.md", "guides/tracing.md", "reference/prometheus.md")
 OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
 
 CODE_PATTERNS = [re.compile(pattern) for pattern in (
@@ -165,7 +165,7 @@ def reference():
         ("check", doctors, "guides/incident.md", "Findings of the doctor", *[r"^\| ((?!check )[a-z ]+) \|"] * 2),
     ]
     wrong = [f"docs/reference/errors.md: there is no code {name}" for name in sorted(told("reference/errors.md", "Codes of events", FIRST) - words)]
-    wrong += missing("reference/metrics.md", "metric", metrics - told("reference/metrics.md", None, TICKED) - told("metrics.md", None, TICKED))
+    wrong += missing("reference/metrics.md", "metric", metrics - told("reference/metrics.md", None, TICKED) - told("reference/prometheus.md", None, TICKED))
     for what, there, page, heading, named, made_up in rows:
         wrong += missing(page, what, there - told(page, heading, named))
         invented = told(page, heading, made_up) - there if made_up else set()

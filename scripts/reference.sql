@@ -1,4 +1,4 @@
--- What docs/sql.md tells of views and tables.
+-- What docs/reference/sql.md tells of views and tables.
 WITH role AS (SELECT r AS short, 'tidegate_' || r AS name FROM unnest(string_to_array('publish pull read operate jobs', ' ')) AS r),
 attribute AS (
     SELECT a.attrelid, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod) AS type, col_description(a.attrelid, a.attnum) AS comment,

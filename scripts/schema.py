@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keeps what describes the schema equal to what the migrations produce.
 
-`write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, and docs/sql.md: its
+`write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, and docs/reference/sql.md: its
 reference is made of the catalog's comments, and its programs are the files of examples/sql/. For people, it dumps the queue's and
 the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
 so all use the version of the wheel.
@@ -9,7 +9,7 @@ so all use the version of the wheel.
 `suite`, `make unit-schema`, runs the integration tests on a queue in another schema, which SCHEMA names. The tests' own SQL names the
 schema `tidegate`, so they run from a copy of the project in which it names the other one. The product in the copy is unchanged.
 
-`snippets`, `make snippets`, runs the SQL and the programs of docs/sql.md, each as a login that may publish and nothing else. A
+`snippets`, `make snippets`, runs the SQL and the programs of docs/reference/sql.md, each as a login that may publish and nothing else. A
 language whose interpreter or driver cannot be had is left out, and noted where `make test` counts."""
 
 import difflib
@@ -35,7 +35,7 @@ DUMPS = {
     Path("target/schema/queue.sql"): ["--schema=tidegate", "--exclude-table=tidegate.event_log_[0-9]*"],
     Path("target/schema/application.sql"): ["--exclude-schema=tidegate"],
 }
-PAGE = PROJECT / "docs" / "sql.md"
+PAGE = PROJECT / "docs" / "reference" / "sql.md"
 FOLDER = PROJECT / "examples" / "sql"
 GUIDES, PULL = [PROJECT / "docs" / "guides" / name for name in ("pull.md", "any-language.md")], PROJECT / "examples" / "pull"
 DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")

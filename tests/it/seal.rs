@@ -228,9 +228,9 @@ async fn what_a_queue_takes_is_a_setting_that_the_doctor_finds_right() {
     publish(&Cli::on(&db)).await;
 }
 
-/// The statement of docs/privacy.md that looks for events of a key, asked about this key.
+/// The statement of docs/guides/privacy.md that looks for events of a key, asked about this key.
 async fn found(client: &Client, key: &str) -> usize {
-    let page = include_str!("../../docs/privacy.md");
+    let page = include_str!("../../docs/guides/privacy.md");
     let statement = page.split("```sql\n").nth(1).unwrap();
     let statement = statement.split("```").next().unwrap();
     assert_eq!(statement.matches("2030-01").count(), 1, "{statement}");

@@ -15,7 +15,7 @@ BEGIN
     IF (SELECT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace AS n WHERE n.nspname = 'tidegate') THEN
         COMMENT ON SCHEMA tidegate IS
             'The event queue Tidegate. Producers call publish() or publish_many(), people read the views stats, events, ends and '
-            'jobs, operators call replay(), requeue(), cancel() and others. What each role may use is in docs/sql.md.';
+            'jobs, operators call replay(), requeue(), cancel() and others. What each role may use is in docs/reference/sql.md.';
     END IF;
 END $$;
 

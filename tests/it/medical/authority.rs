@@ -115,7 +115,7 @@ async fn a_service_request_is_released_by_its_user_and_closed_by_whom_it_led_to(
 /// The table of the page says what the program does.
 #[test]
 fn the_page_lists_who_may_do_what() {
-    let page = include_str!("../../../docs/application.md");
+    let page = include_str!("../../../docs/shipped/application.md");
     let row = |(kind, Authority { who, code }): &(&str, Authority)| {
         let about = match *kind {
             kind if kind.starts_with("approval") => "approval",
@@ -145,5 +145,5 @@ fn the_page_lists_who_may_do_what() {
         format!("| `{kind}` | {who} | {code} |\n")
     };
     let rows: String = AUTHORITIES.iter().map(row).collect();
-    assert!(page.contains(&rows), "docs/application.md needs:\n{rows}");
+    assert!(page.contains(&rows), "docs/shipped/application.md needs:\n{rows}");
 }
