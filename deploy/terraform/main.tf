@@ -26,7 +26,7 @@ locals {
   }
 
   owner_secret_arns = length(var.owner_secret_arns) > 0 ? var.owner_secret_arns : var.database_secret_arns
-  database_secrets  = length(var.database_secret_arns) > 1 ? "DATABASE_SECRET_IDS" : "DATABASE_SECRET_ID"
+  database_secrets  = length(var.database_secret_arns) > 1 ? "TIDEGATE_QUEUES" : "DATABASE_SECRET_ID"
   package_hash      = filebase64sha256(var.package)
   settings          = join("\n", [for name, value in var.settings : "${name}=${value}"])
   boundary          = var.permissions_boundary_arn == "" ? null : var.permissions_boundary_arn
@@ -152,10 +152,10 @@ resource "aws_lambda_invocation" "migration" {
   }
 
   lifecycle {
-    # An error of one of several databases stands in the answer.
+    # An error of one of several queues stands in the answer.
     postcondition {
-      condition     = alltrue([for each in try(jsondecode(self.result).databases, []) : can(each.report)])
-      error_message = "Not every database was migrated. Mend it, then run terraform apply with -replace for this resource: ${self.result}"
+      condition     = alltrue([for each in try(jsondecode(self.result).queues, []) : can(each.report)])
+      error_message = "Not every queue was migrated. Mend it, then run terraform apply with -replace for this resource: ${self.result}"
     }
   }
 }

@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 1;
 /// If Lambda's runtime interface cannot be used.
 pub fn run() -> Result<(), lambda_http::Error> {
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
-    serve(|| logs.and_then(|()| configured()), unconfigured())
+    serve(async || logs.and_then(|()| configured()), unconfigured())
 }
 
 /// Builds the router by the settings. A function URL may be public, and the function cannot know. The setting

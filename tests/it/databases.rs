@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::cli::Cli;
 use crate::function::Function;
 use crate::services::{Mode, SERVICES, Services};
-use crate::support::{self, Secrets, TestDb, Version, has, publish_letters};
+use crate::support::{self, Secrets, TestDb, Version, contains, has, publish_letters};
 
 /// Returns a secret that leads to this database.
 fn secret_of(db: &TestDb) -> Version {
@@ -16,8 +17,8 @@ fn secret_of(db: &TestDb) -> Version {
 
 /// Returns the report of one database from an answer for all of them.
 fn report_of<'a>(answer: &'a Value, database: &str) -> &'a Value {
-    let all = answer["databases"].as_array().unwrap();
-    let found = all.iter().find(|entry| entry["database"] == database);
+    let all = answer["queues"].as_array().unwrap();
+    let found = all.iter().find(|entry| entry["queue"] == database);
     found.unwrap_or_else(|| panic!("{database}: {answer}"))
 }
 
@@ -46,17 +47,48 @@ async fn one_function_serves_several_databases_and_one_that_is_down_keeps_no_oth
     let why = report_of(&answer, "down")["error"].as_str().unwrap();
     assert!(why.contains("night/down"), "{why}");
     let log = function.log();
-    let of = |database: &str| log.iter().find(|line| line["Database"] == database);
+    let of = |database: &str| log.iter().find(|line| line["QueueName"] == database);
     for (database, failed) in [("north", &Value::Null), ("down", &json!(1))] {
         let line = of(database).unwrap_or_else(|| panic!("{database}: {log:?}"));
         assert_eq!(line["Queue"], "tidegate-function", "{line}");
         assert_eq!(&line["DrainsFailed"], failed, "{line}");
     }
     named_ones(&function).await;
+    on_the_command_line(list, &secrets).await;
     let migrated = function.invoke(&json!({"action": "migrate"})).await.body;
     assert_eq!(migrated["failed"], 1, "{migrated}");
     assert!(report_of(&migrated, "south")["report"].is_object());
     assert!(report_of(&migrated, "down")["error"].is_string());
+}
+
+async fn on_the_command_line(list: &str, secrets: &Secrets) {
+    let mut settings = secrets.variables();
+    settings.retain(|(name, _)| *name != "DATABASE_SECRET_ID");
+    let cli = Cli::without_database()
+        .with_all(settings)
+        .with("TIDEGATE_QUEUES", list);
+    let status = cli.run(&["status"]).await;
+    assert_eq!(status.code, Some(1), "{status:?}");
+    for told in ["north\n  ", "south\n  ", "down\n  "] {
+        contains(&status.stdout, told);
+    }
+    let drained = cli.run(&["drain", "--json"]).await;
+    assert_eq!(drained.code, Some(1), "{drained:?}");
+    has(&drained.document(), &json!({"failed": 1, "idle": 2}));
+    cli.run(&["list"]).await.failed(
+        2,
+        &["--queue: must be one of north, south, down; this needs one"],
+    );
+    cli.run(&["list", "--queue", "east"]).await.failed(
+        2,
+        &["--queue: must be one of north, south, down; got \"east\""],
+    );
+    let listed = cli
+        .json(&["list", "--queue", "north", "--limit", "2"])
+        .await;
+    assert_eq!(listed["events"].as_array().unwrap().len(), 2);
+    let north = cli.with("TIDEGATE_QUEUE", "north");
+    assert!(north.json(&["status"]).await["backlog"].is_number());
 }
 
 /// Starts a function for the databases of this list.
@@ -64,7 +96,7 @@ async fn deployed(list: &str, secrets: &Secrets, services: &Services) -> Functio
     let mut settings = secrets.variables();
     settings.retain(|(name, _)| *name != "DATABASE_SECRET_ID");
     settings.extend([
-        ("DATABASE_SECRET_IDS", list.to_owned()),
+        ("TIDEGATE_QUEUES", list.to_owned()),
         ("TIDEGATE_METRICS", "emf".to_owned()),
     ]);
     settings.extend(services.variables());
@@ -92,15 +124,15 @@ async fn the_one_with_the_oldest_event_comes_first_and_full_ones_take_no_time_fr
     client.batch_execute(age).await.unwrap();
     let drain = json!({"action": "drain", "budget": "6s"});
     let answer = function.invoke(&drain).await.body;
-    let first = &answer["databases"][0];
-    assert_eq!(first["database"], "old", "{answer}");
+    let first = &answer["queues"][0];
+    assert_eq!(first["queue"], "old", "{answer}");
     assert!(first["report"]["completed"].as_u64() >= Some(1), "{answer}");
     let busy = &report_of(&answer, "a")["report"];
     assert!(busy["backlog"].as_u64() > Some(0), "{answer}");
 }
 
 async fn named_ones(function: &Function) {
-    let asked = json!({"action": "list", "database": "north", "limit": 2});
+    let asked = json!({"action": "list", "queue": "north", "limit": 2});
     let answer = function.invoke(&asked).await.body;
     assert_eq!(answer["events"].as_array().unwrap().len(), 2, "{answer}");
     let stats = function.invoke(&json!({"action": "stats"})).await.body;
@@ -108,16 +140,13 @@ async fn named_ones(function: &Function) {
     assert!(finished.as_u64() >= Some(20), "{stats}");
     for (payload, told) in [
         (json!({"action": "list"}), "this action needs one"),
-        (
-            json!({"action": "list", "database": "east"}),
-            "got \"east\"",
-        ),
-        (json!({"action": "drain", "database": 7}), "got no string"),
+        (json!({"action": "list", "queue": "east"}), "got \"east\""),
+        (json!({"action": "drain", "queue": 7}), "got no string"),
     ] {
         let refused = function.invoke(&payload).await;
         let text = refused.body["errorMessage"].as_str().unwrap().to_owned();
         assert!(
-            refused.is_error && text.contains("database: must be one of north, south, down"),
+            refused.is_error && text.contains("queue: must be one of north, south, down"),
             "{text}"
         );
         assert!(text.contains(told), "{text}");

@@ -241,8 +241,8 @@ async fn the_name_and_type_of_every_metric() {
     for url in [&db.url, nowhere] {
         let settings = [
             ("DATABASE_URL", url),
-            ("TIDEGATE_METRICS", "emf-by-kind-and-database"),
-            ("TIDEGATE_DATABASE", "north"),
+            ("TIDEGATE_METRICS", "emf-by-kind-and-queue"),
+            ("TIDEGATE_QUEUES", "north=#tidegate"),
         ];
         let function = Function::start(&settings).await;
         function.invoke(&json!({"action": "drain"})).await;

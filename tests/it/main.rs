@@ -61,6 +61,7 @@ mod progress;
 mod prometheus;
 mod pull;
 mod queue;
+mod queue_list;
 mod queues;
 mod recipe;
 mod records;

@@ -35,10 +35,13 @@ pub struct Cli {
     /// The schema of the queue. It overrides TIDEGATE_SCHEMA; the default is tidegate.
     #[arg(long, global = true, value_name = "NAME")]
     pub schema: Option<String>,
+    /// The queue to work on, of those that TIDEGATE_QUEUES names. It overrides TIDEGATE_QUEUE.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub queue: Option<String>,
 }
 
 /// The verbs. The order is that of the help: the library's verbs stand ten apart.
-#[derive(Subcommand)]
+#[derive(Clone, Subcommand)]
 pub enum Verb {
     #[command(flatten)]
     Listed(Request),
@@ -120,7 +123,7 @@ pub struct New {
     pub tidegate: Option<PathBuf>,
 }
 
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct PublishArgs {
     /// Kind of the event; it must be registered.
     pub kind: String,
@@ -153,7 +156,7 @@ pub struct PublishArgs {
     pub max_attempts: Option<u16>,
 }
 
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct DrainArgs {
     #[command(flatten)]
     pub request: DrainRequest,
@@ -162,7 +165,7 @@ pub struct DrainArgs {
     pub until_empty: bool,
 }
 
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct StatusArgs {
     /// Show the figures again and again, until Ctrl-C.
     #[arg(long)]

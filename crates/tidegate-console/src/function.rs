@@ -4,6 +4,8 @@
 //! It reads the options of the verb `console` from the environment: `TIDEGATE_CONSOLE_AUTH` and so on. Use a
 //! separate function with a separate database login, never those of the drain.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -14,15 +16,15 @@ use clap::{Args, Command, FromArgMatches};
 use lambda_http::request::RequestContext;
 use tidegate::config::environment;
 use tidegate::logs::{FlushAtExit, PATIENCE, flush};
-use tidegate::program::{Service, log_panics};
+use tidegate::program::log_panics;
 use tidegate::{Lookup, Program};
 
 pub use lambda_http::Error;
 
 use crate::guard::Published;
 use crate::options::Options;
-use crate::router;
 use crate::who::Given;
+use crate::{router, router_of_all};
 
 /// Serves requests until the function ends. If the settings are invalid, the function still starts. It
 /// answers every request with 503, and the log has the reason.
@@ -31,11 +33,11 @@ use crate::who::Given;
 /// When Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
     let unconfigured = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
-    let started = || start(program, &environment);
-    serve(
-        || started().inspect_err(|error| eprintln!("tidegate: {error}")),
-        unconfigured,
-    )
+    let started = async || {
+        let started = start(program, &environment).await;
+        started.inspect_err(|error| eprintln!("tidegate: {error}"))
+    };
+    serve(started, unconfigured)
 }
 
 /// Serves the requests of a function until it ends, with the second router if the first cannot be made.
@@ -43,7 +45,7 @@ pub fn run(program: Program) -> Result<(), Error> {
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
 pub fn serve(
-    start: impl FnOnce() -> Result<Router, tidegate::Error>,
+    start: impl AsyncFnOnce() -> Result<Router, tidegate::Error>,
     unconfigured: Router,
 ) -> Result<(), Error> {
     let _flush = FlushAtExit;
@@ -52,7 +54,7 @@ pub fn serve(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let routes = start().unwrap_or_else(|error| {
+        let routes = start().await.unwrap_or_else(|error| {
             tracing::error!(%error, "the settings are not valid; every request will fail");
             unconfigured
         });
@@ -65,12 +67,16 @@ pub fn serve(
     })
 }
 
-fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
-    let service: Service = program.start(lookup)?;
+async fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
+    let queues = program.queues(lookup)?;
     let mut settings = options(lookup)?.settings(None, None)?;
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
-    let routes = router(service, settings);
+    let routes = if queues.are_listed() && queues.chosen().is_none() {
+        router_of_all(Arc::new(queues), settings)
+    } else {
+        router((*queues.one(None).await?).clone(), settings)
+    };
     let routes = if base.is_empty() {
         routes
     } else {

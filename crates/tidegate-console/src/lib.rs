@@ -61,6 +61,7 @@ mod offer;
 mod options;
 mod page;
 mod problem;
+mod queues;
 mod report;
 mod screens;
 mod serve;
@@ -78,27 +79,29 @@ use axum::routing::get;
 use tidegate::program::Service;
 
 pub use guard::is_for_this_machine;
+pub use queues::router_of_all;
 pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 pub use shares::{Share, Shares};
 pub use verb::{Console, console, listen_address};
 pub use who::{Acting, Auth, Identity, hash_password};
 
-use problem::Problem;
 use shared::Shared;
 
 /// Returns the console of this program. Links begin with the base path of the settings, but the routes do
 /// not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(Shared::new(service, settings));
-    let pages = screens::routes();
-    let pages = pages.route("/metrics", get(metrics::metrics));
-    let pages = pages.fallback(|| async { Problem::not_found() });
-    let pages = surround::guarded(pages.with_state(shared.clone()), &shared);
+    served(screens::pages(&shared), &shared)
+}
+
+/// Adds what is around the pages of a console: the checks of each request, files, signing in.
+fn served(pages: Router, shared: &Arc<Shared>) -> Router {
+    let pages = surround::guarded(pages, shared);
     let open = Router::new()
         .route("/assets/{name}", get(asset::serve))
         .route("/login", get(login::login))
         .with_state(shared.clone());
     let alive = Router::new().route("/healthz", get(|| async { "ok\n" }));
-    surround::around(pages.merge(open), &shared).merge(alive)
+    surround::around(pages.merge(open), shared).merge(alive)
 }

@@ -3,12 +3,15 @@
 use axum::http::header::SET_COOKIE;
 use axum::response::IntoResponse;
 use maud::{DOCTYPE, Markup, html};
+use tidegate_cli::quoted;
 
 use crate::asset::{CODE, HTMX, ICON, STYLE};
 use crate::desk::Desk;
 use crate::flash;
+use crate::link::Base;
 use crate::problem::{Answered, Problem};
 use crate::settings::Settings;
+use crate::who::Identity;
 
 /// The menu: the paths of its pages, and their names.
 const MENU: [(&str, &str); 12] = [
@@ -113,7 +116,7 @@ impl Page {
             }
             (self.fixed)
             (self.part(desk))
-            (command(&self.command))
+            (command(&self.command, settings))
         };
         let person = html! {
             span { "Signed in as " strong { bdi { (desk.who.name) } } }
@@ -122,6 +125,17 @@ impl Page {
         };
         frame(settings, &self.title, Some(self.place), &inside, &person)
     }
+}
+
+/// The list of several queues.
+pub(crate) fn of_queues(settings: &Settings, who: &Identity, inside: &Markup) -> Markup {
+    let inside = html! {
+        div.title { h1 { "Queues" } }
+        (inside)
+        (command("tidegate status", settings))
+    };
+    let person = html! { span { "Signed in as " strong { bdi { (who.name) } } } };
+    frame(settings, "Queues", None, &inside, &person)
 }
 
 /// The page of a problem.
@@ -135,12 +149,13 @@ pub(crate) fn of_problem(settings: &Settings, problem: &Problem) -> Markup {
 }
 
 /// Shows the command that prints the same.
-fn command(command: &str) -> Markup {
+fn command(command: &str, settings: &Settings) -> Markup {
+    let queue = settings.of.as_ref().and_then(|of| of.queue.as_deref());
     html! {
         @if !command.is_empty() {
             p.command {
                 span.label { "On the command line" }
-                code #command { (command) }
+                code #command { (command) @if let Some(queue) = queue { " --queue " (quoted(queue)) } }
                 button.quiet.copy type="button" hidden data-copy="command" { "Copy" }
             }
         }
@@ -179,25 +194,34 @@ fn frame(
                 div.frame {
                     header {
                         a.brand href=(base.to("/")) { img src=(base.to(&ICON.path)) alt="" width="28" height="28"; "Tidegate" }
-                        search aria-label="Anything" {
-                            form.find action=(base.to("/find")) {
-                                input type="search" name="q" required aria-label="Event id, kind or correlation id" placeholder="id, kind …" autocomplete="off";
-                                button.quiet { "Go" }
-                            }
+                        @if let Some(of) = &settings.of {
+                            p.queue { a href=(of.home.to("/")) { "All queues" } @if let Some(queue) = &of.queue { " / " strong { bdi { (queue) } } } }
                         }
-                        nav aria-label="Main" {
-                            ul {
-                                @for (path, name) in MENU {
-                                    li { a href=(base.to(path)) aria-current=[(place == Some(path)).then_some("page")] { (name) } }
-                                }
-                            }
-                        }
+                        @if !settings.is_list() { (menu(base, place)) }
                     }
                     main #main tabindex="-1" { (inside) }
                 }
                 footer { div.person { (person) } p.hint hidden { "Press " kbd { "?" } " for keys" } }
                 p #said.unseen role="status" {}
                 (keys())
+            }
+        }
+    }
+}
+
+fn menu(base: &Base, place: Option<&str>) -> Markup {
+    html! {
+        search aria-label="Anything" {
+            form.find action=(base.to("/find")) {
+                input type="search" name="q" required aria-label="Event id, kind or correlation id" placeholder="id, kind …" autocomplete="off";
+                button.quiet { "Go" }
+            }
+        }
+        nav aria-label="Main" {
+            ul {
+                @for (path, name) in MENU {
+                    li { a href=(base.to(path)) aria-current=[(place == Some(path)).then_some("page")] { (name) } }
+                }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The settings of a console: authentication, who may act, host names, appearance.
 
+use std::sync::Arc;
+
 use axum::http::HeaderValue;
 
 use crate::link::Base;
@@ -19,8 +21,9 @@ use crate::who::{Acting, Auth};
 /// # Ok(settings)
 /// # }
 /// ```
+#[derive(Clone)]
 pub struct Settings {
-    pub(crate) auth: Auth,
+    pub(crate) auth: Arc<Auth>,
     pub(crate) acting: Acting,
     pub(crate) hosts: Vec<String>,
     pub(crate) base: Base,
@@ -30,6 +33,17 @@ pub struct Settings {
     pub(crate) sessions: usize,
     /// Whether nothing runs between two requests, as in a Lambda function.
     pub(crate) is_frozen_between: bool,
+    /// Which of several queues a page is about.
+    pub(crate) of: Option<OfSeveral>,
+}
+
+/// A place among the consoles of several queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OfSeveral {
+    /// Where the list of them is.
+    pub home: Base,
+    /// The queue; `None` on the list.
+    pub queue: Option<String>,
 }
 
 /// The most database sessions of a console.
@@ -51,7 +65,7 @@ impl Settings {
     #[must_use]
     pub fn new(auth: Auth) -> Self {
         Self {
-            auth,
+            auth: Arc::new(auth),
             acting: Acting::Nobody,
             hosts: Vec::new(),
             base: Base::default(),
@@ -60,6 +74,7 @@ impl Settings {
             shows_content: true,
             sessions: SESSIONS,
             is_frozen_between: false,
+            of: None,
         }
     }
 
@@ -67,6 +82,11 @@ impl Settings {
     #[must_use]
     pub fn link(&self) -> Option<String> {
         self.auth.link()
+    }
+
+    /// Whether this is the list of several queues.
+    pub(crate) fn is_list(&self) -> bool {
+        self.of.as_ref().is_some_and(|of| of.queue.is_none())
     }
 
     /// A cookie of the console, which no script reads and no other site causes to be sent.

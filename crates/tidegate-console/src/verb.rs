@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use axum::Router;
 use axum::response::Redirect;
@@ -15,7 +14,7 @@ use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
 use crate::options::Options;
-use crate::{hash_password, router, serve};
+use crate::{hash_password, router, router_of_all, serve};
 
 /// Serve the web console until SIGTERM or Ctrl-C.
 ///
@@ -62,7 +61,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     let stop = stop_signal();
     let listen = request.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
-    let operator = ask.service.actor.as_deref();
+    let operator = ask.queues.common().actor.as_deref();
     let settings = request.options.settings(Some(listen), operator)?;
     let link = settings.auth.link().unwrap_or_default();
     let base = settings.base.path().to_owned();
@@ -75,9 +74,12 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     if !link.is_empty() {
         ask.say(&format!("open {url}{link} (the link works once)"));
     }
-    let shared = "bug: the program is still shared";
-    let service = Arc::into_inner(ask.service).ok_or_else(|| Error::Config(shared.to_owned()))?;
-    let routes = mounted(&base, router(service, settings));
+    let console = if ask.is_for_all() {
+        router_of_all(ask.queues, settings)
+    } else {
+        router((*ask.service().await?).clone(), settings)
+    };
+    let routes = mounted(&base, console);
     serve(listener, routes, stop).await.map_err(failed)?;
     Ok(Answer::new(
         json!({"action": "console", "url": url}),

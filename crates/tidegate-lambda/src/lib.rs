@@ -27,7 +27,7 @@ use tidegate::connect::{Invoked, SelfInvoke};
 use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
-use tidegate::program::{Deployment, Failure, log_panics};
+use tidegate::program::{Failure, Queues, log_panics};
 use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -85,15 +85,17 @@ pub fn run(program: Program) -> Result<(), Error> {
     let _flush = FlushAtExit;
     let logs = start_logs(program.origin());
     let redelivery = logs.and_then(|()| Redelivery::read(&environment));
-    let deployed = redelivery.and_then(|read| Ok((program.deploy(&environment)?, read)));
-    let (mut ready, redelivery) = match deployed {
-        Ok((deployment, redelivery)) => (Ok(deployment), redelivery),
+    // CloudWatch reads the metrics from the function's log.
+    let deployed = redelivery.and_then(|read| {
+        Ok((
+            program.queues(&environment)?.with_metrics_to(write_line),
+            read,
+        ))
+    });
+    let (ready, redelivery) = match deployed {
+        Ok((queues, redelivery)) => (Ok(queues), redelivery),
         Err(error) => (Err(error), Redelivery::default()),
     };
-    // CloudWatch reads them from the function's log.
-    for service in ready.iter_mut().flat_map(Deployment::services_mut) {
-        service.metrics_to = write_line;
-    }
     if let Err(error) = &ready {
         tracing::error!(error = %error, "the settings are not valid; every invocation will fail");
     }
@@ -143,12 +145,12 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
 }
 
 async fn serve(
-    ready: Arc<Result<Deployment, tidegate::Error>>,
+    ready: Arc<Result<Queues, tidegate::Error>>,
     redelivery: Redelivery,
     handlers: Handle,
 ) -> Result<(), Error> {
     // Prepare connections while the first invocation is fetched.
-    for service in ready.iter().flat_map(Deployment::services) {
+    for service in ready.iter().flat_map(Queues::services) {
         service.database.prepare();
     }
     let (stop, stopped) = watch::channel(false);
@@ -164,19 +166,18 @@ async fn serve(
         let (ready, noted, redelivery) = (ready.clone(), noted.clone(), redelivery.clone());
         let starts = ready
             .iter()
-            .flat_map(Deployment::services)
-            .all(|service| service.options.starts_drains);
+            .all(|queues| queues.common().options.starts_drains);
         tidegate::trace::note_invocation(event.context.xray_trace_id.clone());
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
         let is_cold = !is_warm.swap(true, Ordering::Relaxed);
         let invocation = recorded_invocation(&event, is_cold);
-        let hooks = move |database: Option<&str>| Hooks {
+        let hooks = move |queue: Option<&str>| Hooks {
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
             starter: starts
                 .as_ref()
-                .map(|(invoker, context)| starter(invoker, context, database)),
+                .map(|(invoker, context)| starter(invoker, context, queue)),
             ..Hooks::default()
         };
         let answering = async move {
@@ -200,13 +201,13 @@ async fn serve(
 fn starter(
     invoker: &Arc<SelfInvoke>,
     context: &lambda_runtime::Context,
-    database: Option<&str>,
+    queue: Option<&str>,
 ) -> Arc<dyn StartDrain> {
     Arc::new(Invoked {
         by: invoker.clone(),
         arn: context.invoked_function_arn.clone(),
         trace: context.xray_trace_id.clone(),
-        database: database.map(str::to_owned),
+        queue: queue.map(str::to_owned),
     })
 }
 
@@ -225,7 +226,7 @@ fn recorded_invocation(event: &LambdaEvent<Value>, is_cold: bool) -> tracing::Sp
 /// Answers an invocation and logs the result.
 async fn logged(
     event: LambdaEvent<Value>,
-    ready: Result<&Deployment, &tidegate::Error>,
+    ready: Result<&Queues, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
     to: (&AtomicBool, &Redelivery),
 ) -> Result<Value, Refusal> {
@@ -278,19 +279,19 @@ fn loggable(report: &Value) -> Value {
 
 async fn answer(
     event: LambdaEvent<Value>,
-    ready: Result<&Deployment, &tidegate::Error>,
+    ready: Result<&Queues, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
     (spoiled, redelivery): (&AtomicBool, &Redelivery),
 ) -> Result<Value, Refusal> {
-    let deployment = ready.map_err(|error| Refusal::new("Configuration", error))?;
+    let queues = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
-        let service = deployment.only().map_err(refused)?;
-        let taking_in = intake::take_in(service, bearer, event.payload, time, redelivery);
+        let service = queues.one(None).await.map_err(refused)?;
+        let taking_in = intake::take_in(&service, bearer, event.payload, time, redelivery);
         Box::pin(taking_in).await
     } else {
-        deployment.answer(event.payload, time, hooks).await
+        queues.answer(event.payload, time, hooks).await
     };
     spoiled.fetch_or(leaves_handlers(&answered), Ordering::Relaxed);
     answered.map_err(|error| Refusal::new(error_type(&error), &error))

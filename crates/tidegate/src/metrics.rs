@@ -29,33 +29,33 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// The name of this database, if there are several.
-    pub database: Option<String>,
-    /// Whether each metric also exists for each of several databases, under the dimensions `Queue` and
-    /// `Database`. CloudWatch charges for each.
-    pub by_database: bool,
+    /// The name of this queue in the list of several.
+    pub queue_name: Option<String>,
+    /// Whether each metric also exists for each of several queues, under the dimensions `Queue` and
+    /// `QueueName`. CloudWatch charges for each.
+    pub by_queue: bool,
     /// Whether each kind and each service has its own metrics, under the dimensions `Queue` and `Kind`, or
     /// `Service`.
     pub by_kind: bool,
 }
 
 impl Metrics {
-    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf`, `emf-by-kind`, `emf-by-database` or
-    /// `emf-by-kind-and-database`, `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else
-    /// to `tidegate`, and `TIDEGATE_DATABASE`, the database's name if there are several.
+    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf`, `emf-by-kind`, `emf-by-queue` or
+    /// `emf-by-kind-and-queue`, and `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else
+    /// to `tidegate`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>> {
-        let (by_kind, by_database) = match lookup("TIDEGATE_METRICS").as_deref() {
+        let (by_kind, by_queue) = match lookup("TIDEGATE_METRICS").as_deref() {
             None | Some("off") => return Ok(None),
             Some("emf") => (false, false),
             Some("emf-by-kind") => (true, false),
-            Some("emf-by-database") => (false, true),
-            Some("emf-by-kind-and-database") => (true, true),
+            Some("emf-by-queue") => (false, true),
+            Some("emf-by-kind-and-queue") => (true, true),
             Some(other) => {
                 return Err(Error::Config(format!(
-                    "TIDEGATE_METRICS: must be off, emf, emf-by-kind, emf-by-database or emf-by-kind-and-database, got {other:?}"
+                    "TIDEGATE_METRICS: must be off, emf, emf-by-kind, emf-by-queue or emf-by-kind-and-queue, got {other:?}"
                 )));
             }
         };
@@ -64,8 +64,8 @@ impl Metrics {
             .unwrap_or_else(|| "tidegate".to_owned());
         Ok(Some(Self {
             queue,
-            database: lookup("TIDEGATE_DATABASE"),
-            by_database,
+            queue_name: None,
+            by_queue,
             by_kind,
         }))
     }
@@ -86,9 +86,9 @@ impl Metrics {
 
     fn document(&self, at: SystemTime) -> Document {
         let mut document = Document::new(&self.queue, at);
-        match &self.database {
-            Some(database) if self.by_database => document.also_by("Database", database),
-            Some(database) => document.field("Database", json!(database)),
+        match &self.queue_name {
+            Some(name) if self.by_queue => document.also_by("QueueName", name),
+            Some(name) => document.field("QueueName", json!(name)),
             None => {}
         }
         document
@@ -300,8 +300,8 @@ mod tests {
     fn queue(by_kind: bool) -> Metrics {
         Metrics {
             queue: "orders".to_owned(),
-            database: None,
-            by_database: false,
+            queue_name: None,
+            by_queue: false,
             by_kind,
         }
     }
@@ -498,32 +498,32 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_databases_has_its_metrics_and_a_part_in_those_of_all() {
+    fn one_of_several_queues_has_its_metrics_and_a_part_in_those_of_all() {
         let north = Metrics {
-            database: Some("north".to_owned()),
+            queue_name: Some("north".to_owned()),
             ..queue(true)
         };
         let line = parsed(&north.of_drain(&report(), &figures(2), true, UNIX_EPOCH)[0]);
         let dimensions = &line["_aws"]["CloudWatchMetrics"][0]["Dimensions"];
         assert_eq!(
-            (dimensions, &line["Database"]),
+            (dimensions, &line["QueueName"]),
             (&json!([["Queue"]]), &json!("north"))
         );
         let north = Metrics {
-            by_database: true,
+            by_queue: true,
             ..north
         };
         let lines = north.of_drain(&report(), &figures(2), true, UNIX_EPOCH);
         let line = parsed(&lines[0]);
         assert_eq!(
             line["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
-            json!([["Queue"], ["Queue", "Database"]])
+            json!([["Queue"], ["Queue", "QueueName"]])
         );
         assert_eq!(
-            (&line["Queue"], &line["Database"]),
+            (&line["Queue"], &line["QueueName"]),
             (&json!("orders"), &json!("north"))
         );
-        // The kinds are counted together: metrics of each kind in each database would be many.
+        // The kinds are counted together: metrics of each kind in each queue would be many.
         let kind = parsed(&lines[1]);
         assert_eq!(
             kind["_aws"]["CloudWatchMetrics"][0]["Dimensions"],

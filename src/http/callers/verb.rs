@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use tidegate::Error;
 use tidegate::admin::Audit;
+use tidegate::program::Service;
 use tidegate_cli::clap::{self, Args, Parser, Subcommand};
 use tidegate_cli::{Answer, Ask};
 
@@ -50,10 +51,11 @@ struct Create {
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
-    let client = ask.service.database.connect().await?;
+    let service = ask.service().await?;
+    let client = service.database.connect().await?;
     match request.action {
         Action::Create(create) => {
-            let made = keys::create(&client, &create.key, &named(&ask, create.by)).await?;
+            let made = keys::create(&client, &create.key, &named(&service, create.by)).await?;
             let [id, label, until] = ["id", "label", "expires_at"].map(|name| shown(&made[name]));
             let text = match made["key"].as_str() {
                 Some(key) => format!("{key}\nkey {id}, valid until {until}; it is not shown again"),
@@ -68,7 +70,7 @@ pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
             Ok(Answer::new(document, text))
         }
         Action::Revoke { id, by } => {
-            let revoked = keys::revoke(&client, id, &named(&ask, by)).await?;
+            let revoked = keys::revoke(&client, id, &named(&service, by)).await?;
             let text = match revoked["changed"].as_bool() {
                 Some(true) => format!("key {id} is revoked"),
                 _ => format!("key {id} was already revoked"),
@@ -79,8 +81,8 @@ pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
 }
 
 /// Fills in the operator's name, as for every other verb.
-fn named(ask: &Ask, by: Audit) -> Audit {
-    let actor = by.actor.or_else(|| ask.service.actor.clone());
+fn named(service: &Service, by: Audit) -> Audit {
+    let actor = by.actor.or_else(|| service.actor.clone());
     Audit { actor, ..by }
 }
 
@@ -143,8 +145,9 @@ enum Rotate {
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn link_key(ask: Ask, request: LinkKey) -> Result<Answer, Error> {
     let Rotate::Rotate { forget, by } = request.action;
-    let client = ask.service.database.connect().await?;
-    let rotated = keys::rotate(&client, forget, &named(&ask, by)).await?;
+    let service = ask.service().await?;
+    let client = service.database.connect().await?;
+    let rotated = keys::rotate(&client, forget, &named(&service, by)).await?;
     let text = if forget {
         "links are signed with a new key; earlier links no longer work"
     } else {

@@ -7,6 +7,7 @@ mod drain;
 pub mod new;
 mod prometheus;
 mod publish;
+mod queues;
 mod status;
 
 use tidegate::Error;
@@ -16,6 +17,8 @@ use tidegate::program::Service;
 use crate::answer::{Answer, Failed};
 use crate::args::Verb;
 use crate::text::{Text, width, wrapped};
+
+pub use self::queues::on_queues;
 
 /// Answers a verb that every program has.
 pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {

@@ -24,10 +24,18 @@ use axum::routing::{get, post};
 use tidegate::admin::views::Span;
 
 use crate::form::Fields;
+use crate::metrics::metrics;
+use crate::problem::Problem;
 use crate::shared::Shared;
 
-/// All pages and actions.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+/// All pages and actions of a console.
+pub(crate) fn pages(shared: &Arc<Shared>) -> Router {
+    let pages = routes().route("/metrics", get(metrics));
+    let pages = pages.fallback(|| async { Problem::not_found() });
+    pages.with_state(shared.clone())
+}
+
+fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/", get(overview::show))
         .route("/events", get(events::show))

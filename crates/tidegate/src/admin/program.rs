@@ -1,8 +1,9 @@
 //! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a
 //! function or a command line) only has to pass on requests. It does not know which shell runs it.
 
-mod databases;
-mod deployment;
+mod queue_list;
+mod queues;
+mod turns;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +13,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-pub use self::deployment::Deployment;
+pub use self::queues::{Queues, together};
+pub use self::turns::Turn;
 use super::{Actions, MigrateRequest, Request, Verb};
 use crate::chain::{NextTick, StartDrain};
 use crate::config::Lookup;
@@ -263,15 +265,21 @@ impl Program {
         self.targets.is_some()
     }
 
-    /// Reads all settings, and checks that a handler's time limit fits into a lease. If `DATABASE_SECRET_IDS`
-    /// names several databases, `TIDEGATE_DATABASE` selects one of them.
+    /// Reads all settings, and checks that a handler's time limit fits into a lease. For the one queue that
+    /// the settings name; [`Program::queues`] is for several.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service> {
         let handlers = self.handling(lookup)?;
-        let one = deployment::one_of(lookup)?;
-        Arc::new(self).serve(&*one, handlers)
+        let database = Database::from_settings(lookup, Self::pool_of(lookup)?)?;
+        Arc::new(self).serve(lookup, handlers, database)
+    }
+
+    /// Returns how many connections the handlers may hold at once. Handlers that wait for a service need
+    /// none. Eight connections serve the others.
+    fn pool_of(lookup: Lookup<'_>) -> Result<usize> {
+        Ok(DrainOptions::from_settings(lookup)?.concurrency.min(8))
     }
 
     /// Builds the handlers, and logs what the settings give up.
@@ -283,13 +291,16 @@ impl Program {
         Ok(handlers)
     }
 
-    /// Builds the service for the database that the settings name.
-    fn serve(self: Arc<Self>, lookup: Lookup<'_>, handlers: Arc<dyn Drains>) -> Result<Service> {
+    /// Builds the service for this queue.
+    fn serve(
+        self: Arc<Self>,
+        lookup: Lookup<'_>,
+        handlers: Arc<dyn Drains>,
+        database: Database,
+    ) -> Result<Service> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
-        // Handlers that wait for a service need no connection. Eight connections serve the others.
-        let database = Database::from_settings(lookup, options.concurrency.min(8))?;
         let further: Vec<&'static str> = self.further.iter().map(|(name, _)| *name).collect();
         Ok(Service {
             database,
@@ -320,6 +331,7 @@ fn actor(lookup: Lookup<'_>) -> Option<String> {
 }
 
 /// A program with its settings, ready to answer requests.
+#[derive(Clone)]
 pub struct Service {
     /// Where the queue is.
     pub database: Database,

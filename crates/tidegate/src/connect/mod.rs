@@ -311,6 +311,12 @@ impl Database {
         })
     }
 
+    /// Whether both have the same login, so that a connection of one serves the other.
+    #[cfg(feature = "admin")]
+    pub(crate) fn shares_login(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.logins, &other.logins)
+    }
+
     /// Returns the schema of the queue.
     pub fn schema(&self) -> &Schema {
         &self.schema

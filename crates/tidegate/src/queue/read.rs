@@ -31,6 +31,19 @@ SELECT jsonb_build_object(
   FROM (SELECT count(*) AS n, min(id) AS lowest
           FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted";
 
+    /// As [`BACKLOG`], and whether there may be anything for a drain to do. What is delayed until later, and
+    /// has no deadline that is over, needs none.
+    LOOK: "look" [] = "\
+SELECT jsonb_build_object(
+           'events', live.n,
+           'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
+                                        FROM tidegate.event_queue WHERE id = live.lowest), 0),
+           'needs_drain', live.n = 100000 OR coalesce(live.waits, false) OR EXISTS (SELECT FROM tidegate.lease WHERE NOT ended)
+                       OR EXISTS (SELECT FROM tidegate.schedule WHERE NOT paused AND next_at <= clock_timestamp()))::text
+  FROM (SELECT count(*) AS n, min(q.id) AS lowest,
+               bool_or(q.available_at <= statement_timestamp() OR q.expires_at <= statement_timestamp()) AS waits
+          FROM (SELECT id, available_at, expires_at FROM tidegate.event_queue LIMIT 100000) AS q) AS live";
+
     /// The oldest ready event of those that a drain of the kinds `$1` could lease now, and for how many
     /// milliseconds it has been ready. Looks at the first 10,000 of these kinds that no delay hides, and at
     /// the first 1,000 whose delay is over: a drain must bring them back. Of other and paused kinds, it
@@ -155,6 +168,25 @@ pub struct Backlog {
     pub events: u64,
     /// The age of the live event with the lowest id, in milliseconds; 0 when there is none.
     pub oldest_age_ms: u64,
+}
+
+/// What one look at a queue shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct Look {
+    /// Live events in any state, counted up to 100,000.
+    pub events: u64,
+    /// As [`Backlog::oldest_age_ms`].
+    pub oldest_age_ms: u64,
+    /// Whether there may be anything for a drain to do.
+    pub needs_drain: bool,
+}
+
+/// Looks at a queue.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub(crate) async fn look(client: &impl Queryable) -> Result<Look> {
+    Ok(document(client, &LOOK, &[]).await?.unwrap_or_default())
 }
 
 /// Returns how many events are left, and how old the oldest is (B9).

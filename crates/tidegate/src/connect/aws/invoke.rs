@@ -101,8 +101,8 @@ pub struct Invoked {
     pub arn: String,
     /// The invocation's X-Ray trace header. With it, Lambda detects functions that call each other in a loop.
     pub trace: Option<String>,
-    /// The database to drain, if there are several.
-    pub database: Option<String>,
+    /// The name of the queue to drain, if there are several.
+    pub queue: Option<String>,
 }
 
 impl StartDrain for Invoked {
@@ -114,8 +114,8 @@ impl StartDrain for Invoked {
 impl Invoked {
     async fn invoke(&self, chain: Chain) -> Result<()> {
         let mut body = json!({"action": "drain", "chain": chain});
-        if let Some(database) = &self.database {
-            body["database"] = json!(database);
+        if let Some(queue) = &self.queue {
+            body["queue"] = json!(queue);
         }
         let place = Place::of(&self.arn)?;
         let host = self.by.requests.endpoint("LAMBDA", &place).await?;

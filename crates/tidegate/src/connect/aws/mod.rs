@@ -64,7 +64,7 @@ pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>> {
         by: Arc::default(),
         arn,
         trace: None,
-        database: None,
+        queue: None,
     }))
 }
 

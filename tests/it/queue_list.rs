@@ -1,0 +1,188 @@
+//! A list of queues: one program for several schemas and databases, by settings or by a query.
+
+use serde_json::{Value, json};
+use tidegate::program::{Failure, Queues};
+use tidegate::{Hooks, Program};
+
+use crate::probe::{Nothing, number};
+use crate::support::{self, TestDb, begins, contains, execute, has};
+
+/// A program for the queues of these settings, in this database.
+fn queues(db: &TestDb, settings: &[(&'static str, &str)]) -> Queues {
+    let url = db.url.clone();
+    let lookup = |name: &str| {
+        let set = settings.iter().find(|(known, _)| *known == name);
+        let set = set.map(|(_, value)| (*value).to_owned());
+        set.or_else(|| (name == "DATABASE_URL").then(|| url.clone()))
+    };
+    Program::new(|_| Ok(Nothing)).queues(&lookup).unwrap()
+}
+
+async fn answered(queues: &Queues, payload: Value) -> Result<Value, Failure> {
+    queues.answer(payload, None, |_| Hooks::default()).await
+}
+
+async fn answer(queues: &Queues, payload: Value) -> Value {
+    answered(queues, payload).await.unwrap()
+}
+
+/// The names of the queues in an answer, in its order.
+fn names(answer: &Value) -> Vec<&str> {
+    let entries = answer["queues"].as_array().unwrap().iter();
+    entries
+        .map(|entry| entry["queue"].as_str().unwrap())
+        .collect()
+}
+
+const PUBLISH: &str = "publish('act', '{\"name\": \"a\"}')";
+
+#[tokio::test]
+async fn a_drain_of_all_passes_over_queues_without_work() {
+    let db = support::empty_database().await;
+    let client = db.client().await;
+    let list = "#acme, #globex, east=#initech, #hooli";
+    let all = queues(&db, &[("TIDEGATE_QUEUES", list)]);
+    let migrated = answer(&all, json!({"action": "migrate"})).await;
+    has(&migrated, &json!({"failed": 0, "skipped": 0, "idle": 0}));
+    assert_eq!(names(&migrated).len(), 4);
+    execute(&client, &format!("SELECT acme.{PUBLISH}, globex.{PUBLISH}")).await;
+    // Planned for later: there is nothing to do yet.
+    let later = "SELECT hooli.publish('act', '{\"name\": \"a\"}', available_at => now() + interval '1 day')";
+    execute(&client, later).await;
+    let drained = answer(&all, json!({"action": "drain"})).await;
+    let mut worked = names(&drained);
+    worked.sort_unstable();
+    assert_eq!(worked, ["acme", "globex"], "{drained}");
+    has(&drained, &json!({"failed": 0, "skipped": 0, "idle": 2}));
+    for entry in drained["queues"].as_array().unwrap() {
+        assert_eq!(entry["report"]["completed"], 1, "{entry}");
+    }
+    let runs = "SELECT count(*) FROM initech.drain_run";
+    assert_eq!(number(&client, runs).await, 0);
+    // What lies behind a deadline, a lease or a schedule needs a drain.
+    execute(
+        &client,
+        "UPDATE hooli.event_queue SET expires_at = now() - interval '1 s'",
+    )
+    .await;
+    let schedule = "INSERT INTO initech.schedule (name, kind, every) VALUES ('s', 'act', '1 hour')";
+    execute(&client, schedule).await;
+    let drained = answer(&all, json!({"action": "drain"})).await;
+    let mut worked = names(&drained);
+    worked.sort_unstable();
+    assert_eq!(worked, ["east", "hooli"], "{drained}");
+    let one = answer(&all, json!({"action": "list", "queue": "east"})).await;
+    assert_eq!(one["action"], "list");
+    let refused = answered(&all, json!({"action": "list"})).await.unwrap_err();
+    begins(
+        &refused.to_string(),
+        "queue: must be one of acme, globex, east, hooli",
+    );
+}
+
+#[tokio::test]
+async fn a_queue_that_is_locked_keeps_no_other_waiting() {
+    let db = support::empty_database().await;
+    let all = queues(&db, &[("TIDEGATE_QUEUES", "#acme, #globex, #initech")]);
+    answer(&all, json!({"action": "migrate"})).await;
+    let client = db.client().await;
+    execute(
+        &client,
+        &format!("SELECT acme.{PUBLISH}, globex.{PUBLISH}, initech.{PUBLISH}"),
+    )
+    .await;
+    let mut other = db.client().await;
+    let holder = other.transaction().await.unwrap();
+    execute(&holder, "LOCK TABLE globex.event_queue").await;
+    let drained = answer(&all, json!({"action": "drain", "budget": "6s"})).await;
+    holder.rollback().await.unwrap();
+    assert_eq!(names(&drained)[2], "globex", "{drained}");
+    for entry in &drained["queues"].as_array().unwrap()[..2] {
+        assert_eq!(entry["report"]["completed"], 1, "{entry}");
+    }
+}
+
+#[tokio::test]
+async fn a_query_names_the_queues_and_one_that_is_new_is_found_without_a_restart() {
+    let db = support::empty_database().await;
+    let client = db.client().await;
+    execute(&client, "CREATE TABLE tenant (name text, place name, secret text); INSERT INTO tenant VALUES ('north', 'acme')").await;
+    let query = "SELECT name, place AS schema, secret FROM tenant ORDER BY name";
+    let all = queues(&db, &[("TIDEGATE_QUEUES_QUERY", query)]);
+    let migrated = answer(&all, json!({"action": "migrate"})).await;
+    // One queue answers as if it were the only one.
+    assert_eq!(migrated["action"], "migrate", "{migrated}");
+    execute(&client, "INSERT INTO tenant VALUES (NULL, 'globex')").await;
+    let migrated = answer(&all, json!({"action": "migrate"})).await;
+    assert_eq!(names(&migrated).len(), 2, "{migrated}");
+    execute(&client, &format!("SELECT globex.{PUBLISH}")).await;
+    let drained = answer(&all, json!({"action": "drain"})).await;
+    assert_eq!(
+        (names(&drained), &drained["idle"]),
+        (vec!["globex"], &json!(1))
+    );
+    // The list that was read last is good while it cannot be read.
+    execute(&client, "ALTER TABLE tenant RENAME TO gone").await;
+    let drained = answer(&all, json!({"action": "drain"})).await;
+    assert_eq!(drained["idle"], 2, "{drained}");
+    for (sql, told) in [
+        ("SELECT 1", "row 1: a secret or a schema is missing"),
+        (
+            "SELECT 'a' AS schema, 1 AS name",
+            "row 1: column name: must be text",
+        ),
+        (
+            "SELECT 'A' AS schema",
+            "row 1: TIDEGATE_SCHEMA: must be 1 to 41",
+        ),
+        (
+            "SELECT 'a' AS schema FROM generate_series(1, 2)",
+            "names must differ, got \"a\" twice",
+        ),
+        (
+            "SELECT 'a' AS schema WHERE false",
+            "must return a row for each queue",
+        ),
+        ("SELEC 1", "syntax error"),
+    ] {
+        let all = queues(&db, &[("TIDEGATE_QUEUES_QUERY", sql)]);
+        let refused = answered(&all, json!({"action": "drain"}))
+            .await
+            .unwrap_err();
+        let refused = refused.to_string();
+        contains(&refused, "TIDEGATE_QUEUES_QUERY");
+        contains(&refused, told);
+    }
+}
+
+#[tokio::test]
+async fn the_settings_or_the_request_choose_one_queue() {
+    let db = support::empty_database().await;
+    let list = ("TIDEGATE_QUEUES", "#acme, #globex");
+    let one = queues(&db, &[list, ("TIDEGATE_QUEUE", "globex")]);
+    assert_eq!(
+        one.one(None).await.unwrap().database.schema().name(),
+        "globex"
+    );
+    assert_eq!(
+        one.one(Some("acme"))
+            .await
+            .unwrap()
+            .database
+            .schema()
+            .name(),
+        "acme"
+    );
+    let refused = |error: tidegate::Error| error.to_string();
+    let error = one.one(Some("hooli")).await.map(drop).map_err(refused);
+    assert_eq!(
+        error,
+        Err("queue: must be one of acme, globex; got \"hooli\"".to_owned())
+    );
+    let alone = queues(&db, &[]);
+    let error = alone.one(Some("acme")).await.map(drop).map_err(refused);
+    contains(
+        &error.unwrap_err(),
+        "queue: must not be given without TIDEGATE_QUEUES",
+    );
+}
