@@ -179,7 +179,7 @@ async fn who_keeps_a_migration_waiting_is_named_at_once() {
     let db = support::empty_database().await;
     let other = db.client().await;
     other.batch_execute("BEGIN").await.unwrap();
-    let taken = "SELECT pg_backend_pid(), pg_advisory_xact_lock(1414087749, 0)::text";
+    let taken = "SELECT pg_backend_pid(), pg_advisory_xact_lock(1414087749, hashtext('tidegate') & 2147483647)::text";
     let pid: i32 = other.query_one(taken, &[]).await.unwrap().get(0);
     let cli = Cli::on(&db);
     let child = cli.command(&["migrate"]).spawn().unwrap();

@@ -552,7 +552,11 @@ async fn an_action_without_a_budget_of_its_own_is_answered_before_the_deadline_t
     let (db, mut client) = support::opened().await;
     let function = Function::on(&db, &[]).await;
     let other = client.transaction().await.unwrap();
-    execute(&other, "SELECT pg_advisory_xact_lock(1414087749, 0)").await;
+    execute(
+        &other,
+        "SELECT pg_advisory_xact_lock(1414087749, hashtext('tidegate') & 2147483647)",
+    )
+    .await;
     let brief = Deadline::In(Duration::from_secs(3));
     let answer = function.api.invoke(fixture("migrate.json"), brief).await;
     assert!(answer.is_error, "{answer:?}");

@@ -9,7 +9,8 @@ use tokio_postgres::error::SqlState;
 
 use crate::cli::Cli;
 use crate::probe::{Probe, ProbeApp, act, number};
-use crate::support::{self, TestDb, execute};
+use crate::services::Services;
+use crate::support::{self, TestDb, execute, publish_letters};
 
 /// Migrates a queue of the probe's in this schema, with its roles, and returns its handle.
 async fn queue_in(db: &TestDb, schema: &str) -> Database {
@@ -94,12 +95,50 @@ async fn the_rights_of_one_queue_give_nothing_in_the_other() {
     assert_eq!(refused.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
 }
 
-/// Returns what the doctor says of the schema.
-async fn drift_of(cli: &Cli) -> Value {
+/// Returns what the doctor says of one thing.
+async fn checked(cli: &Cli, name: &str) -> Value {
     let report = cli.run(&["doctor", "--json"]).await.document();
     let mut checks = report["checks"].as_array().unwrap().iter();
-    let drift = checks.find(|check| check["name"] == "schema drift");
-    drift.unwrap().clone()
+    let found = checks.find(|check| check["name"] == name);
+    found.unwrap().clone()
+}
+
+async fn drift_of(cli: &Cli) -> Value {
+    checked(cli, "schema drift").await
+}
+
+#[tokio::test]
+async fn a_copy_is_found_and_what_workers_of_the_original_hold_is_void_in_it() {
+    let (db, client) = support::opened().await;
+    let services = Services::start().await;
+    publish_letters(&client, 2).await;
+    let ids = support::column(&client, "SELECT id FROM tidegate.event_queue").await;
+    support::lease_away(&client, &ids, 3600.0).await;
+    execute(&client, "UPDATE tidegate.drain_slot SET worker = gen_random_uuid(), until = now() + interval '1 hour'").await;
+    drop(client);
+    let copy = support::copy_of(&db).await;
+    let (original, copied) = (Cli::on(&db), Cli::on(&copy).with_services(&services));
+    for cli in [&original, &copied] {
+        let is_copy = std::ptr::eq(cli, &copied);
+        let place = checked(cli, "place").await;
+        let (state, remedy) = if is_copy {
+            ("problem", Value::from("tidegate migrate"))
+        } else {
+            ("ok", Value::Null)
+        };
+        assert_eq!(
+            (&place["state"], &place["remedy"]),
+            (&state.into(), &remedy),
+            "{place}"
+        );
+        cli.json(&["migrate"]).await;
+        assert_eq!(checked(cli, "place").await["state"], "ok");
+    }
+    let held = "SELECT (SELECT count(*) FROM tidegate.lease) + (SELECT count(*) FROM tidegate.drain_slot WHERE worker IS NOT NULL)";
+    assert_eq!(number(&db.client().await, held).await, 1 + 1000);
+    // Each letter leads to a notification.
+    let report = copied.drain(&[]).await;
+    assert_eq!((report.completed, report.backlog), (4, 0), "{report:?}");
 }
 
 #[tokio::test]

@@ -69,6 +69,62 @@ COMMENT ON TABLE tidegate.wake IS 'When a drain was last woken, in a single row.
 
 INSERT INTO tidegate.wake DEFAULT VALUES;
 
+-- Where the queue was when it was last migrated. A schema that is copied into another database, by pg_dump or
+-- logical replication, brings this row along, and with it leases and slots of workers that work on the
+-- original. A standby that takes over, and a server that is restored, are the same place.
+CREATE TABLE tidegate.home (
+    -- Always true: there is only one row.
+    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
+    -- The server's system identifier. Null if it does not tell.
+    server   bigint,
+    database oid     NOT NULL,
+    -- The table event_queue.
+    queue    oid     NOT NULL
+);
+COMMENT ON TABLE tidegate.home IS 'Where the queue was when it was last migrated, in a single row.';
+
+CREATE FUNCTION tidegate.here(OUT server bigint, OUT database oid, OUT queue oid)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
+BEGIN
+    database := (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database());
+    queue := 'tidegate.event_queue'::regclass;
+    server := (SELECT c.system_identifier FROM pg_control_system() AS c);
+EXCEPTION WHEN OTHERS THEN
+    server := NULL;
+END $$;
+COMMENT ON FUNCTION tidegate.here IS 'Where the queue is now.';
+
+CREATE FUNCTION tidegate.is_copy() RETURNS boolean
+    LANGUAGE sql STABLE SECURITY DEFINER AS $$
+    SELECT NOT EXISTS (SELECT FROM tidegate.home AS h, tidegate.here() AS c
+                        WHERE (h.server, h.database, h.queue) IS NOT DISTINCT FROM (c.server, c.database, c.queue));
+$$;
+COMMENT ON FUNCTION tidegate.is_copy IS
+    'Whether the queue was copied here and not migrated since. Its leases and slots are those of workers elsewhere.';
+
+-- Makes a copied queue at home here. What workers hold elsewhere is void. No attempt is charged: nothing was
+-- started here.
+CREATE FUNCTION tidegate.move_in() RETURNS boolean
+    LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT tidegate.is_copy() THEN
+        RETURN false;
+    END IF;
+    DELETE FROM tidegate.lease;
+    DELETE FROM tidegate.lease_cut;
+    DELETE FROM tidegate.service_place;
+    DELETE FROM tidegate.drain_chain;
+    UPDATE tidegate.drain_slot
+       SET worker = NULL, name = NULL, until = '-infinity', taken_at = NULL, rate = NULL, closing = false
+     WHERE worker IS NOT NULL;
+    UPDATE tidegate.wake SET sent_at = '-infinity', asked_at = '-infinity';
+    INSERT INTO tidegate.home (server, database, queue) SELECT c.server, c.database, c.queue FROM tidegate.here() AS c
+        ON CONFLICT (one) DO UPDATE SET server = excluded.server, database = excluded.database, queue = excluded.queue;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION tidegate.move_in IS
+    'Makes leases, slots and starts void that were copied from elsewhere. Returns whether the queue was a copy. migrate calls it.';
+
 -- The server's current position in the write-ahead log. Null if the server does not report it, as Aurora may
 -- not.
 CREATE FUNCTION tidegate.wal_position() RETURNS bigint
@@ -255,4 +311,4 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.close_slot, tidegate.wal_position, tidegate.take_slot, tidegate.keep_slot,
     tidegate.leave_slot TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT EXECUTE ON FUNCTION tidegate.left_to_do, tidegate.is_copy TO tidegate_drain, tidegate_operate, tidegate_read;

@@ -280,7 +280,7 @@ impl<'a> Migrate<'a> {
         // ends with that connection whatever happens to this process.
         let guard = self.database.connect().await?;
         check_server(&guard).await?;
-        lock(&guard).await?;
+        lock(&guard, self.database.schema()).await?;
         let mut client = self.database.connect().await?;
         let mut client = Patient::new(&mut client, &guard);
         let mut applied = Vec::new();
@@ -356,6 +356,7 @@ impl Migrate<'_> {
         for statement in self.stored.statements() {
             client.batch(&statement).await?;
         }
+        client.batch("SELECT tidegate.move_in()").await?;
         client.batch(CATCH_UP).await?;
         let declare = async |transaction: &Transaction<'_>| {
             queue::register_kinds(transaction, self.kinds).await?;
@@ -450,15 +451,17 @@ async fn roles_are_in_use(client: &Client) -> Result<bool> {
     Ok(row.is_some_and(|row| row.get(0)))
 }
 
-/// Takes an advisory lock, because there may be no table yet. Any login of the database can take this lock.
-/// It can keep migrations from running, but nothing else, and the error names the session that holds it.
-async fn lock(guard: &Client) -> Result<()> {
+/// Takes an advisory lock of this schema, because there may be no table yet. Any login of the database can
+/// take this lock. It can keep migrations from running, but nothing else, and the error names the session
+/// that holds it.
+async fn lock(guard: &Client, schema: &Schema) -> Result<()> {
     let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
     guard.batch_execute("BEGIN").await.map_err(failed)?;
-    let sql = format!("SELECT CASE WHEN pg_try_advisory_xact_lock(1414087749, 0) THEN '' ELSE coalesce((
+    let key = format!("hashtext('{}') & 2147483647", schema.name());
+    let sql = format!("SELECT CASE WHEN pg_try_advisory_xact_lock(1414087749, {key}) THEN '' ELSE coalesce((
                       SELECT {SESSION}
                         FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-                       WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 1414087749 AND l.objid = 0 AND l.objsubid = 2
+                       WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 1414087749 AND l.objid = ({key})::oid AND l.objsubid = 2
                          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1),
                       'a session that has just ended') END");
     let holder = first_row(guard, &sql, &[]).await?;
@@ -467,7 +470,8 @@ async fn lock(guard: &Client) -> Result<()> {
         return Ok(());
     }
     tracing::warn!(holder, "another session holds the lock of migrations");
-    let locked = guard.batch_execute("SELECT pg_advisory_xact_lock(1414087749, 0)");
+    let locked = format!("SELECT pg_advisory_xact_lock(1414087749, {key})");
+    let locked = guard.batch_execute(&locked);
     match tokio::time::timeout(LOCK_WAIT, locked).await {
         Ok(answer) => answer.map_err(failed),
         Err(_) => Err(Error::Migrate(format!(

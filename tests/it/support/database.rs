@@ -29,7 +29,16 @@ pub struct TestDb {
 pub async fn database() -> TestDb {
     static TEMPLATE: OnceCell<()> = OnceCell::const_new();
     TEMPLATE.get_or_init(make_template).await;
-    create(Some("migrated")).await
+    let database = create(Some("migrated")).await;
+    let client = database.client().await;
+    let moved = client.batch_execute("SELECT tidegate.move_in()").await;
+    moved.expect("a copy of the template is a queue of its own");
+    database
+}
+
+/// Returns a copy of a database to which nobody is connected.
+pub async fn copy_of(original: &TestDb) -> TestDb {
+    create(Some(original.name())).await
 }
 
 /// Returns a migrated database that also has the kinds of `E`, for a test with its own events.

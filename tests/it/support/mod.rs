@@ -17,7 +17,9 @@ mod tls;
 pub use application::{World, drain, retrying_in_an_hour};
 pub use cluster::Cluster;
 pub use collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
-pub use database::{TestDb, connect, database, database_for, empty_database, opened, opened_for};
+pub use database::{
+    TestDb, connect, copy_of, database, database_for, empty_database, opened, opened_for,
+};
 pub use events::{lease_away, publish_letters, publish_views, slow_letters};
 pub use finalize::finalize;
 pub use pooler::{Pooler, cannot_be_pooled};

@@ -121,12 +121,20 @@ impl<D: Dispatch> Drains for Typed<D> {
 
     fn kinds<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<&'static str>>> {
         let app = self.0.clone();
-        async move { Ok(app.for_run(database).await?.kinds()) }.boxed()
+        // A pool that is kept would keep a connection to each of many queues.
+        async move { Ok(app.for_run(&database.with_own_pool()?).await?.kinds()) }.boxed()
     }
 
     fn examine<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<String>>> {
         let app = self.0.clone();
-        async move { Ok(app.for_run(database).await?.examine().await) }.boxed()
+        async move {
+            Ok(app
+                .for_run(&database.with_own_pool()?)
+                .await?
+                .examine()
+                .await)
+        }
+        .boxed()
     }
 
     fn decode(&self, kind: &str, payload: Option<&[u8]>) -> Result<(), DecodeError> {

@@ -113,6 +113,7 @@ static CHECKS: &[Check] = checks! {
     of_server("schema version", schema::version);
     of_server("rights", schema::OPEN_SCHEMAS, "nobody makes things in a schema of others",
         warning "every login may make functions in {}, which others then run as their own", ", ");
+    of_queue("place", schema::place);
     of_queue("ids", schema::ids);
     of_queue("schema drift", schema::drift);
     of_queue("kinds", schema::kinds);

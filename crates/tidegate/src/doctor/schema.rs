@@ -24,6 +24,9 @@ SELECT quote_ident(n.nspname), format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC;',
    AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE')
  ORDER BY 1";
 
+    /// Whether the queue was copied here.
+    pub(super) IS_COPY: "is_copy" [] = "SELECT tidegate.is_copy()";
+
     /// The last id that the sequence returned, and the highest stored id.
     IDS: "ids" [] = "\
 SELECT (SELECT last_value FROM tidegate.event_queue_id_seq),
@@ -75,6 +78,15 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding> {
     } else {
         Finding::beyond_us(format!("{text}; use a newer program"))
     })
+}
+
+/// Checks whether the queue was copied from elsewhere, with leases and slots of workers that are not here.
+pub(super) async fn place(probe: &Probe<'_>) -> Result<Finding> {
+    if probe.row(&IS_COPY).await?.get(0) {
+        let text = "this queue was copied here; its leases and slots are those of workers elsewhere, and hold up events";
+        return Ok(Finding::problem(text, "tidegate migrate"));
+    }
+    Ok(Finding::ok("the queue is where it was migrated"))
 }
 
 /// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the
