@@ -37,7 +37,7 @@ SQL = ROOT / "crates" / "tidegate" / "sql"
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|SIGNATURES|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
 # Pages that may document settings. The first one links to the others.
-SETTINGS = ("reference/settings.md", "guides/console.md", "guides/tracing.md", "reference/prometheus.md")
+SETTINGS = ("reference/settings.md", "guides/console.md", "guides/observe.md", "reference/metrics.md")
 OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
 
 CODE_PATTERNS = [re.compile(pattern) for pattern in (
@@ -154,9 +154,8 @@ def reference():
     # What there is, the page and its section, what is told of it, and of these, what could be made up.
     rows = [
         ("verb", helped().keys(), "reference/verbs.md", None, r"`([a-z-]+)`", FIRST),
-        ("action", sent, "reference/actions.md", None, r"`(\w+)`", FIRST),
-        ("code", given, "reference/errors.md", "Codes of events", FIRST, None),
-        ("SQLSTATE", raised, "reference/errors.md", "SQLSTATEs", r"`(\w+)`", r"`(TG\w+)`"),
+        ("code", given, "reference/states.md", "Codes of events", FIRST, None),
+        ("SQLSTATE", raised, "reference/states.md", "SQLSTATEs", r"`(\w+)`", r"`(TG\w+)`"),
         ("state", shown, "reference/states.md", None, *[r"^\| `([A-Z_]+)` \| `event_"] * 2),
         ("state", documented(r'services\.services\[\]\.state: "(\w+)"'), "reference/states.md", "States of a service", FIRST, FIRST),
         ("stop reason", documented(r'drain\.stop_reason: "(\w+)"'), "reference/states.md", "Why a drain ended", FIRST, FIRST),
@@ -164,13 +163,22 @@ def reference():
         ("alarm", alarms, "guides/incident.md", "Alarms", *[r"^### ([a-z-]+)$"] * 2),
         ("check", doctors, "guides/incident.md", "Findings of the doctor", *[r"^\| ((?!check )[a-z ]+) \|"] * 2),
     ]
-    wrong = [f"docs/reference/errors.md: there is no code {name}" for name in sorted(told("reference/errors.md", "Codes of events", FIRST) - words)]
-    wrong += missing("reference/metrics.md", "metric", metrics - told("reference/metrics.md", None, TICKED) - told("reference/prometheus.md", None, TICKED))
+    wrong = [f"docs/reference/states.md: there is no code {name}" for name in sorted(told("reference/states.md", "Codes of events", FIRST) - words)]
+    wrong += missing("reference/metrics.md", "metric", metrics - told("reference/metrics.md", None, TICKED))
+    wrong += missing("reference/verbs.md", "action", sent - acted() - told("reference/verbs.md", "Actions only", TICKED))
+    wrong += [f"docs/reference/verbs.md: {name} is no action" for name in sorted(acted() - sent)]
     for what, there, page, heading, named, made_up in rows:
         wrong += missing(page, what, there - told(page, heading, named))
         invented = told(page, heading, made_up) - there if made_up else set()
         wrong += [f"docs/{page}: there is no {what} {name}" for name in sorted(invented)]
     return wrong + settings() + commands()
+
+
+def acted():
+    """Returns the actions that the page of verbs names: the verbs of the rows that say `yes`, spelled as actions."""
+    rows = re.findall(r"^\| ([^|]*) \| yes \|", page_of("reference/verbs.md"), re.MULTILINE)
+    verbs = {verb for cell in rows for verb in re.findall(r"`([a-z-]+)`", cell)}
+    return {"stats" if verb == "status" else verb.replace("-", "_") for verb in verbs}
 
 
 def settings():
