@@ -2,7 +2,7 @@
 """Checks and builds the handbook.
 
 `check`, part of `make check`, reads text only. It refuses a link or anchor that does not exist, a page that is missing in the table
-of contents, a README that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine
+of contents, a README or a handbook that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine
 has. It compares the reference pages and the runbooks, in both directions, with the golden files of tests/golden/ (verbs, flags,
 actions, reports, metrics) and, for what has no golden file, with the sources.
 
@@ -24,6 +24,8 @@ BOOK = ROOT / "target" / "book"
 SUMMARY = DOCS / "SUMMARY.md"
 MDBOOK = "mdbook==0.5.4"
 README_LINES = 150
+# The most pages of the handbook, without its table of contents, and the most words on them.
+PAGES, WORDS = 37, 68_100
 
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`[^`\n]*`")
@@ -61,14 +63,14 @@ OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
 
 
 def main():
-    return local.chosen({"check": lambda: local.verdict(check(), f"{len(pages())} pages, no broken link"), "book": build})
+    return local.chosen({"check": lambda: local.verdict(check(), size(book(), words())), "book": build})
 
 
 def check():
     files = pages()
     anchors = {file: anchors_of(file.read_text()) for file in files}
     wrong = [fault for file in files for fault in links(file, anchors) + folders(file)]
-    return wrong + contents() + length() + untried() + reference()
+    return wrong + contents() + length() + ceilings() + untried() + reference()
 
 
 def pages():
@@ -119,9 +121,29 @@ def anchors_of(text):
 def contents():
     """Checks that the table of contents lists every page exactly once."""
     told = [(SUMMARY.parent / target).resolve() for _, target in targets(SUMMARY.read_text())]
-    there = set(DOCS.rglob("*.md")) - {SUMMARY}
+    there = set(book())
     wrong = [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is missing" for file in sorted(there - set(told))]
     return wrong + [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is named twice" for file in sorted(set(told)) if told.count(file) > 1]
+
+
+def book():
+    """Returns the pages of the handbook, without its table of contents."""
+    return sorted(set(DOCS.rglob("*.md")) - {SUMMARY})
+
+
+def words():
+    """Counts words as `wc -w` does."""
+    return sum(len(file.read_text().split()) for file in book())
+
+
+def size(found, counted):
+    return f"{len(found)} pages of at most {PAGES}, {counted:,} words of at most {WORDS:,}, no broken link"
+
+
+def ceilings():
+    """Checks that the handbook does not grow: merge what repeats, or take out what nobody needs."""
+    return [f"docs: the handbook must have at most {most:,} {what}, got {got:,}"
+            for what, got, most in [("pages", len(book()), PAGES), ("words", words(), WORDS)] if got > most]
 
 
 def length():
