@@ -2,7 +2,7 @@
 """Checks and builds the handbook.
 
 `check`, part of `make check`, reads text only. It refuses a link or anchor that does not exist, a page that is missing in the table
-of contents, a README that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine
+of contents, a README or a handbook that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine
 has. It compares the reference pages and the runbooks, in both directions, with the golden files of tests/golden/ (verbs, flags,
 actions, reports, metrics) and, for what has no golden file, with the sources.
 
@@ -24,6 +24,8 @@ BOOK = ROOT / "target" / "book"
 SUMMARY = DOCS / "SUMMARY.md"
 MDBOOK = "mdbook==0.5.4"
 README_LINES = 150
+# The most pages of the handbook, without its table of contents, and the most words on them.
+PAGES, WORDS = 37, 67_850
 
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`[^`\n]*`")
@@ -37,7 +39,8 @@ SQL = ROOT / "crates" / "tidegate" / "sql"
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|SIGNATURES|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
 # Pages that may document settings. The first one links to the others.
-SETTINGS = ("reference/settings.md", "guides/console.md", "guides/tracing.md", "reference/prometheus.md")
+SETTINGS = ("reference/settings.md", "guides/console.md", "guides/observe.md", "reference/metrics.md",
+            *(f"shipped/{page.name}" for page in sorted((DOCS / "shipped").glob("*.md"))))
 OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
 
 CODE_PATTERNS = [re.compile(pattern) for pattern in (
@@ -60,14 +63,14 @@ OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
 
 
 def main():
-    return local.chosen({"check": lambda: local.verdict(check(), f"{len(pages())} pages, no broken link"), "book": build})
+    return local.chosen({"check": lambda: local.verdict(check(), size(book(), words())), "book": build})
 
 
 def check():
     files = pages()
     anchors = {file: anchors_of(file.read_text()) for file in files}
     wrong = [fault for file in files for fault in links(file, anchors) + folders(file)]
-    return wrong + contents() + length() + untried() + reference()
+    return wrong + contents() + length() + ceilings() + untried() + reference()
 
 
 def pages():
@@ -118,9 +121,29 @@ def anchors_of(text):
 def contents():
     """Checks that the table of contents lists every page exactly once."""
     told = [(SUMMARY.parent / target).resolve() for _, target in targets(SUMMARY.read_text())]
-    there = set(DOCS.rglob("*.md")) - {SUMMARY}
+    there = set(book())
     wrong = [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is missing" for file in sorted(there - set(told))]
     return wrong + [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is named twice" for file in sorted(set(told)) if told.count(file) > 1]
+
+
+def book():
+    """Returns the pages of the handbook, without its table of contents."""
+    return sorted(set(DOCS.rglob("*.md")) - {SUMMARY})
+
+
+def words():
+    """Counts words as `wc -w` does."""
+    return sum(len(file.read_text().split()) for file in book())
+
+
+def size(found, counted):
+    return f"{len(found)} pages of at most {PAGES}, {counted:,} words of at most {WORDS:,}, no broken link"
+
+
+def ceilings():
+    """Checks that the handbook does not grow: merge what repeats, or take out what nobody needs."""
+    return [f"docs: the handbook must have at most {most:,} {what}, got {got:,}"
+            for what, got, most in [("pages", len(book()), PAGES), ("words", words(), WORDS)] if got > most]
 
 
 def length():
@@ -154,23 +177,38 @@ def reference():
     # What there is, the page and its section, what is told of it, and of these, what could be made up.
     rows = [
         ("verb", helped().keys(), "reference/verbs.md", None, r"`([a-z-]+)`", FIRST),
-        ("action", sent, "reference/actions.md", None, r"`(\w+)`", FIRST),
-        ("code", given, "reference/errors.md", "Codes of events", FIRST, None),
-        ("SQLSTATE", raised, "reference/errors.md", "SQLSTATEs", r"`(\w+)`", r"`(TG\w+)`"),
+        ("code", given, "reference/states.md", "Codes of events", FIRST, None),
+        ("SQLSTATE", raised, "reference/states.md", "SQLSTATEs", r"`(\w+)`", r"`(TG\w+)`"),
         ("state", shown, "reference/states.md", None, *[r"^\| `([A-Z_]+)` \| `event_"] * 2),
         ("state", documented(r'services\.services\[\]\.state: "(\w+)"'), "reference/states.md", "States of a service", FIRST, FIRST),
         ("stop reason", documented(r'drain\.stop_reason: "(\w+)"'), "reference/states.md", "Why a drain ended", FIRST, FIRST),
         ("field", drain_report, "reference/metrics.md", "The report", r"`([a-z_]+)`", FIRST),
         ("alarm", alarms, "guides/incident.md", "Alarms", *[r"^### ([a-z-]+)$"] * 2),
-        ("check", doctors, "guides/incident.md", "Findings of the doctor", *[r"^\| ((?!check )[a-z ]+) \|"] * 2),
     ]
-    wrong = [f"docs/reference/errors.md: there is no code {name}" for name in sorted(told("reference/errors.md", "Codes of events", FIRST) - words)]
-    wrong += missing("reference/metrics.md", "metric", metrics - told("reference/metrics.md", None, TICKED) - told("reference/prometheus.md", None, TICKED))
+    wrong = [f"docs/reference/states.md: there is no code {name}" for name in sorted(told("reference/states.md", "Codes of events", FIRST) - words)]
+    wrong += missing("reference/metrics.md", "metric", metrics - told("reference/metrics.md", None, TICKED))
+    wrong += missing("reference/verbs.md", "action", sent - acted() - told("reference/verbs.md", "Actions only", TICKED))
+    wrong += [f"docs/reference/verbs.md: {name} is no action" for name in sorted(acted() - sent)]
+    wrong += missing("guides/incident.md", "check", doctors - checks())
+    wrong += [f"docs/guides/incident.md: there is no check {name}" for name in sorted(checks() - doctors)]
     for what, there, page, heading, named, made_up in rows:
         wrong += missing(page, what, there - told(page, heading, named))
         invented = told(page, heading, made_up) - there if made_up else set()
         wrong += [f"docs/{page}: there is no {what} {name}" for name in sorted(invented)]
     return wrong + settings() + commands()
+
+
+def acted():
+    """Returns the actions that the page of verbs names: the verbs of its table but `publish`, spelled as actions."""
+    verbs = told("reference/verbs.md", None, FIRST) - {"publish"}
+    return {"stats" if verb == "status" else verb.replace("-", "_") for verb in verbs}
+
+
+def checks():
+    """Returns the doctor's checks that the runbooks name: those with a row, and the others in one sentence."""
+    text = section(page_of("guides/incident.md"), "Findings of the doctor")
+    others = re.search(r"finding and its fix say all: (.*?)\.", text, re.DOTALL)
+    return set(re.findall(r"^\| ((?!check )[a-z ]+) \|", text, re.MULTILINE)) | set(" ".join(others[1].split()).split(", "))
 
 
 def settings():

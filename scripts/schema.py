@@ -37,7 +37,7 @@ DUMPS = {
 }
 PAGE = PROJECT / "docs" / "reference" / "sql.md"
 FOLDER = PROJECT / "examples" / "sql"
-GUIDES, PULL = [PROJECT / "docs" / "guides" / name for name in ("pull.md", "any-language.md")], PROJECT / "examples" / "pull"
+GUIDES, PULL = [PROJECT / "docs" / "guides" / name for name in ("any-language.md",)], PROJECT / "examples" / "pull"
 DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")
 NODE_OLDEST = (18, 0)
 RUN_LIMIT_S = 120

@@ -21,9 +21,6 @@ mod handbook {
     #[doc = include_str!("../docs/guides/publish.md")]
     struct Publish;
 
-    #[doc = include_str!("../docs/guides/pull.md")]
-    struct Pull;
-
     #[doc = include_str!("../docs/guides/testing.md")]
     struct Testing;
 }

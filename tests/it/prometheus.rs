@@ -392,7 +392,7 @@ async fn known() -> (BTreeMap<String, String>, BTreeSet<String>) {
 #[tokio::test]
 async fn the_page_about_metrics_lists_each_with_its_type_and_dashboards_and_alerts_know_no_other() {
     let (types, names) = known().await;
-    let page = file("docs/reference/prometheus.md");
+    let page = file("docs/reference/metrics.md");
     let rows = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `tidegate_"));
