@@ -53,9 +53,11 @@ INTERNALLY = ("Internal.", "internal use.", "of the definition.", "index of read
 INTERNAL = {
     *("held", "event_log_default", "lease", "lease_cut", "minute_stats", "queue_migrations", "service", "service_place", "target"),
     *("cleanup_step", "default_max_attempts", "figures_since", "find_subject", "give_up_after", "has_nul", "job_status", "job_status_code"),
-    *("job_status_number", "forget_schedules", "left_to_do", "log_partitions", "offspring", "patience", "publish_one", "record_publish", "refusal"),
-    *("takes_plaintext", "unmarked_events", "unordered_leases", "usual_group"),
+    *("job_status_number", "forget_schedules", "left_to_do", "log_partitions", "offspring", "patience", "publish_batch", "publish_one", "record_publish"),
+    *("logged", "refusal", "takes_plaintext", "targets", "unmarked_events", "unordered_leases", "usual_group"),
 }
+# A table that people write to, and the view by which they read it.
+WRITTEN = {"event_queue": "events"}
 # The guide to publishing describes their arguments.
 GUIDED = {"publish", "publish_many"}
 # The page says these once for all functions.
@@ -196,6 +198,8 @@ def _relation(relation, seen):
             internal.append(name)
         else:
             rows.append(f"- `{name}` {_short(column['type'])}: {meaning}")
+    if view := WRITTEN.get(relation["name"]):
+        known, internal, rows = {}, [], [f"Read the view `{view}`."]
     rows += [f"- {_listed(names)}: as in `{first}`." for first, names in known.items()]
     rows += [f"- {_listed(internal)}: internal."] if internal else []
     about = " ".join([relation["comment"], *_rights(columns, relation["delete"])])
@@ -236,7 +240,8 @@ def _first(text):
 def _function(function):
     arguments = _short(re.sub(r"::[a-z ]+(\[\])?", "", function["arguments"]))
     result = _short(function["result"]).replace("TABLE", "rows ").replace("SETOF ", "rows of ")
-    back = "" if result in ("record", "void") else f" → `{result}`"
+    report = result == "jsonb" and function["who"] == ["operate"]
+    back = "" if report or result in ("record", "void") else f" → `{result}`"
     text = _first(function["comment"]) if function["name"] in GUIDED else SAID.sub("", function["comment"] + " ").strip()
     return f"- `{function['name']}({arguments})`{back}: {text}"
 
