@@ -48,14 +48,14 @@ LOGINS = (FOLDER / "logins.sql").read_text()
 ROLES = ("publish", "pull", "read", "operate", "jobs")
 READERS = ["read", "operate"]
 # How the comment of a column ends that says nothing to a reader.
-INTERNALLY = ("Internal.", "internal use.", "of the definition.", "index of ready events.")
-# What only Tidegate's own programs, functions and views use: one line each in the reference.
-INTERNAL = {
-    *("held", "event_log_default", "lease", "lease_cut", "minute_stats", "queue_migrations", "service", "service_place", "target"),
-    *("cleanup_step", "default_max_attempts", "figures_since", "find_subject", "give_up_after", "has_nul", "job_status", "job_status_code"),
-    *("job_status_number", "forget_schedules", "left_to_do", "log_partitions", "offspring", "patience", "publish_batch", "publish_one", "record_publish"),
-    *("logged", "refusal", "takes_plaintext", "targets", "unmarked_events", "unordered_leases", "usual_group"),
-}
+INTERNALLY = ("Internal.", "index of ready events.")
+# What people look at by the verbs, and what only Tidegate's own programs, functions and views use: one line each in the reference.
+INTERNAL = set("""
+    drain_run drain_slot schedule held event_log_default lease lease_cut minute_stats queue_migrations service service_place target
+    cleanup_step default_max_attempts figures_since find_subject forget_schedules give_up_after has_nul job_status job_status_code
+    job_status_number left_to_do log_partitions logged offspring patience publish_batch publish_one record_publish refusal
+    takes_plaintext targets unmarked_events unordered_leases usual_group
+""".split())
 # A table that people write to, and the view by which they read it.
 WRITTEN = {"event_queue": "events"}
 # The guide to publishing describes their arguments.
@@ -173,7 +173,7 @@ def _page(server):
     relations, functions = [json.loads(server.run(query)) for query in (RELATIONS, FUNCTIONS)]
     seen = {}
     parts = ["## Views and tables\n", *[_relation(one, seen) for one in relations if one["name"] not in INTERNAL]]
-    parts += ["### What only Tidegate's own programs and views use\n"]
+    parts += ["### Other tables and views\n\nThe verbs show what these hold, and psql's `\\d+` describes their columns.\n"]
     parts += [f"- `{one['name']}`: {_first(one['comment'])}" for one in relations if one["name"] in INTERNAL]
     parts += ["\n## Functions"]
     called = [one for one in functions if one["name"] not in INTERNAL]
