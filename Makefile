@@ -75,10 +75,10 @@ newest: tools ## run some tests on the newest Postgres, if it can be installed; 
 	cargo test $(CARGO_FLAGS) --test it -- $(ON_NEWEST) && \
 	cargo test $(CARGO_FLAGS) --test torture -- $(FAULTS_ON_NEWEST)
 
-schema: tools ## regenerate catalog.txt and docs/reference/sql.md from the migrations, and dump the schema to target/schema
+schema: tools ## regenerate catalog.txt, docs/reference/sql.md and the programs in the guides, and dump the schema to target/schema
 	@python3 scripts/schema.py write
 
-check-schema: tools ## check that catalog.txt and the reference in docs/reference/sql.md match the migrations
+check-schema: tools ## check that catalog.txt, the reference in docs/reference/sql.md and the programs in the guides are up to date
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
@@ -105,7 +105,7 @@ api: tools ## test the HTTP interface with requests generated from its OpenAPI d
 console: tools ## test the web console in a real browser; SHOTS=1 also writes the images of docs/guides/console.md
 	@python3 scripts/console.py $(if $(SHOTS),--shots)
 
-snippets: tools ## run what docs/reference/sql.md shows, in every language that can be had
+snippets: tools ## run the SQL of docs/guides/publish.md, and the programs of examples/sql and examples/pull in every language that can be had
 	@python3 scripts/schema.py snippets
 
 targets: tools ## run handlers in other languages, as Lambda functions and URLs, with the program that calls them

@@ -30,7 +30,7 @@ IMPORTED = r"(\{[^;]*?\}|\w+)"
 PAGE = ROOT / "docs" / "contributors" / "requirements.md"
 MUTANTS = ROOT / "tests" / "mutants.toml"
 SOURCES = ["src", "crates", "tests"]
-ROW = re.compile(r"^\| ([A-F]\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^- \*\*([A-F]\d+)\*\* (.+) \((.*)\)$", re.MULTILINE)
 TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
 IDS = re.compile(r"(?:[a-fi]\d+_)+")
 # The format of citations in comments: (B13), (E2, E3).
@@ -43,7 +43,6 @@ OTHERWISE = {
     # What it promises is that something does not compile, which no mutant can take out.
     "E6": "`compile_fail` in `dispatch.rs`",
 }
-MOST_TOLD = 3
 # One of the names is for shared calls: Batch. Two are for what a migration stores: StoredSettings, Payloads. Three are for queues in
 # schemas of other names: Client, Transaction, Schema.
 DIRECT, TOTAL, NAMES = 17, 123, 57
@@ -56,7 +55,7 @@ def main():
             wrong = circles() + requirements()
         case ["requirements", "write"]:
             tests, _ = proofs()
-            PAGE.write_text(ROW.sub(lambda row: f"| {row[1]} | {row[2]} | {proof(row[1], tests)} |", PAGE.read_text()))
+            PAGE.write_text(ROW.sub(lambda row: f"- **{row[1]}** {row[2]} ({proof(row[1], tests)})", PAGE.read_text()))
             return 0
         case ["cost"]:
             wrong = cost()
@@ -181,9 +180,9 @@ def place(file):
 
 
 def proof(name, tests):
-    named = [f"`{test}`" for test in tests.get(name, [])]
-    more = [f"and {len(named) - MOST_TOLD} more"] if len(named) > MOST_TOLD else []
-    return "; ".join([OTHERWISE[name]] if name in OTHERWISE else named[:MOST_TOLD] + more)
+    """Returns the first test of a requirement, and how many more there are."""
+    first, *more = [OTHERWISE[name]] if name in OTHERWISE else [f"`{test}`" for test in tests.get(name, [])] or [""]
+    return f"{first}, +{len(more)}" if more else first
 
 
 def cost():

@@ -10,9 +10,9 @@ SELECT json_agg(json_build_object(
            'name', c.relname, 'kind', c.relkind, 'comment', obj_description(c.oid, 'pg_class'),
            'delete', (SELECT coalesce(json_agg(role.short), '[]') FROM role WHERE has_table_privilege(role.name, c.oid, 'DELETE')),
            'columns', (SELECT json_agg(json_build_object('name', a.attname, 'type', a.type, 'comment', a.comment, 'rights', a.rights) ORDER BY a.attnum)
-                         FROM attribute AS a WHERE a.attrelid = c.oid)) ORDER BY c.relkind = 'v' DESC, c.relname)
+                         FROM attribute AS a WHERE a.attrelid = c.oid)) ORDER BY c.relkind = 'v' DESC, c.relname = 'events' DESC, c.relname)
   FROM pg_class AS c
- WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S') AND (NOT c.relispartition OR c.relname = 'event_log_default')
+ WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND (NOT c.relispartition OR c.relname = 'event_log_default')
    AND (c.relname !~ '_migrations$' OR c.relname = 'queue_migrations')
    AND EXISTS (SELECT FROM role WHERE has_any_column_privilege(role.name, c.oid, 'SELECT, INSERT, UPDATE')
                    OR has_table_privilege(role.name, c.oid, 'DELETE'));

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Keeps what describes the schema equal to what the migrations produce.
 
-`write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, and docs/reference/sql.md: its
-reference is made of the catalog's comments, and its programs are the files of examples/sql/. For people, it dumps the queue's and
-the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
+`write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, the reference in
+docs/reference/sql.md, which is made of the catalog's comments, and the programs that the guides show, which are files of examples/. For
+people, it dumps the queue's and the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
 so all use the version of the wheel.
 
 `suite`, `make unit-schema`, runs the integration tests on a queue in another schema, which SCHEMA names. The tests' own SQL names the
 schema `tidegate`, so they run from a copy of the project in which it names the other one. The product in the copy is unchanged.
 
-`snippets`, `make snippets`, runs the SQL and the programs of docs/reference/sql.md, each as a login that may publish and nothing else. A
-language whose interpreter or driver cannot be had is left out, and noted where `make test` counts."""
+`snippets`, `make snippets`, runs the SQL of docs/guides/publish.md, and the programs of examples/sql/ and examples/pull/, each as a login
+that may do just that. A language whose interpreter or driver cannot be had is left out, and noted where `make test` counts."""
 
 import difflib
 import json
@@ -36,8 +36,8 @@ DUMPS = {
     Path("target/schema/application.sql"): ["--exclude-schema=tidegate"],
 }
 PAGE = PROJECT / "docs" / "reference" / "sql.md"
-FOLDER = PROJECT / "examples" / "sql"
-GUIDES, PULL = [PROJECT / "docs" / "guides" / name for name in ("any-language.md",)], PROJECT / "examples" / "pull"
+PUBLISH, *_ = GUIDES = [PROJECT / "docs" / "guides" / name for name in ("publish.md", "any-language.md")]
+FOLDER, PULL = [PROJECT / "examples" / name for name in ("sql", "pull")]
 DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")
 NODE_OLDEST = (18, 0)
 RUN_LIMIT_S = 120
@@ -46,6 +46,28 @@ REFERENCE = re.compile(r"(<!-- reference -->\n).*?(<!-- end of the reference -->
 SHOWN = re.compile(r"(<!-- (examples/(?:sql|pull|any-language)/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
 LOGINS = (FOLDER / "logins.sql").read_text()
 ROLES = ("publish", "pull", "read", "operate", "jobs")
+READERS = ["read", "operate"]
+# How the comment of a column ends that says nothing to a reader.
+INTERNALLY = ("Internal.", "index of ready events.")
+# What people look at by the verbs, and what only Tidegate's own programs, functions and views use: one line each in the reference.
+INTERNAL = set("""
+    drain_run drain_slot schedule held event_log_default lease lease_cut minute_stats queue_migrations service service_place target
+    cleanup_step default_max_attempts figures_since find_subject forget_schedules give_up_after has_nul job_status job_status_code
+    job_status_number left_to_do log_partitions logged offspring patience publish_batch publish_one record_publish refusal
+    takes_plaintext targets unmarked_events unordered_leases usual_group
+""".split())
+# A table that people write to, and the view by which they read it.
+WRITTEN = {"event_queue": "events"}
+# The guide to publishing describes their arguments.
+GUIDED = {"publish", "publish_many"}
+# The page says these once for all functions.
+SAID = re.compile(
+    r"(?<=\. )(?:reason: the reason(?: for the audit, up to 1000 characters)?, (?:required|optional)\."
+    r"|actor: the operator's name(?: for the audit, up to 200 characters)?\.|Returns a report(?: as an object)?\."
+    r"|dry_run: (?:true reports what would be done and changes nothing|true only counts them|only report)\."
+    r"|id: the event(?:'s id)?\.|kind: a registered kind\.|name: the schedule\.|service: its name\.) ?"
+)
+SHORT = {"timestamp with time zone": "timestamptz", " DEFAULT NULL": "?", " DEFAULT ": " = "}
 
 RELATIONS, FUNCTIONS = (PROJECT / "scripts" / "reference.sql").read_text().rstrip().rstrip(";").split(";\n")
 
@@ -147,44 +169,57 @@ class Server:
 
 
 def _page(server):
-    """The page with the files and the reference as they are now."""
-    text = SHOWN.sub(_shown, PAGE.read_text())
-    parts = ["### Views and tables\n", *map(_relation, json.loads(server.run(RELATIONS)))]
-    parts += ["### Functions\n", *map(_function, json.loads(server.run(FUNCTIONS)))]
-    return REFERENCE.sub(lambda found: "\n".join([found[1], *parts, found[2]]), text)
+    """The page with the reference as it is now."""
+    relations, functions = [json.loads(server.run(query)) for query in (RELATIONS, FUNCTIONS)]
+    seen = {}
+    parts = ["## Views and tables\n", *[_relation(one, seen) for one in relations if one["name"] not in INTERNAL]]
+    parts += ["### Other tables and views\n\nThe verbs show what these hold, and psql's `\\d+` describes their columns.\n"]
+    parts += [f"- `{one['name']}`: {_first(one['comment'])}" for one in relations if one["name"] in INTERNAL]
+    parts += ["\n## Functions"]
+    called = [one for one in functions if one["name"] not in INTERNAL]
+    for roles in sorted({tuple(one["who"]) for one in called}, key=lambda roles: (ROLES.index(roles[0]), roles)):
+        parts += [f"\n### For {_listed([f'tidegate_{role}' for role in roles])}\n"]
+        parts += [_function(one) for one in called if tuple(one["who"]) == roles]
+    own = _listed([one["name"] for one in functions if one["name"] in INTERNAL])
+    parts += [f"\nOnly Tidegate's own programs, functions and views call {own}.\n"]
+    return REFERENCE.sub(lambda found: "\n".join([found[1], *parts, found[2]]), PAGE.read_text())
 
 
-def _relation(relation):
-    kind = {"v": "View", "S": "Sequence"}.get(relation["kind"], "Table")
-    columns = relation["columns"]
-    lines = [f"#### {kind} `tidegate.{relation['name']}`", "", relation["comment"], ""]
-    lines += [f"- {text}" for text in _rights(columns, relation["delete"])]
-    # A partition's columns are described with its table.
-    if kind != "Sequence" and columns[0]["comment"]:
-        bar = "\\|"
-        lines += ["", "| column | type | meaning |", "|---|---|---|"]
-        lines += [f"| `{column['name']}` | `{column['type']}` | {column['comment'].replace('|', bar)} |" for column in columns]
-    return "\n".join(lines) + "\n"
+def _relation(relation, seen):
+    """A view or table. Columns that an earlier one describes in the same words are only named."""
+    kind, columns = "View" if relation["kind"] == "v" else "Table", relation["columns"]
+    known, internal, rows = {}, [], []
+    for column in columns:
+        name, meaning = column["name"], column["comment"]
+        first = seen.setdefault((name, column["type"], meaning), relation["name"])
+        if first != relation["name"]:
+            known.setdefault(first, []).append(name)
+        elif meaning.endswith(INTERNALLY):
+            internal.append(name)
+        else:
+            rows.append(f"- `{name}` {_short(column['type'])}: {meaning}")
+    if view := WRITTEN.get(relation["name"]):
+        known, internal, rows = {}, [], [f"Read the view `{view}`."]
+    rows += [f"- {_listed(names)}: as in `{first}`." for first, names in known.items()]
+    rows += [f"- {_listed(internal)}: internal."] if internal else []
+    about = " ".join([relation["comment"], *_rights(columns, relation["delete"])])
+    return "\n".join([f"### {kind} `{relation['name']}`\n", f"{about}\n", *rows, ""])
 
 
 def _rights(columns, delete):
-    """Who may do what, with the columns where it is not all of them."""
+    """Who may do what, if it is not that readers and operators may read all columns."""
     for right in ("SELECT", "INSERT", "UPDATE"):
         for role in ROLES:
             allowed = [column["name"] for column in columns if role in column["rights"][right]]
-            if allowed:
-                yield f"`tidegate_{role}` may `{right}` {_which(columns, allowed)}"
+            if allowed and not (right == "SELECT" and role in READERS and len(allowed) == len(columns)):
+                yield f"`tidegate_{role}` may `{right}` {_which(columns, allowed)}."
     for role in delete:
-        yield f"`tidegate_{role}` may `DELETE`"
+        yield f"`tidegate_{role}` may `DELETE`."
 
 
 def _which(columns, allowed):
     missing = [column["name"] for column in columns if column["name"] not in allowed]
-    if not missing:
-        return "all columns"
-    if len(missing) < len(allowed):
-        return "all columns but " + _listed(missing)
-    return _listed(allowed)
+    return f"all but {_listed(missing)}" if len(missing) < len(allowed) else _listed(allowed)
 
 
 def _listed(names):
@@ -192,13 +227,23 @@ def _listed(names):
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def _short(text):
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    return text
+
+
+def _first(text):
+    return text.split(". ")[0].rstrip(".") + "."
+
+
 def _function(function):
-    arguments = re.sub(r"::[a-z ]+(\[\])?", "", function["arguments"])
-    arguments = arguments.replace("timestamp with time zone", "timestamptz")
-    result = function["result"].replace("timestamp with time zone", "timestamptz")
-    who = _listed([f"tidegate_{role}" for role in function["who"]])
-    text = f"`tidegate.{function['name']}({arguments})` returns `{result}`. For {who}."
-    return f"#### `{function['name']}`\n\n{text}\n\n{function['comment']}\n"
+    arguments = _short(re.sub(r"::[a-z ]+(\[\])?", "", function["arguments"]))
+    result = _short(function["result"]).replace("TABLE", "rows ").replace("SETOF ", "rows of ")
+    report = result == "jsonb" and function["who"] == ["operate"]
+    back = "" if report or result in ("record", "void") else f" → `{result}`"
+    text = _first(function["comment"]) if function["name"] in GUIDED else SAID.sub("", function["comment"] + " ").strip()
+    return f"- `{function['name']}({arguments})`{back}: {text}"
 
 
 def _shown(found):
@@ -208,7 +253,7 @@ def _shown(found):
 
 def _all_run(server):
     server.run("CREATE DATABASE page TEMPLATE postgres")
-    for sql in re.findall(r"```sql\n(.*?)```\n", PAGE.read_text(), re.DOTALL):
+    for sql in re.findall(r"```sql\n(.*?)```\n", PUBLISH.read_text(), re.DOTALL):
         server.run(sql, "page", "somebody")
     failed = 0
     for name, lacking, command in SNIPPETS:

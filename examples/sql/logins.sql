@@ -1,4 +1,4 @@
--- What people and programs of docs/reference/sql.md may do, and what its examples may.
+-- What people and programs of docs/guides/publish.md may do, and what its examples may.
 CREATE ROLE shop LOGIN IN ROLE tidegate_publish;
 CREATE ROLE somebody LOGIN IN ROLE tidegate_publish, tidegate_pull, tidegate_read, tidegate_operate, tidegate_jobs;
 CREATE TABLE orders (id bigint PRIMARY KEY);
