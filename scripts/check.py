@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Part of `make check`: what no compiler notices. `requirements write` puts the names of tests into docs/contributors/requirements.md.
+"""Part of `make check`: what no compiler notices. `requirements write` puts the names of tests into tests/requirements.md.
 
 No circles: modules of a crate, and those of each folder in it, do not import each other in a cycle. Modules are the files and
 folders directly under a folder, including everything in them. Only `crate::` and `super::` paths count, except in tests. A crate's
 lib.rs or main.rs and a folder's mod.rs may name everything, because they are the entry points.
 
-Each requirement of docs/contributors/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. And a mutant of tests/mutants.toml
+Each requirement of tests/requirements.md has a test. Its name begins with the id: f7_…, e2_e3_…. And a mutant of tests/mutants.toml
 takes out what the requirement promises, which such a test notices. No id is made up, and no page or mutant names a test that does not
 exist.
 
@@ -27,7 +27,7 @@ COMMENT = re.compile(r"//.*")
 # In these, `super::` is the file itself.
 INLINE = re.compile(r"^(?:pub(?:\([\w:]+\))? )?mod \w+ \{.*?^\}", re.MULTILINE | re.DOTALL)
 IMPORTED = r"(\{[^;]*?\}|\w+)"
-PAGE = ROOT / "docs" / "contributors" / "requirements.md"
+PAGE = ROOT / "tests" / "requirements.md"
 MUTANTS = ROOT / "tests" / "mutants.toml"
 SOURCES = ["src", "crates", "tests"]
 ROW = re.compile(r"^- \*\*([A-F]\d+)\*\* (.+) \((.*)\)$", re.MULTILINE)

@@ -76,7 +76,7 @@ def check():
 def pages():
     """Returns every page: the handbook, and the pages outside of docs/."""
     beside = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
-    return beside + sorted(DOCS.rglob("*.md")) + sorted((ROOT / "crates").glob("*/README.md"))
+    return beside + [ROOT / "benches/README.md", ROOT / "tests/requirements.md"] + sorted(DOCS.rglob("*.md")) + sorted((ROOT / "crates").glob("*/README.md"))
 
 
 def links(file, anchors):
