@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 BOOK = ROOT / "target" / "book"
 SUMMARY = DOCS / "SUMMARY.md"
 MDBOOK = "mdbook==0.5.4"
-README_LINES = 150
+README_LINES = 140
 # The most pages of the handbook, without its table of contents, and the most words on them.
 PAGES, WORDS = 37, 67_850
 

@@ -67,12 +67,13 @@ impl Schema {
         Ok(Self(Arc::new(Named { name, texts })))
     }
 
-    /// Reads `TIDEGATE_SCHEMA`.
+    /// Reads `TIDEGATE_SCHEMA`. Where these settings have none, that of the process counts.
     ///
     /// # Errors
     /// As [`Schema::named`].
     pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<Self> {
-        lookup(SETTING).map_or_else(|| Ok(Self::default()), |name| Self::named(&name))
+        let name = lookup(SETTING).or_else(|| environment(SETTING));
+        name.map_or_else(|| Ok(Self::default()), |name| Self::named(&name))
     }
 
     /// The schema of the process's environment. A name that is not allowed says nothing here: whoever makes a

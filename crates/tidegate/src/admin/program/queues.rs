@@ -26,13 +26,14 @@ const ONE: &str = "TIDEGATE_QUEUE";
 const LIST_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the place of a queue depends on, besides the id of its secret.
-const PLACE: [&str; 6] = [
+const PLACE: [&str; 7] = [
     "DATABASE_HOST",
     "DATABASE_PORT",
     "DATABASE_NAME",
     "DATABASE_AUTH",
     "DATABASE_CA_FILE",
     "DATABASE_CA_PEM",
+    "TIDEGATE_SCHEMA",
 ];
 
 /// A queue's service, and its name in the list.
