@@ -145,5 +145,8 @@ fn the_page_lists_who_may_do_what() {
         format!("| `{kind}` | {who} | {code} |\n")
     };
     let rows: String = AUTHORITIES.iter().map(row).collect();
-    assert!(page.contains(&rows), "docs/shipped/application.md needs:\n{rows}");
+    assert!(
+        page.contains(&rows),
+        "docs/shipped/application.md needs:\n{rows}"
+    );
 }
