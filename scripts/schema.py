@@ -2,7 +2,7 @@
 """Keeps what describes the schema equal to what the migrations produce.
 
 `write` renews `crates/tidegate/sql/catalog.txt`, the lines by which `tidegate doctor` detects manual changes, and docs/reference/sql.md: its
-reference is made of the catalog's comments, and its programs are the files of examples/sql/. For people, it dumps the queue's and
+reference is made of the catalog's comments, and its programs are files of examples/, as those of some guides. For people, it dumps the queue's and
 the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
 so all use the version of the wheel.
 
@@ -37,13 +37,14 @@ DUMPS = {
 }
 PAGE = PROJECT / "docs" / "reference" / "sql.md"
 FOLDER = PROJECT / "examples" / "sql"
-GUIDES, PULL = [PROJECT / "docs" / "guides" / name for name in ("pull.md", "any-language.md")], PROJECT / "examples" / "pull"
+GUIDES = [PROJECT / "docs" / "guides" / name for name in ("pull.md", "any-language.md", "handlers.md", "existing-program.md")]
+PULL = PROJECT / "examples" / "pull"
 DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")
 NODE_OLDEST = (18, 0)
 RUN_LIMIT_S = 120
-LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php", "toml": "toml", "yaml": "yaml", "tf": "hcl"}
+LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php", "toml": "toml", "yaml": "yaml", "tf": "hcl", "rs": "rust,ignore"}
 REFERENCE = re.compile(r"(<!-- reference -->\n).*?(<!-- end of the reference -->)", re.DOTALL)
-SHOWN = re.compile(r"(<!-- (examples/(?:sql|pull|any-language)/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
+SHOWN = re.compile(r"(<!-- (examples/[^ ]+) -->\n\n)```[\w,]+\n.*?```\n", re.DOTALL)
 LOGINS = (FOLDER / "logins.sql").read_text()
 ROLES = ("publish", "pull", "read", "operate", "jobs")
 
