@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fmt check unit test-pooled unit-schema newest schema check-schema lambda starter api console snippets bench bench-peers bench-targets coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector targets
+.PHONY: help run test fmt check unit test-pooled unit-schema newest schema check-schema lambda starter api console snippets bench bench-peers bench-targets coldstart db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics collector targets existing
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -49,6 +49,7 @@ check: tools ## check formatting, module cycles, requirements, lints (warnings a
 	cargo clippy --locked --package tidegate --features admin -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings
 	@cargo update --quiet --workspace --locked --manifest-path fuzz/Cargo.toml
+	@cargo update --quiet --workspace --locked --manifest-path examples/existing/Cargo.toml
 	@python3 scripts/check.py cost
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
@@ -89,6 +90,9 @@ starter: tools ## create a project with `tidegate new`; test, run and invoke it,
 
 tutorial: tools ## run the commands of docs/tutorial.md, in a folder and with a Postgres of its own
 	@python3 scripts/starter.py tutorial
+
+existing: tools ## publish through sqlx, diesel-async and SeaORM, as docs/guides/existing-program.md shows; the first build takes minutes
+	@python3 scripts/starter.py existing
 
 docs: tools ## build the handbook with mdBook into target/book
 	@python3 scripts/docs.py book

@@ -36,14 +36,14 @@ DUMPS = {
     Path("target/schema/application.sql"): ["--exclude-schema=tidegate"],
 }
 PAGE = PROJECT / "docs" / "reference" / "sql.md"
-PUBLISH, *_ = GUIDES = [PROJECT / "docs" / "guides" / name for name in ("publish.md", "any-language.md")]
+PUBLISH, *_ = GUIDES = [PROJECT / "docs" / "guides" / name for name in ("publish.md", "any-language.md", "handlers.md", "existing-program.md")]
 FOLDER, PULL = [PROJECT / "examples" / name for name in ("sql", "pull")]
 DRIVERS = ("psycopg[binary]==3.3.9", "SQLAlchemy==2.1.9")
 NODE_OLDEST = (18, 0)
 RUN_LIMIT_S = 120
-LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php", "toml": "toml", "yaml": "yaml", "tf": "hcl"}
+LANGUAGES = {"py": "python", "mjs": "js", "java": "java", "go": "go", "rb": "ruby", "php": "php", "toml": "toml", "yaml": "yaml", "tf": "hcl", "rs": "rust,ignore"}
 REFERENCE = re.compile(r"(<!-- reference -->\n).*?(<!-- end of the reference -->)", re.DOTALL)
-SHOWN = re.compile(r"(<!-- (examples/(?:sql|pull|any-language)/[^ ]+) -->\n\n)```\w+\n.*?```\n", re.DOTALL)
+SHOWN = re.compile(r"(<!-- (examples/[^ ]+) -->\n\n)```[\w,]+\n.*?```\n", re.DOTALL)
 LOGINS = (FOLDER / "logins.sql").read_text()
 ROLES = ("publish", "pull", "read", "operate", "jobs")
 READERS = ["read", "operate"]
@@ -52,8 +52,8 @@ INTERNALLY = ("Internal.", "index of ready events.")
 # What people look at by the verbs, and what only Tidegate's own programs, functions and views use: one line each in the reference.
 INTERNAL = set("""
     drain_run drain_slot schedule held event_log_default lease lease_cut minute_stats queue_migrations service service_place target
-    cleanup_step default_max_attempts figures_since find_subject forget_schedules give_up_after has_nul job_status job_status_code
-    job_status_number left_to_do log_partitions logged offspring patience publish_batch publish_one record_publish refusal
+    cleanup_step default_max_attempts figures_since find_subject forget_schedules give_up_after has_nul here home is_copy job_status job_status_code
+    job_status_number left_to_do log_partitions logged move_in offspring patience publish_batch publish_one record_publish refusal
     takes_plaintext targets unmarked_events unordered_leases usual_group
 """.split())
 # A table that people write to, and the view by which they read it.

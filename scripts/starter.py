@@ -11,6 +11,8 @@ block says what to do with it:
   <!-- shows -->          each line must appear in the output of the commands before; … matches anything
   <!-- not run: why -->   skip the block, for this reason
 
+`make existing` (`starter.py existing`) runs examples/existing/, which publishes through the drivers that other programs have.
+
 A block of commands or a diff without such a comment is an error, so no command of the page stays untested by mistake. `starter.py
 read` looks for this alone."""
 
@@ -46,6 +48,8 @@ def main():
     if sys.argv[1:] == ["read"]:
         read(PAGE.read_text())
         return 0
+    if sys.argv[1:] == ["existing"]:
+        return existing()
     with ExitStack() as started:
         tidegate = local.build("--bin", "tidegate") / "tidegate"
         folder = Path(started.enter_context(tempfile.TemporaryDirectory()))
@@ -79,6 +83,15 @@ def tutorial(tidegate, project, environment, started):
         print(wrong, file=sys.stderr)
         return 1
     print(f"\n{PAGE.relative_to(PROJECT)} works as described")
+    return 0
+
+
+def existing():
+    folder = PROJECT / "examples" / "existing"
+    local.ran(["cargo", "fmt", "--check"], cwd=folder)
+    with local.postgres("--fast") as database:
+        environment = {**local.environment(), **building(), "CARGO_NET_OFFLINE": "false", "CARGO_TARGET_DIR": str(PROJECT / "target" / "existing"), **database}
+        local.ran(["cargo", "test", *local.cargo_flags()], env=environment, cwd=folder)
     return 0
 
 

@@ -18,6 +18,9 @@ struct Readme;
 /// Compiles the handbook's pages whose Rust examples are complete, too.
 #[cfg(doctest)]
 mod handbook {
+    #[doc = include_str!("../docs/guides/existing-program.md")]
+    struct ExistingProgram;
+
     #[doc = include_str!("../docs/guides/publish.md")]
     struct Publish;
 

@@ -28,12 +28,12 @@ use tracing::Span;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
-use tidegate::PAYLOAD_LIMIT;
+use tidegate::NewEvent;
 use tidegate_console::is_for_this_machine;
 
 /// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is
 /// base64 inside the payload, so it has at most three quarters of this size.
-pub const BODY_LIMIT: usize = PAYLOAD_LIMIT + 64 * 1024;
+pub const BODY_LIMIT: usize = NewEvent::PAYLOAD_LIMIT + 64 * 1024;
 
 /// Maximum number of header fields of a request.
 pub const HEADER_COUNT: usize = 64;

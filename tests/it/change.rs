@@ -107,7 +107,7 @@ async fn a_handler_learns_at_the_next_renewal_that_its_event_was_cancelled() {
             }
             assert!(!ctx.is_cancelled());
             begun.notify_one();
-            ctx.emit_new(act("follow-up"))?;
+            ctx.emit(&act("follow-up"))?;
             // Without being told it hangs until its limit.
             ctx.cancelled().await;
             told.store(ctx.is_cancelled(), Ordering::SeqCst);

@@ -1197,9 +1197,9 @@ async fn a_follow_up_of_a_group_that_is_planned_too_far_ahead_fails_its_event_al
         Box::pin(async move {
             match call.name.as_str() {
                 // Without a group, it may be.
-                "3" => ctx.emit_new(act("alone").delay(400 * DAY))?,
-                "5" => ctx.emit_new(act("soon").group("g").delay(29 * DAY))?,
-                "7" => ctx.emit_new(act("never").group("g").delay(31 * DAY))?,
+                "3" => ctx.emit(&act("alone").delay(400 * DAY))?,
+                "5" => ctx.emit(&act("soon").group("g").delay(29 * DAY))?,
+                "7" => ctx.emit(&act("never").group("g").delay(31 * DAY))?,
                 _ => {}
             }
             Ok(Done::ok())

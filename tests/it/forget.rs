@@ -54,7 +54,7 @@ fn talkative() -> Arc<ProbeApp> {
                 return Err(tidegate::HandlerError::reject("broken", CANARY));
             }
             if call.name.contains("emits") {
-                ctx.emit_new(act(&format!("{CANARY} child")))?;
+                ctx.emit(&act(&format!("{CANARY} child")))?;
             }
             Done::with(&json!({"word": CANARY}))
         })
@@ -190,7 +190,7 @@ async fn a_running_event_is_reported_and_its_end_restores_nothing() {
         Box::pin(async move {
             begun.notify_one();
             go.notified().await;
-            ctx.emit_new(act(CANARY))?;
+            ctx.emit(&act(CANARY))?;
             Done::with(&json!({"word": CANARY}))
         })
     });

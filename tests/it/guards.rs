@@ -103,7 +103,7 @@ async fn b10_a_transaction_begins_when_the_end_before_it_in_its_group_is_in_the_
         let begun = begins.clone();
         Box::pin(async move {
             if call.name == "0" {
-                ctx.emit_new(follow_up())?;
+                ctx.emit(&follow_up())?;
                 return Ok(Done::ok());
             }
             begun.notify_one();
@@ -260,7 +260,7 @@ async fn b10_nothing_of_a_group_ends_before_an_end_that_waits_for_another_publis
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
             if call.name == "0" {
-                ctx.emit_new(follow_up())?;
+                ctx.emit(&follow_up())?;
             }
             Ok(Done::ok())
         })

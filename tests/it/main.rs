@@ -21,6 +21,7 @@ mod support;
 
 mod batch;
 mod callers;
+mod carrier;
 mod change;
 mod checks;
 mod cleanup;

@@ -70,7 +70,7 @@ fn obedient() -> std::sync::Arc<ProbeApp> {
     ProbeApp::new(|call, ctx| {
         Box::pin(async move {
             match (call.name.as_str(), call.attempt) {
-                ("first", _) => ctx.emit_new(act("second"))?,
+                ("first", _) => ctx.emit(&act("second"))?,
                 ("again", 1) => return Err(HandlerError::retry("busy", "canary")),
                 ("reject", _) => return Err(HandlerError::reject("409", "canary")),
                 _ => {}
@@ -167,7 +167,7 @@ async fn what_a_handler_emits_and_publishes_itself_stands_below_it() {
                     ctx.trace(),
                     "a handler has its own place"
                 );
-                ctx.emit_new(act("second"))?;
+                ctx.emit(&act("second"))?;
                 let client = database.connect().await.unwrap();
                 queue::publish(&client, &pair("third")).await.unwrap();
             }

@@ -113,8 +113,8 @@ fn putting_off() -> Arc<ProbeApp> {
             let later = |kind| NewEvent::raw(kind, None).delay(Duration::from_hours(1));
             match (call.name.as_str(), call.handler) {
                 ("now", _) | ("half", "second") => return Ok(Done::ok()),
-                ("to nobody", _) => ctx.emit_new(later("nobody"))?,
-                _ => ctx.emit_new(later("note"))?,
+                ("to nobody", _) => ctx.emit(&later("nobody"))?,
+                _ => ctx.emit(&later("note"))?,
             }
             let done = Done::ok().put_off();
             if call.name == "in a transaction" {

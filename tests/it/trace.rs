@@ -33,7 +33,7 @@ fn relaying() -> (Arc<ProbeApp>, Seen) {
             assert_eq!(current().as_ref(), ctx.trace());
             notes.lock().unwrap().push(ctx.trace().cloned());
             if call.name == "first" {
-                ctx.emit_new(act("second"))?;
+                ctx.emit(&act("second"))?;
             }
             Ok(Done::ok())
         })

@@ -381,7 +381,7 @@ fn verdict(work: &Work, ctx: &Context) -> HandlerResult {
             group: Some(group.clone()),
         };
         let next = Torture::Plain(Work::new(&told.key));
-        ctx.emit_new(new_event(&told, &next, 5))?;
+        ctx.emit(&new_event(&told, &next, 5))?;
     }
     if work.silent {
         return Ok(Done::ok());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::{DrainOptions, Hooks, NewEvent, drain_with, queue};
+use tidegate::{DrainOptions, Hooks, drain_with, queue};
 use tokio::sync::watch;
 
 use crate::events::{App, WAIT};
@@ -103,7 +103,7 @@ async fn publish_steadily(client: &tokio_postgres::Client, app: &App, count: u32
     for number in 0..count {
         let due = began + Duration::from_millis(10) * number;
         tokio::time::sleep(due.saturating_duration_since(Instant::now())).await;
-        queue::publish(client, &NewEvent::of(&app.stamp())?).await?;
+        queue::publish(client, &app.stamp()).await?;
     }
     if rate(count, began.elapsed()) < 95.0 {
         return Err("this machine is too busy to publish 100 events a second".into());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate::migrate::Migrate;
 use tidegate::{
-    Context, Database, Dispatch, Done, DrainOptions, DrainReport, Event, Handlers, Hooks, NewEvent,
+    Context, Database, Dispatch, Done, DrainOptions, DrainReport, Event, Handlers, Hooks,
     drain_with, publish_batch,
 };
 use tokio::sync::watch;
@@ -76,8 +76,7 @@ async fn publish(database: &Database, count: u64) -> Outcome<Value> {
                 })
             })
             .collect();
-        let events: Result<Vec<_>, _> = events.iter().map(NewEvent::of).collect();
-        publish_batch(&client, &events?).await?;
+        publish_batch(&client, &events).await?;
     }
     Ok(json!({"jobs": count, "seconds": began.elapsed().as_secs_f64()}))
 }

@@ -168,7 +168,7 @@ impl Target {
             .item(&Sent::new(ctx, event.kind(), payload.get()))?;
         let outcome = self.calls.call(ctx, item).await?;
         for follow_up in outcome.follow_ups {
-            ctx.emit_new(follow_up)?;
+            ctx.emit(&follow_up)?;
         }
         outcome
             .result

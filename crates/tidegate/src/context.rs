@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::connect::{Client, Database, OnQueue, Pooled, Queryable};
 use crate::error::{Error, Result};
-use crate::event::{Event, NewEvent};
+use crate::event::{NewEvent, Publishable};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, Progress, Status};
@@ -309,20 +309,29 @@ impl Context {
         )
     }
 
-    /// Publishes a follow-up when this event ends, and only then (A17). The follow-up inherits the
-    /// correlation id and the trace.
+    /// Publishes a follow-up when this event ends, and only then (A17). The follow-up inherits the correlation
+    /// id and the trace, but not the group.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tidegate::{Context, Done, HandlerResult, NewEvent};
+    /// # tidegate::events! { enum Shop { Paid(u32) = "paid", Reminded(u32) = "reminded" } }
+    /// # fn pay(ctx: &Context) -> HandlerResult {
+    /// ctx.emit(&Shop::Paid(7))?;
+    /// let reminder = NewEvent::of(&Shop::Reminded(7))?.group("customer-3").delay(Duration::from_hours(24));
+    /// ctx.emit(&reminder)?;
+    /// # Ok(Done::ok())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// A rejection, code `emit`, when the event cannot be serialized or exceeds a size limit.
-    pub fn emit(&self, event: &impl Event) -> Result<(), HandlerError> {
-        self.emit_new(NewEvent::of(event).reject("emit")?)
+    /// A rejection, code `emit`, when the event cannot be serialized or a field exceeds its limit. The message
+    /// names the field.
+    pub fn emit(&self, event: &impl Publishable) -> Result<(), HandlerError> {
+        self.keep(event.as_new().reject("emit")?.into_owned())
     }
 
-    /// Like [`Context::emit`], with the options of [`NewEvent`]: group, delay, deadline and so on.
-    ///
-    /// # Errors
-    /// A rejection, code `emit`, when a field exceeds its limit. The message names the field.
-    pub fn emit_new(&self, mut event: NewEvent) -> Result<(), HandlerError> {
+    fn keep(&self, mut event: NewEvent) -> Result<(), HandlerError> {
         if event.traceparent.is_none() {
             event.traceparent = self.follow_up();
         }

@@ -2,6 +2,7 @@
 //! payload. It knows neither SQL nor handlers. One macro, [`events!`](crate::events), ties each kind to its
 //! payload type. So a kind without a variant, or a variant without a kind, does not compile.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -119,6 +120,18 @@ const UNEXPECTED: [&str; 14] = [
     "tuple variant",
     "struct variant",
 ];
+
+/// Returns the text of an error of JSON, without what it quotes of the document.
+pub(crate) fn describe(error: &serde_json::Error) -> String {
+    if !error.is_data() {
+        return error.to_string();
+    }
+    let what = unquoted(error).unwrap_or_else(|| "data error".to_owned());
+    match error.line() {
+        0 => what,
+        line => format!("{what} at line {line} column {}", error.column()),
+    }
+}
 
 /// Returns the text of a data error without what it quotes of the payload, or `None` for a text that serde has
 /// not written: it may quote anything.
@@ -498,6 +511,34 @@ pub fn encode(payload: &impl Serialize, version: u32) -> Result<Box<RawValue>, s
     RawValue::from_string(format!("{{\"{VERSION}\":{version}{comma}{fields}"))
 }
 
+/// What can be published, and emitted as a follow-up: a value of the program's enum, or a [`NewEvent`], which
+/// has options too. It is implemented for both, and for nothing else.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an event",
+    label = "must be a value of an enum of `tidegate::events!`, or a `NewEvent`",
+    note = "a payload is not enough: wrap it in its variant, such as `ShopEvent::OrderPlaced(payload)`"
+)]
+pub trait Publishable {
+    /// Returns the event as it is to be published.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the payload's `Serialize` fails.
+    #[doc(hidden)]
+    fn as_new(&self) -> Result<Cow<'_, NewEvent>>;
+}
+
+impl<E: Event> Publishable for E {
+    fn as_new(&self) -> Result<Cow<'_, NewEvent>> {
+        NewEvent::of(self).map(Cow::Owned)
+    }
+}
+
+impl Publishable for NewEvent {
+    fn as_new(&self) -> Result<Cow<'_, NewEvent>> {
+        Ok(Cow::Borrowed(self))
+    }
+}
+
 /// An event to publish, with its options. Build it from an enum value with [`NewEvent::of`], or from a kind
 /// and JSON text with [`NewEvent::raw`].
 ///
@@ -522,15 +563,20 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
+    /// The largest payload, in bytes.
+    pub const PAYLOAD_LIMIT: usize = 1_048_576;
+
     /// How many attempts an event may have.
     pub const MAX_ATTEMPTS: RangeInclusive<u16> = 1..=1000;
 
     /// Creates an event from a value of the program's enum.
     ///
     /// # Errors
-    /// When the payload's `Serialize` fails.
-    pub fn of(event: &impl Event) -> Result<Self, serde_json::Error> {
-        Ok(Self::raw(event.kind(), Some(event.encode()?)))
+    /// [`Error::Invalid`] when the payload's `Serialize` fails.
+    pub fn of(event: &impl Event) -> Result<Self> {
+        let payload = event.encode();
+        let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
+        Ok(Self::raw(event.kind(), Some(payload)))
     }
 
     /// Creates an event from a kind and JSON text, for tools that do not know the enum.
@@ -655,9 +701,10 @@ impl NewEvent {
             ));
         }
         let text = self.payload.as_ref().map_or("", |payload| payload.get());
-        if text.len() > PAYLOAD_LIMIT {
+        if text.len() > Self::PAYLOAD_LIMIT {
             return Err(Error::Invalid(format!(
-                "payload: must have at most {PAYLOAD_LIMIT} bytes, got {}",
+                "payload: must have at most {} bytes, got {}",
+                Self::PAYLOAD_LIMIT,
                 text.len()
             )));
         }
@@ -667,9 +714,6 @@ impl NewEvent {
         Ok(())
     }
 }
-
-/// The largest payload, in bytes.
-pub const PAYLOAD_LIMIT: usize = 1_048_576;
 
 /// Whether JSON text contains the escape of a NUL character, which jsonb refuses.
 pub(crate) fn has_nul_escape(text: &str) -> bool {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::Error;
+use crate::event;
 
 /// The longest result or step that is stored for a handler, in bytes of JSON. It is the limit of a payload,
 /// too.
@@ -405,19 +406,40 @@ impl Display for HandlerError {
 
 impl std::error::Error for HandlerError {}
 
-/// Lets `?` turn a failed statement of a handler into a retry with the code `database`. The message is the
-/// database's. Its detail is dropped, because it may quote a row.
-impl From<tokio_postgres::Error> for HandlerError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::retry("database", crate::error::describe(&error))
+/// An error that `?` turns into a retry. For every other one the compiler says what to write instead.
+#[diagnostic::on_unimplemented(
+    message = "`?` does not know what `{Self}` means for the event",
+    label = "say it first: `.unavailable()?` if a service has not answered, otherwise `.retryable()?` or `.reject(\"code\")?`"
+)]
+pub trait HasVerdict {
+    #[doc(hidden)]
+    fn verdict(self) -> HandlerError;
+}
+
+/// Lets `?` turn three errors into a retry: of a statement (code `database`), of the library (code `error`) and
+/// of JSON (code `json`). What their text may quote of a row or a document is left out. Give every other error
+/// its verdict with [`Verdicts`], or implement `From` for an error type of your own.
+impl<E: HasVerdict> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        error.verdict()
     }
 }
 
-/// Lets `?` turn a failed call of the library into a retry with the code `error`, as [`Verdicts::retryable`]
-/// does.
-impl From<Error> for HandlerError {
-    fn from(error: Error) -> Self {
-        Self::retry("error", error)
+impl HasVerdict for tokio_postgres::Error {
+    fn verdict(self) -> HandlerError {
+        HandlerError::retry("database", crate::error::describe(&self))
+    }
+}
+
+impl HasVerdict for Error {
+    fn verdict(self) -> HandlerError {
+        HandlerError::retry("error", self)
+    }
+}
+
+impl HasVerdict for serde_json::Error {
+    fn verdict(self) -> HandlerError {
+        HandlerError::retry("json", event::describe(&self))
     }
 }
 
@@ -482,7 +504,30 @@ impl<T> Verdicts<T> for Option<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+
+    #[test]
+    fn a_question_mark_makes_a_retry_of_an_error_of_json_and_quotes_nothing() {
+        let read = |text: &str| -> Result<u8, HandlerError> { Ok(serde_json::from_str(text)?) };
+        let write = |map: &HashMap<(u8, u8), u8>| -> Result<String, HandlerError> {
+            Ok(serde_json::to_string(map)?)
+        };
+        let errors = [
+            (
+                read("\"canary\""),
+                "invalid type: string, expected u8 at line 1 column 8",
+            ),
+            (read("7 canary"), "trailing characters at line 1 column 3"),
+        ];
+        for (error, text) in errors {
+            let error = error.unwrap_err();
+            assert_eq!(error.to_string(), format!("retry: json: {text}"));
+        }
+        let error = write(&HashMap::from([((1, 2), 3)])).unwrap_err();
+        assert_eq!(error.to_string(), "retry: json: key must be a string");
+    }
 
     #[test]
     fn a_result_is_as_long_as_a_payload_may_be_and_no_longer() {

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::connect::{Client, Database, Transaction};
 use crate::error::{Error, Result};
-use crate::event::PAYLOAD_LIMIT;
+use crate::event::NewEvent;
 use crate::queue;
 
 /// A message from outside, as its sender delivered it.
@@ -24,7 +24,7 @@ pub struct Message {
     /// What distinguishes it from all other messages of that source; at most 500 bytes. Two messages with the
     /// same id are the same message.
     pub id: String,
-    /// Its content, as it was sent; at most [`PAYLOAD_LIMIT`].
+    /// Its content, as it was sent; at most [`NewEvent::PAYLOAD_LIMIT`].
     pub body: Vec<u8>,
 }
 
@@ -55,8 +55,8 @@ impl Message {
     }
 
     fn check(&self) -> Result<()> {
-        if self.body.len() > PAYLOAD_LIMIT {
-            let (limit, size) = (PAYLOAD_LIMIT, self.body.len());
+        if self.body.len() > NewEvent::PAYLOAD_LIMIT {
+            let (limit, size) = (NewEvent::PAYLOAD_LIMIT, self.body.len());
             let text = format!("message: must have at most {limit} bytes, got {size}");
             return Err(Error::Invalid(text));
         }
@@ -179,9 +179,11 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_large_is_refused_by_its_size() {
-        let fits = message(&"x".repeat(PAYLOAD_LIMIT));
+        let fits = message(&"x".repeat(NewEvent::PAYLOAD_LIMIT));
         fits.check().unwrap();
-        let error = message(&"x".repeat(PAYLOAD_LIMIT + 1)).check().unwrap_err();
+        let error = message(&"x".repeat(NewEvent::PAYLOAD_LIMIT + 1))
+            .check()
+            .unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("1048576") && text.contains("1048577"),

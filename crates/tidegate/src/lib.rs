@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! use serde::{Deserialize, Serialize};
-//! use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, NewEvent, Program, publish};
+//! use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Program, publish};
 //!
 //! #[derive(Serialize, Deserialize)]
 //! struct OrderPlaced {
@@ -39,7 +39,7 @@
 //! async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 //!     let transaction = client.transaction().await?;
 //!     transaction.execute("INSERT INTO orders (id) VALUES (7)", &[]).await?;
-//!     publish(&transaction, &NewEvent::of(&ShopEvent::OrderPlaced(OrderPlaced { order_id: 7 }))?).await?;
+//!     publish(&transaction, &ShopEvent::OrderPlaced(OrderPlaced { order_id: 7 })).await?;
 //!     Ok(transaction.commit().await?)
 //! }
 //!
@@ -163,7 +163,7 @@ pub use context::{Context, Transaction};
 pub use dispatch::{Dispatch, Handlers};
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
-pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
+pub use event::{DecodeError, Event, NewEvent, Publishable, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use outcome::RetryPolicy;
 pub use periodic::CatchUp;

@@ -113,13 +113,13 @@ impl Checks {
             .map(|deadline| deadline.duration_since(full.at).unwrap_or_default());
         let waited = full.at.duration_since(full.since).unwrap_or_default();
         let attempts = u16::try_from(ctx.max_attempts()).ok();
-        let event = check.event().reject("emit")?;
-        let event = event
+        let event = check
+            .event()?
             .delay(delay_within(after(self.delay, waited), left))
             .set_if(ctx.group_key(), NewEvent::group)
             .set_if(ctx.start_before(), NewEvent::start_before)
             .set_if(attempts, NewEvent::max_attempts);
-        ctx.emit_new(event)?;
+        ctx.emit(&event)?;
         End::PutOff.done().map(Done::put_off)
     }
 

@@ -75,9 +75,8 @@ pub async fn receive(
         return Ok(ReceiveIssuingReport::default());
     };
     let application_id = &wanted.check.application_id;
-    let event = wanted.check.event();
+    let event = wanted.check.event()?;
     let event = event
-        .map_err(|error| Error::Invalid(format!("payload: {error}")))?
         .group(format!("application:{application_id}"))
         .correlation(application_id)
         .set_if(wanted.start_before, NewEvent::start_before);

@@ -83,8 +83,10 @@ impl IssuingCheck {
     }
 
     /// Builds the event that requests this check. While it is live, there is no second one.
-    fn event(&self) -> Result<NewEvent, serde_json::Error> {
+    fn event(&self) -> Result<NewEvent, Error> {
         let event = NewEvent::of(&CheckEvent::IssuingsAiChecks(self.clone()))?;
-        Ok(event.dedup(self.key()?))
+        let key = self.key();
+        let key = key.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
+        Ok(event.dedup(key))
     }
 }

@@ -13,7 +13,7 @@ use super::services::{
     ARCHIVE, Archive, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Part, Services,
 };
 use super::store;
-use tidegate::{Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Verdicts};
+use tidegate::{Context, Done, HandlerError, HandlerResult, Handlers, NewEvent};
 
 /// Returns the handlers of a step.
 pub fn handlers<'a>(
@@ -257,7 +257,7 @@ async fn save_external_grant(
 
 /// Emits the next step of a form. It follows the form's other events.
 fn follow_up(ctx: &Context, form_id: &str, event: &FormEvent) -> Result<(), HandlerError> {
-    ctx.emit_new(NewEvent::of(event).reject("emit")?.group(group_of(form_id)))
+    ctx.emit(&NewEvent::of(event)?.group(group_of(form_id)))
 }
 
 /// Loads a form to tell its company of an end. A form that has ended otherwise is rejected: nobody is told

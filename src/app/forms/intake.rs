@@ -109,7 +109,7 @@ pub async fn receive_letter(
     } else {
         let correlation = letter_id.clone();
         let event = events::ExternalLetterReceived { letter_id, grant };
-        new_event(&FormEvent::ExternalLetterReceived(event))?.correlation(correlation)
+        NewEvent::of(&FormEvent::ExternalLetterReceived(event))?.correlation(correlation)
     };
     published(tx, event, form_id).await
 }
@@ -197,7 +197,7 @@ pub async fn letter_viewed(
     if of_form.is_some_and(|of_form| form_id.as_deref() != Some(of_form)) {
         return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
     }
-    let mut event = new_event(&FormEvent::GrantLetterViewed(events::GrantLetterViewed {
+    let mut event = NewEvent::of(&FormEvent::GrantLetterViewed(events::GrantLetterViewed {
         grant_number,
         form_id: form_id.clone(),
     }))?;
@@ -229,10 +229,6 @@ fn unpublished(repeated: bool) -> SubmitReport {
 }
 
 fn of_form(form_id: &str, event: &FormEvent) -> Result<NewEvent, Error> {
-    let event = new_event(event)?.correlation(form_id);
+    let event = NewEvent::of(event)?.correlation(form_id);
     Ok(event.group(group_of(form_id)))
-}
-
-fn new_event(event: &FormEvent) -> Result<NewEvent, Error> {
-    NewEvent::of(event).map_err(|error| Error::Invalid(format!("payload: {error}")))
 }

@@ -61,7 +61,7 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     patient.write(&CREATE, by, &plan.created).await?;
     patient.write(&CHANGE, by, &plan.changed).await?;
     for event in plan.follow_ups {
-        ctx.emit_new(event)?;
+        ctx.emit(&event)?;
     }
     let result = fit(plan.result, RESULT_LIMIT);
     tx.complete(Done::with(&result)?).await

@@ -219,7 +219,7 @@ impl Program {
     /// message is delivered again.
     ///
     /// ```
-    /// # use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, Program, publish};
+    /// # use tidegate::{Context, Dispatch, Done, Handlers, Program, publish};
     /// # #[derive(serde::Serialize, serde::Deserialize)]
     /// # pub struct Order { order_id: i64 }
     /// # tidegate::events! { pub enum Shop { OrderPlaced(Order) = "order_placed" } }
@@ -235,9 +235,7 @@ impl Program {
     /// let program = Program::new(|_settings| Ok(Handling)).receive(|transaction, message| {
     ///     Box::pin(async move {
     ///         let order: Order = message.json()?;
-    ///         let event = NewEvent::of(&Shop::OrderPlaced(order))
-    ///             .map_err(|error| tidegate::Error::Invalid(format!("order: {error}")))?;
-    ///         publish(transaction, &event).await?;
+    ///         publish(transaction, &Shop::OrderPlaced(order)).await?;
     ///         Ok(())
     ///     })
     /// });

@@ -7,7 +7,7 @@ use super::finalize::EventColumns;
 use super::statement::statements;
 use super::{Queryable, first, query};
 use crate::error::{Error, Result};
-use crate::event::NewEvent;
+use crate::event::{NewEvent, Publishable};
 use crate::sealing;
 use crate::trace::{self, Publishing};
 
@@ -77,8 +77,8 @@ impl Published {
     }
 }
 
-/// Publishes one event on the given client or transaction. If the transaction rolls back, the event does not
-/// exist (B1).
+/// Publishes one event on the given client or transaction: a value of the program's enum, or a [`NewEvent`]
+/// with options. If the transaction rolls back, the event does not exist (B1).
 ///
 /// Without a trace of its own, the event continues the trace of the caller's work ([`trace::within`]).
 ///
@@ -88,7 +88,11 @@ impl Published {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
-pub async fn publish(client: &impl Queryable, event: &NewEvent) -> Result<Published> {
+pub async fn publish(client: &impl Queryable, event: &impl Publishable) -> Result<Published> {
+    publish_one(client, &*event.as_new()?).await
+}
+
+async fn publish_one(client: &impl Queryable, event: &NewEvent) -> Result<Published> {
     sealing::ready().await?;
     let event = sealing::sealed(event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
@@ -132,10 +136,17 @@ pub(crate) const ALONE: &str =
 ///
 /// # Errors
 /// [`Error::Invalid`] names the event, the field and what is allowed; otherwise the database's error.
-pub async fn publish_batch(client: &impl Queryable, events: &[NewEvent]) -> Result<Vec<Published>> {
+pub async fn publish_batch(
+    client: &impl Queryable,
+    events: &[impl Publishable],
+) -> Result<Vec<Published>> {
     if events.is_empty() {
         return Ok(Vec::new());
     }
+    let events: Vec<_> = events
+        .iter()
+        .map(Publishable::as_new)
+        .collect::<Result<_>>()?;
     if events.iter().any(|event| event.replaces) {
         return Err(Error::Invalid(ALONE.to_owned()));
     }
@@ -145,7 +156,7 @@ pub async fn publish_batch(client: &impl Queryable, events: &[NewEvent]) -> Resu
     sealing::ready().await?;
     let events: Vec<_> = events
         .iter()
-        .map(sealing::sealed)
+        .map(|event| sealing::sealed(event))
         .collect::<Result<_, _>>()?;
     let mut columns = EventColumns::of(&events.iter().map(AsRef::as_ref));
     if here.is_some() {
