@@ -21,6 +21,7 @@ mod outage;
 mod poison;
 mod refused_writes;
 mod slower_pace;
+mod two_queues;
 
 use std::time::Duration;
 
@@ -74,6 +75,7 @@ macro_rules! experiments {
 /// All experiments, the longest first.
 pub static ALL: &[Experiment] = experiments![
     killed_workers::events_of_killed_workers_are_handled_once_more_and_in_order,
+    two_queues::a_queue_beside_one_whose_workers_are_killed_notices_nothing,
     killed_server::a_server_that_crashes_under_load_keeps_what_it_acknowledged,
     cleanup_races::cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_may,
     clocks::a_servers_clock_that_jumps_costs_duplicates_and_nothing_else,
