@@ -85,8 +85,8 @@ check-schema: tools ## check that catalog.txt, the reference in docs/reference/s
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
 	@python3 scripts/run.py lambda
 
-starter: tools ## create a project with `tidegate new`; test, run and invoke it, and check its template
-	@python3 scripts/starter.py
+starter: tools ## create a project with `tidegate new`; test, run and invoke it, and check its template; FIRST=1 measures the first build
+	@FIRST=$(FIRST) python3 scripts/starter.py
 
 tutorial: tools ## run the commands of docs/tutorial.md, in a folder and with a Postgres of its own
 	@python3 scripts/starter.py tutorial
