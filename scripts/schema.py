@@ -60,6 +60,19 @@ INTERNAL = set("""
 WRITTEN = {"event_queue": "events"}
 # The guide to publishing describes their arguments.
 GUIDED = {"publish", "publish_many"}
+# Columns of views and tables whose names say what their comments say.
+NAMED = {
+    "at_work": "handler note reported_at",
+    "blocked_groups": "head_id head_kind attempts",
+    "daily_stats": "events attempts",
+    "ends": "finished_at code",
+    "jobs": "result finished_at",
+    "leases": "worker taken_at renewed_at expired first_id last_id",
+    "services": "since failures answered_at last_error",
+    "stats": "processing completed completed_with_errors failed latency_p50_ms latency_p95_ms latency_p99_ms paused",
+    "audit": "id at count reason",
+    "event_kind": "registered_at",
+}
 # The page says these once for all functions.
 SAID = re.compile(
     r"(?<=\. )(?:reason: the reason(?: for the audit, up to 1000 characters)?, (?:required|optional)\."
@@ -68,6 +81,7 @@ SAID = re.compile(
     r"|id: the event(?:'s id)?\.|kind: a registered kind\.|name: the schedule\.|service: its name\.) ?"
 )
 SHORT = {"timestamp with time zone": "timestamptz", " DEFAULT NULL": "?", " DEFAULT ": " = "}
+BY_WHOM = re.compile(r"reason text\??, actor text\?")
 
 RELATIONS, FUNCTIONS = (PROJECT / "scripts" / "reference.sql").read_text().rstrip().rstrip(";").split(";\n")
 
@@ -173,22 +187,20 @@ def _page(server):
     relations, functions = [json.loads(server.run(query)) for query in (RELATIONS, FUNCTIONS)]
     seen = {}
     parts = ["## Views and tables\n", *[_relation(one, seen) for one in relations if one["name"] not in INTERNAL]]
-    parts += ["### Other tables and views\n\nThe verbs show what these hold, and psql's `\\d+` describes their columns.\n"]
-    parts += [f"- `{one['name']}`: {_first(one['comment'])}" for one in relations if one["name"] in INTERNAL]
-    parts += ["\n## Functions"]
+    others = _listed([one["name"] for one in relations if one["name"] in INTERNAL])
+    parts += [f"### Other tables and views\n\nThe verbs show what these hold, and psql's `\\d+` describes them: {others}.\n"]
+    parts += ["## Functions"]
     called = [one for one in functions if one["name"] not in INTERNAL]
     for roles in sorted({tuple(one["who"]) for one in called}, key=lambda roles: (ROLES.index(roles[0]), roles)):
         parts += [f"\n### For {_listed([f'tidegate_{role}' for role in roles])}\n"]
         parts += [_function(one) for one in called if tuple(one["who"]) == roles]
-    own = _listed([one["name"] for one in functions if one["name"] in INTERNAL])
-    parts += [f"\nOnly Tidegate's own programs, functions and views call {own}.\n"]
     return REFERENCE.sub(lambda found: "\n".join([found[1], *parts, found[2]]), PAGE.read_text())
 
 
 def _relation(relation, seen):
-    """A view or table. Columns that an earlier one describes in the same words are only named."""
+    """A view or table. Columns that an earlier one describes in the same words, or whose names say all, are only named."""
     kind, columns = "View" if relation["kind"] == "v" else "Table", relation["columns"]
-    known, internal, rows = {}, [], []
+    known, named, internal, rows = {}, [], [], []
     for column in columns:
         name, meaning = column["name"], column["comment"]
         first = seen.setdefault((name, column["type"], meaning), relation["name"])
@@ -196,10 +208,13 @@ def _relation(relation, seen):
             known.setdefault(first, []).append(name)
         elif meaning.endswith(INTERNALLY):
             internal.append(name)
+        elif name in NAMED.get(relation["name"], "").split():
+            named.append(f"`{name}` {_short(column['type'])}")
         else:
             rows.append(f"- `{name}` {_short(column['type'])}: {meaning}")
     if view := WRITTEN.get(relation["name"]):
-        known, internal, rows = {}, [], [f"Read the view `{view}`."]
+        known, named, internal, rows = {}, [], [], [f"Read the view `{view}`."]
+    rows += [f"- {', '.join(named)}"] if named else []
     rows += [f"- {_listed(names)}: as in `{first}`." for first, names in known.items()]
     rows += [f"- {_listed(internal)}: internal."] if internal else []
     about = " ".join([relation["comment"], *_rights(columns, relation["delete"])])
@@ -238,7 +253,7 @@ def _first(text):
 
 
 def _function(function):
-    arguments = _short(re.sub(r"::[a-z ]+(\[\])?", "", function["arguments"]))
+    arguments = BY_WHOM.sub("…", _short(re.sub(r"::[a-z ]+(\[\])?", "", function["arguments"])))
     result = _short(function["result"]).replace("TABLE", "rows ").replace("SETOF ", "rows of ")
     report = result == "jsonb" and function["who"] == ["operate"]
     back = "" if report or result in ("record", "void") else f" → `{result}`"
