@@ -63,22 +63,23 @@ GUIDED = {"publish", "publish_many"}
 # Columns of views and tables whose names say what their comments say.
 NAMED = {
     "at_work": "handler note reported_at",
-    "blocked_groups": "head_id head_kind attempts",
+    "blocked_groups": "head_id head_kind attempts waiting",
     "daily_stats": "events attempts",
     "ends": "finished_at code",
     "jobs": "result finished_at",
-    "leases": "worker taken_at renewed_at expired first_id last_id",
-    "services": "since failures answered_at last_error",
-    "stats": "processing completed completed_with_errors failed latency_p50_ms latency_p95_ms latency_p99_ms paused",
+    "leases": "worker taken_at renewed_at expired events first_id last_id",
+    "services": "since failures answered_at last_error waiting",
+    "stats": "processing completed completed_with_errors failed latency_p50_ms latency_p95_ms latency_p99_ms events paused",
     "audit": "id at count reason",
     "event_kind": "registered_at",
+    "event_log": "forgotten_at",
 }
 # The page says these once for all functions.
 SAID = re.compile(
     r"(?<=\. )(?:reason: the reason(?: for the audit, up to 1000 characters)?, (?:required|optional)\."
     r"|actor: the operator's name(?: for the audit, up to 200 characters)?\.|Returns a report(?: as an object)?\."
     r"|dry_run: (?:true reports what would be done and changes nothing|true only counts them|only report)\."
-    r"|id: the event(?:'s id)?\.|kind: a registered kind\.|name: the schedule\.|service: its name\.) ?"
+    r"|id: the event(?:'s id)?\.|kind: a registered kind\.|name: the schedule\.|service: its name(?:, 1 to 100 characters)?\.|group_key: the group\.) ?"
 )
 SHORT = {"timestamp with time zone": "timestamptz", " DEFAULT NULL": "?", " DEFAULT ": " = "}
 BY_WHOM = re.compile(r"reason text\??, actor text\?")
