@@ -94,7 +94,7 @@
 //! - `error` is the error type of all of them; `testing` is the test kit.
 //!
 //! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's
-//! `tests/requirements.md` and `docs/concepts/reliability.md` list them.
+//! `tests/requirements.md` lists them.
 
 mod batch;
 mod budget;
