@@ -7,7 +7,8 @@ people, it dumps the queue's and the application's schema to target/schema/. `ch
 so all use the version of the wheel.
 
 `suite`, `make unit-schema`, runs the integration tests on a queue in another schema, which SCHEMA names. The tests' own SQL names the
-schema `tidegate`, so they run from a copy of the project in which it names the other one. The product in the copy is unchanged.
+schema `tidegate`, so they run from a copy of the project in which it names the other one. The product in the copy is unchanged. Tests that are bound to
+the name, some 60 of 900, are left out.
 
 `snippets`, `make snippets`, runs the SQL of docs/guides/publish.md, and the programs of examples/sql/ and examples/pull/, each as a login
 that may do just that. A language whose interpreter or driver cannot be had is left out, and noted where `make test` counts."""
@@ -90,7 +91,14 @@ RELATIONS, FUNCTIONS = (PROJECT / "scripts" / "reference.sql").read_text().rstri
 COPY = PROJECT / "target/in-schema"
 # What Schema::written renames.
 NAMES = re.compile(
-    r"(?<![\w-])tidegate(?=\.(?!toml\b|rs\b)[a-z%']|_(?:publish|drain|pull|operate|read|jobs)\b)|(?<=')tidegate(?=')|(?<=SCHEMA )tidegate"
+    r"(?<![\w-])tidegate(?=\.(?!toml\b|rs\b)[a-z%'{]|_(?:publish|drain|pull|operate|read|jobs)\b)|(?<=')tidegate(?=')|(?<=SCHEMA )tidegate"
+)
+
+# They send the library's SQL as it is written, compare texts in which the name is not the schema's, or are about names themselves.
+NAME_BOUND = (
+    "plans::", "roles::", "otel::", "prometheus::", "golden::", "queues::", "queue::every_statement", "network::i1_a_server_that_turns",
+    "network::i1_i8_sessions", "operate::d13_the_documented", "operate::d14_the_documented", "figures::absurd", "cleanup::a_made",
+    "look::d3_looking", "seal::a_new_key", "starter::with_a", "upgrade::a_program_on_a_schema_that", "why::a_group_behind",
 )
 
 
@@ -105,7 +113,7 @@ def suite():
         if not source.is_file():
             continue
         content = source.read_bytes()
-        if path.startswith(("tests/it/", "tests/golden/", "tests/support/")):
+        if path.startswith(("tests/it/", "tests/golden/", "tests/support/", "tests/console/")):
             content = NAMES.sub(name, content.decode()).encode()
         if not target.exists() or target.read_bytes() != content:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,8 +121,9 @@ def suite():
             shutil.copymode(source, target)
     if not (COPY / ".tools").exists():
         (COPY / ".tools").symlink_to(PROJECT / ".tools")
+    skipped = [argument for test in NAME_BOUND for argument in ("--skip", test)]
     environment = {**os.environ, "TIDEGATE_SCHEMA": name, "CARGO_TARGET_DIR": str(COPY / "target")}
-    return subprocess.run(["cargo", "test", *local.cargo_flags(), "--test", "it"], cwd=COPY, env=environment).returncode
+    return subprocess.run(["cargo", "test", *local.cargo_flags(), "--test", "it", "--", *skipped], cwd=COPY, env=environment).returncode
 
 
 def work(word):

@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-pub use self::catalog::{EXPECTED, catalog};
+pub use self::catalog::catalog;
 use self::finding::Wrong;
 pub use self::finding::{DoctorReport, Finding, State};
 pub(crate) use self::schema::refuse_foreign;
