@@ -162,7 +162,7 @@ def rights(stack):
         rights, log = may[function["Role"][1:].split(".")[0]], function["LoggingConfig"]["LogGroup"].strip("{}")
         found += [f"{name}: must not write {resource}" for action, resource in rights if action.startswith("logs:") and resource != f"{{{log}.Arn}}"]
         variables = function.get("Environment", {}).get("Variables", {})
-        named = [variables[key] for key in variables if "SECRET_ID" in key] + [stack.parameters.get(key, "") for key in ("SecretArns", "PayloadKeysSecretArn")]
+        named = [variables[key] for key in variables if "SECRET_ID" in key or key == "TIDEGATE_QUEUES"] + [stack.parameters.get(key, "") for key in ("SecretArns", "PayloadKeysSecretArn")]
         needed = {arn for each in named for arn in each.split(",") if arn}
         read = {resource for action, resource in rights if action == ("rds-db:connect" if ":dbuser:" in resource else "secretsmanager:GetSecretValue")}
         found += [f"{name}: must read {sorted(needed)}, may read {sorted(read)}"] if variables and read != needed else []

@@ -118,8 +118,7 @@ async fn a_copy_is_found_and_what_workers_of_the_original_hold_is_void_in_it() {
     drop(client);
     let copy = support::copy_of(&db).await;
     let (original, copied) = (Cli::on(&db), Cli::on(&copy).with_services(&services));
-    for cli in [&original, &copied] {
-        let is_copy = std::ptr::eq(cli, &copied);
+    for (cli, is_copy) in [(&original, false), (&copied, true)] {
         let place = checked(cli, "place").await;
         let (state, remedy) = if is_copy {
             ("problem", Value::from("tidegate migrate"))
