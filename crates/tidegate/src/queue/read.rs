@@ -185,6 +185,7 @@ pub struct Look {
 ///
 /// # Errors
 /// When the database fails or does not answer.
+#[cfg(feature = "admin")]
 pub(crate) async fn look(client: &impl Queryable) -> Result<Look> {
     Ok(document(client, &LOOK, &[]).await?.unwrap_or_default())
 }
