@@ -132,8 +132,8 @@ bench-targets: tools ## measure how fast events are passed on to functions and q
 coldstart: tools ## measure the cold start of the packaged function, stage by stage
 	@python3 scripts/coldstart.py
 
-bench-peers: tools ## compare the queue with other Postgres queues; PEERS="pgmq pg-boss" runs some, QUICK=1 runs a tenth
-	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
+bench-peers: tools ## compare the queue with other Postgres queues; PEERS="pgmq pg-boss" runs some, QUICK=1 runs a tenth; MIXED=1 publishes and drains at once, beside long transactions, MINUTES=15 at RATES="800 3000"
+	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(if $(MIXED),--mixed) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATES),--rates "$(RATES)") $(PEERS)
 
 torture: tools ## inject faults and check every guarantee; DURATION=8h sets the length, SEED=7 repeats a run, POSTGRES=18 the version
 	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py

@@ -3,7 +3,8 @@
 
 Each peer has a small runner under benches/peers/ with the same interface: `prepare` creates its schema, `publish N` adds N jobs by
 its own bulk interface, and `drain N` runs all of them and reports how long it took until the last completion was stored. After
-every drain, a query checks that no job is left. Peers are installed under target/ and .tools/ with pinned versions. If a peer
+every drain, a query checks that no job is left. With --mixed, the runners publish and drain at the same time, `steady SECONDS RATE`,
+while overlapping transactions hold the vacuum horizon. Peers are installed under target/ and .tools/ with pinned versions. If a peer
 cannot be installed, it is left out and the reason is printed."""
 
 import argparse
@@ -14,8 +15,10 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import tomllib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from urllib.parse import urlsplit, urlunsplit
@@ -33,6 +36,11 @@ DRIVER = "psycopg[binary,pool]==3.3.9"
 PROCRASTINATE = "procrastinate==3.10.0"
 NODE_OLDEST = (22, 18)
 FULL = 200_000
+# Transactions of --mixed: one begins every so many seconds, and so many overlap at any time.
+PIN_EVERY_S = 40
+PINS = 3
+# How much longer than it publishes a runner may take to drain the rest and to end.
+REST_LIMIT_S = 240
 # Durable, with the server's defaults. Checkpoints run only between measurements, when they are requested.
 SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 
@@ -47,6 +55,7 @@ class Peer:
     left: str  # SQL: number of jobs without a stored completion
     counts: dict  # number of jobs in each mode; less than FULL where it would take minutes
     does: tuple  # completion stored, fenced, ordered in groups, attempts
+    waiting: str = ""  # SQL: number of jobs in the queue; with it, the runner also knows `steady`
     environment: dict = field(default_factory=dict)
 
 
@@ -56,8 +65,7 @@ def tidegate():
 
 
 def crate(name):
-    """Builds all crates at once, because they share most dependencies. Some may fail."""
-    command = ["cargo", "build", "--release", "--locked", "--workspace", "--keep-going", "--manifest-path", str(RUNNERS / "Cargo.toml"), "--target-dir", str(BUILT)]
+    command = ["cargo", "build", "--release", "--locked", "--package", f"peer-{name}", "--manifest-path", str(RUNNERS / "Cargo.toml"), "--target-dir", str(BUILT)]
     return lambda: _executable(command, f"peer-{name}")
 
 
@@ -137,16 +145,21 @@ class Wrong(Exception):
     """A runner failed or did not finish its jobs, so its figures are meaningless."""
 
 
-def run(command, peer, mode, url, *words):
+def run(command, peer, mode, url, *words, limit=RUN_LIMIT_S):
     environment = {**local.environment(), **peer.environment, "DATABASE_URL": url, "PEER_MODE": mode}
     try:
-        done = subprocess.run([*command, *map(str, words)], env=environment, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=RUN_LIMIT_S)
+        done = subprocess.run([*command, *map(str, words)], env=environment, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        raise Wrong(f"took longer than {RUN_LIMIT_S} s to {words[0]}")
+        raise Wrong(f"took longer than {limit} s to {words[0]}")
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise Wrong(f"cannot {words[0]}: {reason}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def hold_horizon(client):
+    client.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    client.execute("SELECT count(*) FROM pg_class")
 
 
 def turn(ground, peer, command, mode, count, pinned):
@@ -155,8 +168,7 @@ def turn(ground, peer, command, mode, count, pinned):
     run(command, peer, mode, ground.url, "prepare")
     with ground.connect() as client, ground.connect() as pin:
         if pinned:
-            pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            pin.execute("SELECT count(*) FROM pg_class")
+            hold_horizon(pin)
         published = run(command, peer, mode, ground.url, "publish", count)
         client.execute("ANALYZE")
         client.execute("CHECKPOINT")
@@ -196,6 +208,71 @@ def measure(ground, peers, rounds, scale):
     return found, skipped
 
 
+@contextmanager
+def overlapping_transactions(ground):
+    """Holds the vacuum horizon all the time. Each transaction lasts until PINS others have begun: 120 s, three at once."""
+    over, pins = threading.Event(), []
+
+    def hold():
+        while not over.is_set():
+            pins.append(ground.connect())
+            hold_horizon(pins[-1])
+            if len(pins) > PINS:
+                pins.pop(0).close()
+            over.wait(PIN_EVERY_S)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        yield
+    finally:
+        over.set()
+        holder.join()
+        for pin in pins:
+            pin.close()
+
+
+def steady_turn(ground, peer, command, rate, seconds):
+    """Publishes at this rate for so long, and drains at the same time, in a new database."""
+    ground.anew()
+    mode = next(iter(peer.counts))
+    run(command, peer, mode, ground.url, "prepare")
+    with ground.connect() as client, overlapping_transactions(ground):
+        client.execute("CHECKPOINT")
+        figures = run(command, peer, mode, ground.url, "steady", seconds, rate, limit=seconds + REST_LIMIT_S)
+        # What sessions have counted is known when they have ended, or after a second.
+        time.sleep(2)
+        figures["dead_rows"] = int(client.execute("SELECT sum(n_dead_tup) FROM pg_stat_user_tables").fetchone()[0])
+        figures["rate"] = figures["published"] / seconds
+        figures["lost"] = figures["published"] - figures["started"] - client.execute(peer.waiting).fetchone()[0]
+    return figures
+
+
+def measure_mixed(ground, peers, rates, seconds):
+    found, failed = {}, {}
+    for rate in rates:
+        for peer, command in peers:
+            try:
+                figures = found[peer.name, rate] = steady_turn(ground, peer, command, rate, seconds)
+            except Wrong as wrong:
+                failed[f"{peer.name} ({rate} jobs/s)"] = str(wrong)
+                print(f"{peer.name}, {rate} jobs/s: {wrong}", file=sys.stderr)
+                continue
+            print(f"{peer.name}, {rate} jobs/s: {json.dumps(figures)}", file=sys.stderr, flush=True)
+    return found, failed
+
+
+MIXED_COLUMNS = {"published/s": "rate", "backlog at the end": "backlog_at_end", "greatest backlog": "greatest_backlog",
+                 "dead rows at the end": "dead_rows", "p50 ms": "p50_ms", "p95 ms": "p95_ms", "p99 ms": "p99_ms", "lost": "lost", "doubled": "doubled"}
+
+
+def mixed_rows(peers, found):
+    for peer, _ in peers:
+        for (name, rate), figures in found.items():
+            if name == peer.name:
+                yield [name, peer.version, *(f"{figures[key]:,.0f}" for key in MIXED_COLUMNS.values())]
+
+
 def shown(turns, figure):
     """Formats median, minimum and maximum."""
     values = sorted(turn[figure] for turn in turns or [] if figure in turn)
@@ -221,19 +298,18 @@ def rows(peers, found):
                    shown(pinned, "last_quarter"), shown(plain, "publish"), shown(plain, "wal"), *peer.does]
 
 
-def markdown(table, head, skipped):
-    lines = ["| " + " | ".join(row) + " |" for row in [COLUMNS, ["---"] * len(COLUMNS), *table]]
-    lines += ["", f"{head['date']}, Postgres {head['postgres']}, {head['processor']}, {head['cores']} cores,"
-                  f" {head['rounds']} rounds; medians, least and greatest in brackets. * from fewer jobs."]
+def markdown(columns, table, head, how, skipped):
+    lines = ["| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *table]]
+    lines += ["", f"{head['date']}, Postgres {head['postgres']}, {head['processor']}, {head['cores']} cores, {how}"]
     lines += [f"Left out: {name}: {why}." for name, why in skipped.items()]
     return "\n".join(lines) + "\n"
 
 
 def installed(wanted):
-    """Returns the peers that could be installed, with their commands, and the reasons why the others could not."""
+    """Returns the wanted peers that could be installed, with their commands, and the reasons why the others could not."""
     usable, missing = [], {}
     for peer in PEERS:
-        if wanted and peer.name not in wanted:
+        if peer.name not in wanted:
             continue
         try:
             usable.append((peer, peer.command()))
@@ -245,13 +321,17 @@ def installed(wanted):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [peer.name for peer in PEERS]
-    parser.add_argument("peers", nargs="*", metavar="peer", help=f"which, of {', '.join(names)} (default: all)")
+    parser.add_argument("peers", nargs="*", metavar="peer", help=f"which, of {', '.join(peer.name for peer in PEERS)} (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default: 3)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the jobs, for trying the script")
+    parser.add_argument("--mixed", action="store_true", help="publish and drain at the same time, at a steady rate")
+    parser.add_argument("--minutes", type=float, default=15, help="how long --mixed publishes to each queue at each rate (default: 15)")
+    parser.add_argument("--rates", default="800 3000", help="jobs a second of --mixed (default: 800 3000)")
     given = parser.parse_args()
+    names = [peer.name for peer in PEERS if peer.waiting or not given.mixed]
     if not set(given.peers) <= set(names):
         parser.error(f"peers: must be of {', '.join(names)}, got {', '.join(given.peers)}")
+    given.peers = given.peers or names
     return given
 
 
@@ -266,25 +346,37 @@ def main():
     with local.postgres() as started:
         ground = Ground(started["DATABASE_URL"])
         head = {"date": date.today().isoformat(), "postgres": ground.value("SHOW server_version").split()[0],
-                "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "rounds": given.rounds,
-                "load_before": os.getloadavg()[0]}
+                "processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
         began = time.monotonic()
-        found, failed = measure(ground, usable, given.rounds, 10 if given.quick else 1)
-        head["seconds"] = round(time.monotonic() - began)
-    skipped = {**missing, **{f"{name} ({mode}{', pinned' if pinned else ''})": why for (name, mode, pinned), why in failed.items()}}
-    table = markdown(list(rows(usable, found)), head, skipped)
-    print(table)
-    keep(head, found, skipped, table)
+        failed = (mixed if given.mixed else drained)(given, ground, usable, missing, head)
+        print(f"{time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
 
-def keep(head, found, skipped, table):
-    RESULTS.mkdir(exist_ok=True)
+def drained(given, ground, usable, missing, head):
+    found, failed = measure(ground, usable, given.rounds, 10 if given.quick else 1)
+    skipped = {**missing, **{f"{name} ({mode}{', pinned' if pinned else ''})": why for (name, mode, pinned), why in failed.items()}}
+    how = f"{given.rounds} rounds; medians, least and greatest in brackets. * from fewer jobs."
     turns = [{"queue": name, "settings": mode, "pinned": pinned, "turns": each} for (name, mode, pinned), each in found.items()]
-    document = {"head": head, "results": turns, "left_out": skipped}
-    (RESULTS / "peers.json").write_text(json.dumps(document, indent=2) + "\n")
-    (RESULTS / "peers.md").write_text(table)
-    print(f"written: {RESULTS.name}/peers.json, {RESULTS.name}/peers.md")
+    keep("peers", head, turns, skipped, markdown(COLUMNS, rows(usable, found), head, how, skipped))
+    return failed
+
+
+def mixed(given, ground, usable, missing, head):
+    found, failed = measure_mixed(ground, usable, [int(rate) for rate in given.rates.split()], round(given.minutes * 60))
+    skipped, columns = {**missing, **failed}, ["queue", "version", *MIXED_COLUMNS]
+    how = f"{given.minutes:g} minutes each; {PINS} transactions of {PINS * PIN_EVERY_S} s overlap all the time."
+    turns = [{"queue": name, "rate": rate, **figures} for (name, rate), figures in found.items()]
+    keep("mixed", head, turns, skipped, markdown(columns, mixed_rows(usable, found), head, how, skipped))
+    return failed or any(figures["lost"] or figures["doubled"] for figures in turns)
+
+
+def keep(name, head, turns, skipped, table):
+    print(table)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps({"head": head, "results": turns, "left_out": skipped}, indent=2) + "\n")
+    (RESULTS / f"{name}.md").write_text(table)
+    print(f"written: {RESULTS.name}/{name}.json, {RESULTS.name}/{name}.md")
 
 
 if __name__ == "__main__":

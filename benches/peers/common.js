@@ -1,13 +1,15 @@
-// What the runners on Node share: the contract `prepare`, `publish N`, `drain N`, and when three quarters were done.
+// What the runners on Node share: the contract `prepare`, `publish N`, `drain N`, `steady SECONDS RATE`, and when three quarters were done.
+
+import { setTimeout as sleep } from "node:timers/promises";
 
 export const note = (number) => ({ number, text: "x".repeat(170) });
 export const best = process.env.PEER_MODE !== "default";
 export const connectionString = process.env.DATABASE_URL;
 
 export async function run(verbs) {
-  const [verb, count] = process.argv.slice(2);
+  const [verb, ...numbers] = process.argv.slice(2);
   if (!verbs[verb]) throw new Error(`verb: must be one of ${Object.keys(verbs).join(", ")}, got ${verb}`);
-  console.log(JSON.stringify((await verbs[verb](Number(count))) ?? {}));
+  console.log(JSON.stringify((await verbs[verb](...numbers.map(Number))) ?? {}));
   process.exit(0);
 }
 
@@ -44,4 +46,47 @@ export class Count {
 export function* batches(count, size) {
   for (let from = 0; from < count; from += size)
     yield Array.from({ length: Math.min(size, count - from) }, (_, n) => from + n);
+}
+
+/** The same as common/src/steady.rs. */
+export class Steady {
+  published = []; // when each job was about to be published; undefined after its start
+  waits = [];
+  doubled = 0;
+
+  get backlog() {
+    return this.published.length - this.waits.length;
+  }
+
+  async publish(seconds, rate, send) {
+    const began = performance.now();
+    const samples = [];
+    let greatest = 0;
+    for (let elapsed = 0; elapsed < seconds; elapsed = (performance.now() - began) / 1000) {
+      greatest = Math.max(greatest, this.backlog);
+      while (elapsed >= 10 * (samples.length + 1)) samples.push(this.backlog);
+      const from = this.published.length;
+      const numbers = Array.from({ length: Math.min(1000, Math.floor(elapsed * rate) - from) }, (_, n) => from + n);
+      const now = performance.now();
+      for (const number of numbers) this.published[number] = now;
+      if (numbers.length) await send(numbers);
+      await sleep(10 - ((performance.now() - began) % 10));
+    }
+    this.told = { backlog_at_end: this.backlog, greatest_backlog: greatest, backlog_each_10_s: samples };
+    const over = performance.now() + 120_000;
+    while (this.backlog > 0 && performance.now() < over) await sleep(10);
+  }
+
+  started(number) {
+    if (this.published[number] === undefined) this.doubled += 1;
+    else this.waits.push(performance.now() - this.published[number]);
+    this.published[number] = undefined;
+  }
+
+  answer() {
+    const waits = Float64Array.from(this.waits).sort();
+    const percentile = (percent) => waits[Math.ceil(((waits.length - 1) * percent) / 100)];
+    const of = { p50_ms: percentile(50), p95_ms: percentile(95), p99_ms: percentile(99), most_ms: percentile(100) };
+    return { published: this.published.length, started: waits.length, doubled: this.doubled, ...this.told, ...of };
+  }
 }

@@ -1,6 +1,6 @@
 // graphile-worker. Best: batching as in https://worker.graphile.org/docs/performance (local queue, batched completion).
 import { Logger, makeWorkerUtils, run as start } from "graphile-worker";
-import { batches, best, connectionString, Count, note, run, timed } from "../common.js";
+import { batches, best, connectionString, Count, note, run, Steady, timed } from "../common.js";
 
 const logger = new Logger(() => () => {});
 const fast = { worker: { localQueue: { size: 5000 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } };
@@ -34,4 +34,17 @@ await run({
     await runner.stop(); // returns when the last completions are stored
     return count.result();
   },
+
+  steady: (seconds, rate) =>
+    withUtils(async (utils) => {
+      const steady = new Steady();
+      const runner = await start({
+        connectionString, logger, noHandleSignals: true, concurrency: 500, preset: fast,
+        taskList: { noop: (payload) => steady.started(payload.number) },
+      });
+      const send = (numbers) => utils.addJobs(numbers.map((n) => ({ identifier: "noop", payload: note(n) })));
+      await steady.publish(seconds, rate, send);
+      await runner.stop();
+      return steady.answer();
+    }),
 });

@@ -1,6 +1,8 @@
 //! What the runners in Rust share: the contract `prepare`, `publish N`, `drain N`, the payload, and when
 //! three quarters of the jobs were done. It knows no queue.
 
+pub mod steady;
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +29,7 @@ pub struct Note {
 }
 
 impl Note {
-    fn new(number: usize) -> Self {
+    pub fn new(number: usize) -> Self {
         Self {
             number,
             text: "x".repeat(170),
@@ -68,9 +70,7 @@ pub async fn run(
         }
         Some("drain") => drain(&url, count).await?.0,
         other => {
-            return Err(
-                format!("verb: must be prepare, publish or drain, got {other:?}").into(),
-            );
+            return Err(format!("verb: must be prepare, publish or drain, got {other:?}").into());
         }
     };
     println!("{answer}");
