@@ -429,7 +429,7 @@ async fn the_page_about_metrics_lists_each_with_its_type_and_dashboards_and_aler
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
     {
-        contains(&page, &format!("| `{line}` |"));
+        contains(&page, &format!("`{line}`"));
     }
 }
 
