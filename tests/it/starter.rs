@@ -75,7 +75,7 @@ async fn with_a_checkout_it_depends_on_the_crates_there() {
         "tidegate-lambda",
     ] {
         let path = Value::from(checkout.join("crates").join(name).to_str().unwrap());
-        let dependency = format!("\n{name} = {{ path = {path} }}");
+        let dependency = format!("\n{name} = {{ path = {path}");
         assert!(manifest.contains(&dependency), "{dependency}: {manifest}");
     }
 }
