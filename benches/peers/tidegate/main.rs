@@ -1,5 +1,6 @@
-//! Tidegate's runner for `make bench-peers`: `prepare`, `publish N`, `drain N`, with the library's defaults. At
-//! a steady rate, `steady SECONDS RATE`, one drain follows another: each has the default budget and lingers.
+//! Tidegate's runner for `make bench-peers`: `prepare`, `publish N`, `drain N`, with the library's defaults.
+//! At a steady rate, `steady SECONDS RATE`, one drain follows another: each has the default budget and
+//! lingers.
 
 #[path = "../common/src/steady.rs"]
 mod steady;

@@ -75,8 +75,8 @@ CREATE FUNCTION tidegate.counted_codes(kinds text[], codes text[]) RETURNS text[
 $$;
 
 -- Adds sums of ended events to the figures of this minute, one element for each kind, status, bucket and
--- code. Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events may
--- change the figures only through these functions.
+-- code. Latencies are sums in seconds. Null arrays add nothing. SECURITY DEFINER: a role that may end events
+-- may change the figures only through these functions.
 --
 -- A statistic never makes an end fail. Therefore absurd numbers are cut here, before any arithmetic can
 -- overflow, and sums stop growing at 10^17. Nothing else in this function can fail because of its arguments.

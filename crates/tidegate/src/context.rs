@@ -309,8 +309,8 @@ impl Context {
         )
     }
 
-    /// Publishes a follow-up when this event ends, and only then (A17). The follow-up inherits the correlation
-    /// id and the trace, but not the group.
+    /// Publishes a follow-up when this event ends, and only then (A17). The follow-up inherits the
+    /// correlation id and the trace, but not the group.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -325,8 +325,8 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// A rejection, code `emit`, when the event cannot be serialized or a field exceeds its limit. The message
-    /// names the field.
+    /// A rejection, code `emit`, when the event cannot be serialized or a field exceeds its limit. The
+    /// message names the field.
     pub fn emit(&self, event: &impl Publishable) -> Result<(), HandlerError> {
         self.keep(event.as_new().reject("emit")?.into_owned())
     }

@@ -75,8 +75,8 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// Keeps of a decoding error what is safe to store and log: its text may quote the payload. `text` is what
-    /// was decoded.
+    /// Keeps of a decoding error what is safe to store and log: its text may quote the payload. `text` is
+    /// what was decoded.
     pub fn payload(kind: &'static str, text: &[u8], error: &serde_json::Error) -> Self {
         let what = match error.classify() {
             Category::Data => unquoted(error).unwrap_or_else(|| "data error".to_owned()),
@@ -133,8 +133,8 @@ pub(crate) fn describe(error: &serde_json::Error) -> String {
     }
 }
 
-/// Returns the text of a data error without what it quotes of the payload, or `None` for a text that serde has
-/// not written: it may quote anything.
+/// Returns the text of a data error without what it quotes of the payload, or `None` for a text that serde
+/// has not written: it may quote anything.
 fn unquoted(error: &serde_json::Error) -> Option<String> {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -287,7 +287,9 @@ fn field_at(read: &[u8]) -> Option<String> {
 /// Two variants with one kind do not compile (B4), also in two parts of a program:
 ///
 /// ```compile_fail,E0080
-/// tidegate::events! { #[derive(Debug)] pub enum ShopEvent { Opened(()) = "opened", Reopened(u32) = "opened" } }
+/// tidegate::events! {
+///     pub enum ShopEvent { Opened(()) = "opened", Reopened(u32) = "opened" }
+/// }
 /// ```
 ///
 /// A kind has 1 to 100 characters of `a-z`, `0-9`, `_`, `.` and `-`; another one does not compile:

@@ -416,9 +416,9 @@ pub trait HasVerdict {
     fn verdict(self) -> HandlerError;
 }
 
-/// Lets `?` turn three errors into a retry: of a statement (code `database`), of the library (code `error`) and
-/// of JSON (code `json`). What their text may quote of a row or a document is left out. Give every other error
-/// its verdict with [`Verdicts`], or implement `From` for an error type of your own.
+/// Lets `?` turn three errors into a retry: of a statement (code `database`), of the library (code `error`)
+/// and of JSON (code `json`). What their text may quote of a row or a document is left out. Give every other
+/// error its verdict with [`Verdicts`], or implement `From` for an error type of your own.
 impl<E: HasVerdict> From<E> for HandlerError {
     fn from(error: E) -> Self {
         error.verdict()

@@ -115,8 +115,8 @@ pub async fn receive_letter(
 }
 
 /// Receives a notice that the case system cancelled a measure, once for each source and external id of a
-/// client. Publishes `form_cancelled` if the case is one of ours. If the case is still being opened, the event
-/// follows when its number is stored.
+/// client. Publishes `form_cancelled` if the case is one of ours. If the case is still being opened, the
+/// event follows when its number is stored.
 ///
 /// # Errors
 /// Database errors.

@@ -159,8 +159,8 @@ pub(super) async fn keep_case(
     kept.ok_or_else(|| missing(form_id))
 }
 
-/// Gives a form the notices of its case that came before it had one. Returns the subject and id of each, oldest
-/// first.
+/// Gives a form the notices of its case that came before it had one. Returns the subject and id of each,
+/// oldest first.
 pub(super) async fn adopt(
     client: &impl Queryable,
     form_id: &str,

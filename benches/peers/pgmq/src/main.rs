@@ -1,6 +1,6 @@
 //! pgmq, by its own Rust client. It has no worker: a loop reads and archives. Best: a thousand messages at a
-//! time in two loops; default: one message at a time, as its README shows. At a steady rate, a loop that finds
-//! nothing looks again after 10 ms.
+//! time in two loops; default: one message at a time, as its README shows. At a steady rate, a loop that
+//! finds nothing looks again after 10 ms.
 
 use std::ops::Range;
 use std::sync::Arc;

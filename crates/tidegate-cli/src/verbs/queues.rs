@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tidegate::Error;
 use tidegate::admin::{Request, StatsRequest};
 use tidegate::program::{Queues, Service, Turn, together};
@@ -53,11 +52,23 @@ async fn on_all(queues: &Queues, request: &Request, verb: &Verb) -> Result<Answe
     let (action, turns) = each.await?;
     let (mut told, mut code) = (Vec::new(), 0);
     let turns = turns.into_iter().map(|(name, turn)| {
-        let (turn, text, ended) = parted(turn);
-        if let Some(text) = text {
-            told.push(format!("{name}\n{}\n", indented(&text)));
+        let mut tell = |text: &str, ended: u8| {
+            told.push(format!("{name}\n{}\n", indented(text)));
+            code = code.max(ended);
+        };
+        if matches!(turn, Turn::Skipped) {
+            tell("there was no time for it", 1);
         }
-        code = code.max(ended);
+        let turn = turn.map(|done: Result<Answer, Failed>| match done {
+            Ok(answer) => {
+                tell(&answer.text, answer.code);
+                Ok(answer.document)
+            }
+            Err(failed) => {
+                tell(&failed.error.to_string(), 1);
+                Err(failed.error)
+            }
+        });
         (name, turn)
     });
     let document = together(action, turns.collect(), |_: &Error| 0)?;
@@ -69,35 +80,6 @@ async fn on_all(queues: &Queues, request: &Request, verb: &Verb) -> Result<Answe
         text: told.join("\n"),
         code,
     })
-}
-
-/// Parts what became of a queue into its document, its text, and the exit code.
-fn parted(turn: Turn<Result<Answer, Failed>>) -> (Turn<Result<Value, Error>>, Option<String>, u8) {
-    match turn {
-        Turn::Done(Ok(answer)) => (
-            Turn::Done(Ok(answer.document)),
-            Some(answer.text),
-            answer.code,
-        ),
-        Turn::Done(Err(failed)) => {
-            let text = failed.error.to_string();
-            (Turn::Done(Err(failed.error)), Some(text), 1)
-        }
-        Turn::Skipped => {
-            let text = "there was no time for it".to_owned();
-            (Turn::Skipped, Some(text), 1)
-        }
-        Turn::Idle {
-            events,
-            oldest_age_ms,
-        } => {
-            let idle = Turn::Idle {
-                events,
-                oldest_age_ms,
-            };
-            (idle, None, 0)
-        }
-    }
 }
 
 fn indented(text: &str) -> String {

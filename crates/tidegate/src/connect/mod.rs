@@ -240,7 +240,8 @@ impl Database {
 
     /// Creates a database from `DATABASE_URL`, or from `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and
     /// `_NAME`. Also reads `DATABASE_AUTH`, and `DATABASE_CA_FILE` or `DATABASE_CA_PEM`, and
-    /// `TIDEGATE_SCHEMA`. A secret is read when it is needed. AWS's own settings come from the environment of the process, whatever `lookup` is.
+    /// `TIDEGATE_SCHEMA`. A secret is read when it is needed. AWS's own settings come from the environment of
+    /// the process, whatever `lookup` is.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.

@@ -94,7 +94,8 @@ SELECT format('%s (%s)', k.kind, count(*)), 'tidegate resume ' || k.kind
  WHERE k.paused
  GROUP BY k.kind ORDER BY k.kind";
 
-    /// Kinds with a limit, of the kind or of a service, that are only pulled or that a program holds events of.
+    /// Kinds with a limit, of the kind or of a service, that are only pulled or that a program holds events
+    /// of.
     pub(super) LIMITED_PULLS: "limited_pulls" [] = "\
 SELECT k.kind, 'tidegate services'
   FROM tidegate.event_kind AS k

@@ -178,7 +178,8 @@ impl Services {
         service.map_or(0, |service| service.running.len())
     }
 
-    /// Learns from the result of a call that took so long, and decides whether a failure is charged to the event.
+    /// Learns from the result of a call that took so long, and decides whether a failure is charged to the
+    /// event.
     pub(crate) fn judge(
         &self,
         service: &'static str,

@@ -43,6 +43,23 @@ pub enum Turn<T> {
     },
 }
 
+impl<T> Turn<T> {
+    /// Changes the result of the work.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Turn<U> {
+        match self {
+            Self::Done(done) => Turn::Done(change(done)),
+            Self::Skipped => Turn::Skipped,
+            Self::Idle {
+                events,
+                oldest_age_ms,
+            } => Turn::Idle {
+                events,
+                oldest_age_ms,
+            },
+        }
+    }
+}
+
 /// Queues that take turns.
 pub(super) struct Turns<'a> {
     /// Where each of them is.
