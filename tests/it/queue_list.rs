@@ -5,7 +5,7 @@ use tidegate::program::{Failure, Queues};
 use tidegate::{Hooks, Program};
 
 use crate::probe::{Nothing, number};
-use crate::support::{self, TestDb, begins, contains, execute, has};
+use crate::support::{self, TestDb, begins, contains, execute, has, wait_until};
 
 /// A program for the queues of these settings, in this database.
 fn queues(db: &TestDb, settings: &[(&'static str, &str)]) -> Queues {
@@ -33,6 +33,8 @@ fn names(answer: &Value) -> Vec<&str> {
         .map(|entry| entry["queue"].as_str().unwrap())
         .collect()
 }
+
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
 
 const PUBLISH: &str = "publish('act', '{\"name\": \"a\"}')";
 
@@ -94,6 +96,12 @@ async fn a_queue_that_is_locked_keeps_no_other_waiting() {
     let mut other = db.client().await;
     let holder = other.transaction().await.unwrap();
     execute(&holder, "LOCK TABLE globex.event_queue").await;
+    let looks = all.look().await.unwrap();
+    assert!(looks.contains(&("globex".to_owned(), None)), "{looks:?}");
+    wait_until("the look has left the lock", async || {
+        number(&client, WAITING).await == 0
+    })
+    .await;
     let drained = answer(&all, json!({"action": "drain", "budget": "6s"})).await;
     holder.rollback().await.unwrap();
     assert_eq!(names(&drained)[2], "globex", "{drained}");

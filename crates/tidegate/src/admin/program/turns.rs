@@ -176,7 +176,12 @@ async fn look_at(databases: &[&Database], places: &[usize]) -> Vec<(usize, Look)
             match look {
                 Ok(Ok(look)) => found.push((at, look)),
                 Ok(Err(_)) if !connected.is_closed() => {}
-                _ => continue,
+                Ok(Err(_)) => continue,
+                // It may wait for a lock for hours, and the next look would add another session.
+                Err(_) => {
+                    databases[at].cancel(&connected);
+                    continue;
+                }
             }
             client = Some(connected);
         }
