@@ -12,6 +12,10 @@ handler = getattr(importlib.import_module(module), name)
 class Invoke(BaseHTTPRequestHandler):
     def do_POST(self):
         event = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.headers["x-amz-invocation-type"] == "DryRun":
+            self.send_response(204)
+            self.end_headers()
+            return
         self.send_response(200)
         try:
             answer = handler(event, None)

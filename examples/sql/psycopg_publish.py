@@ -18,7 +18,7 @@ with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
     # A batch: all or none, and one row of the answer for each event, in order.
     with connection.transaction():
         events = [
-            {"kind": "order_placed", "payload": {"order_id": 8}},
+            {"kind": "order_placed", "payload": {"order_id": 8, "skus": ["c-3"]}},
             {"kind": "order_paid", "payload": {"order_id": 8}, "delay": 90},
         ]
         for id, created in connection.execute("SELECT id, created FROM tidegate.publish_many(%s)", [Jsonb(events)]):

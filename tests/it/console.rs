@@ -1227,7 +1227,7 @@ async fn what_an_action_has_done_is_said_once_on_the_page_that_follows() {
     let next = next.header(COOKIE, cookies).send().await.unwrap();
     contains(header(&next, "set-cookie"), "Max-Age=0");
     let next = next.text().await.unwrap();
-    contains(&next, "requeued 1 event, to run at the next drain");
+    contains(&next, "requeued 1 event, due now");
 }
 
 #[tokio::test]

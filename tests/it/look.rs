@@ -604,7 +604,7 @@ async fn events_of_kinds_that_the_program_does_not_have_are_listed_and_marked() 
     assert_eq!(all["events"][1]["handled"], false);
     let text = run(&db, &["list"]).await.stdout;
     contains(&text, "parcel_lost*");
-    contains(&text, "* this program does not have this kind");
+    contains(&text, "* this program does not handle this kind");
     assert!(!text.contains("form_archived*"), "{text}");
 }
 

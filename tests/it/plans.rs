@@ -14,7 +14,7 @@ use tidegate::connect::Client;
 use tidegate::queue::Statement;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::types::Type;
-use tokio_postgres::{AsyncMessage, NoTls};
+use tokio_postgres::{AsyncMessage, IsolationLevel, NoTls};
 
 use crate::probe::{Probe, number, probe_database};
 use crate::support::{TestDb, contains, execute, statement};
@@ -34,6 +34,12 @@ const WHY: Statement = Statement {
     name: "why",
     params: &[Type::INT8],
     text: "SELECT tidegate.why($1)",
+};
+
+const CLOSE_LEASE: Statement = Statement {
+    name: "close_lease",
+    params: &[Type::UUID],
+    text: "SELECT tidegate.close_lease($1)",
 };
 
 /// The lease that the statements below work under, and whose it is.
@@ -82,13 +88,40 @@ async fn what_is_left_of_a_large_table_with_its_statistics_is_walked_by_its_inde
     assert_plans(&db).await;
 }
 
+/// Beside a long transaction, the rows of finished events stay in every index until it ends, and the
+/// statistics count none of them.
+#[tokio::test]
+async fn dead_rows_that_cannot_be_removed_are_not_read_for_each_lease() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    let mut holder = db.client().await;
+    let pinned = holder
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead);
+    let pinned = pinned.start().await.unwrap();
+    pinned
+        .query_one("SELECT count(*) FROM tidegate.event_kind", &[])
+        .await
+        .unwrap();
+    run(&db, "DELETE FROM tidegate.event_queue WHERE id > 100").await;
+    run(&db, "VACUUM ANALYZE tidegate.event_queue").await;
+    assert_plans(&db).await;
+    let polled = "SELECT * FROM tidegate.poll(ARRAY['act'], 10)";
+    let client = db.client().await;
+    let token: uuid::Uuid = client.query(polled, &[]).await.unwrap()[0].get("token");
+    let mut planner = Planner::of(&db).await;
+    let values = [quoted(&token.to_string())];
+    assert_plan(&mut planner, "", &CLOSE_LEASE, &values).await;
+}
+
 /// A table of a few pages may be read whole, for that costs no more than its index does; the planner
 /// knows its true size at every statement. But whatever it is asked must have an index to grow into.
 #[tokio::test]
 async fn a_small_table_has_an_index_for_every_question_and_every_order() {
     let db = queue_nobody_vacuums().await;
     let mut planner = Planner::of(&db).await;
-    let rather_not = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
+    let rather_not = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off;
+        SET enable_mergejoin = off; SET enable_hashjoin = off";
     planner.client.batch_execute(rather_not).await.unwrap();
     assert_plans_of(&mut planner).await;
     run(&db, "ANALYZE tidegate.event_queue").await;
@@ -596,6 +629,9 @@ async fn assert_plan(
     let mut faults = Vec::new();
     for plan in &plans {
         inspect(&plan["Plan"], &mut faults);
+        if has(&plan["Plan"], &is_walk_of_all) {
+            faults.push("walks all events".to_owned());
+        }
     }
     let name = statement.name;
     if ["hand_back", "retry"].contains(&name) {
@@ -780,9 +816,17 @@ fn inspect(node: &Value, faults: &mut Vec<String>) {
     }
 }
 
-/// Whether a node or one below it scans the queue.
+/// Whether a node or one below it is such.
+fn has(node: &Value, is: &dyn Fn(&Value) -> bool) -> bool {
+    is(node) || children(node).any(|child| has(child, is))
+}
+
 fn touches_queue(node: &Value) -> bool {
-    scans_queue(node) || children(node).any(touches_queue)
+    has(node, &scans_queue)
+}
+
+fn is_walk_of_all(node: &Value) -> bool {
+    node["Index Name"] == "event_queue_pkey" && node["Index Cond"].is_null()
 }
 
 fn scans_queue(node: &Value) -> bool {

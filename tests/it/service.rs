@@ -424,6 +424,30 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
         .failed(2, &["--reason"]);
 }
 
+/// A resumed service has not answered by that: whoever resumes it too early charges nobody.
+#[tokio::test]
+async fn a_service_resumed_while_it_is_still_down_costs_no_event_an_attempt() {
+    let (db, client) = opened_for::<Mailing>().await;
+    let post = Post::down();
+    let cli = Cli::on(&db).with("TIDEGATE_ACTOR", "ada");
+    publish(&client, (0..6).map(|n| letter(&n.to_string()))).await;
+    drain(&db, &post).await;
+    for round in ["--resume", "--pause", "--resume", "--resume"] {
+        let called = post.calls();
+        cli.json(&["service", "carrier", round, "--reason", "they say it is up"])
+            .await;
+        time_passes(&client).await;
+        drain(&db, &post).await;
+        assert_eq!(post.calls() > called, round == "--resume", "{round}");
+        assert_eq!(attempts(&client).await, 0, "{round}");
+    }
+    post.set_down(false);
+    time_passes(&client).await;
+    assert_eq!(drain(&db, &post).await.completed, 6);
+    let watched = "SELECT count(*) FROM tidegate.service AS s WHERE tidegate.is_watched(s)";
+    assert_eq!(number(&client, watched).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_of_another_program_keeps_this_one_from_nothing() {
     let (db, client) = opened_for::<Mailing>().await;

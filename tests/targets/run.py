@@ -550,7 +550,7 @@ def newcomer(relay):
 def checked(relay):
     """The file of the examples has no fault, and says which permissions it needs."""
     said = relay.run("check", str(EXAMPLES / "tidegate.toml"), DATABASE_URL="")
-    assert re.search("4 targets, 4 kinds", said), said
+    assert re.search("targets: 4, kinds: 4", said), said
     policy = json.loads(relay.run("permissions", str(EXAMPLES / "tidegate.toml"), DATABASE_URL=""))
     actions = {statement["Action"]: statement["Sid"].strip("0123456789") for statement in policy["Statement"]}
     looks = ["lambda:GetFunctionConfiguration", "lambda:GetFunctionConcurrency", "sqs:GetQueueAttributes", "events:DescribeEventBus"]

@@ -9,6 +9,7 @@ use tidegate::logs::{PATIENCE, flush, write_line};
 use tidegate::{DrainError, DrainReport, Error};
 
 use crate::colour;
+use crate::own::program_name;
 use crate::text::{is_command, shown};
 
 /// The answer of a verb: one document for programs, and a text for people.
@@ -123,9 +124,20 @@ pub(crate) fn print_error(text: &str) {
     flush(PATIENCE);
 }
 
-/// Returns the lines of a text as [`shown`], tabs excepted: scripts for completions have some.
+/// Returns the lines of a text as [`shown`], tabs excepted: scripts for completions have some. Commands are
+/// those of the program that was called.
 pub(crate) fn printable(text: &str) -> String {
-    let line = |line: &str| line.split('\t').map(shown).collect::<Vec<_>>().join("\t");
+    let program = program_name();
+    let line = |line: &str| {
+        let line = line.split('\t').map(shown).collect::<Vec<_>>().join("\t");
+        let (indent, first) = line.split_at(line.len() - line.trim_start().len());
+        let line = match first.strip_prefix("tidegate ") {
+            Some(arguments) => format!("{indent}{program} {arguments}"),
+            None => line,
+        };
+        line.replace(": tidegate ", &format!(": {program} "))
+            .replace("`tidegate ", &format!("`{program} "))
+    };
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 

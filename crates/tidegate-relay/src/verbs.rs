@@ -36,7 +36,7 @@ pub async fn check(request: Check) -> Result<Answer, Error> {
     let lines = faults.iter().map(|fault| format!("{path}:{fault}"));
     let counts = found.as_ref().map(|found| {
         let (targets, kinds) = (found.targets.len(), found.kinds.len());
-        format!("{targets} targets, {kinds} kinds")
+        format!("targets: {targets}, kinds: {kinds}")
     });
     let text = lines.chain(counts).collect::<Vec<String>>().join("\n");
     let faults = faults

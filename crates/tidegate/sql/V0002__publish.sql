@@ -71,8 +71,10 @@ COMMENT ON FUNCTION tidegate.refusal IS
     'What is wrong with an event to publish; null if nothing is. kind, payload, group_key, dedup_key, correlation_id, '
     'available_at, expires_at, max_attempts and traceparent as in publish(). A plain INSERT needs it.';
 
--- Refuses a plain INSERT or COPY with the same messages. It runs before the constraints, because their
--- failure prints the row into the server's log, including the beginning of the payload.
+-- Refuses a plain INSERT or COPY with the same messages, and the replay of an event that may no longer be
+-- published. It runs before the constraints, because their failure prints the row into the server's log,
+-- including the beginning of the payload. The functions that publish have already checked the event, and say
+-- so in `kind_known`, which other publishers cannot write.
 CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
@@ -83,8 +85,9 @@ END $$;
 
 CREATE TRIGGER event_queue_refuse
     BEFORE INSERT ON tidegate.event_queue
-    FOR EACH ROW WHEN (tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
-                                        NEW.expires_at, NEW.max_attempts, NEW.traceparent) IS NOT NULL)
+    FOR EACH ROW WHEN ((NOT NEW.kind_known OR NEW.replay_of IS NOT NULL)
+                       AND tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
+                                            NEW.expires_at, NEW.max_attempts, NEW.traceparent) IS NOT NULL)
     EXECUTE FUNCTION tidegate.refuse_insert();
 
 -- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index

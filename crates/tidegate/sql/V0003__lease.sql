@@ -26,7 +26,10 @@
 -- The settings of the functions are necessary. `plan_cache_mode` keeps a generic plan, because the planner
 -- prefers to plan every call anew. `enable_seqscan = off` prevents a plan made for an empty queue from
 -- reading the whole table ever after. Its penalty makes plans look so expensive that Postgres would compile
--- them, hence `jit = off`.
+-- them, hence `jit = off`. Beside a long transaction, the statistics say that few rows are left, while the
+-- indexes still have the dead ones. What a lease holds is therefore sought range by range: a plain join may
+-- be planned from the side of the queue. OFFSET 0 prevents that. `enable_sort = off` keeps a
+-- statement that wants the first few from sorting all of a group, or all that is due.
 
 -- Ids as a set of ranges.
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
@@ -99,8 +102,8 @@ CREATE FUNCTION tidegate.lease(
     INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, due timestamptz DEFAULT NULL,
     OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb
 ) LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
-    SET lock_timeout = '1s'
+    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off
+    SET jit = off SET lock_timeout = '1s'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -367,7 +370,7 @@ BEGIN
                AND coalesce((q.errors->0->>'at')::timestamptz < l.taken_at - tidegate.max_group_delay(), false)
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
-      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+     CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) OFFSET 0) AS q
      WHERE l.token = read_leased.token
      LIMIT most;
 END $$;
@@ -378,7 +381,7 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts 
     LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
     SELECT l.token, l.cuts, l.started_to, q.id
       FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
-      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+     CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) OFFSET 0) AS q
      WHERE l.token = ANY (in_hand.tokens)
        AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
 $$;
@@ -617,7 +620,8 @@ CREATE FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) RETURNS bi
 DECLARE
     live CONSTANT bigint[] := ARRAY(
         SELECT q.id FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
-          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) WHERE l.token = ANY (tokens));
+         CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) OFFSET 0) AS q
+         WHERE l.token = ANY (tokens));
     stay bigint[] := tidegate.locked_with_earlier(live);
     leaving bigint[] := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE u.id <> ALL (stay));
     held int8multirange;
@@ -708,7 +712,7 @@ $$;
 -- that the index can use it as a bound. Compared with the volatile function itself, every delayed row would
 -- be read (26 ms for 100,000).
 CREATE FUNCTION tidegate.promote(most bigint, now timestamptz DEFAULT NULL, OUT promoted bigint, OUT lowest bigint)
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
     due CONSTANT bigint[] := ARRAY(
         SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT coalesce(promote.now, clock_timestamp()))

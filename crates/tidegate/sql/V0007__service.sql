@@ -2,10 +2,10 @@
 -- worker reports this here, for all drains. After a number of such failures in a row, the circuit of the
 -- service opens:
 --
---   closed    it answers, as far as is known open      it does not answer. Kinds whose events call it are not
---   leased until retry_at probing   retry_at has passed, and one worker tries one event. An answer closes the
---   circuit, a failure opens it again, for
---             longer. If the worker reports nothing, another one takes over at retry_at
+--   closed    it answers, as far as is known
+--   open      it does not answer. Kinds whose events call it are not leased until retry_at
+--   probing   retry_at has passed, and one worker tries one event. An answer closes the circuit, a failure
+--             opens it again, for longer. If the worker reports nothing, another one takes over at retry_at
 --   paused    by an operator, until it is resumed
 --
 -- The events themselves are not written in the meantime, so their order and their attempts do not change.
@@ -30,9 +30,9 @@ $$;
 CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN s.max_running IS NOT NULL OR s.per_second IS NOT NULL;
 
--- Whether a service has failed recently.
+-- Whether a service has failed recently, or has not answered since an operator resumed it.
 CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
-    RETURN s.state <> 'closed' OR s.failures > 0;
+    RETURN s.state <> 'closed' OR s.failures > 0 OR NOT coalesce(s.answered_at >= s.since, false);
 
 -- Whether drains must know of a service.
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE

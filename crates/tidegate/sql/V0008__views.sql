@@ -305,6 +305,9 @@ BEGIN
                 WHEN run IS NULL THEN ': the next drain takes it, and none has ended within the last week'
                 WHEN run.ended_at <= event.available_at THEN ': the next drain takes it, and none has run since ' || tidegate.in_words(run.ended_at)
                 WHEN run.stop_reason = 'queue_empty' AND run.started_at > event.available_at
+                     AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE event.kind = ANY (s.kinds) AND s.since > run.started_at)
+                     -- An operator may have released it since.
+                     AND coalesce((SELECT a.at <= run.started_at FROM tidegate.audit AS a ORDER BY a.id DESC LIMIT 1), true)
                 THEN format(', but the drain that ended at %s left it: perhaps no program that runs handles its kind %s', tidegate.in_words(run.ended_at), event.kind)
                 ELSE format(': the next drain takes it, and the last one ended at %s with %s', tidegate.in_words(run.ended_at), run.stop_reason) END;
 END $$;

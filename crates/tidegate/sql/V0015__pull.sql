@@ -61,7 +61,9 @@ CREATE FUNCTION tidegate.close_lease(token uuid) RETURNS void
     LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
     UPDATE tidegate.lease AS l SET ended = true, expires_at = least(l.expires_at, clock_timestamp())
      WHERE l.token = close_lease.token AND NOT EXISTS (
-           SELECT FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r))
+           -- Nested, as in complete().
+           SELECT FROM unnest(l.ids) AS r
+            WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id >= lower(r) AND q.id < upper(r) OFFSET 0))
 $$;
 
 -- It leases once more while a lease brings nothing to handle, until the walk has reached the end of the

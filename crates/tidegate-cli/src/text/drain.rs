@@ -13,6 +13,7 @@ impl Text for DrainRequest {
             StopReason::QueueEmpty if !report.unhandled.is_empty() => {
                 "no event that this program handles is ready"
             }
+            StopReason::QueueEmpty if report.backlog > 0 => "no event is ready",
             StopReason::QueueEmpty => "the queue is empty",
             StopReason::BudgetSpent => "the budget is spent",
             StopReason::LimitReached => "the maximum number of events is reached",

@@ -29,7 +29,7 @@ impl Text for ListRequest {
         };
         let mut text = table(&report.events, columns);
         if report.events.iter().any(is_foreign) {
-            text.push_str("\n* this program does not have this kind");
+            text.push_str("\n* this program does not handle this kind");
         }
         if let Some(next) = report.next.map(next_page) {
             // Writing to a string does not fail.

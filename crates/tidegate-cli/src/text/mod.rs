@@ -44,11 +44,11 @@ pub trait Text: Verb {
 fn down(services: &[ServiceStatus]) -> String {
     let lines = services.iter().map(|service| {
         format!(
-            "\n{} is {} since {}; {} events wait for it",
+            "\n{} is {} since {} and holds up {}",
             shown(&service.service),
             state(service.state),
             in_seconds(&service.since),
-            service.waiting
+            events(service.waiting)
         )
     });
     lines.collect()

@@ -10,7 +10,7 @@ impl Text for RequeueRequest {
         let mut lines = vec![match report.requeued {
             0 => "nothing was requeued".to_owned(),
             count => format!(
-                "requeued {}, to run at the next drain: {}",
+                "requeued {}, due now: {}",
                 events(count),
                 ids(&report.ids)
             ),

@@ -13,7 +13,7 @@ impl Text for UnblockRequest {
         };
         match (report.how, report.new_id) {
             (UnblockAction::Retry, _) => {
-                format!("event {id}, the first of {group}, runs at the next drain")
+                format!("event {id}, the first of {group}, is due now")
             }
             (UnblockAction::Skip, Some(new_id)) => {
                 format!(

@@ -319,7 +319,7 @@ impl Fetcher {
         if linger.is_zero() || self.empty.looked_at >= over {
             return true;
         }
-        self.scan.hurry();
+        self.scan.start_over();
         false
     }
 }

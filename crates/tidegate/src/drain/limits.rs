@@ -83,7 +83,7 @@ impl Limit {
             places: 0,
             renewed: now,
             starts: VecDeque::new(),
-            scan: Scan::new(concurrency, batch),
+            scan: Scan::new(concurrency, batch, false),
             more: false,
             empty: false,
             refused: false,

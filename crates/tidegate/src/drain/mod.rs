@@ -241,7 +241,7 @@ impl<D: Dispatch> Drain<D> {
         let (concurrency, timeout) = (options.concurrency, options.lease_timeout);
         let services = ServiceLimits::new(concurrency, options.batch, timeout);
         let calls = &services.calls;
-        let scan = Scan::new(concurrency, options.batch);
+        let scan = Scan::new(concurrency, options.batch, !options.linger.is_zero());
         let fetcher = Fetcher::new(&database, timeout, app.kinds().into(), scan);
         let (worker, longest) = (fetcher.worker, options.retry.max);
         Self {
@@ -631,7 +631,9 @@ impl<D: Dispatch> Drain<D> {
                 let pace = (self.buffer.waiting(), self.workers.pace(&step));
                 let empty = self.fetcher.scan.arrived(step, promoted, batch, pace);
                 let seen = empty && self.is_idle();
-                self.fetcher.empty.note(seen, sent.steady);
+                if empty || !self.fetcher.scan.is_barren() {
+                    self.fetcher.empty.note(seen, sent.steady);
+                }
             }
         }
         // Delayed events that have become due may be behind the scans.

@@ -34,6 +34,9 @@ const MOST_BLOCKED: usize = 10_000;
 pub(super) struct Scan {
     batch: u32,
     least: u32,
+    /// Whether the run goes on when the queue is empty. Otherwise, each look at the end of the queue asks
+    /// whether the run is over, and is one from the start.
+    lingers: bool,
     /// How many events to lease next.
     want: u32,
     at: Walk,
@@ -89,12 +92,13 @@ impl ScanStep {
 }
 
 impl Scan {
-    pub(super) fn new(concurrency: usize, batch: u32) -> Self {
+    pub(super) fn new(concurrency: usize, batch: u32, lingers: bool) -> Self {
         let now = Instant::now();
         let least = u32::try_from(concurrency).unwrap_or(u32::MAX).min(batch);
         Self {
             batch,
             least,
+            lingers,
             want: least,
             at: Walk::default(),
             at_end: false,
@@ -126,6 +130,17 @@ impl Scan {
         self.poll_at = Instant::now();
     }
 
+    /// Looks at once, and from the start.
+    pub(super) fn start_over(&mut self) {
+        self.due = Instant::now();
+        self.hurry();
+    }
+
+    /// Whether the walk has found nothing ready so far.
+    pub(super) fn is_barren(&self) -> bool {
+        self.barren
+    }
+
     /// Looks no sooner than after this pause.
     pub(super) fn rest(&mut self, pause: Duration) {
         self.poll_at = self.poll_at.max(Instant::now() + pause);
@@ -140,11 +155,11 @@ impl Scan {
     }
 
     /// Returns what to lease next, at most `most` events. `idle` says that nothing is in the buffer. The walk
-    /// starts again when it is time for that. It also starts again when it has reached the end and nothing is
-    /// in the buffer, because then the only question left is whether the queue is empty.
+    /// starts again when it is time for that. If it has reached the end and nothing is in the buffer, it
+    /// starts again sooner: at once if the run then ends, otherwise as often as the walk is cheap.
     pub(super) fn next(&mut self, most: u64, idle: bool) -> ScanStep {
         let now = Instant::now();
-        let last = idle && self.at_end;
+        let last = idle && self.at_end && (!self.lingers || now >= self.due);
         if self.at.after > 0 && (last || self.resume_at == 0 && now >= self.due) {
             self.resume_at = self.at.after;
             self.at.after = 0;
@@ -202,10 +217,12 @@ impl Scan {
         }
         self.pause_after(leased > 0, reached_end, now);
         let empty = reached_end && self.began_idle && self.barren;
-        if empty {
+        if empty && !self.lingers {
             // A long walk past blocked rows is not repeated all the time.
             self.poll_at = self.poll_at.max(now + (now - self.began) * 4);
         }
+        // What follows at the end of the queue says nothing of its beginning.
+        self.began_idle &= !reached_end;
         empty
     }
 
@@ -288,7 +305,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_pause_before_an_empty_queue_grows_up_to_its_limit() {
-        let mut scan = Scan::new(8, 1000);
+        let mut scan = Scan::new(8, 1000, false);
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let step = scan.next(1000, true);
@@ -302,7 +319,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_page_without_an_event_is_passed_with_larger_steps() {
-        let mut scan = Scan::new(8, 1000);
+        let mut scan = Scan::new(8, 1000, false);
         let mut limits = Vec::new();
         for page in 1..=4 {
             let step = scan.next(1000, true);
@@ -315,7 +332,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn leases_that_arrive_before_any_handler_has_ended_stay_small() {
-        let mut scan = Scan::new(8, 1000);
+        let mut scan = Scan::new(8, 1000, false);
         let mut limits = Vec::new();
         for at in 1..=6 {
             let step = scan.next(1000, false);
@@ -334,7 +351,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_was_long_under_way_is_not_followed_by_a_larger_one() {
-        let mut scan = Scan::new(100, 1000);
+        let mut scan = Scan::new(100, 1000, false);
         for (took, next) in [(ARRIVAL / 8, 400), (ARRIVAL * 2, 200), (ARRIVAL * 4, 100)] {
             let step = scan.next(1000, false);
             let count = i64::from(step.limit);
@@ -347,7 +364,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_walk_goes_on_where_it_was_and_begins_anew_after_a_while() {
-        let mut scan = Scan::new(8, 8);
+        let mut scan = Scan::new(8, 8, false);
         let step = scan.next(8, true);
         assert!(step.is_start());
         scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
@@ -365,7 +382,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_came_free_behind_the_cursor_is_looked_for_at_once() {
-        let mut scan = Scan::new(8, 8);
+        let mut scan = Scan::new(8, 8, false);
         let step = scan.next(8, true);
         scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
         let step = scan.next(8, false);
@@ -378,7 +395,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn groups_that_a_walk_has_found_blocked_are_passed_until_it_ends() {
-        let mut scan = Scan::new(8, 8);
+        let mut scan = Scan::new(8, 8, false);
         let step = scan.next(8, false);
         let mut found = leased(8, 8);
         found.blocked = vec!["a".to_owned()];
@@ -391,7 +408,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_is_leased_than_handlers_do() {
-        let mut scan = Scan::new(1, 1000);
+        let mut scan = Scan::new(1, 1000, false);
         for _ in 0..3 {
             let step = scan.next(1000, false);
             let limit = i64::from(step.limit);
@@ -399,5 +416,35 @@ mod tests {
             scan.arrived(step, None, &mut leased(limit, limit), (1, u32::MAX));
         }
         assert_eq!(scan.want(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_lingers_looks_at_the_end_and_walks_as_often_as_that_is_cheap() {
+        let mut scan = Scan::new(8, 8, true);
+        let cost = Duration::from_millis(20);
+        let step = scan.next(8, true);
+        tokio::time::advance(cost).await;
+        assert!(!scan.arrived(step, None, &mut leased(4, 4), (0, u32::MAX)));
+        let (mut walks, mut looks, mut empty) = (0, 0, 0);
+        for _ in 0..100 {
+            let step = scan.next(8, true);
+            let starts = step.is_start();
+            if starts {
+                walks += 1;
+                tokio::time::advance(cost).await;
+            } else {
+                assert_eq!(step.walk.after, 4);
+                looks += 1;
+            }
+            let mut nothing = batch(0, step.walk.after);
+            let was_empty = scan.arrived(step, None, &mut nothing, (0, u32::MAX));
+            assert_eq!(was_empty, starts);
+            empty += u32::from(was_empty);
+            assert!(scan.is_barren() || empty == 0);
+            tokio::time::advance(Duration::from_millis(5)).await;
+        }
+        assert_eq!((walks, looks, empty), (3, 97, 3));
+        scan.start_over();
+        assert!(scan.next(8, true).is_start());
     }
 }
