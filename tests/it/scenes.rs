@@ -183,7 +183,7 @@ guards! {
     FENCE: "complete" "WHERE l.token = tokens[n] FOR KEY SHARE;" => "WHERE l.token = tokens[n];";
     UNDER: "hand_back" "IF under IS NOT NULL THEN" => "IF false THEN";
     STARTED_BEHIND: "hand_back" "IF taken_away THEN\n        ran" => "IF false THEN\n        ran";
-    OVER: "complete" "AND q.id < upper(r))) THEN" => "AND q.id < upper(r) AND false)) THEN";
+    OVER: "complete" "AND q.id < upper(r) OFFSET 0)) THEN" => "AND q.id < upper(r) AND false)) THEN";
     ALL_OR_NONE: "sweep" "OR cardinality(tokens) < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead)" => "";
     STARTED: "lapse" "e.id <= l.started_to AND" => "";
     TAKEN: "complete" "PERFORM tidegate.refuse_new_cuts(tokens, done);" => "";

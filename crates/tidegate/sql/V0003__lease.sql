@@ -349,7 +349,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.lease IS 'Leases the next ready events to a worker. The definition describes the protocol.';
 
--- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them,
+-- Returns the events of a lease behind id `after`, in id order, at most `most` of them. Usually it returns all of them,
 -- because the lease is limited by bytes. To find an event that cannot be read, the caller asks for fewer and
 -- fewer. Fate 0: to be run, 1: expired, 2: attempts used up. `expires_in` is the time from the lease to the
 -- deadline, in seconds. `overdue`: it had its first error longer ago than an event of a group may be planned
@@ -358,7 +358,7 @@ CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
                    started boolean, replayed boolean, expires_in double precision, overdue boolean)
-    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -370,7 +370,7 @@ BEGIN
                AND coalesce((q.errors->0->>'at')::timestamptz < l.taken_at - tidegate.max_group_delay(), false)
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
-     CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) OFFSET 0) AS q
+     CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) ORDER BY e.id OFFSET 0) AS q
      WHERE l.token = read_leased.token
      LIMIT most;
 END $$;
@@ -378,10 +378,10 @@ END $$;
 -- The events in hand under these leases, in one snapshot. If the leases were read one by one, an event that
 -- leaves between two reads would seem to have no later events. A lease without a row here is lost or empty.
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts integer, started_to bigint, id bigint)
-    LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE sql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
     SELECT l.token, l.cuts, l.started_to, q.id
       FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
-     CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) OFFSET 0) AS q
+     CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) ORDER BY e.id OFFSET 0) AS q
      WHERE l.token = ANY (in_hand.tokens)
        AND NOT EXISTS (SELECT FROM tidegate.lease_cut AS c WHERE c.token = l.token AND c.id = q.id)
 $$;
