@@ -233,7 +233,7 @@ async fn codes_that_a_handler_makes_up_have_at_most_fifty_rows_of_figures_an_hou
 #[tokio::test]
 async fn what_a_transaction_completes_is_counted_as_what_a_drain_completes() {
     let (_db, client) = probe().await;
-    execute(&client, "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_registered;
+    execute(&client, "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_check;
              INSERT INTO tidegate.event_queue (kind, payload_bytes, attempts, created_at)
              SELECT kind, 0, 2, clock_timestamp() - age
                FROM unnest(ARRAY['act', 'made-up-1', 'made-up-2']) AS kind,

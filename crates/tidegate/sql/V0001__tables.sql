@@ -165,7 +165,7 @@ CREATE TABLE tidegate.event_queue (
     -- The W3C trace context of the publish. The handlers continue the publisher's trace.
     -- <https://www.w3.org/TR/trace-context/#traceparent-header>
     traceparent    text,
-    -- The trigger event_queue_refuse checks the publishers' columns first. It also checks the payload's text:
+    -- The trigger event_queue_check checks the publishers' columns first. It also checks the payload's text:
     -- a second search for NUL characters would cost as much as the first.
     CONSTRAINT kind_is_1_to_100_characters CHECK (char_length(kind) BETWEEN 1 AND 100),
     CONSTRAINT payload_is_at_most_1_mib CHECK (payload_bytes <= 1048576),
@@ -277,20 +277,6 @@ CREATE TRIGGER event_queue_delayed_insert
 CREATE TRIGGER event_queue_delayed_update
     BEFORE UPDATE OF available_at ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
-
--- Sets payload_bytes for a plain INSERT or COPY. The functions that publish measure it themselves, at a
--- tenth of the cost.
-CREATE FUNCTION tidegate.measure_payload() RETURNS trigger
-    LANGUAGE plpgsql AS $$
-BEGIN
-    NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
-    RETURN NEW;
-END $$;
-
-CREATE TRIGGER event_queue_measure
-    BEFORE INSERT ON tidegate.event_queue
-    FOR EACH ROW WHEN (NEW.payload_bytes IS NULL)
-    EXECUTE FUNCTION tidegate.measure_payload();
 
 CREATE TABLE tidegate.service (
     service     text        PRIMARY KEY CHECK (char_length(service) BETWEEN 1 AND 100),

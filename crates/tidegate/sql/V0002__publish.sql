@@ -71,25 +71,6 @@ COMMENT ON FUNCTION tidegate.refusal IS
     'What is wrong with an event to publish; null if nothing is. kind, payload, group_key, dedup_key, correlation_id, '
     'available_at, expires_at, max_attempts and traceparent as in publish(). A plain INSERT needs it.';
 
--- Refuses a plain INSERT or COPY with the same messages, and the replay of an event that may no longer be
--- published. It runs before the constraints, because their failure prints the row into the server's log,
--- including the beginning of the payload. The functions that publish have already checked the event, and say
--- so in `kind_known`, which other publishers cannot write.
-CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER AS $$
-BEGIN
-    PERFORM tidegate.refuse(tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
-                                             NEW.expires_at, NEW.max_attempts, NEW.traceparent));
-    RETURN NEW;
-END $$;
-
-CREATE TRIGGER event_queue_refuse
-    BEFORE INSERT ON tidegate.event_queue
-    FOR EACH ROW WHEN ((NOT NEW.kind_known OR NEW.replay_of IS NOT NULL)
-                       AND tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
-                                            NEW.expires_at, NEW.max_attempts, NEW.traceparent) IS NOT NULL)
-    EXECUTE FUNCTION tidegate.refuse_insert();
-
 -- Continues if the other transaction rolls back. The maximum lengths of both names together fit into an index
 -- row.
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
@@ -122,26 +103,38 @@ CREATE FUNCTION tidegate.require_kind(kind text) RETURNS void
      WHERE NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = require_kind.kind)
 $$;
 
--- Refuses a plain INSERT or COPY of an unregistered kind, as publish() does. The functions that publish have
--- already checked the kind and say so in `kind_known`, so this trigger does not run for them.
+-- Refuses a plain INSERT or COPY with the messages of publish(), and measures the payload. It runs before the
+-- constraints, because their failure prints the row into the server's log, including the beginning of the
+-- payload. The functions that publish have already done both, and say so in `kind_known`, which other
+-- publishers cannot write. A replay is checked again: its event may no longer be published.
 --
 -- One lookup serves all rows of a kind in a transaction, because a lookup for each row would double the
 -- server's cost of a COPY. The setting tidegate.registered_kind holds the last kind that was found, until the
 -- transaction ends. Any login may set it. That only lets an event into the queue that the next drain ends as
 -- FAILED with `no_handler`.
-CREATE FUNCTION tidegate.require_registered() RETURNS trigger
+CREATE FUNCTION tidegate.check_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    refused CONSTANT text := tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id,
+                                              NEW.available_at, NEW.expires_at, NEW.max_attempts, NEW.traceparent);
 BEGIN
-    PERFORM tidegate.require_kind(NEW.kind);
-    PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
+    IF refused IS NOT NULL THEN
+        PERFORM tidegate.refuse(refused);
+    END IF;
+    IF NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('tidegate.registered_kind', true) THEN
+        PERFORM tidegate.require_kind(NEW.kind);
+        PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
+    END IF;
+    NEW.payload_bytes := coalesce(octet_length(NEW.payload::text), 0);
     RETURN NEW;
 END $$;
 
--- Its name sorts after event_queue_refuse, so it runs later: the kind already has 1 to 100 characters.
-CREATE TRIGGER event_queue_registered
+-- The condition is read and planned again for each statement. With refusal() in it, a publish took three
+-- times as long.
+CREATE TRIGGER event_queue_check
     BEFORE INSERT ON tidegate.event_queue
-    FOR EACH ROW WHEN (NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('tidegate.registered_kind', true))
-    EXECUTE FUNCTION tidegate.require_registered();
+    FOR EACH ROW WHEN (NOT NEW.kind_known OR NEW.replay_of IS NOT NULL OR NEW.payload_bytes IS NULL)
+    EXECUTE FUNCTION tidegate.check_insert();
 
 -- A jsonb value as the text that is stored. Numbers are printed in full: a small value may become a large
 -- text, even one that no database field can hold.
@@ -359,14 +352,18 @@ CREATE FUNCTION tidegate.publish(
     on_duplicate   text        DEFAULT 'keep',
     delay          interval    DEFAULT NULL
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
-    LANGUAGE sql SECURITY DEFINER AS $$
+    -- Not LANGUAGE sql, which would be planned again for each call.
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id,
                                 CASE WHEN publish.delay IS NULL THEN publish.available_at
                                      ELSE tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
-                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate) AS p
-$$;
+                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate) AS p;
+END $$;
 COMMENT ON FUNCTION tidegate.publish IS
     'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most '
     '1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after '
@@ -381,8 +378,10 @@ COMMENT ON FUNCTION tidegate.publish IS
 
 -- The numbers of attempts in the policies of kinds. Null if there are none.
 CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE AS $$
+BEGIN
     RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
+END $$;
 
 -- Inserts a batch in the order of the arguments, with ids in that order, because a drain leases events by
 -- id. Refuses the whole batch if an event is invalid or a deduplication key is taken.
@@ -431,10 +430,9 @@ CREATE FUNCTION tidegate.publish_children(
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
-    usual_attempts constant integer := tidegate.default_max_attempts();
-    -- By kind, for kinds with a policy of their own.
-    own_attempts constant jsonb := tidegate.own_attempts();
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
+    usual_attempts integer;
+    own_attempts jsonb;
     new_ids bigint[];
     inserted_ids bigint[];
     answer record;
@@ -476,6 +474,8 @@ BEGIN
     -- The first event with a key may end between the insert, which leaves the duplicate out, and the look for
     -- that event. A new event would then come behind later events of this batch, so the whole batch is
     -- inserted again.
+    usual_attempts := tidegate.default_max_attempts();
+    own_attempts := tidegate.own_attempts();
     FOR try IN 1..1000 LOOP
         BEGIN
             new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
