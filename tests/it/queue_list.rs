@@ -1,5 +1,7 @@
 //! A list of queues: one program for several schemas and databases, by settings or by a query.
 
+use std::sync::Mutex;
+
 use serde_json::{Value, json};
 use tidegate::program::{Failure, Queues};
 use tidegate::{Hooks, Program};
@@ -80,6 +82,34 @@ async fn a_drain_of_all_passes_over_queues_without_work() {
         &refused.to_string(),
         "queue: must be one of acme, globex, east, hooli",
     );
+}
+
+/// The lines of metrics of the test below.
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[tokio::test]
+async fn an_idle_queue_has_no_metrics_of_its_own_and_a_part_in_those_of_all() {
+    let db = support::empty_database().await;
+    let list = [
+        ("TIDEGATE_QUEUES", "#acme, #globex, #initech"),
+        ("TIDEGATE_METRICS", "emf-by-queue"),
+    ];
+    let all =
+        queues(&db, &list).with_metrics_to(|line| LINES.lock().unwrap().push(line.to_owned()));
+    answer(&all, json!({"action": "migrate"})).await;
+    execute(&db.client().await, &format!("SELECT acme.{PUBLISH}")).await;
+    answer(&all, json!({"action": "drain"})).await;
+    let lines = LINES.lock().unwrap();
+    let lines: Vec<Value> = lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of_queues: Vec<Option<&str>> = lines
+        .iter()
+        .map(|line| line["QueueName"].as_str())
+        .collect();
+    assert_eq!(of_queues, [Some("acme"), None], "{lines:#?}");
+    has(&lines[1], &json!({"Completed": 0, "Backlog": 0}));
 }
 
 #[tokio::test]

@@ -26,24 +26,28 @@
 -- The settings of the functions are necessary. `plan_cache_mode` keeps a generic plan, because the planner
 -- prefers to plan every call anew. `enable_seqscan = off` prevents a plan made for an empty queue from
 -- reading the whole table ever after. Its penalty makes plans look so expensive that Postgres would compile
--- them, hence `jit = off`. Beside a long transaction, the statistics say that few rows are left, while the
+-- them, hence `jit = off`. In LANGUAGE sql, a function that Postgres cannot inline is planned in each
+-- transaction, so what drains call is in PL/pgSQL. Beside a long transaction, the statistics say that few rows are left, while the
 -- indexes still have the dead ones. What a lease holds is therefore sought range by range: a plain join may
 -- be planned from the side of the queue. OFFSET 0 prevents that. `enable_sort = off` keeps a
 -- statement that wants the first few from sorting all of a group, or all that is due.
 
 -- Ids as a set of ranges.
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
     -- The maximum bigint cannot end a range, and is never the id of an event.
     RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i WHERE i < 9223372036854775807), '{}');
+END $$;
 
 -- Removes leases that are marked as ended. A lease that another session has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
-    LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+BEGIN
     DELETE FROM tidegate.lease AS l
      WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
-                                   FOR UPDATE SKIP LOCKED))
-$$;
+                                   FOR UPDATE SKIP LOCKED));
+END $$;
 
 -- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about
 -- `bytes` of payload.
@@ -702,10 +706,11 @@ COMMENT ON FUNCTION tidegate.sweep IS 'Breaks leases that their workers have not
 -- Returns the workers with leases of which none was renewed in time. An ended lease is not renewed, and
 -- counts only if the worker has no other.
 CREATE FUNCTION tidegate.dead_workers() RETURNS SETOF uuid
-    LANGUAGE sql SET jit = off AS $$
-    SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
-    HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp()
-$$;
+    LANGUAGE plpgsql SET jit = off AS $$
+BEGIN
+    RETURN QUERY SELECT l.worker FROM tidegate.lease AS l GROUP BY l.worker
+    HAVING coalesce(max(l.expires_at) FILTER (WHERE NOT l.ended), max(l.expires_at)) <= clock_timestamp();
+END $$;
 
 -- Makes delayed events ready whose time has come, or whose deadline has passed, up to `most` at a time,
 -- earliest first. Returns the lowest id, from which the next scan must start. The time is a subselect, so

@@ -41,8 +41,9 @@ CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE
 -- Returns what a drain must know: services that failed recently and services with limits, with the kinds of
 -- events that call them, and the policies of kinds. Null if there is nothing to know.
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
-    LANGUAGE sql STABLE AS $$
-    SELECT jsonb_agg(w.known) FROM (
+    LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT jsonb_agg(w.known) FROM (
         SELECT jsonb_build_object(
                'service', s.service, 'state', s.state, 'troubled', tidegate.is_troubled(s), 'answers', s.answers,
                'retry_in', extract(epoch FROM s.retry_at - clock_timestamp()),
@@ -50,8 +51,8 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
                    'running', s.max_running IS NOT NULL, 'starts', s.per_second IS NOT NULL, 'kinds', s.kinds) END) AS known
           FROM tidegate.service AS s WHERE tidegate.is_watched(s)
         UNION ALL
-        SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
-$$;
+        SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w);
+END $$;
 
 -- Stores what a worker has learned about a service since its last report. The arguments say whether the
 -- service answered (before the failures, if there are any), how many calls in a row have failed since, and

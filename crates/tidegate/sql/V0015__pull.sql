@@ -58,13 +58,14 @@ END $$;
 
 -- Marks a lease without events as ended, so that the next sweep removes it.
 CREATE FUNCTION tidegate.close_lease(token uuid) RETURNS void
-    LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+BEGIN
     UPDATE tidegate.lease AS l SET ended = true, expires_at = least(l.expires_at, clock_timestamp())
      WHERE l.token = close_lease.token AND NOT EXISTS (
            -- Nested, as in complete().
            SELECT FROM unnest(l.ids) AS r
-            WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id >= lower(r) AND q.id < upper(r) OFFSET 0))
-$$;
+            WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id >= lower(r) AND q.id < upper(r) OFFSET 0));
+END $$;
 
 -- It leases once more while a lease brings nothing to handle, until the walk has reached the end of the
 -- queue. An injected time says what is due and what has expired. Leases keep the database's clock.
@@ -225,12 +226,13 @@ END $$;
 
 CREATE FUNCTION tidegate.finalize(id bigint, token uuid, errors jsonb DEFAULT '[]', result jsonb DEFAULT NULL, follow_ups jsonb DEFAULT '[]')
     RETURNS text
-    LANGUAGE sql SECURITY DEFINER AS $$
-    SELECT e.status
+    LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    RETURN (SELECT e.status
       FROM tidegate.pulled_errors(coalesce(finalize.errors, '[]'), tidegate.attempt_of(finalize.id)) AS stored,
            tidegate.end_pulled(finalize.id, finalize.token, CASE WHEN stored = '[]' THEN 'COMPLETED' ELSE 'COMPLETED_WITH_ERRORS' END,
-                               stored, finalize.result, coalesce(finalize.follow_ups, '[]')) AS e
-$$;
+                               stored, finalize.result, coalesce(finalize.follow_ups, '[]')) AS e);
+END $$;
 COMMENT ON FUNCTION tidegate.finalize IS
     'Ends an event of poll() in the caller''s transaction. id and token: as poll() returned them. errors: none, and it ends '
     'COMPLETED; or an array of objects with code, message and details, and it ends COMPLETED_WITH_ERRORS. result: stored in '

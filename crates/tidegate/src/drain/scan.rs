@@ -217,8 +217,8 @@ impl Scan {
         }
         self.pause_after(leased > 0, reached_end, now);
         let empty = reached_end && self.began_idle && self.barren;
-        if empty && !self.lingers {
-            // A long walk past blocked rows is not repeated all the time.
+        if empty && (!self.lingers || self.at.after == 0) {
+            // A long walk past blocked or dead rows is not repeated all the time.
             self.poll_at = self.poll_at.max(now + (now - self.began) * 4);
         }
         // What follows at the end of the queue says nothing of its beginning.
@@ -446,5 +446,11 @@ mod tests {
         assert_eq!((walks, looks, empty), (3, 97, 3));
         scan.start_over();
         assert!(scan.next(8, true).is_start());
+        // Without an event so far, each look is a walk.
+        let mut scan = Scan::new(8, 8, true);
+        let step = scan.next(8, true);
+        tokio::time::advance(cost).await;
+        assert!(scan.arrived(step, None, &mut batch(0, 0), (0, u32::MAX)));
+        assert_eq!(scan.poll_at(), Instant::now() + cost * 4);
     }
 }
