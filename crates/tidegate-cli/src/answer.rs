@@ -1,6 +1,7 @@
 //! Owns the outcome of a verb: an answer, or the reason of a failure.
 
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -9,7 +10,6 @@ use tidegate::logs::{PATIENCE, flush, write_line};
 use tidegate::{DrainError, DrainReport, Error};
 
 use crate::colour;
-use crate::own::program_name;
 use crate::text::{is_command, shown};
 
 /// The answer of a verb: one document for programs, and a text for people.
@@ -139,6 +139,16 @@ pub(crate) fn printable(text: &str) -> String {
             .replace("`tidegate ", &format!("`{program} "))
     };
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the name under which this program was called.
+pub(crate) fn program_name() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from);
+    let name = path.as_deref().and_then(Path::file_stem);
+    name.map_or_else(
+        || "tidegate".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    )
 }
 
 fn write(text: &str) -> ExitCode {

@@ -148,7 +148,11 @@ fn fail(failed: &Failed, verb: &clap::Command, as_json: bool) -> ExitCode {
     } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
         let _ = print(&text::broken_off(report));
     }
-    print_error(&format!("{}: {}", own::program_name(), text::shown(&error)));
+    print_error(&format!(
+        "{}: {}",
+        answer::program_name(),
+        text::shown(&error)
+    ));
     match failed.error {
         Error::Config(_) | Error::Invalid(_) => ExitCode::from(2),
         _ => ExitCode::FAILURE,

@@ -1,6 +1,5 @@
 //! Owns the command line as a whole: the verbs that every program has, and those of one program.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use tidegate::logs::write_line;
 use tidegate::program::{Queues, Service};
 use tidegate::{Error, Lookup, Program};
 
-use crate::answer::{Answer, Failed, print, print_error};
+use crate::answer::{Answer, Failed, print, print_error, program_name};
 use crate::args::{self, Cli, New, Verb};
 use crate::verbs::describe;
 use crate::{block_on, colour, fail, give, misused, report, verbs};
@@ -350,14 +349,4 @@ impl CommandLine {
 
 fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Error> {
     A::from_arg_matches(matches).map_err(|error| Error::Invalid(error.to_string()))
-}
-
-/// Returns the name under which this program was called.
-pub(crate) fn program_name() -> String {
-    let path = std::env::args_os().next().map(PathBuf::from);
-    let name = path.as_deref().and_then(Path::file_stem);
-    name.map_or_else(
-        || "tidegate".to_owned(),
-        |name| name.to_string_lossy().into_owned(),
-    )
 }

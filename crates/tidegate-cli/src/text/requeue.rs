@@ -9,11 +9,7 @@ impl Text for RequeueRequest {
     fn text(&self, report: &Self::Report) -> String {
         let mut lines = vec![match report.requeued {
             0 => "nothing was requeued".to_owned(),
-            count => format!(
-                "requeued {}, due now: {}",
-                events(count),
-                ids(&report.ids)
-            ),
+            count => format!("requeued {}, due now: {}", events(count), ids(&report.ids)),
         }];
         if !report.past_deadline.is_empty() {
             lines.push(format!(

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::fetcher::Target;
-use super::scan::{Scan, ScanStep};
+use super::scan::{Scan, ScanStep, WhenEmpty};
 use super::services::Services;
 use crate::lease::Lease;
 use crate::queue::{Claim, Grant, LeasedBatch, Limited};
@@ -83,7 +83,7 @@ impl Limit {
             places: 0,
             renewed: now,
             starts: VecDeque::new(),
-            scan: Scan::new(concurrency, batch, false),
+            scan: Scan::new(concurrency, batch, WhenEmpty::Ends),
             more: false,
             empty: false,
             refused: false,

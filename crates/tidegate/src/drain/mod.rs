@@ -55,7 +55,7 @@ use self::limits::{Demand, ServiceLimits};
 use self::observers::Observers;
 pub use self::options::DrainOptions;
 pub use self::report::{Cost, DrainReport, ServiceCalls, StopReason};
-use self::scan::Scan;
+use self::scan::{Scan, WhenEmpty};
 use self::settle::{Settled, count, settle};
 use self::slots::Slots;
 use self::spans::Spans;
@@ -241,7 +241,12 @@ impl<D: Dispatch> Drain<D> {
         let (concurrency, timeout) = (options.concurrency, options.lease_timeout);
         let services = ServiceLimits::new(concurrency, options.batch, timeout);
         let calls = &services.calls;
-        let scan = Scan::new(concurrency, options.batch, !options.linger.is_zero());
+        let when_empty = if options.linger.is_zero() {
+            WhenEmpty::Ends
+        } else {
+            WhenEmpty::Lingers
+        };
+        let scan = Scan::new(concurrency, options.batch, when_empty);
         let fetcher = Fetcher::new(&database, timeout, app.kinds().into(), scan);
         let (worker, longest) = (fetcher.worker, options.retry.max);
         Self {

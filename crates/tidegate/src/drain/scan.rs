@@ -30,13 +30,19 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 /// The most blocked groups remembered within a walk. So a lease sends no more than a megabyte or two of them.
 const MOST_BLOCKED: usize = 10_000;
 
+/// What the run does when the queue is empty.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum WhenEmpty {
+    /// Each look at the end of the queue asks whether the run is over, and is one from the start.
+    Ends,
+    Lingers,
+}
+
 /// The walk of one drain, which goes from the start of the queue to its end over and over.
 pub(super) struct Scan {
     batch: u32,
     least: u32,
-    /// Whether the run goes on when the queue is empty. Otherwise, each look at the end of the queue asks
-    /// whether the run is over, and is one from the start.
-    lingers: bool,
+    when_empty: WhenEmpty,
     /// How many events to lease next.
     want: u32,
     at: Walk,
@@ -92,13 +98,13 @@ impl ScanStep {
 }
 
 impl Scan {
-    pub(super) fn new(concurrency: usize, batch: u32, lingers: bool) -> Self {
+    pub(super) fn new(concurrency: usize, batch: u32, when_empty: WhenEmpty) -> Self {
         let now = Instant::now();
         let least = u32::try_from(concurrency).unwrap_or(u32::MAX).min(batch);
         Self {
             batch,
             least,
-            lingers,
+            when_empty,
             want: least,
             at: Walk::default(),
             at_end: false,
@@ -159,7 +165,7 @@ impl Scan {
     /// starts again sooner: at once if the run then ends, otherwise as often as the walk is cheap.
     pub(super) fn next(&mut self, most: u64, idle: bool) -> ScanStep {
         let now = Instant::now();
-        let last = idle && self.at_end && (!self.lingers || now >= self.due);
+        let last = idle && self.at_end && (self.when_empty == WhenEmpty::Ends || now >= self.due);
         if self.at.after > 0 && (last || self.resume_at == 0 && now >= self.due) {
             self.resume_at = self.at.after;
             self.at.after = 0;
@@ -217,7 +223,7 @@ impl Scan {
         }
         self.pause_after(leased > 0, reached_end, now);
         let empty = reached_end && self.began_idle && self.barren;
-        if empty && (!self.lingers || self.at.after == 0) {
+        if empty && (self.when_empty == WhenEmpty::Ends || self.at.after == 0) {
             // A long walk past blocked or dead rows is not repeated all the time.
             self.poll_at = self.poll_at.max(now + (now - self.began) * 4);
         }
@@ -305,7 +311,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_pause_before_an_empty_queue_grows_up_to_its_limit() {
-        let mut scan = Scan::new(8, 1000, false);
+        let mut scan = Scan::new(8, 1000, WhenEmpty::Ends);
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let step = scan.next(1000, true);
@@ -319,7 +325,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_page_without_an_event_is_passed_with_larger_steps() {
-        let mut scan = Scan::new(8, 1000, false);
+        let mut scan = Scan::new(8, 1000, WhenEmpty::Ends);
         let mut limits = Vec::new();
         for page in 1..=4 {
             let step = scan.next(1000, true);
@@ -332,7 +338,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn leases_that_arrive_before_any_handler_has_ended_stay_small() {
-        let mut scan = Scan::new(8, 1000, false);
+        let mut scan = Scan::new(8, 1000, WhenEmpty::Ends);
         let mut limits = Vec::new();
         for at in 1..=6 {
             let step = scan.next(1000, false);
@@ -351,7 +357,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_was_long_under_way_is_not_followed_by_a_larger_one() {
-        let mut scan = Scan::new(100, 1000, false);
+        let mut scan = Scan::new(100, 1000, WhenEmpty::Ends);
         for (took, next) in [(ARRIVAL / 8, 400), (ARRIVAL * 2, 200), (ARRIVAL * 4, 100)] {
             let step = scan.next(1000, false);
             let count = i64::from(step.limit);
@@ -364,7 +370,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_walk_goes_on_where_it_was_and_begins_anew_after_a_while() {
-        let mut scan = Scan::new(8, 8, false);
+        let mut scan = Scan::new(8, 8, WhenEmpty::Ends);
         let step = scan.next(8, true);
         assert!(step.is_start());
         scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
@@ -382,7 +388,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_came_free_behind_the_cursor_is_looked_for_at_once() {
-        let mut scan = Scan::new(8, 8, false);
+        let mut scan = Scan::new(8, 8, WhenEmpty::Ends);
         let step = scan.next(8, true);
         scan.arrived(step, None, &mut leased(8, 8), (0, u32::MAX));
         let step = scan.next(8, false);
@@ -395,7 +401,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn groups_that_a_walk_has_found_blocked_are_passed_until_it_ends() {
-        let mut scan = Scan::new(8, 8, false);
+        let mut scan = Scan::new(8, 8, WhenEmpty::Ends);
         let step = scan.next(8, false);
         let mut found = leased(8, 8);
         found.blocked = vec!["a".to_owned()];
@@ -408,7 +414,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_is_leased_than_handlers_do() {
-        let mut scan = Scan::new(1, 1000, false);
+        let mut scan = Scan::new(1, 1000, WhenEmpty::Ends);
         for _ in 0..3 {
             let step = scan.next(1000, false);
             let limit = i64::from(step.limit);
@@ -420,7 +426,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_run_that_lingers_looks_at_the_end_and_walks_as_often_as_that_is_cheap() {
-        let mut scan = Scan::new(8, 8, true);
+        let mut scan = Scan::new(8, 8, WhenEmpty::Lingers);
         let cost = Duration::from_millis(20);
         let step = scan.next(8, true);
         tokio::time::advance(cost).await;
@@ -447,7 +453,7 @@ mod tests {
         scan.start_over();
         assert!(scan.next(8, true).is_start());
         // Without an event so far, each look is a walk.
-        let mut scan = Scan::new(8, 8, true);
+        let mut scan = Scan::new(8, 8, WhenEmpty::Lingers);
         let step = scan.next(8, true);
         tokio::time::advance(cost).await;
         assert!(scan.arrived(step, None, &mut batch(0, 0), (0, u32::MAX)));
