@@ -27,10 +27,10 @@
 -- prefers to plan every call anew. `enable_seqscan = off` prevents a plan made for an empty queue from
 -- reading the whole table ever after. Its penalty makes plans look so expensive that Postgres would compile
 -- them, hence `jit = off`. In LANGUAGE sql, a function that Postgres cannot inline is planned in each
--- transaction, so what drains call is in PL/pgSQL. Beside a long transaction, the statistics say that few rows are left, while the
--- indexes still have the dead ones. What a lease holds is therefore sought range by range: a plain join may
--- be planned from the side of the queue. OFFSET 0 prevents that. `enable_sort = off` keeps a
--- statement that wants the first few from sorting all of a group, or all that is due.
+-- transaction, so what drains call is in PL/pgSQL. Beside a long transaction, the statistics say that few
+-- rows are left, while the indexes still have the dead ones. What a lease holds is therefore sought range by
+-- range: a plain join may be planned from the side of the queue. OFFSET 0 prevents that. `enable_sort = off`
+-- keeps a statement that wants the first few from sorting all of a group, or all that is due.
 
 -- Ids as a set of ranges.
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
@@ -353,11 +353,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tidegate.lease IS 'Leases the next ready events to a worker. The definition describes the protocol.';
 
--- Returns the events of a lease behind id `after`, in id order, at most `most` of them. Usually it returns all of them,
--- because the lease is limited by bytes. To find an event that cannot be read, the caller asks for fewer and
--- fewer. Fate 0: to be run, 1: expired, 2: attempts used up. `expires_in` is the time from the lease to the
--- deadline, in seconds. `overdue`: it had its first error longer ago than an event of a group may be planned
--- ahead. If nobody here can read it then, it must not hold its group any longer.
+-- Returns the events of a lease behind id `after`, in id order, at most `most` of them. Usually it returns
+-- all of them, because the lease is limited by bytes. To find an event that cannot be read, the caller asks
+-- for fewer and fewer. Fate 0: to be run, 1: expired, 2: attempts used up. `expires_in` is the time from the
+-- lease to the deadline, in seconds. `overdue`: it had its first error longer ago than an event of a group
+-- may be planned ahead. If nobody here can read it then, it must not hold its group any longer.
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
