@@ -20,7 +20,7 @@ class JdbcPublish {
                 "order_placed", "{\"order_id\": 7, \"skus\": [\"a-1\", \"b-2\"]}", "customer-3", "order-7");
             publish(connection,
                 "SELECT id, created FROM tidegate.publish_many(?::jsonb)",
-                "[{\"kind\": \"order_placed\", \"payload\": {\"order_id\": 8}},"
+                "[{\"kind\": \"order_placed\", \"payload\": {\"order_id\": 8, \"skus\": [\"c-3\"]}},"
                     + " {\"kind\": \"order_paid\", \"payload\": {\"order_id\": 8}, \"delay\": 90}]");
             connection.commit();
             try {

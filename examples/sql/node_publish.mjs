@@ -16,7 +16,7 @@ try {
   );
   told(published.rows[0]);
   const events = [
-    { kind: "order_placed", payload: { order_id: 8 } },
+    { kind: "order_placed", payload: { order_id: 8, skus: ["c-3"] } },
     { kind: "order_paid", payload: { order_id: 8 }, delay: 90 },
   ];
   // JSON.stringify: an array by itself would be sent as a Postgres array.

@@ -35,7 +35,7 @@ func main() {
 	tell(tx.Query("SELECT id, created FROM tidegate.publish($1, $2, group_key => $3, dedup_key => $4)",
 		"order_placed", string(payload), "customer-3", "order-7"))
 	events, err := json.Marshal([]event{
-		{Kind: "order_placed", Payload: map[string]any{"order_id": 8}},
+		{Kind: "order_placed", Payload: map[string]any{"order_id": 8, "skus": []string{"c-3"}}},
 		{Kind: "order_paid", Payload: map[string]any{"order_id": 8}, Delay: 90},
 	})
 	check(err)

@@ -16,7 +16,7 @@ $published->execute(['order_placed', json_encode(['order_id' => 7, 'skus' => ['a
 told($published);
 $batch = $connection->prepare('SELECT id, created FROM tidegate.publish_many(?)');
 $batch->execute([json_encode([
-    ['kind' => 'order_placed', 'payload' => ['order_id' => 8]],
+    ['kind' => 'order_placed', 'payload' => ['order_id' => 8, 'skus' => ['c-3']]],
     ['kind' => 'order_paid', 'payload' => ['order_id' => 8], 'delay' => 90],
 ])]);
 told($batch);

@@ -18,7 +18,7 @@ connection.transaction do
     ["order_placed", payload.to_json, "customer-3", "order-7"]
   )
   events = [
-    { kind: "order_placed", payload: { order_id: 8 } },
+    { kind: "order_placed", payload: { order_id: 8, skus: ["c-3"] } },
     { kind: "order_paid", payload: { order_id: 8 }, delay: 90 }
   ]
   told connection.exec_params("SELECT id, created FROM tidegate.publish_many($1)", [events.to_json])

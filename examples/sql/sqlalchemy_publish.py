@@ -34,7 +34,7 @@ with Session(engine) as session, session.begin():
     event = session.execute(PUBLISH, {"kind": "order_placed", "payload": payload, "group": "customer-3", "dedup": "order-7"}).one()
     print("event", event.id, "new" if event.created else "duplicate")
     # An event without a group or a deduplication key may be an object: flush sends INSERT … RETURNING id.
-    placed = Event(kind="order_placed", payload={"order_id": 8})
+    placed = Event(kind="order_placed", payload={"order_id": 8, "skus": ["c-3"]})
     session.add(placed)
     session.flush()
     print("event", placed.id, "new")
