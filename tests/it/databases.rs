@@ -105,7 +105,7 @@ async fn deployed(list: &str, secrets: &Secrets, services: &Services) -> Functio
 }
 
 #[tokio::test]
-async fn the_one_with_the_oldest_event_comes_first_and_full_ones_take_no_time_from_it() {
+async fn the_one_with_the_longest_ready_event_comes_first_and_full_ones_take_no_time_from_it() {
     let (full, old) = (support::database().await, support::database().await);
     let services = Services::start().await;
     for (service, _) in SERVICES {
@@ -120,7 +120,7 @@ async fn the_one_with_the_oldest_event_comes_first_and_full_ones_take_no_time_fr
     publish_letters(&full.client().await, 2000).await;
     let client = old.client().await;
     publish_letters(&client, 1).await;
-    let age = "UPDATE tidegate.event_queue SET created_at = created_at - interval '1 hour'";
+    let age = "UPDATE tidegate.event_queue SET available_at = available_at - interval '1 hour'";
     client.batch_execute(age).await.unwrap();
     let drain = json!({"action": "drain", "budget": "6s"});
     let answer = function.invoke(&drain).await.body;

@@ -870,6 +870,23 @@ async fn a_handler_that_the_end_of_the_run_cuts_is_retried() {
     );
 }
 
+/// Whoever publishes an event sets its attempts, and each costs a worker.
+#[tokio::test]
+async fn an_event_whose_workers_went_away_ten_times_in_a_row_ends_failed() {
+    let (db, client) = probe().await;
+    let app = ProbeApp::succeeding();
+    for (lapses, expected) in [(9, "COMPLETED 10"), (10, "FAILED 10")] {
+        let event = act("x").max_attempts(1000);
+        let id = queue::publish(&client, &event).await.unwrap().id;
+        let lapsed = "UPDATE tidegate.event_queue SET lapses = $1, attempts = $1";
+        client.execute(lapsed, &[&lapses]).await.unwrap();
+        drain(&db, &app, &options()).await;
+        let end = end_of(&client, id).await;
+        assert!(end.starts_with(expected), "{end}");
+    }
+    assert_eq!(app.calls().len(), 1);
+}
+
 #[tokio::test]
 async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spin() {
     let db = probe_database().await;
@@ -892,6 +909,32 @@ async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spi
         let looked = said.matches("FROM tidegate.lease($1").count();
         assert!(looks.contains(&looked), "{linger:?}: {looked} looks");
     }
+}
+
+#[tokio::test]
+async fn what_is_committed_late_behind_a_run_that_lingers_is_handled_while_it_lingers() {
+    let (db, client) = probe().await;
+    let mut publisher = db.client().await;
+    let transaction = publisher.transaction().await.unwrap();
+    queue::publish(&transaction, &act("late")).await.unwrap();
+    queue::publish(&client, &act("early")).await.unwrap();
+    let app = ProbeApp::succeeding();
+    let lingering = DrainOptions {
+        budget: Duration::from_hours(1),
+        linger: Duration::from_hours(1),
+        ..options()
+    };
+    let publishing = async {
+        wait_until("the early one", async || app.calls().len() == 1).await;
+        transaction.commit().await.unwrap();
+        wait_until("the late one", async || app.calls().len() == 2).await;
+    };
+    tokio::select! {
+        report = drain(&db, &app, &lingering) => panic!("it ended: {report:?}"),
+        () = publishing => {}
+    }
+    let names: Vec<String> = app.calls().into_iter().map(|call| call.name).collect();
+    assert_eq!(names, ["early", "late"]);
 }
 
 #[tokio::test]
@@ -1062,16 +1105,17 @@ async fn an_unreachable_database_is_an_error_with_the_counts_so_far() {
 }
 
 #[tokio::test]
-async fn a_result_that_cannot_be_stored_fails_its_event_alone() {
+async fn a_result_that_cannot_be_stored_rejects_its_event_alone() {
     let (db, client) = probe().await;
     publish_acts(&client, 20).await;
     let app = ProbeApp::new(|call, _| {
         Box::pin(async move { Done::with(&if call.name == "7" { "\0" } else { "fine" }) })
     });
     let report = drain(&db, &app, &options()).await;
-    assert_eq!((report.completed, report.failed), (19, 1), "{report:?}");
-    let failed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'FAILED' AND errors->0->>'code' = 'unstorable'";
-    assert_eq!(number(&client, failed).await, 1);
+    let ended = (report.completed, report.completed_with_errors);
+    assert_eq!(ended, (19, 1), "{report:?}");
+    let rejected = "SELECT count(*) FROM tidegate.event_log WHERE errors->0->>'code' = 'result'";
+    assert_eq!(number(&client, rejected).await, 1);
 }
 
 #[test]

@@ -516,10 +516,10 @@ async fn settle_ends_each_event_by_its_verdict() {
         {"id": published[7]},
         {"id": published[0], "result": {"n": 1}},
         {"id": published[1], "verdict": "done", "errors": [{"code": "odd", "message": "m", "details": {"k": 1}}]},
-        {"id": published[2], "verdict": "reject"},
+        {"id": published[2], "verdict": "reject", "errors": []},
         {"id": published[3], "verdict": "retry", "errors": [{"code": "503"}], "after": 60},
         {"id": published[4], "verdict": "snooze", "after": 60},
-        {"id": published[5], "verdict": "retry"},
+        {"id": published[5], "verdict": "retry", "errors": null},
         {"id": published[6], "verdict": "release"},
     ]);
     let said = settle(&client, token, &outcomes).await;
@@ -547,6 +547,54 @@ async fn settle_ends_each_event_by_its_verdict() {
             "already", "already", "already", "lost", "lost", "failed", "lost", "already"
         ]
     );
+}
+
+#[tokio::test]
+async fn poll_passes_any_number_of_groups_that_wait() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let groups = (0..100).flat_map(|n| [n, n]);
+    let mut events: Vec<_> = groups.map(|n| act("waits").group(n.to_string())).collect();
+    events.push(act("ready"));
+    let published = queue::publish_batch(&client, &events).await.unwrap();
+    let heads: Vec<i64> = published
+        .iter()
+        .step_by(2)
+        .take(100)
+        .map(|p| p.id)
+        .collect();
+    let wait = "UPDATE tidegate.event_queue SET available_at = now() + interval '1 hour' WHERE id = ANY ($1)";
+    client.execute(wait, &[&heads]).await.unwrap();
+    assert_eq!(ids(&take(&client, 1).await), [published[200].id]);
+    assert!(take(&client, 1).await.is_empty());
+}
+
+#[tokio::test]
+async fn settle_goes_on_behind_an_event_that_is_busy_and_settles_it_at_the_second_call() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events = ["0", "1"].map(|name| act(name).group("g"));
+    let ids = queue::publish_batch(&client, &events).await.unwrap();
+    publish_acts(&client, 1).await;
+    let polled = take(&client, 3).await;
+    let mut producer = db.client().await;
+    let holding = producer.transaction().await.unwrap();
+    queue::publish(&holding, &act("2").group("other"))
+        .await
+        .unwrap();
+    let mut holding = Some(holding);
+    let follow_up = json!({"kind": "act", "payload": {"name": "3"}, "group_key": "other"});
+    let outcomes = json!([
+        {"id": ids[0].id, "follow_ups": [follow_up]}, {"id": ids[1].id}, {"id": polled[2].id},
+    ]);
+    for said in ["busy busy ended", "ended ended already"] {
+        let settled = settle(&client, polled[0].token, &outcomes).await;
+        let settled: Vec<&str> = settled.iter().map(|(_, outcome)| &**outcome).collect();
+        assert_eq!(settled.join(" "), said);
+        if let Some(holding) = holding.take() {
+            holding.rollback().await.unwrap();
+        }
+    }
 }
 
 /// Calls that are refused, and the beginnings of what they are told.

@@ -137,10 +137,8 @@ async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_
     let file = keys(&[("2031", OLD)]);
     let cli = with_keys(&db, &file);
     publish(&Cli::on(&db)).await;
-    let sealed = with_keys(&db, &file).with("TIDEGATE_PAYLOADS", "sealed");
-    done(&sealed, &["migrate", "--roles"]).await;
     let payload = format!("{{\"grant_number\": \"{CANARY}\"}}");
-    for publish in [
+    let ways = [
         format!("SELECT tidegate.publish('grant_letter_viewed', '{payload}')"),
         format!(
             "SELECT tidegate.publish_many('[{{\"kind\": \"grant_letter_viewed\", \"payload\": {payload}}}]')"
@@ -148,7 +146,14 @@ async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_
         format!(
             "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('grant_letter_viewed', '{payload}')"
         ),
-    ] {
+    ];
+    // A session that has published before, and has its plans, is refused like any other.
+    for publish in ways.iter().cycle().take(30) {
+        execute(&client, &format!("BEGIN; {publish}; ROLLBACK")).await;
+    }
+    let sealed = with_keys(&db, &file).with("TIDEGATE_PAYLOADS", "sealed");
+    done(&sealed, &["migrate", "--roles"]).await;
+    for publish in ways {
         let refused = client.batch_execute(&publish).await.unwrap_err();
         let refused = refused.as_db_error().unwrap();
         contains(refused.message(), "payload: must be sealed");

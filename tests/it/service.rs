@@ -75,6 +75,9 @@ impl Post {
         if letter.name == "hang" {
             std::future::pending::<()>().await;
         }
+        if letter.name == "throttled" {
+            return Err(HandlerError::busy("429", "not now"));
+        }
         if letter.name == "odd" {
             return Err(HandlerError::unavailable("\0", "no code"));
         }
@@ -223,6 +226,21 @@ async fn an_event_that_a_healthy_service_never_answers_spends_its_attempts_alone
         "SELECT count(*) FROM tidegate.event_log WHERE status <> 'COMPLETED' OR attempts > 1";
     assert_eq!(number(&client, innocents).await, 1);
     assert_eq!(carrier(&client).await.0, ServiceState::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_a_busy_service_puts_off_costs_no_attempt_though_others_are_answered() {
+    let (db, client) = opened_for::<Mailing>().await;
+    let post = Arc::new(Post::default());
+    publish(&client, vec![letter("throttled")]).await;
+    for _ in 0..12 {
+        publish(&client, (0..50).map(|n| letter(&n.to_string()))).await;
+        drain(&db, &post).await;
+        time_passes(&client).await;
+    }
+    assert_eq!(post.sent.lock().unwrap().len(), 600);
+    assert!(post.calls() >= 612, "{}", post.calls());
+    assert_eq!((live(&client).await, attempts(&client).await), (1, 0));
 }
 
 /// Whose fault a crash is, nobody knows: each is charged, and a service that crashes at every event stops

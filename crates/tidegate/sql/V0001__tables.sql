@@ -124,7 +124,7 @@ END $$;
 
 -- Producers in every language share this one global limit.
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     RETURN 5;
 COMMENT ON FUNCTION tidegate.default_max_attempts IS
     'The default number of attempts of an event. Set by `tidegate migrate` from TIDEGATE_MAX_ATTEMPTS.';
@@ -214,7 +214,7 @@ COMMENT ON COLUMN tidegate.event_queue.attempts IS
     'How many attempts have ended, with an outcome or because the worker stopped responding.';
 COMMENT ON COLUMN tidegate.event_queue.lapses IS
     'How often the event''s worker has stopped responding since the last attempt with an outcome. An event with lapses runs '
-    'alone.';
+    'alone, and with ten it ends FAILED.';
 COMMENT ON COLUMN tidegate.event_queue.max_attempts IS 'How many attempts the event has before it ends FAILED, 1 to 1000.';
 COMMENT ON COLUMN tidegate.event_queue.delayed IS
     'True while available_at is in the future. Maintained by triggers; keeps delayed events out of the index of ready '

@@ -12,13 +12,14 @@ CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
 COMMENT ON FUNCTION tidegate.has_nul IS 'Whether the JSON text payload contains a NUL character.';
 
+-- The settings that a migration stores are not IMMUTABLE: sessions would then go on with the value that each
+-- had when they first published.
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     RETURN true;
 COMMENT ON FUNCTION tidegate.takes_plaintext IS
     'Whether payloads may be published unsealed. Set by `tidegate migrate` from TIDEGATE_PAYLOADS.';
 
--- It is not IMMUTABLE: sessions would then go on with the value that it had when they first published.
 CREATE FUNCTION tidegate.usual_group() RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN NULL::text;
@@ -305,7 +306,7 @@ COMMENT ON FUNCTION tidegate.publish_one IS
 
 -- The first event of a group holds up the whole group.
 CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL SAFE
     RETURN interval '30 days';
 COMMENT ON FUNCTION tidegate.max_group_delay IS
     'How far ahead an event of a group may be planned. Set by `tidegate migrate` from TIDEGATE_MAX_GROUP_DELAY.';
@@ -322,7 +323,7 @@ END $$;
 
 -- Null if it is valid. One expression, like refusal().
 CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
-    LANGUAGE sql IMMUTABLE
+    LANGUAGE sql STABLE
     RETURN CASE
         WHEN available_at IS NOT NULL THEN 'delay: must not be given together with available_at'
         WHEN delay < interval '0' OR delay > interval '36500 days' THEN 'delay: must be 0 to 36500 days, got ' || delay

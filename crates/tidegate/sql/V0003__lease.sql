@@ -303,7 +303,7 @@ BEGIN
         mine := page - others;
         IF cardinality(doubtful) > 0 THEN
             -- The cut is the first event of each doubtful group that this worker does not hold. Later events
-            -- are not leased.
+            -- are not leased. The comparison of rows needs the index of groups: by id, it could pass the queue.
             WITH cut AS MATERIALIZED (
                 SELECT d.key, ahead.id, ahead.id < d.first AS whole
                   FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last
@@ -311,8 +311,9 @@ BEGIN
                          WHERE u.key IN (SELECT unnest(doubtful)) GROUP BY u.key) AS d
                  CROSS JOIN LATERAL (
                        SELECT b.id FROM tidegate.event_queue AS b
-                        WHERE b.group_key = d.key AND b.id <= d.last AND NOT (b.id <@ own) AND NOT (b.id <@ mine)
-                        ORDER BY b.id LIMIT 1) AS ahead
+                        WHERE b.group_key IS NOT NULL AND (b.group_key, b.id) >= (d.key, 0) AND (b.group_key, b.id) <= (d.key, d.last)
+                          AND NOT (b.id <@ own) AND NOT (b.id <@ mine)
+                        ORDER BY b.group_key, b.id LIMIT 1) AS ahead
             )
             SELECT mine - coalesce(range_agg(int8range(u.id, u.id, '[]')), '{}'), least(min(u.id), first_passed),
                    (SELECT array_agg(cut.key) FROM cut WHERE cut.whole)
@@ -355,7 +356,8 @@ COMMENT ON FUNCTION tidegate.lease IS 'Leases the next ready events to a worker.
 
 -- Returns the events of a lease behind id `after`, in id order, at most `most` of them. Usually it returns
 -- all of them, because the lease is limited by bytes. To find an event that cannot be read, the caller asks
--- for fewer and fewer. Fate 0: to be run, 1: expired, 2: attempts used up. `expires_in` is the time from the
+-- for fewer and fewer. Fate 0: to be run, 1: expired, 2: attempts used up, or
+-- ten workers in a row went away: whoever publishes sets the attempts. `expires_in` is the time from the
 -- lease to the deadline, in seconds. `overdue`: it had its first error longer ago than an event of a group
 -- may be planned ahead. If nobody here can read it then, it must not hold its group any longer.
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
@@ -366,7 +368,7 @@ CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
+    SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts OR q.lapses >= 10 THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
            q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL,
            extract(epoch FROM q.expires_at - l.taken_at)::double precision,
@@ -540,7 +542,7 @@ END $$;
 -- It returns the lowest id that became free. Events that another session has locked, and leases that are in
 -- use for longer than a moment, are left to the next call.
 CREATE FUNCTION tidegate.apply_cuts() RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET enable_seqscan = off SET jit = off
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms' SET enable_seqscan = off SET jit = off
     AS $$
 DECLARE
     owner uuid;

@@ -32,7 +32,9 @@ CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean LANGUAGE
 
 -- Whether a service has failed recently, or has not answered since an operator resumed it.
 CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
-    RETURN s.state <> 'closed' OR s.failures > 0 OR NOT coalesce(s.answered_at >= s.since, false);
+    RETURN s.state <> 'closed' OR s.failures > 0
+        -- The limit of a kind is none that answers.
+        OR NOT coalesce(s.answered_at >= s.since, false) AND NOT starts_with(s.service, 'kind:');
 
 -- Whether drains must know of a service.
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE

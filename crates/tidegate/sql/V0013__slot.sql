@@ -169,8 +169,8 @@ COMMENT ON FUNCTION tidegate.should_wake IS
 -- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that
 -- another session is about to take is skipped. `repeated`: another worker has already taken this hop of the
 -- chain, so no slot is taken. `wakes`: publishers asked within the last hour whether to wake drains, so this
--- drain must announce its end to them. `soon`: no slot is free, but a drain that holds one has announced
--- that it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
+-- drain must announce its end to them. `soon`: a drain that holds a slot has announced that it is closing, or
+-- has left since we looked. Publishers since then rely on this caller alone, so the caller must ask again.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, name text,
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
     LANGUAGE plpgsql AS $$
@@ -201,7 +201,8 @@ BEGIN
                       ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING s.slot INTO slot;
     IF NOT FOUND THEN
-        soon := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot <= take_slot.most AND s.closing AND s.until > clock_timestamp());
+        soon := EXISTS (SELECT FROM tidegate.drain_slot AS s
+                         WHERE s.slot <= take_slot.most AND (s.closing OR s.until <= clock_timestamp()));
     END IF;
 END $$;
 

@@ -27,14 +27,14 @@ BEGIN
            array_agg(NULL::text) AS none
       INTO ended
       FROM tidegate.in_hand(ARRAY[sort_out.token]) AS h
-     CROSS JOIN LATERAL (SELECT q.id, q.kind, q.attempts + 1 AS attempt, q.max_attempts, q.expires_at
-                           FROM tidegate.event_queue AS q WHERE q.id = h.id) AS r
+     CROSS JOIN LATERAL (SELECT q.id, q.kind, q.attempts + 1 AS attempt, q.max_attempts, q.lapses, q.expires_at
+                           FROM tidegate.event_queue AS q WHERE q.id = h.id OFFSET 0) AS r
      CROSS JOIN LATERAL (
            SELECT CASE WHEN r.kind <> ALL (kinds) THEN 'no_handler' WHEN r.expires_at <= moment THEN 'expired' ELSE 'abandoned' END,
                   CASE WHEN r.kind <> ALL (kinds) THEN format('nobody registered the kind %L', r.kind)
                        WHEN r.expires_at <= moment THEN 'not started before its deadline'
                        ELSE 'its worker went away on the last attempt' END) AS why(code, message)
-     WHERE r.kind <> ALL (kinds) OR r.expires_at <= moment OR r.attempt > r.max_attempts;
+     WHERE r.kind <> ALL (kinds) OR r.expires_at <= moment OR r.attempt > r.max_attempts OR r.lapses >= 10;
     IF ended.ids IS NOT NULL THEN
         PERFORM tidegate.finalize_leased(sort_out.token, ended.ids, ended.statuses, ended.rans, ended.errors, ended.none, ended.none, true,
                                          '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}');
@@ -76,7 +76,8 @@ CREATE FUNCTION tidegate.poll(kinds text[], most integer DEFAULT 1, lease interv
     LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
-    most_steps CONSTANT integer := 20;
+    -- Each step passes as many blocked events as are wanted.
+    until CONSTANT timestamptz := clock_timestamp() + interval '500 milliseconds';
     seconds CONSTANT double precision := extract(epoch FROM poll.lease);
     lease_token uuid;
     passed_by text[] := '{}';
@@ -97,14 +98,14 @@ BEGIN
     PERFORM tidegate.give_up('-9223372036854775808', '9223372036854775807', 50000, 1000);
     PERFORM tidegate.promote(1000, poll.now);
     SELECT 0::bigint AS after, NULL::bigint AS clear_to, NULL::xid8 AS as_of, NULL::xid8 AS low INTO step;
-    FOR n IN 1 .. most_steps LOOP
+    LOOP
         lease_token := gen_random_uuid();
         SELECT l.* INTO step
           FROM tidegate.lease(lease_token, lease_token, '{}', '{}', seconds, poll.kinds, poll.most, 10485760, poll.most, passed_by, NULL,
                               step.after, step.clear_to, step.as_of, step.low, poll.now) AS l;
         passed_by := passed_by || step.blocked;
         EXIT WHEN step.taken > 0 AND tidegate.sort_out(lease_token, poll.kinds, coalesce(poll.now, clock_timestamp())) > 0;
-        IF step.scanned < poll.most THEN
+        IF step.scanned < poll.most OR clock_timestamp() > until THEN
             RETURN;
         END IF;
     END LOOP;
@@ -335,6 +336,7 @@ DECLARE
     verdict text;
     errors jsonb;
     back record;
+    is_busy boolean := false;
 BEGIN
     PERFORM tidegate.refuse('outcomes: must be an array of 1 to 1000 objects, got ' || coalesce(jsonb_typeof(outcomes), 'NULL'))
       WHERE CASE WHEN jsonb_typeof(outcomes) = 'array' THEN jsonb_array_length(outcomes) NOT BETWEEN 1 AND 1000 ELSE true END;
@@ -353,7 +355,7 @@ BEGIN
     FOR one IN SELECT o FROM jsonb_array_elements(outcomes) AS o ORDER BY (o->>'id')::bigint LOOP
         id := (one->>'id')::bigint;
         verdict := coalesce(one->>'verdict', 'done');
-        errors := coalesce(one->'errors', CASE WHEN verdict = 'reject' THEN '[{"code": "rejected"}]' ELSE '[]' END::jsonb);
+        errors := coalesce(nullif(nullif(one->'errors', '[]'), 'null'), CASE WHEN verdict = 'reject' THEN '[{"code": "rejected"}]' ELSE '[]' END::jsonb);
         BEGIN
             IF verdict IN ('done', 'reject') THEN
                 SELECT CASE WHEN e.already THEN 'already' ELSE 'ended' END INTO outcome
@@ -374,6 +376,13 @@ BEGIN
             WHEN SQLSTATE 'TG001' THEN
                 outcome := 'lost';
             WHEN lock_not_available OR deadlock_detected THEN
+                outcome := 'busy';
+                is_busy := true;
+            -- Perhaps the event in front of it is busy.
+            WHEN SQLSTATE 'TG004' THEN
+                IF NOT is_busy THEN
+                    RAISE;
+                END IF;
                 outcome := 'busy';
         END;
         RETURN NEXT;

@@ -303,7 +303,13 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
                 }
             }
             Err(error) => {
-                tracing::warn!(events = count, %error, "a call that events share failed as a whole");
+                // The message may quote what an event holds.
+                let code = error.faults().first().map_or("", |fault| &fault.code);
+                tracing::warn!(
+                    events = count,
+                    code,
+                    "a call that events share failed as a whole"
+                );
                 for (index, waits) in waiting.into_iter().enumerate() {
                     let _ = waits.send(Err(error.clone().of_call(count, index == 0)));
                 }

@@ -86,7 +86,11 @@ impl Done {
 /// Serializes a value that is stored with an event, and checks its size.
 pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, HandlerError> {
     let value = serde_json::to_value(value).reject(code)?;
-    match value.to_string().len() {
+    let text = value.to_string();
+    if event::has_nul_escape(&text) {
+        return Err(HandlerError::reject(code, "must have no character NUL"));
+    }
+    match text.len() {
         0..=MOST_KEPT => Ok(value),
         got => Err(HandlerError::reject(
             code,
@@ -133,6 +137,8 @@ pub(crate) enum ServiceCall {
     Failed,
     /// It has not answered. The event did not cause this.
     Unanswered,
+    /// It takes on nothing more for now, whatever the event.
+    Busy,
 }
 
 /// The failure of a shared call, as one of its events receives it.
@@ -195,6 +201,13 @@ impl HandlerError {
     /// calls no service, this is a plain retry.
     pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self::retry(code, message).of_service(ServiceCall::Unanswered)
+    }
+
+    /// Reports that the service that the handler calls takes on no more for now, whatever the event: it has too
+    /// many calls (429), or has left out this item of a request. This is as [`HandlerError::unavailable`], but
+    /// the attempt never counts against the event's limit, although the service answers others meanwhile.
+    pub fn busy(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self::retry(code, message).of_service(ServiceCall::Busy)
     }
 
     /// Reports that the service that the handler calls failed at this call, perhaps because of this event: it
@@ -363,15 +376,15 @@ impl Fault {
     }
 
     /// Returns the fault in the form in which it is stored: without NUL characters, which Postgres cannot
-    /// store, and cut to the limits.
+    /// store, and cut to the limits. Details with such a character are left out.
     pub(crate) fn storable(&self) -> Self {
         let cut = |text: &str, most: usize| -> String {
             text.chars().filter(|c| *c != '\0').take(most).collect()
         };
         let details = self.details.clone().map(|details| {
-            let bytes = details.to_string().len();
-            if bytes > MOST_DETAILS {
-                return json!({"left_out_bytes": bytes});
+            let text = details.to_string();
+            if text.len() > MOST_DETAILS || event::has_nul_escape(&text) {
+                return json!({"left_out_bytes": text.len()});
             }
             details
         });
@@ -554,6 +567,9 @@ mod tests {
         let left_out = json!({"left_out_bytes": MOST_DETAILS + 2});
         assert_eq!(stored[0].details, Some(left_out));
         assert_eq!(stored[100].message, "50 further errors are left out");
+        let nul = Fault::new("odd", "").with_details(json!("\0"));
+        assert_eq!(nul.storable().details, Some(json!({"left_out_bytes": 8})));
+        assert!(Done::with(&json!({"a": "\0"})).unwrap_err().is_rejection());
         let short = Fault::new("422", "field a").with_details(json!({"field": "a"}));
         let error = HandlerError::reject_all(vec![short.clone()]);
         assert_eq!(error.storable().collect::<Vec<_>>(), [short]);

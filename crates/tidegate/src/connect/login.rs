@@ -5,6 +5,7 @@
 //! whatever the default of the driver that a URL was written for. Plaintext over a network must be requested
 //! with `sslmode=disable`.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use postgres_native_tls::MakeTlsConnector;
@@ -265,16 +266,19 @@ fn explained(why: &str) -> String {
     format!("must be a postgres:// URL or key=value pairs: {why}")
 }
 
+/// Whether the connection stays on this machine. The driver connects to the addresses, if there are any.
 fn is_local(config: &Config) -> bool {
-    config.get_hosts().iter().all(|host| match host {
-        Host::Unix(_) => true,
-        Host::Tcp(name) => {
-            name == "localhost"
-                || name
-                    .parse::<std::net::IpAddr>()
-                    .is_ok_and(|address| address.is_loopback())
-        }
-    })
+    let mut addresses = config.get_hostaddrs().iter();
+    addresses.all(IpAddr::is_loopback)
+        && config.get_hosts().iter().all(|host| match host {
+            Host::Unix(_) => true,
+            Host::Tcp(name) => {
+                name == "localhost"
+                    || name
+                        .parse::<IpAddr>()
+                        .is_ok_and(|address| address.is_loopback())
+            }
+        })
 }
 
 #[cfg(test)]
@@ -295,6 +299,9 @@ mod tests {
         };
         assert!(!tls("postgres://u:p@127.0.0.1/db"));
         assert!(!tls("postgres://u:p@localhost:5433/db"));
+        // The driver connects to the address.
+        assert!(!tls("host=localhost hostaddr=127.0.0.1 user=u"));
+        assert!(tls("host=localhost hostaddr=10.0.0.5 user=u"));
         assert!(!tls("host=/tmp user=u"));
         assert!(tls("postgres://u:p@db.example/db"));
         assert!(tls("postgres://u:p@localhost/db?sslmode=verify-full"));

@@ -631,7 +631,10 @@ impl<D: Dispatch> Drain<D> {
                     self.services.calls.begin_probe(event.lease, service);
                 }
             }
-            Target::Limited(turn, step) => self.services.arrived(&turn, step, promoted, batch),
+            Target::Limited(turn, step) => {
+                self.fetcher.empty.seen &= batch.events.is_empty();
+                self.services.arrived(&turn, step, promoted, batch);
+            }
             Target::Events(step) => {
                 let pace = (self.buffer.waiting(), self.workers.pace(&step));
                 let empty = self.fetcher.scan.arrived(step, promoted, batch, pace);

@@ -158,8 +158,10 @@ impl ServiceCalls {
         *match failed {
             (ServiceCall::Failed, "bad_answer") => &mut self.bad_answer,
             (ServiceCall::Failed, _) => &mut self.failed,
-            (ServiceCall::Unanswered, "throttled" | "429") => &mut self.throttled,
-            (ServiceCall::Unanswered, _) => &mut self.unavailable,
+            (ServiceCall::Unanswered | ServiceCall::Busy, "throttled" | "429") => {
+                &mut self.throttled
+            }
+            (ServiceCall::Unanswered | ServiceCall::Busy, _) => &mut self.unavailable,
             (ServiceCall::Answered | ServiceCall::Unknown, _) => return,
         } += 1;
     }

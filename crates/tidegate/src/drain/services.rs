@@ -198,7 +198,9 @@ impl Services {
         let code = fault.map_or("", |fault| &fault.code);
         self.note_made(service, took, (call, code));
         let error = match (result, call) {
-            (Err(error), ServiceCall::Failed | ServiceCall::Unanswered) => error,
+            (Err(error), ServiceCall::Failed | ServiceCall::Unanswered | ServiceCall::Busy) => {
+                error
+            }
             (result, ServiceCall::Answered) => {
                 self.answered(service, event);
                 return result;
@@ -224,7 +226,7 @@ impl Services {
         let answers_then = reinsert.and_then(|progress| progress.deferred.get(service));
         let answered_since =
             answers_then.is_some_and(|then| !known.troubled || known.answers > *then);
-        if answered_since {
+        if answered_since && call != ServiceCall::Busy {
             return Err(error);
         }
         Err(error.deferred(service))

@@ -72,7 +72,6 @@ impl StoredSettings {
                 "NULL"
             };
             constant("usual_group", "text", &format_args!("{group}::text"))
-                .replace(" IMMUTABLE ", " STABLE ")
         };
         let statements = [
             self.max_attempts.map(attempts),
@@ -89,7 +88,7 @@ impl StoredSettings {
 fn constant(name: &str, sort: &str, value: &dyn std::fmt::Display) -> String {
     format!(
         "CREATE OR REPLACE FUNCTION tidegate.{name}() RETURNS {sort}
-         LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN {value}"
+         LANGUAGE sql STABLE PARALLEL SAFE RETURN {value}"
     )
 }
 

@@ -1,5 +1,7 @@
 //! Owns the list of a program's queues: what `TIDEGATE_QUEUES` names, or the rows of `TIDEGATE_QUEUES_QUERY`.
 
+use std::collections::BTreeSet;
+
 use tokio_postgres::Row;
 
 use crate::config::Lookup;
@@ -96,7 +98,12 @@ pub(super) fn of_settings(lookup: Lookup<'_>) -> Result<Option<Vec<Entry>>> {
             ))
         })
     });
-    let entries = distinct(LIST, entries.collect::<Result<_>>()?)?;
+    let entries: Vec<Entry> = entries.collect::<Result<_>>()?;
+    let mut names = BTreeSet::new();
+    let entries = entries.into_iter().map(|entry| is_new(&mut names, entry));
+    let entries: Vec<Entry> = entries
+        .collect::<Result<_, String>>()
+        .map_err(|why| Error::Config(format!("{LIST}: {why}")))?;
     let has_secrets = entries.iter().any(|entry| entry.secret.is_some());
     for other in ["DATABASE_URL", "DATABASE_SECRET_ID"] {
         if has_secrets && lookup(other).is_some() {
@@ -108,28 +115,36 @@ pub(super) fn of_settings(lookup: Lookup<'_>) -> Result<Option<Vec<Entry>>> {
     Ok(Some(entries))
 }
 
-/// Reads the rows of the query.
+/// Reads the rows of the query. The log names those that are no queue, which are left out: one customer's row
+/// stops no other's.
 ///
 /// # Errors
-/// [`Error::Config`] names the variable, the row, and what it must be.
+/// [`Error::Config`], if none is left, names the variable, the row, and what it must be.
 pub(super) fn of_rows(rows: &[Row]) -> Result<Vec<Entry>> {
-    let entries = rows.iter().enumerate().map(|(at, row)| {
-        let entry = Entry::of_row(row);
-        entry.map_err(|error| Error::Config(format!("{QUERY}: row {}: {error}", at + 1)))
-    });
-    distinct(QUERY, entries.collect::<Result<_>>()?)
+    let (mut entries, mut names, mut wrong) = (Vec::new(), BTreeSet::new(), None);
+    for (at, row) in rows.iter().enumerate() {
+        let entry = Entry::of_row(row).and_then(|entry| is_new(&mut names, entry));
+        match entry {
+            Ok(entry) => entries.push(entry),
+            Err(why) => {
+                let error = Error::Config(format!("{QUERY}: row {}: {why}", at + 1));
+                tracing::error!(%error, "a queue is left out");
+                wrong.get_or_insert(error);
+            }
+        }
+    }
+    match wrong {
+        Some(error) if entries.is_empty() => Err(error),
+        _ => Ok(entries),
+    }
 }
 
-fn distinct(variable: &str, entries: Vec<Entry>) -> Result<Vec<Entry>> {
-    let mut names: Vec<&str> = entries.iter().map(|entry| &*entry.name).collect();
-    names.sort_unstable();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::Config(format!(
-            "{variable}: names must differ, got {:?} twice",
-            pair[0]
-        ))),
-        None => Ok(entries),
+/// Returns the entry, if none before has its name.
+fn is_new(names: &mut BTreeSet<String>, entry: Entry) -> Result<Entry, String> {
+    if names.insert(entry.name.clone()) {
+        return Ok(entry);
     }
+    Err(format!("names must differ, got {:?} twice", entry.name))
 }
 
 /// Returns the name of a queue whose entry is only an id. For an ARN it is the name of the secret, without

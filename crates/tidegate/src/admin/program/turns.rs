@@ -71,10 +71,11 @@ pub(super) struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// Does `work` on each of the queues, on four of them at a time. The one with the oldest event is first,
-    /// and those that do not answer are last. While others wait, none gets more than its share of the
-    /// remaining time, so a slow or unreachable database takes no time from the others. Returns the results
-    /// by place in the list.
+    /// Does `work` on each of the queues, on four of them at a time. The one whose event has been ready for the
+    /// longest time is first, and those that do not answer are last. While others wait, none gets more than
+    /// its share of the remaining time, so a slow or unreachable database takes no time from the others. A
+    /// queue with an event that perhaps ended its worker comes last and alone, because the events of other
+    /// queues would share that fate. Returns the results by place in the list.
     pub(super) async fn take<T, F>(
         &self,
         work: impl Fn(usize, Duration) -> F,
@@ -91,18 +92,25 @@ impl Turns<'_> {
         let (idle, order): (Vec<usize>, Vec<usize>) = by_urgency(&looks)
             .into_iter()
             .partition(|at| is_idle(&looks[*at]).is_some());
-        let (count, work) = (order.len(), &work);
-        let works = order.into_iter().enumerate().map(|(place, at)| async move {
+        let has_suspect = |at: &usize| looks[*at].is_some_and(|look| look.has_suspect);
+        let (alone, order): (Vec<usize>, Vec<usize>) = order.into_iter().partition(has_suspect);
+        // One that is alone takes the time of as many as are worked on at once.
+        let (count, work) = (order.len() + alone.len() * AT_ONCE, &work);
+        let turn = |waiting: usize, at: usize| async move {
             let left = self.budget.saturating_sub(began.elapsed());
-            let turn = match share(left, count - place, AT_ONCE) {
+            let turn = match share(left, waiting, AT_ONCE) {
                 Some(budget) => Turn::Done(work(at, budget).await),
                 None => Turn::Skipped,
             };
             (at, turn)
-        });
-        let works: Vec<_> = works.collect();
+        };
+        let works = order.into_iter().enumerate();
+        let works: Vec<_> = works.map(|(place, at)| turn(count - place, at)).collect();
         let works = futures_util::stream::iter(works).buffer_unordered(AT_ONCE);
         let mut turns: Vec<_> = works.collect().await;
+        for (place, at) in alone.iter().enumerate() {
+            turns.push(turn((alone.len() - place) * AT_ONCE, *at).await);
+        }
         turns.extend(idle.into_iter().filter_map(|at| {
             let Look {
                 events,
@@ -121,12 +129,12 @@ impl Turns<'_> {
     }
 }
 
-/// Returns the places in the list by urgency: first the oldest event, then queues without events, then those
-/// that do not answer.
+/// Returns the places in the list by urgency: first the event that has been ready for the longest time, then
+/// queues without one, then those that do not answer.
 pub(super) fn by_urgency(looks: &[Option<Look>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..looks.len()).collect();
     order.sort_by_key(|at| match looks[*at] {
-        Some(look) => (0, u64::MAX - look.oldest_age_ms),
+        Some(look) => (0, u64::MAX - look.ready_ms),
         None => (1, 0),
     });
     order
