@@ -112,7 +112,7 @@ impl Relay {
     pub fn with(&self, declared: &Targets) -> Self {
         let (mut targets, mut left_out) = (BTreeMap::new(), Vec::new());
         for (name, target) in &declared.targets {
-            match self.shared.target(name, target) {
+            match self.shared.target(name, target, batches(declared, name)) {
                 Ok(target) => {
                     targets.insert(name.clone(), (target, expected(declared, name)));
                 }
@@ -146,6 +146,15 @@ impl Relay {
     }
 }
 
+/// Whether events of a target may share calls.
+fn batches(declared: &Targets, target: &str) -> bool {
+    let mut kinds = declared.kinds.values();
+    kinds.any(|kind| {
+        let batch = json!(kind.policy)["batch"].as_u64();
+        kind.targets.iter().any(|name| name == target) && batch.is_some_and(|batch| batch > 1)
+    })
+}
+
 /// Returns what is declared of the calls of a target: the shortest time limit of its kinds, and how many
 /// calls the events of its limit are at most, if they share calls as they may.
 fn expected(declared: &Targets, target: &str) -> Expected {
@@ -167,14 +176,22 @@ fn expected(declared: &Targets, target: &str) -> Expected {
 }
 
 impl Shared {
-    fn target(&self, name: &str, declared: &DeclaredTarget) -> Result<Target, Error> {
-        let key = (name.to_owned(), declared.address.to_string());
+    fn target(
+        &self,
+        name: &str,
+        declared: &DeclaredTarget,
+        batches: bool,
+    ) -> Result<Target, Error> {
+        let key = (name.to_owned(), format!("{batches} {}", declared.address));
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(target) = built.get(&key) {
             return Ok(target.clone());
         }
-        let address: Address = serde_json::from_value(declared.address.clone())
+        let mut address: Address = serde_json::from_value(declared.address.clone())
             .map_err(|error| Error::Config(format!("{name}: {error}")))?;
+        if let Address::Https(at) = &mut address {
+            at.batches = batches;
+        }
         if let (Some(hosts), Some(host)) = (&self.hosts, address.https_host())
             && !hosts.contains(&host)
         {

@@ -116,7 +116,7 @@ pub(crate) fn failure(answer: &Answer) -> HandlerError {
     let error = match answer.status {
         _ if is_about_credentials(&code) => HandlerError::unavailable("credentials", said),
         401 | 403 => HandlerError::unavailable("credentials", said),
-        429 => HandlerError::unavailable("throttled", said),
+        429 => HandlerError::busy("throttled", said),
         _ => HandlerError::unavailable(code, said),
     };
     match retry_after(answer) {
@@ -160,7 +160,8 @@ fn error_code(answer: &Answer) -> String {
     name.chars().take(100).collect()
 }
 
-/// Returns the time in `Retry-After`, in seconds or as a date, at most an hour.
+/// Returns the time in `Retry-After`, in seconds or as a date, at most an hour. A time that is over says
+/// nothing: the usual backoff applies.
 pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
     let text = answer.headers.get("retry-after")?.to_str().ok()?.trim();
     let wait = if let Ok(seconds) = text.parse() {
@@ -170,5 +171,5 @@ pub(crate) fn retry_after(answer: &Answer) -> Option<Duration> {
         at.duration_since(std::time::SystemTime::now())
             .unwrap_or_default()
     };
-    Some(wait.min(MOST_WAIT))
+    Some(wait.min(MOST_WAIT)).filter(|wait| !wait.is_zero())
 }

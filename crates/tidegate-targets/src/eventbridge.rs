@@ -84,7 +84,7 @@ fn entry(entry: &Value) -> Result<Outcome, HandlerError> {
     } else if REJECT.contains(&&*code) {
         HandlerError::reject(code, said)
     } else {
-        HandlerError::unavailable(code, said)
+        HandlerError::busy(code, said)
     })
 }
 
@@ -143,14 +143,14 @@ mod tests {
     fn each_answer_of_a_bus_has_its_verdict_entry_by_entry() {
         for (given, means) in [
             (json!({"EventId": "e"}), "done"),
-            (json!(null), "unavailable not_sent"),
+            (json!(null), "busy not_sent"),
             (
                 json!({"ErrorCode": "InternalFailure"}),
-                "unavailable InternalFailure",
+                "busy InternalFailure",
             ),
             (
                 json!({"ErrorCode": "ThrottlingException"}),
-                "unavailable ThrottlingException",
+                "busy ThrottlingException",
             ),
             (
                 json!({"ErrorCode": "MalformedDetail"}),

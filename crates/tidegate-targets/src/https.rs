@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{Client, RequestBuilder, Url, redirect};
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use sha2::Sha256;
 use tidegate::HandlerError;
@@ -58,6 +59,7 @@ pub(crate) struct Endpoint {
     source: String,
     content_types: [&'static str; 2],
     reject: Vec<u16>,
+    batches: bool,
     secret: Option<Secret>,
     bearer: Option<Secret>,
     client: OnceCell<Client>,
@@ -103,6 +105,7 @@ impl Endpoint {
             source: at.source.unwrap_or_else(|| "/tidegate".to_owned()),
             content_types,
             reject: at.reject.unwrap_or_else(|| REJECT.to_vec()),
+            batches: at.batches,
             secret: at.secret.as_deref().map(Secret::new),
             bearer: at.bearer.as_deref().map(Secret::new),
             client: OnceCell::new(),
@@ -127,9 +130,10 @@ impl Endpoint {
     }
 
     async fn post(&self, items: Vec<Item>) -> Answers {
-        let (content, before, after) = match items.len() {
-            1 => (self.content_types[0], "", ""),
-            _ => (self.content_types[1], "[", "]"),
+        let (content, before, after) = if self.batches || items.len() > 1 {
+            (self.content_types[1], "[", "]")
+        } else {
+            (self.content_types[0], "", "")
         };
         let (ids, body) = packed(items, before, after);
         let id = match &ids[..] {
@@ -200,9 +204,10 @@ impl Endpoint {
             _ if self.reject.contains(&status) => HandlerError::reject(status.to_string(), said),
             401 | 403 | 407 => HandlerError::unavailable("credentials", said),
             // A deployment that is half done, a moved address: nothing is lost.
-            300..=399 | 404 | 405 | 408 | 410 | 425 | 429 | 502 | 503 | 504 => {
+            300..=399 | 404 | 405 | 408 | 410 | 425 | 502 | 503 | 504 => {
                 HandlerError::unavailable(status.to_string(), said)
             }
+            429 => HandlerError::busy(status.to_string(), said),
             _ => HandlerError::call_failed(status.to_string(), said),
         };
         Err(match retry_after(answer) {
@@ -220,11 +225,11 @@ impl Endpoint {
             }
             return Err(bad(format!("the answer has more than {MOST_ANSWER} bytes")));
         }
-        let content = answer
-            .headers
-            .get("content-type")
-            .and_then(|value| value.to_str().ok());
-        if !content.is_some_and(|content| content.contains("json")) {
+        let content = answer.headers.get("content-type");
+        let content = content.and_then(|value| value.to_str().ok());
+        let is_json = content.is_some_and(|text| text.to_ascii_lowercase().contains("json"));
+        // Many servers send JSON as text, or without a type.
+        if !is_json && serde_json::from_slice::<IgnoredAny>(&answer.body).is_err() {
             return all_done();
         }
         of_answer(&answer.body, ids, Reading::Each).unwrap_or_else(all_done)
@@ -341,7 +346,10 @@ mod tests {
 202 [content-type: application/json] {"ok": true} => done
 204 [] => done
 200 [content-type: application/json; charset=utf-8] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
-200 [content-type: text/plain] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done
+200 [content-type: Application/JSON] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
+200 [content-type: text/plain] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
+200 [] {"batchItemFailures": [{"itemIdentifier": "id-1"}]} => done, retry failed
+200 [content-type: text/plain] { => done
 200 [content-type: application/json] { => call: failed bad_answer
 400 [] => call: reject 400
 413 [] => call: reject 413
@@ -356,7 +364,8 @@ mod tests {
 410 [] => call: unavailable 410
 408 [] => call: unavailable 408
 425 [] => call: unavailable 425
-429 [retry-after: 30] => call: unavailable 429 after 30s
+429 [retry-after: 30] => call: busy 429 after 30s
+429 [retry-after: 0] => call: busy 429
 502 [] => call: unavailable 502
 503 [retry-after: soon] => call: unavailable 503
 504 [] => call: unavailable 504

@@ -282,9 +282,9 @@ mod tests {
 200 [] {"batchItemFailures": [{"itemIdentifier": "other"}]} => call: failed bad_answer
 200 [x-amz-function-error: Unhandled] {"errorType": "KeyError", "errorMessage": "'sku'"} => call: failed KeyError
 200 [x-amz-function-error: Unhandled] Task timed out => call: failed function_error
-429 [x-amzn-errortype: TooManyRequestsException] => call: unavailable throttled
-429 [retry-after: 7] {"__type": "TooManyRequestsException"} => call: unavailable throttled after 7s
-429 [retry-after: 99999999] => call: unavailable throttled after 3600s
+429 [x-amzn-errortype: TooManyRequestsException] => call: busy throttled
+429 [retry-after: 7] {"__type": "TooManyRequestsException"} => call: busy throttled after 7s
+429 [retry-after: 99999999] => call: busy throttled after 3600s
 403 [x-amzn-errortype: AccessDeniedException] => call: unavailable credentials
 400 [x-amzn-errortype: UnrecognizedClientException:http://x] => call: unavailable credentials
 404 [x-amzn-errortype: ResourceNotFoundException] => call: unavailable ResourceNotFoundException

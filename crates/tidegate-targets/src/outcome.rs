@@ -24,6 +24,10 @@ pub(crate) type Answers = Result<Vec<Result<Outcome, HandlerError>>, HandlerErro
 const FAILURES: &str = "batchItemFailures";
 const RESULTS: &str = "results";
 
+/// What an entry must be.
+const ENTRY: &str = "must be an object with itemIdentifier, and no fields but verdict, errors, after, result \
+                     and followUps, each of its type";
+
 /// The longest time until the next try, in seconds.
 const MOST_AFTER: f64 = 86_400.0;
 
@@ -109,11 +113,13 @@ fn entries(fields: &mut Map<String, Value>, ids: &[String]) -> Result<Option<Ent
             continue;
         };
         let all = found.get_or_insert_with(Entries::new);
-        let list: Option<Vec<Entry>> = serde_json::from_value(list).map_err(|error| {
-            format!("{key}: must be a list of objects with itemIdentifier: {error}")
-        })?;
-        for entry in list.unwrap_or_default() {
-            add(all, entry, usual, ids).map_err(|why| format!("{key}: {why}"))?;
+        let list: Option<Vec<Value>> = Deserialize::deserialize(list)
+            .map_err(|_| format!("{key}: must be a list of objects with itemIdentifier"))?;
+        for (at, entry) in list.unwrap_or_default().into_iter().enumerate() {
+            // The decoder's own message may quote the answer.
+            let entry = Entry::deserialize(entry).map_err(|_| ENTRY.to_owned());
+            let added = entry.and_then(|entry| add(all, entry, usual, ids));
+            added.map_err(|why| format!("{key}[{at}]: {why}"))?;
         }
     }
     let lower = |key: &str| key.to_lowercase().replace('_', "");
@@ -133,9 +139,7 @@ fn add(all: &mut Entries, entry: Entry, usual: Verdict, ids: &[String]) -> Resul
     let id = &entry.item_identifier;
     let place = ids.iter().position(|known| known == id);
     let Some(place) = place else {
-        return Err(format!(
-            "itemIdentifier: must be the id of an event of the request, got {id:?}"
-        ));
+        return Err("itemIdentifier: must be the id of an event of the request".to_owned());
     };
     let has_errors = entry
         .errors
@@ -340,7 +344,9 @@ mod tests {
             r#"{"batchItemFailures": [{"itemIdentifier": ""}]}"#,
             r#"{"batchItemFailures": [{"itemIdentifier": null}]}"#,
             r#"{"batchItemFailures": [{"id": "a"}]}"#,
-            r#"{"batchItemFailures": ["a"]}"#,
+            r#"{"batchItemFailures": ["canary"]}"#,
+            r#"{"batchItemFailures": "canary"}"#,
+            r#"{"batchItemFailures": [{"itemIdentifier": "canary"}]}"#,
             r#"{"batchItemFailures": {"itemIdentifier": "a"}}"#,
             r#"{"BatchItemFailures": [{"itemIdentifier": "a"}]}"#,
             r#"{"batch_item_failures": [{"itemIdentifier": "a"}]}"#,
@@ -357,6 +363,7 @@ mod tests {
                 means.starts_with("call: retry: bad_answer: "),
                 "{answer}: {means}"
             );
+            assert!(!means.contains("canary"), "{means}");
         }
     }
 

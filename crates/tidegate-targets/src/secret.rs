@@ -12,11 +12,18 @@ use tokio::time::Instant;
 /// How long what was read is used.
 const KEPT: Duration = Duration::from_mins(5);
 
+/// When a read that failed is tried again. Meanwhile other calls do not wait for it.
+const AGAIN: Duration = Duration::from_secs(5);
+
 /// The text of a secret.
 pub(crate) struct Secret {
     keeper: Keeper,
-    kept: Mutex<Option<(Instant, Arc<str>)>>,
+    /// What was read last, and until when it is used.
+    kept: Mutex<Option<(Instant, Text)>>,
 }
+
+/// A text, or why it could not be read.
+type Text = Result<Arc<str>, String>;
 
 enum Keeper {
     Aws(Box<SecretText>),
@@ -41,11 +48,12 @@ impl Secret {
     /// # Errors
     /// Unavailable, code `credentials`, if it cannot be read.
     pub(crate) async fn text(&self) -> Result<Arc<str>, HandlerError> {
+        let unavailable = |why| HandlerError::unavailable("credentials", why);
         let mut kept = self.kept.lock().await;
-        if let Some((read, text)) = &*kept
-            && read.elapsed() < KEPT
+        if let Some((until, read)) = &*kept
+            && Instant::now() < *until
         {
-            return Ok(text.clone());
+            return read.clone().map_err(unavailable);
         }
         let read = match &self.keeper {
             Keeper::Aws(secret) => secret.read().await.map_err(|error| error.to_string()),
@@ -54,10 +62,15 @@ impl Secret {
                 read.map_err(|error| format!("{path}: {error}"))
             }
         };
-        let text = read.map_err(|why| HandlerError::unavailable("credentials", why))?;
-        let text: Arc<str> = text.trim().into();
-        *kept = Some((Instant::now(), text.clone()));
-        Ok(text)
+        let used = if read.is_ok() { KEPT } else { AGAIN };
+        let read = match (read, kept.take()) {
+            (Ok(text), _) => Ok(text.trim().into()),
+            // A key that was good is better than none.
+            (Err(_), Some((_, Ok(text)))) => Ok(text),
+            (Err(why), _) => Err(why),
+        };
+        *kept = Some((Instant::now() + used, read.clone()));
+        read.map_err(unavailable)
     }
 
     /// Reads it again at the next use, because the target did not accept it.

@@ -62,6 +62,10 @@ pub struct Https {
     /// The `source` of the `CloudEvents`; otherwise `/tidegate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// Whether events may share a request. Then every body is an array, also of one event. `tidegate-relay`
+    /// sets it for a target with a batch.
+    #[serde(skip)]
+    pub batches: bool,
 }
 
 /// A queue of SQS, standard or FIFO.

@@ -43,10 +43,12 @@ impl Queue {
         }
     }
 
-    /// Returns the queue's region, from a host such as `sqs.eu-central-1.amazonaws.com`.
+    /// Returns the queue's region, from a host such as `sqs.eu-central-1.amazonaws.com`. One of a VPC has
+    /// more in front.
     fn place(&self) -> Place<'_> {
         let host = self.url.split('/').nth(2).unwrap_or_default();
-        let region = host.split('.').nth(1).unwrap_or_default();
+        let mut parts = host.split('.').skip_while(|part| *part != "sqs");
+        let region = parts.nth(1).unwrap_or_default();
         let partition = if host.strip_suffix(".cn").is_some() {
             "aws-cn"
         } else {
@@ -87,7 +89,7 @@ fn read(answer: &Value, ids: &[String]) -> Vec<Result<Outcome, HandlerError>> {
         (None, Some(entry)) => Err(refused(entry)),
         (None, None) => {
             let why = "the answer does not name the message";
-            Err(HandlerError::unavailable("not_sent", why))
+            Err(HandlerError::busy("not_sent", why))
         }
     };
     ids.iter().map(of).collect()
@@ -102,7 +104,7 @@ fn refused(entry: &Value) -> HandlerError {
         _ if is_about_credentials(&code) => HandlerError::unavailable("credentials", said),
         Some(true) if REJECT.contains(&&*code) => HandlerError::reject(code, said),
         Some(true) => HandlerError::retry(code, said).answered(),
-        _ => HandlerError::unavailable(code, said),
+        _ => HandlerError::busy(code, said),
     }
 }
 
@@ -202,8 +204,8 @@ mod tests {
                 json!({"Successful": [{"Id": "id-0", "MessageId": "m"}], "Failed": []}),
                 "done",
             ),
-            (json!({"Successful": []}), "unavailable not_sent"),
-            (json!({}), "unavailable not_sent"),
+            (json!({"Successful": []}), "busy not_sent"),
+            (json!({}), "busy not_sent"),
             (
                 failed(true, "InvalidMessageContents"),
                 "reject InvalidMessageContents",
@@ -215,14 +217,14 @@ mod tests {
             (failed(true, "KmsAccessDenied"), "unavailable credentials"),
             (failed(true, "AccessDenied"), "unavailable credentials"),
             (failed(true, "SomethingElse"), "retry SomethingElse"),
-            (failed(false, "InternalError"), "unavailable InternalError"),
+            (failed(false, "InternalError"), "busy InternalError"),
         ] {
             assert_eq!(meant(Ok(read(&given, &ids(1)))), means, "{given}");
         }
         let half = json!({"Successful": [{"Id": "id-1"}], "Failed": [{"Id": "id-0", "SenderFault": false, "Code": "E"}]});
         assert_eq!(
             meant(Ok(read(&half, &ids(3)))),
-            "unavailable E, done, unavailable not_sent"
+            "busy E, done, busy not_sent"
         );
     }
 

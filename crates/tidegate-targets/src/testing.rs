@@ -47,6 +47,7 @@ pub(crate) fn short(error: &HandlerError) -> String {
         (true, _) => "reject",
         (false, "Unanswered") => "unavailable",
         (false, "Failed") => "failed",
+        (false, "Busy") => "busy",
         (false, "Answered") => "retry",
         (false, other) => other,
     };
