@@ -77,8 +77,8 @@ CREATE TABLE forms.message (
 -- For the reference to a form: without this index, deleting a form scans all messages.
 CREATE INDEX message_form ON forms.message (form_id) WHERE form_id IS NOT NULL;
 
--- For a form whose case has just been opened: the notices that came before it.
-CREATE INDEX message_case ON forms.message (content) WHERE form_id IS NULL AND subject IN ('cancellation', 'decline');
+-- For a form whose case has just been opened: the messages that came before it.
+CREATE INDEX message_case ON forms.message ((coalesce(content->'measure', content))) WHERE form_id IS NULL;
 
 -- Grants, as announced in their letters. A grant without a form belongs to a case of another system.
 CREATE TABLE forms.awarded_grant (

@@ -6,7 +6,8 @@ CREATE SCHEMA medical;
 
 CREATE TABLE medical.entity (
     kind            text        NOT NULL,
-    id              uuid        NOT NULL,
+    -- Of all kinds together, because a tree names its parts by their id alone.
+    id              uuid        PRIMARY KEY,
     patient_id      uuid        NOT NULL,
     -- The entity it is part of: an encounter's episode, an observation's encounter or report.
     parent_id       uuid,
@@ -20,7 +21,6 @@ CREATE TABLE medical.entity (
     expires_at      timestamptz,
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (kind, id),
     CONSTRAINT status_is_one_of_its_kind CHECK (status = ANY (CASE kind
         WHEN 'episode'              THEN ARRAY['active', 'closed', 'entered_in_error']
         WHEN 'encounter'            THEN ARRAY['finished', 'entered_in_error']

@@ -188,6 +188,10 @@ impl HttpService {
                 let why = format!("{} {said}: it does not accept our credentials", self.name);
                 HandlerError::unavailable(CREDENTIALS, why)
             }
+            Verdict::Unavailable if status == StatusCode::TOO_MANY_REQUESTS => {
+                let Self { name, .. } = self;
+                HandlerError::busy(format!("{name}_unavailable"), format!("{name} {said}"))
+            }
             Verdict::Unavailable => self.unavailable(said),
         };
         match retry_after(headers) {

@@ -136,17 +136,17 @@ async fn decline(posted: Posted) -> Answered {
     params(("id" = String, Path, description = "The form's id")),
     responses(
         (status = 202, description = "The event is published", body = Data<SubmitReport>),
-        (status = 404, description = "This form has no grant with this number", body = Refusal),
+        (status = 404, description = "The client has submitted no such form, or the form has no grant with this number", body = Refusal),
         (status = 422, description = "The body is JSON, but not a valid notice of a view", body = Refusal),
         Unread, Gated, Common
     )
 )]
 async fn viewed(Path(id): Path<String>, mut posted: Posted) -> Answered {
-    let json = posted.json.take();
-    let done = posted.committed(|tx| {
+    let (client, json) = (posted.caller.client, posted.json.take());
+    let done = posted.committed(move |tx| {
         Box::pin(async move {
             let viewed = read("viewed", &json)?;
-            forms::letter_viewed(tx, Some(&id), &viewed).await
+            forms::letter_viewed(tx, Some((client, &id)), &viewed).await
         })
     });
     accepted(done.await)

@@ -17,7 +17,7 @@ use tidegate_job::app::submission::Subject;
 use tidegate_job::app::{App, Event};
 
 use crate::services::{self, Mode, Services};
-use crate::support::{self, World, retrying_in_an_hour};
+use crate::support::{self, World, retrying_in_an_hour, wait_for_a_lock};
 
 /// What a person would not want to find in a log.
 const PRIVATE: [&str; 8] = [
@@ -45,6 +45,11 @@ fn notice(external_id: &str, measure: Measure) -> MeasureNotice {
         external_id: external_id.to_owned(),
         measure,
     }
+}
+
+/// What opens the case of a form.
+fn archived() -> Value {
+    json!({"form_id": "f1", "document_id": "D1", "journal_id": "J1"})
 }
 
 /// What a message that was received before is answered with.
@@ -96,6 +101,20 @@ impl World {
             .execute(open, &[&form.id, &case.case_number, &case.measure_id])
             .await
             .expect("form and case are good");
+    }
+
+    /// Submits a form, and drains. The case system has opened its case, but the answer is lost.
+    async fn submit_and_lose_the_case(&mut self, form: &Form) -> Measure {
+        self.submit_form(form).await;
+        self.drain().await;
+        let lost = "UPDATE forms.form SET case_number = NULL, measure_id = NULL FROM (SELECT * FROM forms.form) AS old
+                    RETURNING old.case_number, old.measure_id";
+        let lost = self.client.query_one(lost, &[]).await;
+        let lost = lost.expect("there is a form");
+        Measure {
+            case_number: lost.get(0),
+            measure_id: lost.get(1),
+        }
     }
 
     async fn receive_letter(&mut self, external_id: &str, grant: &Grant) -> SubmitReport {
@@ -428,16 +447,7 @@ async fn a_declined_application_is_archived_and_told_and_no_letter_brings_it_bac
 async fn a_notice_before_the_number_of_its_case_ends_the_form_as_soon_as_it_has_one() {
     for (declines, status) in [(true, "declined"), (false, "cancelled")] {
         let mut world = World::new().await;
-        world.submit_form(&form("f1")).await;
-        // The case system has opened the case, but its answer is lost.
-        world.drain().await;
-        let lost = "UPDATE forms.form SET case_number = NULL, measure_id = NULL FROM (SELECT * FROM forms.form) AS old
-                    RETURNING old.case_number, old.measure_id";
-        let lost = world.client.query_one(lost, &[]).await.unwrap();
-        let case = Measure {
-            case_number: lost.get(0),
-            measure_id: lost.get(1),
-        };
+        let case = world.submit_and_lose_the_case(&form("f1")).await;
         let notice = notice("1", case.clone());
         let tx = world.client.transaction().await.unwrap();
         let early = if declines {
@@ -448,8 +458,7 @@ async fn a_notice_before_the_number_of_its_case_ends_the_form_as_soon_as_it_has_
         tx.commit().await.unwrap();
         assert_eq!((early.id, early.form_id), (None, None));
 
-        let archived = json!({"form_id": "f1", "document_id": "D1", "journal_id": "J1"});
-        world.publish("form_archived", &archived).await;
+        world.publish("form_archived", &archived()).await;
         world.drain().await;
         let ended = format!("form_{status}");
         let kinds = ["form_archived", "case_opened", &ended];
@@ -469,6 +478,49 @@ async fn a_notice_before_the_number_of_its_case_ends_the_form_as_soon_as_it_has_
         assert!(sent.contains(&format!("statuses form/f1/{status}/status")));
         let approvals = sent.iter().filter(|sent| sent.contains("grant/"));
         assert_eq!(approvals.count(), 0, "{sent:?}");
+    }
+}
+
+/// Neither transaction sees what the other has not committed.
+#[tokio::test]
+async fn a_notice_that_meets_the_opening_of_its_case_ends_the_form() {
+    let mut world = World::new().await;
+    let case = world.submit_and_lose_the_case(&form("f1")).await;
+    world.publish("form_archived", &archived()).await;
+    let mut receiver = world.database.connect().await.unwrap();
+    let tx = receiver.transaction().await.unwrap();
+    forms::cancel(&tx, None, &notice("1", case)).await.unwrap();
+    let commits = async {
+        wait_for_a_lock(&world.client).await;
+        tx.commit().await.unwrap();
+    };
+    tokio::join!(world.drain(), commits);
+    assert_eq!(
+        world.value("SELECT status FROM forms.form").await,
+        "cancelled"
+    );
+}
+
+#[tokio::test]
+async fn a_letter_before_the_number_of_its_case_approves_the_form_as_soon_as_it_has_one() {
+    for drained_between in [true, false] {
+        let mut world = World::new().await;
+        let measure = world.submit_and_lose_the_case(&form("f1")).await;
+        let grant = Grant { measure, ..grant() };
+        assert!(is_external(&world.receive_letter("1", &grant).await));
+        if drained_between {
+            world.drain().await;
+        }
+        world.publish("form_archived", &archived()).await;
+        world.drain().await;
+        let failed = "SELECT count(*) FROM tidegate.event_log WHERE status <> 'COMPLETED'";
+        assert_eq!(world.value(failed).await, 0, "{:?}", world.log().await);
+        assert_eq!(
+            world.value("SELECT status FROM forms.form").await,
+            "approved"
+        );
+        let of = "SELECT form_id FROM forms.awarded_grant";
+        assert_eq!(world.value(of).await, "f1");
     }
 }
 

@@ -1108,6 +1108,10 @@ async fn forms_and_word_about_them_are_taken_in_with_their_events() {
     assert_eq!(seen, (202, &json!("f1")), "{answer}");
     let (status, answer) = send("/forms/f2/viewed", &viewed).await;
     assert_eq!(status, 404, "{answer}");
+    let of_another = "UPDATE forms.form SET client_id = gen_random_uuid() WHERE id = 'f1'";
+    api.client.batch_execute(of_another).await.unwrap();
+    let (status, answer) = send("/forms/f1/viewed", &viewed).await;
+    assert_eq!(status, 404, "{answer}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@
 //! contains both the write and the end of the event.
 
 use super::events::{self, FormEvent};
-use super::intake::{ending, group_of};
+use super::intake::{early, group_of};
 use super::model::{Form, FormStatus, Grant};
 use super::services::{
     ARCHIVE, Archive, CASES, Cases, NOTIFICATIONS, Notice, Notifications, Part, Services,
@@ -136,7 +136,7 @@ impl Archive {
 
 impl Cases {
     /// Opens a case for an archived form and stores its number. Later messages find the form by this
-    /// number. Notices that came earlier have their events now.
+    /// number. Messages that came earlier have their events now.
     async fn open_case(&self, event: &events::FormArchived, ctx: &Context) -> HandlerResult {
         let form_id = &event.form_id;
         let form = store::load(ctx, form_id).await?;
@@ -151,9 +151,9 @@ impl Cases {
             case: case.clone(),
         };
         follow_up(ctx, form_id, &FormEvent::CaseOpened(opened))?;
-        for (subject, id) in store::adopt(&tx, form_id, &case).await? {
-            let ending = ending((&subject, id), form_id.clone(), case.clone());
-            follow_up(ctx, form_id, &ending)?;
+        for message in store::adopt(&tx, form_id, &case).await? {
+            let event = early(message, form_id.clone(), case.clone())?;
+            follow_up(ctx, form_id, &event)?;
         }
         tx.complete(Done::ok()).await
     }

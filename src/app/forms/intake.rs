@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::events::{self, FormEvent};
 use super::model::{Form, FormStatus, Letter, Measure, MeasureNotice, Progress, Viewed};
 use super::store;
-use tidegate::{Error, NewEvent, Published, publish};
+use tidegate::{Error, HandlerError, NewEvent, Published, publish};
 
 /// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -77,7 +77,8 @@ pub async fn read(
 }
 
 /// Receives a grant letter, once for each source and external id of a client. Publishes
-/// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`.
+/// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`. If the case is
+/// still being opened, `grant_letter_received` follows when its number is stored.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
@@ -94,7 +95,7 @@ pub async fn receive_letter(
     }
     let form_id = store::form_of(tx, &grant.measure).await?;
     let key = (client, &*letter.source, &*letter.external_id);
-    let content = ("grant_letter", &json!(grant));
+    let content = (GRANT_LETTER, &json!(grant));
     let stored = store::keep_message(tx, &key, form_id.as_deref(), content).await?;
     let Some(letter_id) = stored else {
         return Ok(unpublished(true));
@@ -142,15 +143,29 @@ pub async fn decline(
     ended(tx, client, (DECLINE, notice)).await
 }
 
-/// The subject of a notice that declines an application.
+/// The subjects of a grant letter, and of a notice that declines an application.
+const GRANT_LETTER: &str = "grant_letter";
 const DECLINE: &str = "decline";
 
-/// Returns the event of a stored notice that ends a form.
-pub(super) fn ending(
-    (subject, letter_id): (&str, String),
+/// Returns the event of a stored message that came before the number of its case.
+pub(super) fn early(
+    (subject, letter_id, content): store::Message,
     form_id: String,
     measure: Measure,
-) -> FormEvent {
+) -> Result<FormEvent, HandlerError> {
+    if subject != GRANT_LETTER {
+        return Ok(ending((&subject, letter_id), form_id, measure));
+    }
+    let event = events::GrantLetterReceived {
+        form_id,
+        letter_id,
+        grant: serde_json::from_value(content)?,
+    };
+    Ok(FormEvent::GrantLetterReceived(event))
+}
+
+/// Returns the event of a stored notice that ends a form.
+fn ending((subject, letter_id): (&str, String), form_id: String, measure: Measure) -> FormEvent {
     if subject == DECLINE {
         FormEvent::FormDeclined(events::FormDeclined {
             form_id,
@@ -182,20 +197,23 @@ async fn ended(
     published(tx, of_form(&form_id, &event)?, Some(form_id)).await
 }
 
-/// Records that a grant letter was viewed, that of a grant of the form if one is named. Publishes
+/// Records that a grant letter was viewed: of a client and its form, if these are named. Publishes
 /// `grant_letter_viewed` outside the form's group, because a count need not wait for other events.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the form has no such grant. Otherwise database errors.
+/// [`Error::Invalid`] if the client has no such form, or the form no such grant. Otherwise database errors.
 pub async fn letter_viewed(
     tx: &Transaction<'_>,
-    of_form: Option<&str>,
+    of: Option<(Option<Uuid>, &str)>,
     viewed: &Viewed,
 ) -> Result<SubmitReport, Error> {
     let grant_number = viewed.grant_number.clone();
     let form_id = store::form_of_grant(tx, &grant_number).await?;
-    if of_form.is_some_and(|of_form| form_id.as_deref() != Some(of_form)) {
-        return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
+    if let Some((client, of_form)) = of {
+        let is_its = form_id.as_deref() == Some(of_form);
+        if !is_its || !store::is_of(tx, client, of_form).await? {
+            return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
+        }
     }
     let mut event = NewEvent::of(&FormEvent::GrantLetterViewed(events::GrantLetterViewed {
         grant_number,

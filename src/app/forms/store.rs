@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::events::Archived;
 use super::model::{Form, FormStatus, Grant, Measure, Progress};
-use tidegate::queue::{document, first};
+use tidegate::queue::{document, first, query};
 use tidegate::{Context, Error, HandlerError, statements};
 
 statements! {
@@ -65,6 +65,10 @@ RETURNING jsonb_build_object('case_number', case_number, 'measure_id', measure_i
 SELECT jsonb_build_object('case_number', case_number, 'measure_id', measure_id)::text
   FROM forms.form WHERE id = $1 AND case_number IS NOT NULL AND measure_id IS NOT NULL";
 
+    /// Waits for a concurrent transaction that gives a form this case, or receives a message about it. So
+    /// each sees what the other has stored. It is a statement of its own, so that the next one sees it.
+    LOCK_CASE: "forms.lock_case" [TEXT, TEXT] = "SELECT pg_advisory_xact_lock(hashtextextended(jsonb_build_array($1, $2)::text, 0))::text";
+
     FORM_OF: "forms.form_of" [TEXT, TEXT] = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
     ADVANCE: "forms.advance" [TEXT, TEXT] = "\
@@ -73,7 +77,8 @@ RETURNING id";
 
     STATUS_OF: "forms.status_of" [TEXT] = "SELECT to_jsonb(status)::text FROM forms.form WHERE id = $1 FOR NO KEY UPDATE";
 
-    /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form.
+    /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form. That of
+    /// a letter that came before the number of its case gets its form later.
     SAVE_GRANT: "forms.save_grant" [TEXT, JSONB, JSONB] = "\
 INSERT INTO forms.awarded_grant AS g
        (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to,
@@ -83,14 +88,19 @@ SELECT d->>'grant_number', $1, d->'measure'->>'case_number', d->'measure'->>'mea
        $3->>'document_id', $3->>'journal_id'
   FROM (SELECT $2::jsonb) AS given(d)
     ON CONFLICT (grant_number) DO UPDATE
-   SET case_number = excluded.case_number, measure_id = excluded.measure_id,
-       company_number = excluded.company_number, amount = excluded.amount,
+   SET form_id = coalesce(excluded.form_id, g.form_id), case_number = excluded.case_number,
+       measure_id = excluded.measure_id, company_number = excluded.company_number, amount = excluded.amount,
        valid_from = excluded.valid_from, valid_to = excluded.valid_to,
        document_id = excluded.document_id, journal_id = excluded.journal_id
  WHERE g.form_id IS NOT DISTINCT FROM excluded.form_id
+    OR (g.form_id IS NULL OR excluded.form_id IS NULL)
+   AND (g.case_number, g.measure_id) = (excluded.case_number, excluded.measure_id)
 RETURNING g.grant_number";
 
     FORM_OF_GRANT: "forms.form_of_grant" [TEXT] = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = $1";
+
+    /// Whether this client submitted the form.
+    IS_OF: "forms.is_of" [TEXT, UUID] = "SELECT EXISTS (SELECT FROM forms.form WHERE id = $1 AND client_id IS NOT DISTINCT FROM $2)";
 
     /// Stores a message. It waits for a concurrent transaction that stores the same message, and stores
     /// nothing if that one commits.
@@ -100,14 +110,15 @@ VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (client_id, source, external_id) DO NOTHING
 RETURNING id::text";
 
-    /// Gives a form the notices that came before the number of its case, and returns their subjects and ids.
+    /// Gives a form the messages that came before the number of its case, and returns their subjects, ids and
+    /// contents.
     ADOPT: "forms.adopt" [TEXT, JSONB] = "\
 WITH adopted AS (
     UPDATE forms.message SET form_id = $1
-     WHERE form_id IS NULL AND subject IN ('cancellation', 'decline') AND content = $2
-    RETURNING id, subject, received_at
+     WHERE form_id IS NULL AND coalesce(content->'measure', content) = $2
+    RETURNING id, subject, content, received_at
 )
-SELECT coalesce(jsonb_agg(jsonb_build_array(subject, id) ORDER BY received_at, id), '[]')::text FROM adopted";
+SELECT coalesce(jsonb_agg(jsonb_build_array(subject, id, content) ORDER BY received_at, id), '[]')::text FROM adopted";
 }
 
 /// Stores a form that this client submitted. Returns false if a form with this id exists.
@@ -159,13 +170,16 @@ pub(super) async fn keep_case(
     kept.ok_or_else(|| missing(form_id))
 }
 
-/// Gives a form the notices of its case that came before it had one. Returns the subject and id of each,
-/// oldest first.
+/// A stored message: its subject, id and content.
+pub(super) type Message = (String, String, Value);
+
+/// Gives a form the messages about its case that came before it had one. Returns them, oldest first.
 pub(super) async fn adopt(
     client: &impl Queryable,
     form_id: &str,
     case: &Measure,
-) -> Result<Vec<(String, String)>, HandlerError> {
+) -> Result<Vec<Message>, HandlerError> {
+    lock_case(client, case).await?;
     let adopted = document(client, &ADOPT, &[&form_id, &json!(case)]).await?;
     Ok(adopted.unwrap_or_default())
 }
@@ -176,10 +190,17 @@ pub(super) async fn case_of(ctx: &Context, form_id: &str) -> Result<Option<Measu
     Ok(document(&*client, &CASE_OF, &[&form_id]).await?)
 }
 
+async fn lock_case(client: &impl Queryable, case: &Measure) -> Result<(), Error> {
+    let case: [&(dyn ToSql + Sync); 2] = [&case.case_number, &case.measure_id];
+    query(client, &LOCK_CASE, &case).await.map(drop)
+}
+
+/// Returns the form of a case. A form that gets the case meanwhile finds what this transaction stores.
 pub(super) async fn form_of(
     client: &impl Queryable,
     case: &Measure,
 ) -> Result<Option<String>, Error> {
+    lock_case(client, case).await?;
     first(client, &FORM_OF, &[&case.case_number, &case.measure_id]).await
 }
 
@@ -238,6 +259,16 @@ pub(super) async fn form_of_grant(
 ) -> Result<Option<String>, Error> {
     let form_id = first(client, &FORM_OF_GRANT, &[&grant_number]).await?;
     Ok(form_id.flatten())
+}
+
+/// Whether this client submitted the form.
+pub(super) async fn is_of(
+    client: &impl Queryable,
+    sender: Option<Uuid>,
+    form_id: &str,
+) -> Result<bool, Error> {
+    let is_of = first(client, &IS_OF, &[&form_id, &sender]).await?;
+    Ok(is_of.unwrap_or_default())
 }
 
 /// What identifies a message from outside: the identified client that sent it, if it came over HTTP, the

@@ -155,6 +155,11 @@ impl Entity {
         self.facts["used_by_legal_entity"] == json!(client_id)
     }
 
+    /// Whether it belongs to this legal entity, or is used by it.
+    pub(super) fn serves(&self, client_id: Uuid) -> bool {
+        self.organization_id == client_id || self.is_used_by(client_id)
+    }
+
     /// Requires that the entity has not expired.
     ///
     /// # Errors

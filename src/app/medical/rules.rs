@@ -136,7 +136,18 @@ impl Transition for payload::EpisodeCreateJob {
         patient.must_be_new(&[wanted]).await?;
         let referrals = self.referral_requests.iter();
         let referrals = referrals.map(|id| (EntityKind::ServiceRequest, *id));
-        must_exist(patient, &listed("referral_requests", referrals)).await?;
+        let referrals = listed("referral_requests", referrals);
+        let found = must_exist(patient, &referrals).await?;
+        // An episode lets its legal entity read and complete its referrals.
+        let foreign = |(_, id, _): &&(_, _, _)| {
+            let mut found = found.iter().filter(|request| request.id == *id);
+            !found.any(|request| request.serves(patient.common.client_id))
+        };
+        let foreign = referrals.iter().filter(foreign).map(|(_, _, entry)| {
+            let needed = "must be of the legal entity, or used by it";
+            FieldError::new(entry, "inclusion", needed)
+        });
+        refuse(&foreign.collect::<Vec<_>>())?;
         let content = json!({"id": self.id, "name": self.name, "type": self.r#type,
             "managing_organization": self.managing_organization, "period": self.period,
             "care_manager": self.care_manager, "referral_requests": self.referral_requests});
@@ -363,7 +374,7 @@ impl Transition for payload::ServiceRequestResendJob {
 async fn must_exist(
     patient: &Patient<'_>,
     wanted: &[(EntityKind, Uuid, String)],
-) -> Result<(), HandlerError> {
+) -> Result<Vec<Entity>, HandlerError> {
     let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
     let found = patient.find_all(&ids).await?;
     let is_missing = |(kind, id, _): &&(_, _, _)| {
@@ -372,7 +383,8 @@ async fn must_exist(
     };
     let missing = wanted.iter().filter(is_missing);
     let faults: Vec<_> = missing.map(|(_, _, entry)| does_not_exist(entry)).collect();
-    refuse(&faults)
+    refuse(&faults)?;
+    Ok(found)
 }
 
 /// Names the places of entities in a list of the payload.

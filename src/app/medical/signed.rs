@@ -109,7 +109,7 @@ impl Signed {
             let Part { kind, item, at, .. } = part;
             let fault =
                 |field, rule, needed: &str| FieldError::new(format!("{at}.{field}"), rule, needed);
-            let is_same = |other: &Part| (other.kind, other.item.id) == (*kind, item.id);
+            let is_same = |other: &Part| other.item.id == item.id;
             if self.parts().take(index).any(is_same) {
                 faults.push(fault("id", "unique", "is there twice"));
             }

@@ -40,11 +40,11 @@ statements! {
   ORDER BY kind, id
     FOR NO KEY UPDATE");
 
-    /// Returns which of these ids are already taken, by any patient.
+    /// Returns which of these ids are already taken, by any patient and for any kind of entity.
     TAKEN: "medical.taken" [JSONB] = "\
-SELECT jsonb_build_array(e.kind, e.id)::text
+SELECT to_jsonb(e.id)::text
   FROM medical.entity AS e
-  JOIN jsonb_to_recordset($1::jsonb) AS g(kind text, id uuid) USING (kind, id)";
+  JOIN jsonb_to_recordset($1::jsonb) AS g(id uuid) USING (id)";
 
     KNOWS_PATIENT: "medical.knows_patient" [UUID] =
         "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
@@ -241,14 +241,14 @@ impl Patient<'_> {
         Ok(known.unwrap_or_default())
     }
 
-    /// Refuses ids that are already taken by any patient, with 422 and the places where they appear.
+    /// Refuses ids that are already taken, by any patient and for any kind, with 422 and the places where they appear.
     pub(super) async fn must_be_new(
         &self,
         wanted: &[(EntityKind, Uuid, String)],
     ) -> Result<(), HandlerError> {
         let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
-        let taken = documents(&self.client, &TAKEN, &[&names(&ids)]).await?;
-        let is_taken = |(kind, id, _): &&(_, _, _)| taken.contains(&(*kind, *id));
+        let taken: Vec<Uuid> = documents(&self.client, &TAKEN, &[&names(&ids)]).await?;
+        let is_taken = |(_, id, _): &&(_, _, _)| taken.contains(id);
         let faults = wanted.iter().filter(is_taken).map(|(kind, _, entry)| {
             FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
         });

@@ -6,6 +6,8 @@
 //! determines the notification. Its transaction is then rolled back, because no lock may be held during a
 //! call to another system. After the call, the second plan decides again, based on the data at that time.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tidegate::connect::{OnQueue, Queryable};
 use uuid::Uuid;
@@ -17,10 +19,12 @@ use super::services::{Call, SIGNATURE, Services};
 use super::signed::Part;
 use super::store::{CHANGE, CREATE, EntityRow, Patient, Reach};
 use super::verdict::{RESULT_LIMIT, fit};
-use crate::app::client::CREDENTIALS;
 use tidegate::{
-    Context, Done, Fault, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
+    Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
 };
+
+/// When a job that names another service asks an unavailable signature service again.
+const AGAIN: Duration = Duration::from_mins(1);
 
 /// The rules of a kind. A new kind needs them besides its payload.
 pub trait Transition: Job {
@@ -67,16 +71,14 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     tx.complete(Done::with(&result)?).await
 }
 
-/// Adjusts an error of the signature service. A job that names another service waits for that service's
-/// circuit. This circuit must not open just because the signature service refuses our credentials.
+/// Adjusts an error of the signature service. In a job that names another service, it says nothing about that
+/// one, whose circuit must not open because of it. The job tries again later, at no cost.
 fn of_signature<J: Transition>(error: HandlerError) -> HandlerError {
-    let credentials = |fault: &&Fault| fault.code == CREDENTIALS;
-    match error.faults().iter().find(credentials) {
-        Some(fault) if J::SERVICE != Some(SIGNATURE) => {
-            HandlerError::unavailable("signature_unavailable", &fault.message)
-        }
-        _ => error,
+    if J::SERVICE == Some(SIGNATURE) || error.is_rejection() {
+        return error;
     }
+    let why = error.faults().first().map_or("", |fault| &fault.message);
+    HandlerError::snooze(AGAIN, why)
 }
 
 async fn prepare<'a, J: Transition>(

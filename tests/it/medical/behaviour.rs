@@ -496,19 +496,25 @@ async fn signed_jobs_wait_without_a_signature_service_unless_nobody_wants_one() 
 }
 
 #[tokio::test]
-async fn credentials_that_the_signature_service_refuses_stop_no_messages() {
-    let mut world = World::new().await;
-    world.seed(&[request(2)]).await;
-    world
-        .services
-        .set("signature", Mode::Refuse { status: 401 });
-    let job = world.run("service_request_recall_job", &recall(2)).await;
-    assert_eq!(job["status"], "pending", "{job}");
-    let sms = "SELECT state FROM tidegate.service WHERE service = 'sms'";
-    assert_eq!(world.value(sms).await, "closed");
-    world.services.set("signature", Mode::Up);
-    world.time_passes().await;
-    assert_eq!(world.drain().await.completed, 1);
+async fn a_signature_service_that_fails_stops_no_messages_and_costs_no_attempt() {
+    for status in [401, 503] {
+        let mut world = World::new().await;
+        world.seed(&[request(2)]).await;
+        world.services.set("signature", Mode::Refuse { status });
+        let job = world.submit("service_request_recall_job", &recall(2)).await;
+        // More often in a row than a service may fail.
+        for _ in 0..6 {
+            assert_eq!(world.drain().await.snoozed, 1, "{status}");
+            world.time_passes().await;
+        }
+        let shut = "SELECT count(*) FROM tidegate.service WHERE state <> 'closed'";
+        assert_eq!(world.value(shut).await, 0, "{status}");
+        world.services.set("signature", Mode::Up);
+        assert_eq!(world.drain().await.completed, 1);
+        assert_eq!(world.job(job.id).await["status"], "processed");
+        let attempts = "SELECT attempts FROM tidegate.event_log";
+        assert_eq!(world.value(attempts).await, 1);
+    }
 }
 
 #[tokio::test]

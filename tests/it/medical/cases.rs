@@ -417,8 +417,16 @@ fn episodes() -> Vec<Case> {
         creating(&new, vec![]).done("episode active", link.clone()),
         creating(&new, vec![episode("closed")]).fails(422, "$.id"),
         creating(&new, vec![elsewhere(&episode("active"))]).fails(422, "$.id"),
+        creating(&new, vec![with(&approval("new"), &json!({"id": id(1)}))]).fails(422, "$.id"),
         creating(&referring, vec![request("active")])
             .done("episode active, service_request active", link.clone()),
+        creating(
+            &referring,
+            vec![used_by(&foreign(&request("active")), super::world::CLIENT)],
+        )
+        .done("episode active, service_request active", link.clone()),
+        creating(&referring, vec![foreign(&request("active"))])
+            .fails(422, "$.referral_requests[0]"),
         creating(
             &with(
                 &new,
