@@ -104,7 +104,7 @@ resource "aws_lambda_function" "operate" {
   environment {
     variables = merge(local.variables, {
       (local.database_secrets) = join(",", local.owner_secret_arns)
-      TIDEGATE_ACTIONS         = "migrate,cleanup,replay,requeue,cancel,reschedule,stats,show,list,failures,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,schedules,schedule,retention,doctor"
+      TIDEGATE_ACTIONS         = "migrate,cleanup,replay,requeue,cancel,reschedule,stats,show,list,failures,blocked_groups,leases,services,service,pause,resume,retire,note,policy,unblock,forget,schedules,schedule,retention,doctor"
     })
   }
 
