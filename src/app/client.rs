@@ -31,7 +31,7 @@ const MOST_ANSWER: usize = 1 << 20;
 
 /// The code of an error that says the service does not accept our credentials. The service is then not called
 /// again at once.
-pub(super) const CREDENTIALS: &str = "credentials";
+const CREDENTIALS: &str = "credentials";
 
 /// The setting that lists the services whose base URL may be `http://` to another machine.
 const OVER_HTTP: &str = "SERVICES_OVER_HTTP";

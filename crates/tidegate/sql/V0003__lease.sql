@@ -303,7 +303,7 @@ BEGIN
         mine := page - others;
         IF cardinality(doubtful) > 0 THEN
             -- The cut is the first event of each doubtful group that this worker does not hold. Later events
-            -- are not leased. The comparison of rows needs the index of groups: by id, it could pass the queue.
+            -- are not leased. The comparison of rows needs the index of groups: one by id could pass all.
             WITH cut AS MATERIALIZED (
                 SELECT d.key, ahead.id, ahead.id < d.first AS whole
                   FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last

@@ -192,7 +192,7 @@ impl HandlerError {
 
     /// Reports that the service that the handler calls ([`Handlers::calls`](crate::Handlers::calls)) has not
     /// answered. Use it when the service cannot be reached, times out, reports that it is unhealthy or
-    /// overloaded (5xx, 429), or refuses the program's own credentials (code `credentials`).
+    /// overloaded (5xx), or refuses the program's own credentials (code `credentials`).
     ///
     /// The attempt does not count against the event's limit, unless the service has answered other events
     /// since this event last failed in this way. After five such failures in a row, no drain calls the
@@ -203,9 +203,10 @@ impl HandlerError {
         Self::retry(code, message).of_service(ServiceCall::Unanswered)
     }
 
-    /// Reports that the service that the handler calls takes on no more for now, whatever the event: it has too
-    /// many calls (429), or has left out this item of a request. This is as [`HandlerError::unavailable`], but
-    /// the attempt never counts against the event's limit, although the service answers others meanwhile.
+    /// Reports that the service that the handler calls takes on no more for now, whatever the event: it has
+    /// too many calls (429), or has left out this item of a request. This is as
+    /// [`HandlerError::unavailable`], but the attempt never counts against the event's limit, although the
+    /// service answers others meanwhile.
     pub fn busy(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self::retry(code, message).of_service(ServiceCall::Busy)
     }

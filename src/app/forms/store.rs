@@ -77,8 +77,8 @@ RETURNING id";
 
     STATUS_OF: "forms.status_of" [TEXT] = "SELECT to_jsonb(status)::text FROM forms.form WHERE id = $1 FOR NO KEY UPDATE";
 
-    /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form. That of
-    /// a letter that came before the number of its case gets its form later.
+    /// Stores a grant. The same letter again changes nothing, and a grant never moves to another form. That
+    /// of a letter that came before the number of its case gets its form later.
     SAVE_GRANT: "forms.save_grant" [TEXT, JSONB, JSONB] = "\
 INSERT INTO forms.awarded_grant AS g
        (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to,

@@ -241,7 +241,8 @@ impl Patient<'_> {
         Ok(known.unwrap_or_default())
     }
 
-    /// Refuses ids that are already taken, by any patient and for any kind, with 422 and the places where they appear.
+    /// Refuses ids that are already taken, by any patient and for any kind, with 422 and the places where
+    /// they appear.
     pub(super) async fn must_be_new(
         &self,
         wanted: &[(EntityKind, Uuid, String)],

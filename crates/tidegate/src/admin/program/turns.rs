@@ -71,8 +71,8 @@ pub(super) struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// Does `work` on each of the queues, on four of them at a time. The one whose event has been ready for the
-    /// longest time is first, and those that do not answer are last. While others wait, none gets more than
+    /// Does `work` on each of the queues, on four of them at a time. The one whose event has been ready for
+    /// the longest time is first, and those that do not answer are last. While others wait, none gets more than
     /// its share of the remaining time, so a slow or unreachable database takes no time from the others. A
     /// queue with an event that perhaps ended its worker comes last and alone, because the events of other
     /// queues would share that fate. Returns the results by place in the list.
