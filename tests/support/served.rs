@@ -3,9 +3,11 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
+
+use crate::cluster::at;
+use crate::project_file;
 
 /// A running server.
 pub struct Served {
@@ -25,7 +27,7 @@ impl Served {
     /// Starts what this script serves, and waits until it is ready.
     pub fn start(script: &str, arguments: &[&OsStr]) -> Result<Self, String> {
         let mut process = Command::new("python3")
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(script))
+            .arg(project_file(script))
             .arg("serve")
             .args(arguments)
             .stdin(Stdio::piped())
@@ -52,11 +54,7 @@ impl Served {
 
     /// Returns the URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
-        let (server, _) = self
-            .url
-            .rsplit_once('/')
-            .expect("a database URL ends in a database");
-        format!("{server}/{database}")
+        at(&self.url, database)
     }
 
     /// Sends a command to a script that was started with `--obey`, and waits until it is done.

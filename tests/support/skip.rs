@@ -11,8 +11,7 @@ const COUNTED_IN: &str = "TIDEGATE_SKIPPED_TO";
 /// Records that a test is skipped, with the reason and the missing item as one word. `scripts/stages.py`
 /// counts by this word.
 pub fn skipped(lacks: &str, why: &str) {
-    let test = std::thread::current();
-    let test = test.name().unwrap_or("a test").to_owned();
+    let test = this_test();
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
     if let Some(path) = std::env::var_os(COUNTED_IN) {
         let file = OpenOptions::new().create(true).append(true).open(path);
@@ -21,4 +20,12 @@ pub fn skipped(lacks: &str, why: &str) {
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .unwrap_or_else(|error| panic!("{COUNTED_IN}: {error}"));
     }
+}
+
+/// Returns the name of the test that runs here. nextest runs each in a process of its own, whose thread need
+/// not be named after it.
+pub fn this_test() -> String {
+    let thread = std::thread::current();
+    let named = std::env::var("NEXTEST_TEST_NAME").ok();
+    named.unwrap_or_else(|| thread.name().unwrap_or("a test").to_owned())
 }

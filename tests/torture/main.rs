@@ -23,21 +23,12 @@
 
 mod actor;
 mod checker;
-#[path = "../support/clock.rs"]
-mod clock;
 mod controls;
 mod experiments;
 mod figures;
 mod fleet;
 mod journal;
 mod leases;
-#[expect(dead_code, reason = "the integration tests do more with it")]
-#[path = "../support/proxy.rs"]
-mod proxy;
-#[path = "../support/served.rs"]
-mod served;
-#[path = "../support/skip.rs"]
-mod skip;
 mod soak;
 mod watch;
 mod world;

@@ -21,8 +21,8 @@ use crate::checker::{History, Violation, check};
 use crate::figures::Figures;
 use crate::fleet::Fleet;
 use crate::journal::{self, Journal, Record, Told};
-use crate::served::Served;
 use crate::watch::{Watch, breaches};
+use test_support::served::Served;
 
 /// Data that the checker needs but the product does not store: events that entered and left leases, charges,
 /// and log rows that the cleanup has removed. Triggers write it, so it commits together with the change it

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::killed_workers::publisher;
 use super::{Figures, Fleet, Size, Violation, World, worker};
-use crate::clock::Clock;
 use crate::journal::Record;
+use test_support::clock::Clock;
 
 const HOUR: i64 = 3600;
 

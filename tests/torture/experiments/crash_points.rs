@@ -7,7 +7,7 @@ use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Crash, Torture, Work, Worker};
 use crate::checker::{Place, starts};
 use crate::journal::Record;
-use crate::proxy::{Harm, Proxy};
+use test_support::proxy::{Harm, Proxy};
 
 /// The expected state of an event after its fault.
 struct Expected {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Figures, Fleet, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
-use crate::proxy::{Harm, Proxy};
+use test_support::proxy::{Harm, Proxy};
 
 pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
     seed: u64,

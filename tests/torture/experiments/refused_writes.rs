@@ -9,7 +9,7 @@ use std::process::Command;
 use super::{Figures, Fleet, History, Size, Violation, World, worker};
 use crate::actor::{Torture, Work, Worker};
 use crate::journal::Record;
-use crate::skip::skipped;
+use test_support::skip::skipped;
 
 /// Only leases of ended runs lapse, and no run ends by its budget, because a handler that is interrupted
 /// there is charged.

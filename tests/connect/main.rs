@@ -1,0 +1,16 @@
+//! Tests of connections, logins, roles and sealed payloads; several queues in one program.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it in test functions; their helpers are no different"
+)]
+
+mod connect;
+mod databases;
+mod network;
+mod pooler;
+mod queue_list;
+mod queues;
+mod roles;
+mod seal;
+mod secret;

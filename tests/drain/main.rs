@@ -1,0 +1,24 @@
+//! Tests of a drain at work: handlers, retries, services, limits, schedules, processes that die.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it in test functions; their helpers are no different"
+)]
+
+mod drain;
+mod elastic;
+mod limits;
+mod load;
+mod periodic;
+mod policy;
+mod process;
+mod progress;
+mod sandbox;
+mod service;
+mod shop;
+mod slots;
+mod snooze;
+mod steady;
+mod strict;
+mod tick;
+mod wake;

@@ -1,0 +1,192 @@
+//! Owns the databases of the tests. Each test has its own, a copy of a template that one process of the run
+//! migrates. Nobody may connect to the template, so that it can be copied at any time.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use tidegate::connect::Client;
+use tidegate::migrate::Migrate;
+use tidegate::{Database, Event};
+use tidegate_job::app;
+use tokio::sync::OnceCell;
+use tokio_postgres::NoTls;
+
+use crate::cluster::{at, cluster};
+use crate::pooler;
+
+/// A database for one test. It is dropped with this value.
+pub struct TestDb {
+    /// The URL for the programs under test. It leads through the pooler, if all tests use one.
+    pub url: String,
+    /// The URL for the test itself.
+    direct: String,
+    name: String,
+}
+
+/// Returns a migrated database with the kinds of the shipped events.
+pub async fn database() -> TestDb {
+    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+    let template = TEMPLATE.get_or_init(template).await;
+    let database = create(template).await;
+    let client = database.client().await;
+    let moved = client.batch_execute("SELECT tidegate.move_in()").await;
+    moved.expect("a copy of the template is a queue of its own");
+    database
+}
+
+/// Returns a copy of a database to which nobody is connected.
+pub async fn copy_of(original: &TestDb) -> TestDb {
+    create(original.name()).await
+}
+
+/// Returns a migrated database that also has the kinds of `E`, for a test with its own events.
+pub async fn database_for<E: Event>() -> TestDb {
+    let database = database().await;
+    let client = database.client().await;
+    tidegate::queue::register_kinds(&client, E::KINDS)
+        .await
+        .expect("kinds are registered");
+    database
+}
+
+/// Returns [`database`], and a connection to it.
+pub async fn opened() -> (TestDb, Client) {
+    let database = database().await;
+    let client = database.client().await;
+    (database, client)
+}
+
+/// Returns [`database_for`] these events, and a connection to it.
+pub async fn opened_for<E: Event>() -> (TestDb, Client) {
+    let database = database_for::<E>().await;
+    let client = database.client().await;
+    (database, client)
+}
+
+/// Returns a database without a schema.
+pub async fn empty_database() -> TestDb {
+    create("template0").await
+}
+
+impl TestDb {
+    /// Refers to a database that is created and dropped elsewhere, or does not exist.
+    pub fn elsewhere(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            direct: url.to_owned(),
+            name: String::new(),
+        }
+    }
+
+    /// Opens a plain connection, separate from everything under test. It closes when dropped.
+    pub async fn client(&self) -> Client {
+        connect(&self.direct).await
+    }
+
+    /// Returns the URL of [`TestDb::client`]: it bypasses the pooler, if there is one.
+    pub fn direct(&self) -> &str {
+        &self.direct
+    }
+
+    /// Returns its name on the server.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the library's own handle.
+    pub fn database(&self) -> Database {
+        Database::new(&self.url, 8).expect("a test's URL is valid")
+    }
+}
+
+impl Drop for TestDb {
+    fn drop(&mut self) {
+        // The data of a failed test is kept until the server ends, together with the other evidence.
+        if self.name.is_empty() || thread::panicking() {
+            return;
+        }
+        let (server, name) = (cluster().url("postgres"), std::mem::take(&mut self.name));
+        let drop = move || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build().map(|runtime| {
+                runtime.block_on(async {
+                    let sql = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
+                    connect(&server).await.batch_execute(&sql).await
+                })
+            })
+        };
+        // On a thread of its own, because a runtime may be at work on this one. A server that the test has
+        // stopped needs no tidying.
+        let _ = thread::spawn(drop).join();
+    }
+}
+
+/// Returns the name of this run's template, which the first process that asks migrates.
+async fn template() -> String {
+    let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
+    let name = format!("migrated_{}", run.replace('-', "_"));
+    let admin = connect(&cluster().url("postgres")).await;
+    // Until this connection closes.
+    let alone = "SELECT pg_advisory_lock(hashtext($1))";
+    let is_made = "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)";
+    admin
+        .execute(alone, &[&name])
+        .await
+        .expect("nobody keeps the lock");
+    let made = admin.query_one(is_made, &[&name]).await;
+    if made.expect("the server answers").get(0) {
+        return name;
+    }
+    for step in ["DROP DATABASE IF EXISTS", "CREATE DATABASE"] {
+        let made = admin.batch_execute(&format!("{step} {name}")).await;
+        made.expect("the template is created");
+    }
+    migrate(&cluster().url(&name)).await;
+    let close = format!("ALTER DATABASE {name} WITH is_template true allow_connections false");
+    admin
+        .batch_execute(&close)
+        .await
+        .expect("the template is closed");
+    name
+}
+
+async fn migrate(url: &str) {
+    let database = Database::new(url, 1).expect("the template's URL is valid");
+    Migrate::new(&database, app::Event::KINDS)
+        .tables(&[app::TABLES])
+        .run()
+        .await
+        .expect("the template is migrated");
+}
+
+async fn create(template: &str) -> TestDb {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let name = format!("test_{}_{number}", std::process::id());
+    let admin = connect(&cluster().url("postgres")).await;
+    let made = admin
+        .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE {template}"))
+        .await;
+    made.expect("a test's database is created");
+    let direct = cluster().url(&name);
+    TestDb {
+        url: pooler::of_all_tests().map_or_else(|| direct.clone(), |pooler| at(&pooler, &name)),
+        direct,
+        name,
+    }
+}
+
+/// Opens a plain connection to any database of the cluster, as the user in the URL.
+pub async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls)
+        .await
+        .expect("the test's Postgres answers");
+    tokio::spawn(connection);
+    client.into()
+}
+
+/// The same database, for another user.
+pub fn as_user(url: &str, user: &str) -> String {
+    let (_, server) = url.split_once('@').expect("the test's URL has a user");
+    format!("postgres://{user}@{server}")
+}
