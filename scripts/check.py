@@ -9,6 +9,8 @@ Each requirement of tests/requirements.md has a test. Its name begins with the i
 takes out what the requirement promises, which such a test notices. No id is made up, and no page or mutant names a test that does not
 exist.
 
+`features`, a nightly run: each crate has no warning with each of its features alone.
+
 `cost`: the library costs a program that uses it without features so many crates and public names at most. Raise a limit only on
 purpose."""
 
@@ -19,8 +21,10 @@ import tomllib
 from pathlib import Path
 
 import local
+import tools
 from tools import PROJECT as ROOT
 
+CARGO_HACK = "cargo-hack==0.6.45"
 # By convention, everything after `#[cfg(test)]` in a file is its tests.
 TESTS = re.compile(r"^#\[cfg\(.*\btest\b.*\)\]\s*\n(?:pub(?:\(crate\))? )?mod \w+ \{", re.MULTILINE)
 COMMENT = re.compile(r"//.*")
@@ -59,8 +63,12 @@ def main():
             return 0
         case ["cost"]:
             wrong = cost()
+        case ["features"]:
+            hack = tools.cargo_command(CARGO_HACK)
+            local.ran([hack, "hack", "clippy", "--each-feature", "--workspace", "--lib", "--bins", "--locked", "--", "-D", "warnings"])
+            return 0
         case _:
-            sys.exit(f"usage: {sys.argv[0]} [cost | requirements write]")
+            sys.exit(f"usage: {sys.argv[0]} [cost | features | requirements write]")
     return local.verdict(wrong, "nothing is wrong that no compiler notices")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make console`: tests the web console in a real browser, on a Postgres of its own.
+"""A stage of `make test-all`: tests the web console in a real browser, on a Postgres of its own.
 
 It visits every page in light and dark, wide and narrow, and checks it with axe. It clicks every action, shows hostile content, and
 tests keys, renewal and pages without JavaScript. Waits are for what must come, however slow the machine; nothing is asserted of
@@ -59,7 +59,7 @@ def main():
         needs = Needs()
     except tools.Unavailable as missing:
         print(f"nothing was tried in a browser: {missing}")
-        stages.note("chromium", "make console")
+        stages.note("chromium", "console")
         return 0
     programs = local.build("--bin", "tidegate")
     with ExitStack() as started:

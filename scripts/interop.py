@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Lets other people's programs judge what Tidegate says. Our own tests could share a misunderstanding with what they test.
+Each word is a stage of `make test-all`.
 
-`api`, `make api`: schemathesis calls `tidegate serve` with only the OpenAPI document as input. No answer may be a 5xx or contradict
+`api`: schemathesis calls `tidegate serve` with only the OpenAPI document as input. No answer may be a 5xx or contradict
 the document. Requests that match the document must be accepted, all others refused. A second run with fewer requests uses an API
 key, and requests without the key must be refused. API_SEED=number tries other requests than the default ones.
 
-`metrics`, `make metrics`: promtool reads what Prometheus is told, the alert rules and their tests. The metrics are those of a queue
+`metrics`: promtool reads what Prometheus is told, the alert rules and their tests. The metrics are those of a queue
 in which something was published and drained: as a file for node_exporter, and in both formats over HTTP.
 
-`collector`, `make collector`: Rotel, an OpenTelemetry collector, prints what it has understood of our traces."""
+`collector`: Rotel, an OpenTelemetry collector, prints what it has understood of our traces."""
 
 import json
 import os
@@ -78,7 +79,7 @@ def had(tool, find):
         return find()
     except (tools.Unavailable, OSError, subprocess.CalledProcessError) as error:
         print(f"no {tool}, so nothing was checked with it: {error}", file=sys.stderr)
-        stages.note(tool, f"make {sys.argv[1]}")
+        stages.note(tool, sys.argv[1])
         return None
 
 
@@ -105,7 +106,7 @@ def api(started):
 
 def _key(tidegate, environment):
     """Creates an API key with all permissions."""
-    command = [tidegate, "api-key", "create", "--label", "schemathesis", "--client", "00000000-0000-4000-8000-0000000000c1", "--reason", "make api", "--json"]
+    command = [tidegate, "api-key", "create", "--label", "schemathesis", "--client", "00000000-0000-4000-8000-0000000000c1", "--reason", "to try it", "--json"]
     for scope in ("jobs", "forms", "letters"):
         command += ["--scope", scope]
     return json.loads(local.output(command, env=environment))["key"]

@@ -3,7 +3,7 @@
 
 It is an error if the test does not notice the removed guard, or if the text of a mutant is no longer in the source. Before the first
 mutant, every named test runs on the unchanged copy and must pass. A mutant of SQL alone needs no build: the built programs hold the
-text of each SQL file, and it is replaced there. What tests/it/scenes.rs and the model take away themselves is not repeated here.
+text of each SQL file, and it is replaced there. What tests/queue/scenes.rs and the model take away themselves is not repeated here.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What a release contains, and the steps of .github/workflows/release.yml that are no targets of the Makefile.
 
-  deny                 `make deny`: checks the dependencies against deny.toml, and RustSec's advisories, which are fetched from
+  deny                 a stage of `make test-all`: checks the dependencies against deny.toml, and RustSec's advisories, which are fetched from
                        GitHub; if it cannot be reached, prints this and checks the rest, unless ADVISORIES=required
-  sbom                 `make sbom`: writes a bill of materials of the deployed programs
+  sbom                 writes a bill of materials of the deployed programs
+  completions          writes the command line's completions and manual pages to target/completions
   check VERSION        checks that every crate has the version and that the changelog describes it
   notes VERSION        prints the changelog's section of the version
 """
@@ -40,12 +41,14 @@ def main():
             return deny()
         case ["sbom"]:
             return sbom()
+        case ["completions"]:
+            return completions()
         case ["check", version]:
             return check(version)
         case ["notes", version]:
             print(notes(version))
             return 0
-    print(f"usage: {sys.argv[0]} deny | sbom | check VERSION | notes VERSION", file=sys.stderr)
+    print(f"usage: {sys.argv[0]} deny | sbom | completions | check VERSION | notes VERSION", file=sys.stderr)
     return 2
 
 
@@ -55,10 +58,21 @@ def deny():
     asked = subprocess.run([*command, "advisories"], stderr=subprocess.PIPE, text=True)
     if UNREACHABLE in asked.stderr and os.environ.get("ADVISORIES") != "required":
         print("advisories not checked: RustSec's database on GitHub cannot be reached", file=sys.stderr)
-        stages.note("advisories", "make deny")
+        stages.note("advisories", "deny")
         return 0
     print(asked.stderr, end="", file=sys.stderr)
     return 1 if asked.returncode else 0
+
+
+def completions():
+    folder = PROJECT / "target" / "completions"
+    (folder / "man").mkdir(parents=True, exist_ok=True)
+    local.ran(["cargo", "build", *local.cargo_flags(), "--release", "--bin", "tidegate"])
+    tidegate = PROJECT / "target" / "release" / "tidegate"
+    for shell in ("bash", "zsh", "fish"):
+        (folder / f"tidegate.{shell}").write_text(local.output([tidegate, "completions", shell]))
+    local.ran([tidegate, "man", "--dir", folder / "man"])
+    return 0
 
 
 def sbom():

@@ -6,11 +6,11 @@ docs/reference/sql.md, which is made of the catalog's comments, and the programs
 people, it dumps the queue's and the application's schema to target/schema/. `check` compares both. A catalog describes the same schema differently by major version,
 so all use the version of the wheel.
 
-`suite`, `make unit-schema`, runs the integration tests on a queue in another schema, which SCHEMA names. The tests' own SQL names the
+`suite`, `make unit SCHEMA=acme`, runs the integration tests on a queue in another schema, which SCHEMA names. The tests' own SQL names the
 schema `tidegate`, so they run from a copy of the project in which it names the other one. The product in the copy is unchanged. Tests that are bound to
 the name, some 60 of 900, are left out.
 
-`snippets`, `make snippets`, runs the SQL of docs/guides/publish.md, and the programs of examples/sql/ and examples/pull/, each as a login
+`snippets`, a stage of `make test-all`, runs the SQL of docs/guides/publish.md, and the programs of examples/sql/ and examples/pull/, each as a login
 that may do just that. A language whose interpreter or driver cannot be had is left out, and noted where `make test` counts."""
 
 import difflib
@@ -94,6 +94,9 @@ NAMES = re.compile(
     r"(?<![\w-])tidegate(?=\.(?!toml\b|rs\b)[a-z%'{]|_(?:publish|drain|pull|operate|read|jobs)\b)|(?<=')tidegate(?=')|(?<=SCHEMA )tidegate"
 )
 
+# Folders of tests that name no schema of the integration tests.
+APART = ("tests/fuzz/", "tests/model/", "tests/targets/", "tests/torture/")
+
 # They send the library's SQL as it is written, compare texts in which the name is not the schema's, or are about names themselves.
 NAME_BOUND = (
     "plans::", "roles::", "otel::", "prometheus::", "golden::", "queues::", "queue::every_statement", "network::i1_a_server_that_turns",
@@ -113,7 +116,7 @@ def suite():
         if not source.is_file():
             continue
         content = source.read_bytes()
-        if path.startswith(("tests/it/", "tests/golden/", "tests/support/", "tests/console/")):
+        if path.startswith("tests/") and not path.startswith(APART):
             content = NAMES.sub(name, content.decode()).encode()
         if not target.exists() or target.read_bytes() != content:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -121,9 +124,9 @@ def suite():
             shutil.copymode(source, target)
     if not (COPY / ".tools").exists():
         (COPY / ".tools").symlink_to(PROJECT / ".tools")
-    skipped = [argument for test in NAME_BOUND for argument in ("--skip", test)]
+    chosen = f"kind(test) & not binary(/^(torture|model)$/) & not test(/^({'|'.join(NAME_BOUND)})/)"
     environment = {**os.environ, "TIDEGATE_SCHEMA": name, "CARGO_TARGET_DIR": str(COPY / "target")}
-    return subprocess.run(["cargo", "test", *local.cargo_flags(), "--test", "it", "--", *skipped], cwd=COPY, env=environment).returncode
+    return subprocess.run([sys.executable, COPY / "scripts" / "tests.py", "-E", chosen], env=environment).returncode
 
 
 def work(word):

@@ -1,20 +1,42 @@
 #!/usr/bin/env python3
-"""`make test`: `run STAGE…` runs the given stages one after the other, and prints the current stage, how long each took, and what
-was skipped because the machine lacks a requirement. Each stage is a target of the Makefile, so `make STAGE` runs a failed one
-again. The first failure ends the run.
+"""`make test` and `make test-all`: runs stages one after the other, and prints the current stage, how long each took, and what was
+skipped because the machine lacks a requirement. `test` are the stages that show that the software works, `rest` all others, and a
+name is one stage. The first failure ends the run.
 
 `note WHAT WHICH` adds to the count of what was skipped; tests do the same. TIDEGATE_EXPECTED lists requirements that must be
 available, such as "pgbouncer tls": a skip because of one of them is an error."""
 
 import collections
 import os
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-MAKEFILE = Path(__file__).resolve().parent.parent / "Makefile"
+# What a newcomer runs: the command of each stage, and what it shows.
+TEST = {
+    "check": ("make check", "format, lints, requirements, links and references of the handbook"),
+    "unit": ("make unit", "unit and integration tests, the model, a quick round of each fault"),
+    "starter": ("python3 scripts/starter.py", "a new project of `tidegate new` works"),
+}
+# What CI runs after it.
+REST = {
+    "doc": ("make doc", "documentation without warnings, its examples, the public names of the library"),
+    "deny": ("python3 scripts/release.py deny", "licences, sources and security advisories of the dependencies"),
+    "newest": ("python3 scripts/tests.py newest", "what may differ between versions, on the newest Postgres"),
+    "schema": ("make schema CHECK=1", "catalog.txt, the SQL reference and the programs in the guides are up to date"),
+    "lambda": ("make lambda", "the function under `cargo lambda watch`, with every file of events/"),
+    "tutorial": ("python3 scripts/starter.py tutorial", "the commands of docs/tutorial.md"),
+    "api": ("python3 scripts/interop.py api", "the HTTP interface matches its OpenAPI document"),
+    "console": ("python3 scripts/console.py", "the web console in a browser; `scripts/console.py --shots` also writes its images"),
+    "snippets": ("python3 scripts/schema.py snippets", "the SQL and the programs of the guide to publishing"),
+    "targets": ("python3 tests/targets/run.py", "handlers in other languages, as functions and URLs"),
+    "metrics": ("python3 scripts/interop.py metrics", "promtool reads the metrics and tests the alert rules"),
+    "collector": ("python3 scripts/interop.py collector", "an OpenTelemetry collector understands the traces"),
+    "template": ("python3 scripts/template.py", "what a deployment would create, twice, and when its alarms ring"),
+}
+STAGES = {**TEST, **REST}
+GROUPS = {"test": TEST, "rest": REST}
 # The requirements that may be missing.
 KNOWN = {
     "pgbouncer": "a pooler", "libfaketime": "clocks that are set", "tls": "a Postgres with TLS", "disk": "the right to mount a small disk",
@@ -53,45 +75,42 @@ def skipped():
     return int(bool(missing))
 
 
-def descriptions():
-    """Returns the description of each target in `make help`, up to its first semicolon."""
-    return dict(re.findall(r"^([a-z-]+):.*## ([^;\n]*)", MAKEFILE.read_text(), re.MULTILINE))
-
-
 def spent(seconds):
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
 
 
-def run(stages):
+def run(names):
+    chosen = [stage for name in names for stage in GROUPS.get(name, [name])]
+    unknown = [stage for stage in chosen if stage not in STAGES]
+    if unknown or not chosen:
+        print(f"stages: must be of {', '.join(STAGES)}, got {', '.join(unknown) or 'none'}", file=sys.stderr)
+        return 2
     count = Path(os.environ["TIDEGATE_SKIPPED_TO"])
     count.parent.mkdir(exist_ok=True)
     count.write_text("")
-    told, began, times = descriptions(), time.monotonic(), []
-    unknown = [stage for stage in stages if stage not in told]
-    if unknown or not stages:
-        print(f"stages: must be targets of the Makefile, got {unknown or 'none'}", file=sys.stderr)
-        return 2
-    for number, stage in enumerate(stages, 1):
-        print(f"\n=== {number} of {len(stages)}: {stage}: {told[stage]} ({spent(time.monotonic() - began)} so far)", flush=True)
+    began, times = time.monotonic(), []
+    for number, stage in enumerate(chosen, 1):
+        command, shows = STAGES[stage]
+        print(f"\n=== {number} of {len(chosen)}: {stage}: {shows} ({spent(time.monotonic() - began)} so far)", flush=True)
         since = time.monotonic()
-        code = subprocess.run(["make", "--no-print-directory", stage]).returncode
+        code = subprocess.run(command, shell=True).returncode
         times.append((stage, time.monotonic() - since))
         if code != 0:
-            print(f"\n=== {stage} failed; `make {stage}` runs it alone", file=sys.stderr)
+            print(f"\n=== {stage} failed; `make test-all STAGES={stage}` runs it alone", file=sys.stderr)
             return code
-    print(f"\n=== all {len(stages)} stages passed in {spent(time.monotonic() - began)}")
+    print(f"\n=== all {len(chosen)} stages passed in {spent(time.monotonic() - began)}")
     print("\n".join(f"    {stage:14} {spent(seconds):>12}" for stage, seconds in times))
     return skipped()
 
 
 def main():
     match sys.argv[1:]:
-        case ["run", *stages]:
-            return run(stages)
+        case ["run", *names]:
+            return run(names)
         case ["note", what, which] if what in KNOWN:
             return note(what, which)
-    print(f"usage: {sys.argv[0]} run STAGE… | note {'|'.join(KNOWN)} WHICH", file=sys.stderr)
+    print(f"usage: {sys.argv[0]} run test|rest|STAGE… | note {'|'.join(KNOWN)} WHICH", file=sys.stderr)
     return 2
 
 

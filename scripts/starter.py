@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""`make starter`: checks that a new project of `tidegate new` does what its README says, with the crates of this tree.
+"""A stage of `make test`: checks that a new project of `tidegate new` does what its README says, with the crates of this tree.
 
 The project's Makefile tests it and runs it on its own Postgres. Its function answers every file of its `events/` under `cargo
 lambda watch`. Its template is ours. Nothing is downloaded: this tree has the same dependencies in the same versions. It prints how long the way from
 `tidegate new` to a green test took; with FIRST=1, on two cores, in a folder without compiled dependencies and with a beginner's settings.
 
-`make tutorial` (`starter.py tutorial`) runs docs/tutorial.md block by block, which changes such a project. A comment before each
+`starter.py tutorial`, a stage of `make test-all`, runs docs/tutorial.md block by block, which changes such a project. A comment before each
 block says what to do with it:
 
   <!-- run -->            run the commands (sh), all blocks in one shell; apply the change (diff)
   <!-- shows -->          each line must appear in the output of the commands before; … matches anything
   <!-- not run: why -->   skip the block, for this reason
 
-`make existing` (`starter.py existing`) runs examples/existing/, which publishes through the drivers that other programs have.
+`starter.py existing` runs examples/existing/, which publishes through the drivers that other programs have.
 
 A block of commands or a diff without such a comment is an error, so no command of the page stays untested by mistake. `starter.py
 read` looks for this alone."""
@@ -171,7 +171,7 @@ def _function(watch, project, environment):
 
 
 def _template(project):
-    """`make template` checks the template. Here it must be the same file, and its package where the project's Makefile puts it."""
+    """The stage `template` checks the template. Here it must be the same file, and its package where the project's Makefile puts it."""
     text, places = (project / "template.yaml").read_text(), re.search(r"--lambda-dir (\S+) --flatten", (project / "Makefile").read_text())
     wrong = [] if text == (PROJECT / "template.yaml").read_text() else ["template.yaml: must be the one of this repository"]
     if not places or f"CodeUri: {places[1]}/bootstrap.zip " not in text:

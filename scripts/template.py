@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make template`: checks what `template.yaml` and `deploy/*.yaml` would deploy, without an account and without a network.
+"""A stage of `make test-all`: checks what `template.yaml` and `deploy/*.yaml` would deploy, without an account and without a network.
 
 SAM and cfn-lint validate the templates. They are transformed as on AWS, evaluated like CloudFormation with the sets of parameters in
 tests/template.toml, and compared with rules: names, rights, settings, schedules, queues, metrics. A second deployment is tried on paper:

@@ -3,6 +3,8 @@
 nextest, such as a part of a test's name, `--test drain`, or `-E 'test(/f7_/)'`. TIDEGATE_TEST_SERVER names another server, which is
 then not started. POOLER=1 puts pgbouncer in transaction mode between the programs under test and the server.
 
+`newest` runs what may differ between versions of Postgres on the newest one, if it can be had and is not the usual one.
+
 A test that is run by `cargo test` alone starts a Postgres of its own."""
 
 import os
@@ -11,12 +13,34 @@ import sys
 from contextlib import ExitStack
 
 import local
+import postgres
+import stages
 import tools
 
 NEXTEST = "cargo-nextest==0.9.148"
+# Statements and their plans, partitions, roles, and recovery from a crash. `make unit torture POSTGRES=18` runs all.
+ON_NEWEST = "test(/^(queue|interleave|plans|cleanup|roles|batch|wake)::/) | (binary(torture) & test(/lease/))"
 
 
 def main():
+    return newest() if sys.argv[1:] == ["newest"] else run(*sys.argv[1:])
+
+
+def newest():
+    try:
+        found = postgres.installation(postgres.WHEEL_MAJOR)
+    except tools.Unavailable as missing:
+        print(f"nothing was tried on Postgres {postgres.WHEEL_MAJOR}: {missing}")
+        stages.note(f"postgres-{postgres.WHEEL_MAJOR}", "newest")
+        return 0
+    if found.binaries == postgres.installation().binaries:
+        print(f"all tests ran on Postgres {postgres.WHEEL_MAJOR}")
+        return 0
+    os.environ["TIDEGATE_PG_MAJOR"] = str(postgres.WHEEL_MAJOR)
+    return run("--workspace", "-E", ON_NEWEST)
+
+
+def run(*words):
     nextest = tools.cargo_command(NEXTEST)
     with ExitStack() as started:
         environment = dict(os.environ)
@@ -28,7 +52,7 @@ def main():
         if environment.get("POOLER"):
             pooler = started.enter_context(local.pooler(environment["TIDEGATE_TEST_SERVER"]))
             environment["TIDEGATE_TEST_POOLER"] = pooler["DATABASE_URL"]
-        command = [nextest, "nextest", "run", *local.cargo_flags(), *(sys.argv[1:] or ["--workspace"])]
+        command = [nextest, "nextest", "run", *local.cargo_flags(), *(words or ["--workspace"])]
         return subprocess.run([str(word) for word in command], env=environment).returncode
 
 

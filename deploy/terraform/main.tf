@@ -1,5 +1,5 @@
 # A durable event queue in Postgres, with the functions that drain it and operate it: what template.yaml creates, for Terraform.
-# `make template` compares the two. This module belongs to you: change it.
+# `make test-all STAGES=template` compares the two. This module belongs to you: change it.
 
 terraform {
   required_version = ">= 1.5"

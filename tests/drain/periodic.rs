@@ -576,7 +576,7 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
     set(&client, "manual", "every => '1 hour'").await;
     for _ in 0..2 {
         migrate(&db, Daily::First).await.unwrap();
-        let expected = "changed it 1 f, dropped it 1 f, kept it 1 f, manual - 1 f";
+        let expected = "changed drain 1 f, dropped drain 1 f, kept drain 1 f, manual - 1 f";
         assert_eq!(kept(&client).await, expected);
     }
     let pause = "SELECT tidegate.pause_schedule('kept', 'not now'), tidegate.pause_schedule('changed', 'nor this')";
@@ -584,7 +584,7 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
     migrate(&db, Daily::Second).await.unwrap();
     assert_eq!(
         kept(&client).await,
-        "added it 1 f, changed it 3 t, kept it 2 t, manual - 1 f"
+        "added drain 1 f, changed drain 3 t, kept drain 2 t, manual - 1 f"
     );
     let audited = "SELECT string_agg(action || ' ' || (filter->>'name'), ', ' ORDER BY id) FROM tidegate.audit WHERE reason LIKE 'the program declares it%'";
     assert_eq!(

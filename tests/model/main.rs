@@ -4,7 +4,7 @@
 //! cleanup act in between. The model keeps every promise in every state. If one guard is removed, it breaks
 //! the promise that the guard protects.
 //!
-//! Each action names the function it stands for (`protocol.rs`). `tests/it/interleave.rs` shows on a real
+//! Each action names the function it stands for (`protocol.rs`). `tests/queue/interleave.rs` shows on a real
 //! Postgres that these functions are as atomic as the model assumes. The rules for a worker are part of the
 //! protocol: `worker.rs` contains the rules, and `flaw.rs` the consequences of breaking each one.
 //!

@@ -1,5 +1,5 @@
 //! The lease protocol as a transition system. Each action stands for one atomic statement or function of the
-//! database (`tests/it/interleave.rs` shows the atomicity), or for something that happens to a worker.
+//! database (`tests/queue/interleave.rs` shows the atomicity), or for something that happens to a worker.
 //!
 //! Three things are left out, because no property depends on them: `low`, which only avoids reading dead
 //! versions; `passed_by`, whose groups a scan skips like a paused kind; and sizes and the hashes of groups.

@@ -1,4 +1,4 @@
-//! `tidegate new`: what it writes and what it refuses. That the project works, `make starter` shows.
+//! `tidegate new`: what it writes and what it refuses. That the project works, `scripts/starter.py` shows.
 
 use std::fs;
 use std::path::Path;

@@ -19,7 +19,7 @@ pub fn command(name: &str) -> Command {
     command
 }
 
-/// The schema is the whole run's: see `make unit-schema`.
+/// The schema is the whole run's: see `make unit SCHEMA=acme`.
 fn is_setting(variable: &str) -> bool {
     ["TIDEGATE_", "DATABASE_", "AWS_", "OTEL_", "PG"]
         .iter()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make bench-targets`: how fast `tidegate-relay` passes events on, with 64 calls at once, and what a million of them costs in a
+"""`make bench WORKLOADS=targets`: how fast `tidegate-relay` passes events on, with 64 calls at once, and what a million of them costs in a
 function of 256 MB. The functions, the queue and Postgres are on the same machine, and take their part of its cores."""
 
 import json

@@ -1,4 +1,4 @@
-//! Each recipe on a local Postgres, which DATABASE_URL names: `make existing`.
+//! Each recipe on a local Postgres, which DATABASE_URL names: `scripts/starter.py existing`.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use tidegate::{Context, Dispatch, Done, DrainOptions, Event, Handlers, drain};
 type Outcome = Result<(), Failure>;
 
 fn url() -> String {
-    std::env::var("DATABASE_URL").expect("`make existing` sets DATABASE_URL")
+    std::env::var("DATABASE_URL").expect("`scripts/starter.py existing` sets DATABASE_URL")
 }
 
 /// Remembers the orders that it has handled.
