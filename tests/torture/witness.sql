@@ -22,7 +22,7 @@ CREATE INDEX ON torture.taken (by);
 -- The nearest live event ahead is enough, because the one before it was checked when that event was leased.
 -- The lease locks the worker's own leases, and no other worker can lease the event ahead, so this state holds
 -- until the commit.
-CREATE FUNCTION torture.lease_taken() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION torture.lease_taken() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     INSERT INTO torture.taken (token, worker, id, attempt, ahead, ahead_attempt, together)
     SELECT NEW.token, NEW.worker, q.id, torture.attempt(q, NEW.taken_at), ahead.id, ahead.attempt,
@@ -63,7 +63,7 @@ CREATE INDEX ON torture.run_out (worker);
 CREATE TABLE torture.cut (token uuid NOT NULL, id bigint NOT NULL, behind boolean NOT NULL);
 CREATE INDEX ON torture.cut (token, id);
 
-CREATE FUNCTION torture.lease_cut() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION torture.lease_cut() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     INSERT INTO torture.cut (token, id, behind) VALUES (NEW.token, NEW.id, NEW.behind);
     INSERT INTO torture.departure (token, worker, id, started, expired)
@@ -85,7 +85,7 @@ END $$;
 CREATE TRIGGER lease_cut_charged AFTER UPDATE OF charged ON tidegate.lease_cut
     FOR EACH ROW WHEN (NEW.charged AND NOT OLD.charged) EXECUTE FUNCTION torture.lease_cut_charged();
 
-CREATE FUNCTION torture.lease_left() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION torture.lease_left() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     hole CONSTANT int8multirange := CASE WHEN TG_OP = 'DELETE' THEN OLD.ids ELSE OLD.ids - NEW.ids END;
     -- The server's clock may have been changed since the statement began.
@@ -149,7 +149,7 @@ CREATE TABLE torture.ending (
     late         boolean NOT NULL
 );
 
-CREATE FUNCTION torture.event_ended() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION torture.event_ended() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     INSERT INTO torture.ending (id, leased, attempts, max_attempts, late)
     VALUES (OLD.id, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id), OLD.attempts, OLD.max_attempts,

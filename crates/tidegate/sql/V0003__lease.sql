@@ -25,12 +25,12 @@
 --
 -- The settings of the functions are necessary. `plan_cache_mode` keeps a generic plan, because the planner
 -- prefers to plan every call anew. `enable_seqscan = off` prevents a plan made for an empty queue from
--- reading the whole table ever after. Its penalty makes plans look so expensive that Postgres would compile
--- them, hence `jit = off`. In LANGUAGE sql, a function that Postgres cannot inline is planned in each
--- transaction, so what drains call is in PL/pgSQL. Beside a long transaction, the statistics say that few
--- rows are left, while the indexes still have the dead ones. What a lease holds is therefore sought range by
--- range: a plain join may be planned from the side of the queue. OFFSET 0 prevents that. `enable_sort = off`
--- keeps a statement that wants the first few from sorting all of a group, or all that is due.
+-- reading the whole table ever after; close_functions() adds `jit = off`. In LANGUAGE sql, a function that
+-- Postgres cannot inline is planned in each transaction, so what drains call is in PL/pgSQL. Beside a long
+-- transaction, the statistics say that few rows are left, while the indexes still have the dead ones. What a
+-- lease holds is therefore sought range by range: a plain join may be planned from the side of the queue.
+-- OFFSET 0 prevents that. `enable_sort = off` keeps a statement that wants the first few from sorting all of
+-- a group, or all that is due.
 
 -- Ids as a set of ranges.
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
@@ -42,7 +42,7 @@ END $$;
 
 -- Removes leases that are marked as ended. A lease that another session has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 BEGIN
     DELETE FROM tidegate.lease AS l
      WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
@@ -107,8 +107,7 @@ CREATE FUNCTION tidegate.lease(
     OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb
 ) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off
-    SET jit = off SET lock_timeout = '1s'
-    AS $$
+    SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -364,7 +363,7 @@ CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
                    started boolean, replayed boolean, expires_in double precision, overdue boolean)
-    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
@@ -384,7 +383,7 @@ END $$;
 -- The events in hand under these leases, in one snapshot. If the leases were read one by one, an event that
 -- leaves between two reads would seem to have no later events. A lease without a row here is lost or empty.
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts integer, started_to bigint, id bigint)
-    LANGUAGE sql STABLE SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+    LANGUAGE sql STABLE SET enable_seqscan = off SET enable_sort = off AS $$
     SELECT l.token, l.cuts, l.started_to, q.id
       FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
      CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) ORDER BY e.id OFFSET 0) AS q
@@ -440,7 +439,7 @@ $$;
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL, ran bigint[] DEFAULT '{}',
                                    taken_away boolean DEFAULT false, OUT left_ids bigint[], OUT busy_ids bigint[])
     LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
     SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
@@ -504,7 +503,7 @@ COMMENT ON FUNCTION tidegate.hand_back IS 'Removes events from a worker''s lease
 -- are locked for this session, so that it can change them without a wait. An event that is gone counts as
 -- free.
 CREATE FUNCTION tidegate.locked_with_earlier(event_ids bigint[]) RETURNS bigint[]
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     ours bigint[];
     busy bigint[];
@@ -522,7 +521,7 @@ END $$;
 
 -- Returns those of the events that come before one of later in its group.
 CREATE FUNCTION tidegate.earlier_of(event_ids bigint[], later bigint[]) RETURNS bigint[]
-    LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE sql STABLE SET enable_seqscan = off AS $$
     SELECT ARRAY(
         SELECT q.id FROM tidegate.event_queue AS q
           JOIN (SELECT b.group_key, max(b.id) AS last FROM tidegate.event_queue AS b
@@ -532,7 +531,7 @@ $$;
 
 -- Takes ids out of leases, and removes leases that have no others.
 CREATE FUNCTION tidegate.shrink_leases(tokens uuid[], hole int8multirange, taken_away boolean) RETURNS void
-    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     DELETE FROM tidegate.lease_cut AS c WHERE c.token = ANY (tokens) AND c.id <@ hole;
     DELETE FROM tidegate.lease AS l WHERE l.token = ANY (tokens) AND l.ids <@ hole;
@@ -542,7 +541,7 @@ END $$;
 -- It returns the lowest id that became free. Events that another session has locked, and leases that are in
 -- use for longer than a moment, are left to the next call.
 CREATE FUNCTION tidegate.apply_cuts() RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms' SET enable_seqscan = off SET jit = off
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms' SET enable_seqscan = off
     AS $$
 DECLARE
     owner uuid;
@@ -598,7 +597,7 @@ COMMENT ON FUNCTION tidegate.apply_cuts IS 'Takes the events in lease_cut out of
 
 -- An event that may have been started loses an attempt if it is `charged`, and runs alone the next time.
 CREATE FUNCTION tidegate.lapse(tokens uuid[], event_ids bigint[], charged boolean) RETURNS void
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
@@ -621,7 +620,7 @@ COMMENT ON FUNCTION tidegate.lapse IS 'Returns events of leases that break to th
 -- that cannot be changed, stays in its lease, with the earlier ones of its group. A later call takes it.
 -- Returns the lowest id that became free.
 CREATE FUNCTION tidegate.break_leases(tokens uuid[], charged boolean) RETURNS bigint
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
     AS $$
 DECLARE
     live CONSTANT bigint[] := ARRAY(
@@ -664,7 +663,7 @@ COMMENT ON FUNCTION tidegate.break_leases IS 'Breaks leases of one worker, excep
 -- function does. It returns the lowest id that became free, and the first transaction whose leases may be
 -- live.
 CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8)
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
     SET lock_timeout = '100ms'
     AS $$
 #variable_conflict use_column
@@ -719,7 +718,7 @@ END $$;
 -- that the index can use it as a bound. Compared with the volatile function itself, every delayed row would
 -- be read (26 ms for 100,000).
 CREATE FUNCTION tidegate.promote(most bigint, now timestamptz DEFAULT NULL, OUT promoted bigint, OUT lowest bigint)
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_sort = off AS $$
 DECLARE
     due CONSTANT bigint[] := ARRAY(
         SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT coalesce(promote.now, clock_timestamp()))

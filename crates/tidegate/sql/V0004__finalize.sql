@@ -45,7 +45,7 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[],
                                   OUT ended bigint[], OUT cuts integer[])
     LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
     SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
@@ -141,7 +141,7 @@ END $$;
 -- not commit if the lease is lost. Whether an operator has taken the event is looked up when its row is
 -- locked: he has committed by then, and the lock of the lease keeps his row in lease_cut.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '250ms'
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE
@@ -200,7 +200,7 @@ CREATE FUNCTION tidegate.finalize_leased(
     next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamptz[], next_max_attempts integer[],
     next_expires_in double precision[], next_traceparents text[],
     OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer
-) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
+) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
     lease record;
@@ -342,7 +342,7 @@ END $$;
 CREATE FUNCTION tidegate.retry_leased(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}',
                                OUT left_ids bigint[], OUT busy_ids bigint[])
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off SET lock_timeout = '250ms'
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET lock_timeout = '250ms'
     AS $$
 #variable_conflict use_column
 DECLARE

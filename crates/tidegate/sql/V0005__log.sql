@@ -122,7 +122,7 @@ COMMENT ON FUNCTION tidegate.logged IS
 -- looks at one partition at a time (see found_in), and stops when it has found all events that are not live.
 -- It starts with the days on which events that end now expire, and with yesterday's.
 CREATE FUNCTION tidegate.logged_under(ids bigint[], tokens uuid[]) RETURNS TABLE (id bigint, token uuid)
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     query CONSTANT text := 'SELECT json_agg(json_build_array(l.id, l.lease_token)) FROM tidegate.%I AS l WHERE l.id = ANY ($1)';
@@ -348,7 +348,7 @@ END $$;
 -- end.
 CREATE FUNCTION tidegate.delete_expired(
     partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, now timestamptz DEFAULT NULL, OUT deleted bigint, OUT next text
-) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     moment constant timestamptz := least(delete_expired.now, clock_timestamp());
@@ -397,7 +397,7 @@ END $$;
 -- read, it goes without its payload; an event that cannot be ended stays. `begun` are those that a handler
 -- may have been running; their attempt counts.
 CREATE FUNCTION tidegate.end_locked(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
-    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     middle CONSTANT integer := cardinality(event_ids) / 2;
@@ -432,7 +432,7 @@ END $$;
 
 -- Ends events as FAILED that the caller has locked, all or none.
 CREATE FUNCTION tidegate.end_at_once(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[])
-    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -475,7 +475,7 @@ END $$;
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
     actor text DEFAULT NULL, now timestamptz DEFAULT NULL, OUT expired bigint[], OUT abandoned bigint[], OUT given_up bigint[], OUT last_id bigint
-) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SET lock_timeout = '200ms' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     moment constant timestamptz := least(sweep_events.now, clock_timestamp());
@@ -623,7 +623,7 @@ END $$;
 --
 -- A step that fails changes nothing. The caller may try it again, or pass over its item with `skip`.
 CREATE FUNCTION tidegate.cleanup_step(state jsonb DEFAULT '{}', skip boolean DEFAULT false) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET enable_seqscan = off AS $$
 DECLARE
     dry_run constant boolean := coalesce((state->>'dry_run')::boolean, false);
     moment constant timestamptz := least((state->>'now')::timestamptz, clock_timestamp());

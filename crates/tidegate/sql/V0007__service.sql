@@ -158,7 +158,7 @@ $$;
 CREATE FUNCTION tidegate.give_up(
     after bigint, upto bigint, page integer, most integer, published_before timestamptz DEFAULT NULL, dry_run boolean DEFAULT false,
     now timestamptz DEFAULT NULL, OUT ended bigint[]
-) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '200ms' SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     moment CONSTANT timestamptz := least(give_up.now, clock_timestamp());

@@ -230,7 +230,7 @@ $$;
 -- event. If several things hold it up, the one is named that must change before the others matter: first
 -- what needs an operator, then what ends last.
 CREATE FUNCTION tidegate.state_in_words(id bigint) RETURNS text
-    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -313,7 +313,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION tidegate.why(id bigint) RETURNS text
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     event record;

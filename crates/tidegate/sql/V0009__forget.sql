@@ -54,7 +54,7 @@ COMMENT ON FUNCTION tidegate.offspring IS
 -- these events, wherever an action of an operator has named them. Each key is one search in the index of
 -- such entries, however long the audit is.
 CREATE FUNCTION tidegate.forget_arguments(ids bigint[], groups text[], correlation_ids text[]) RETURNS void
-    LANGUAGE sql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE sql SET enable_seqscan = off AS $$
     UPDATE tidegate.audit AS a SET filter = tidegate.without_keys(a.filter)
       FROM (SELECT jsonb_build_object('group_key', g) AS filter FROM unnest(forget_arguments.groups) AS g
             UNION

@@ -17,7 +17,7 @@ COMMENT ON TYPE tidegate.selection IS 'Which live events an operator selects.';
 --
 -- Each call is planned anew, because a missing argument is no condition, and a given one may have an index.
 CREATE FUNCTION tidegate.select_live(s tidegate.selection, OUT chosen bigint[], OUT report jsonb)
-    LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
     held int8multirange;
     next bigint;

@@ -260,7 +260,7 @@ $$;
 -- that are.
 CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
                                     OUT at_work integer, OUT unrated integer, OUT rate double precision)
-    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
     active CONSTANT int8multirange := coalesce((SELECT range_agg(l.ids) FROM tidegate.lease AS l WHERE NOT l.ended), '{}');

@@ -58,7 +58,7 @@ CREATE FUNCTION tidegate.latency_bounds() RETURNS double precision[]
 -- The codes of ended events as the figures have them: of a kind at most 50 in an hour, or about as many if
 -- several sessions end events at once, because a handler can make up any number of codes.
 CREATE FUNCTION tidegate.counted_codes(kinds text[], codes text[]) RETURNS text[]
-    LANGUAGE sql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE sql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
     WITH ended AS MATERIALIZED (
         SELECT coalesce(k.kind, '(unregistered)') AS kind, u.code, u.n
           FROM unnest(kinds, codes) WITH ORDINALITY AS u(kind, code, n) LEFT JOIN tidegate.event_kind AS k ON k.kind = u.kind
@@ -85,7 +85,7 @@ $$;
 CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[],
                                      codes text[] DEFAULT NULL, last_ids bigint[] DEFAULT NULL)
     RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
@@ -155,7 +155,7 @@ END $$;
 -- Adds one event that a transaction has completed at `instant`, in half the time of count_ended(). A kind
 -- that is not registered has no row of this name to find.
 CREATE FUNCTION tidegate.count_completed(kind text, attempts integer, created_at timestamptz, instant timestamptz) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());

@@ -14,7 +14,7 @@ $$;
 -- that nobody registered, or with a payload that the database cannot read. Marks the others as started.
 -- Returns how many there are.
 CREATE FUNCTION tidegate.sort_out(token uuid, kinds text[], moment timestamptz) RETURNS bigint
-    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     ended record;
@@ -58,7 +58,7 @@ END $$;
 
 -- Marks a lease without events as ended, so that the next sweep removes it.
 CREATE FUNCTION tidegate.close_lease(token uuid) RETURNS void
-    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     UPDATE tidegate.lease AS l SET ended = true, expires_at = least(l.expires_at, clock_timestamp())
      WHERE l.token = close_lease.token AND NOT EXISTS (
@@ -125,7 +125,7 @@ COMMENT ON FUNCTION tidegate.poll IS
 
 -- Locks the lease of an event for its end, and returns the event. Null values if the lease does not hold it.
 CREATE FUNCTION tidegate.pulled(id bigint, token uuid) RETURNS tidegate.event_queue
-    LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     event tidegate.event_queue;

@@ -36,6 +36,9 @@ END $$;
 -- that it was not granted, and no function looks a name up where its caller has placed another one. (A body
 -- of RETURN looked its names up when it was made. A setting would keep it from being inlined.) What has no
 -- comment is no interface.
+--
+-- A function that steers the planner does not compile its plans: the penalty of `enable_seqscan = off` makes
+-- the cheapest plan look so expensive that Postgres would compile it, for longer than it runs.
 CREATE FUNCTION tidegate.close_functions(schema text) RETURNS void
     LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,6 +48,9 @@ BEGIN
     FOR f IN SELECT * FROM pg_proc AS p WHERE p.pronamespace = schema::regnamespace AND p.prokind = 'f' LOOP
         IF f.prosqlbody IS NULL THEN
             EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, pg_temp', f.oid::regprocedure);
+        END IF;
+        IF f.proconfig::text ~ 'enable_|plan_cache_mode' THEN
+            EXECUTE format('ALTER FUNCTION %s SET jit = off', f.oid::regprocedure);
         END IF;
         IF obj_description(f.oid, 'pg_proc') IS NULL THEN
             EXECUTE format('COMMENT ON FUNCTION %s IS %L', f.oid::regprocedure, 'Internal: see its definition.');
