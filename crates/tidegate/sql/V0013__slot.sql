@@ -32,8 +32,8 @@ SELECT l.token, l.worker, (SELECT s.name FROM tidegate.drain_slot AS s WHERE s.w
  CROSS JOIN LATERAL (
        SELECT count(*) AS events, count(*) FILTER (WHERE q.id <= l.started_to) AS started,
               min(q.id) AS first_id, max(q.id) AS last_id
-         FROM unnest(l.ids) AS r
-        CROSS JOIN LATERAL (SELECT e.* FROM tidegate.event_queue AS e WHERE e.id >= lower(r) AND e.id < upper(r) OFFSET 0) AS q) AS in_hand
+         FROM tidegate.event_queue AS q
+        WHERE q.id = ANY (tidegate.ids_of(l.ids))) AS in_hand
  WHERE NOT l.ended;
 COMMENT ON VIEW tidegate.leases IS 'Which worker holds which events, one row per lease.';
 COMMENT ON COLUMN tidegate.leases.name IS 'Where the worker runs: see drain_slot. Null: it is no drain, or another drain has taken its slot.';
