@@ -466,7 +466,10 @@ CREATE INDEX event_log_id ON tidegate.event_log (id);
 CREATE INDEX event_log_correlation ON tidegate.event_log (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX event_log_dead ON tidegate.event_log (finished_at) WHERE status <> 'COMPLETED';
 -- Rows arrive in the order in which events finish, so a block range index serves the figures almost for free.
-CREATE INDEX event_log_finished ON tidegate.event_log USING brin (finished_at);
+-- A range is 16 pages, because each of a hundred partitions has one that is read for nothing: of five million
+-- rows, those of the last hour take 4 ms, and 19 ms with the default of 128 pages. That estimate also made
+-- Postgres compile the plan, for 0.4 s.
+CREATE INDEX event_log_finished ON tidegate.event_log USING brin (finished_at) WITH (pages_per_range = 16);
 CREATE INDEX event_log_replay ON tidegate.event_log (replay_of) WHERE replay_of IS NOT NULL;
 CREATE INDEX event_log_parent ON tidegate.event_log (parent_id) WHERE parent_id IS NOT NULL;
 
