@@ -92,15 +92,13 @@ const MOST_EVENTS: i64 = 100_000;
 /// The most rows that are read for groups, for deadlines and for stuck events.
 const MOST_LOOKED_AT: i64 = 10_000;
 
-/// The database cancels a statement that takes longer.
-const STATEMENT_TIMEOUT: &str = "SET LOCAL statement_timeout = 5000";
+/// All samples show one state of the database. It cancels a statement that takes longer.
+const SETTINGS: &str =
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL statement_timeout = 5000";
 
-/// Runs before [`EVENTS`]. If a queue is only a little larger than the sample, the planner prefers to read
-/// and sort all of it. It may also not know yet how large the queue is.
+/// Runs before [`EVENTS`], which is the last statement. If a queue is only a little larger than the sample,
+/// the planner prefers to read and sort all of it. It may also not know yet how large the queue is.
 const WALK: &str = "SET LOCAL enable_seqscan = off";
-
-/// Runs after [`EVENTS`].
-const AS_USUAL: &str = "SET LOCAL enable_seqscan TO DEFAULT";
 
 // Each reads a bounded number of rows of the queue, whatever its size, and none reads the log.
 // `tidegate_read` may run all of them. Kinds that no program has registered share the name `other`. Every
@@ -231,16 +229,14 @@ async fn read(database: &Database) -> Result<Vec<Sample>> {
     let failed = Error::at("prometheus");
     // Uses its own connection. A pooled connection may be dead, and an abandoned scrape must leave nothing
     // behind in the pool.
-    let mut client = database.connect().await?;
-    let transaction = client.snapshot().await.map_err(&failed)?;
-    let begin = format!("{STATEMENT_TIMEOUT}; {WALK}");
-    transaction.batch_execute(&begin).await.map_err(&failed)?;
-    let mut samples: Vec<Sample> = documents(&transaction, &EVENTS, &[&MOST_EVENTS]).await?;
-    transaction.batch_execute(AS_USUAL).await.map_err(&failed)?;
-    samples.extend(documents(&transaction, &ENDED, &[]).await?);
-    samples.extend(documents(&transaction, &STATE, &[&MOST_LOOKED_AT]).await?);
-    samples.extend(documents(&transaction, &SERVICES, &[]).await?);
-    transaction.commit().await.map_err(&failed)?;
+    let client = database.connect().await?;
+    client.begin_look(SETTINGS).await.map_err(&failed)?;
+    let mut samples: Vec<Sample> = documents(&client, &ENDED, &[]).await?;
+    samples.extend(documents(&client, &STATE, &[&MOST_LOOKED_AT]).await?);
+    samples.extend(documents(&client, &SERVICES, &[]).await?);
+    client.batch_execute(WALK).await.map_err(&failed)?;
+    samples.extend(documents(&client, &EVENTS, &[&MOST_EVENTS]).await?);
+    client.batch_execute("COMMIT").await.map_err(&failed)?;
     Ok(samples)
 }
 

@@ -144,6 +144,17 @@ static CHECKS: &[Check] = checks! {
 };
 
 impl Probe<'_> {
+    /// Runs a check, in a transaction of its own: after one that fails, the others still run.
+    async fn found(&self, check: &Check) -> Result<Finding> {
+        let failed = Error::at(check.name);
+        self.client.begin_look("").await.map_err(&failed)?;
+        let finding = (check.look)(self).await;
+        let ended = self.client.batch_execute("ROLLBACK").await;
+        let finding = finding?;
+        ended.map_err(&failed)?;
+        Ok(finding)
+    }
+
     async fn rows(
         &self,
         statement: &'static Statement,
@@ -206,7 +217,7 @@ pub async fn examine(target: &Target<'_>) -> Result<DoctorReport> {
         .iter()
         .filter(|check| is_migrated || !check.needs_schema)
     {
-        let finding = (check.look)(&probe).await;
+        let finding = probe.found(check).await;
         if finding.as_ref().is_err_and(Error::is_connection_lost) {
             probe.client = target.database.connect().await?;
         }
