@@ -8,11 +8,13 @@ use std::future::poll_fn;
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
+use test_support::cli::Cli;
 use test_support::probe::{Probe, number, probe_database};
 use test_support::{TestDb, contains, execute, statement};
 use tidegate::Event;
 use tidegate::admin;
 use tidegate::connect::Client;
+use tidegate::prometheus::{Format, metrics};
 use tidegate::queue::Statement;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::types::Type;
@@ -737,6 +739,8 @@ async fn d3_d13_of_a_million_events_the_stuck_and_the_next_are_found_by_indexes(
         let plan = measured(&client, &statement).await;
         assert_few_are_read(&plan["Plan"], 1000.0, &statement);
     }
+    execute(&client, "VACUUM ANALYZE tidegate.event_queue").await;
+    assert_views_are_not_compiled(&client).await;
 }
 
 /// The plan by which a statement ran, with what it read.
@@ -756,6 +760,95 @@ fn assert_few_are_read(plan: &Value, most: f64, statement: &str) {
     assert!(pages < FEW_PAGES, "{statement}: {pages} pages in {plan:#?}");
     let rows = rows_of_queue(plan);
     assert!(rows <= most, "{statement}: {rows} rows in {plan:#?}");
+}
+
+/// From this cost on, Postgres compiles a plan, which takes longer than most plans do.
+const COMPILED: f64 = 100_000.0;
+
+/// The views as people ask for them in psql, where nothing turns the compiler off.
+async fn assert_views_are_not_compiled(client: &Client) {
+    let views =
+        "SELECT table_name::text FROM information_schema.views WHERE table_schema = 'tidegate'";
+    for row in client.query(views, &[]).await.unwrap() {
+        let view: &str = row.get(0);
+        for asked in ["", "ORDER BY 1 DESC LIMIT 20"] {
+            let statement = format!("SELECT * FROM tidegate.{view} {asked}");
+            let explain = format!("EXPLAIN (FORMAT JSON) {statement}");
+            let plan: Value = client.query_one(&explain, &[]).await.unwrap().get(0);
+            let cost = plan[0]["Plan"]["Total Cost"].as_f64().unwrap();
+            assert!(cost < COMPILED, "{statement}: {plan:#}");
+        }
+    }
+}
+
+/// The penalty of a planner switch makes the cheapest plan look expensive.
+#[tokio::test]
+async fn a_function_that_steers_the_planner_compiles_nothing() {
+    let client = probe_database().await.client().await;
+    let steering = "SELECT count(*), count(*) FILTER (WHERE NOT 'jit=off' = ANY (p.proconfig)) FROM pg_proc AS p
+        WHERE p.pronamespace = 'tidegate'::regnamespace AND p.proconfig::text ~ 'enable_|plan_cache_mode'";
+    let row = client.query_one(steering, &[]).await.unwrap();
+    let (all, compiling): (i64, i64) = (row.get(0), row.get(1));
+    assert!(all > 20, "{all}");
+    assert_eq!(compiling, 0);
+}
+
+/// Each view refuses to be read where plans are compiled, whatever they cost.
+#[tokio::test]
+async fn reports_metrics_and_the_doctor_compile_nothing() {
+    let db = probe_database().await;
+    let refusing = "CREATE FUNCTION public.compiles_nothing() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+        BEGIN
+            IF current_setting('jit') <> 'off' THEN RAISE 'it is compiled'; END IF;
+            RETURN true;
+        END $$;
+        DO $$
+        DECLARE
+            v record;
+        BEGIN
+            FOR v IN SELECT * FROM pg_views WHERE schemaname = 'tidegate' LOOP
+                EXECUTE format('CREATE OR REPLACE VIEW tidegate.%I AS SELECT * FROM (%s) AS v WHERE public.compiles_nothing()',
+                               v.viewname, rtrim(v.definition, ';'));
+            END LOOP;
+        END $$";
+    run(&db, refusing).await;
+    let client = db.client().await;
+    client.batch_execute("SET jit = on").await.unwrap();
+    let refused = client.query("SELECT * FROM tidegate.services", &[]).await;
+    assert!(refused.is_err(), "{refused:?}");
+    metrics(&db.database(), Format::Text).await.unwrap();
+    let cli = Cli::on(&db);
+    for report in [
+        "status",
+        "services",
+        "leases",
+        "blocked-groups",
+        "list",
+        "failures",
+    ] {
+        let ran = cli.run(&[report]).await;
+        assert_eq!(ran.code, Some(0), "{report}: {ran:?}");
+    }
+    let ran = format!("{:?}", cli.run(&["doctor"]).await);
+    contains(&ran, "services");
+    assert!(!ran.contains("it is compiled"), "{ran}");
+}
+
+/// The blocks of a range that has one row of the hour are read whole, in each partition.
+#[tokio::test]
+async fn those_who_ask_for_the_last_hour_of_a_long_log_read_little_else() {
+    let db = queue_nobody_vacuums().await;
+    let log = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        SELECT n, 'act', 'COMPLETED', 1, 5, '[]', f, f, now() + interval '10 days'
+          FROM (SELECT n, now() - make_interval(secs => n) AS f FROM generate_series(100000, 1, -1) AS n) AS ended";
+    run(&db, log).await;
+    run(&db, "VACUUM ANALYZE tidegate.event_log").await;
+    let client = db.client().await;
+    let hour =
+        "SELECT * FROM tidegate.ends WHERE finished_at > statement_timestamp() - interval '1 hour'";
+    let plan = measured(&client, hour).await;
+    // A page has some seventy rows.
+    assert_looked_at(&plan["Plan"], 3600 + 16 * 100, hour);
 }
 
 /// Rows of the queue that were looked at, also those that were not wanted.

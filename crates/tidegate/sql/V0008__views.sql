@@ -375,7 +375,7 @@ SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts
          WHERE f.group_key IS NOT NULL
            AND f.kind IN (SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed')) AS held_up
  CROSS JOIN LATERAL (SELECT h.* FROM tidegate.event_queue AS h WHERE h.group_key = held_up.group_key ORDER BY h.id LIMIT 1) AS head
- WHERE (head.delayed OR head.kind IN (SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed'))
+ WHERE (head.delayed OR head.kind = ANY (ARRAY(SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed')))
    AND EXISTS (SELECT FROM tidegate.event_queue AS behind
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
 COMMENT ON VIEW tidegate.blocked_groups IS
@@ -394,8 +394,8 @@ COMMENT ON COLUMN tidegate.blocked_groups.why IS 'What that event waits for: see
 -- index can be used. With ten million rows in the log, reading the last hour took 0.7 s with it and 0.02 s
 -- with statement_timestamp().
 --
--- A function with a setting, because of a million events and a long log Postgres would compile the plan, which
--- takes as long as to run it.
+-- A function with a setting, because Postgres would compile the plan for a million events and a long log,
+-- which takes as long as to run it.
 CREATE FUNCTION tidegate.figures_by_kind() RETURNS TABLE (
     kind text, pending bigint, processing bigint, delayed bigint, max_attempts_used integer, oldest_age_ms bigint,
     completed bigint, completed_with_errors bigint, failed bigint, attempts_per_event double precision,
