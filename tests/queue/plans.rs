@@ -793,7 +793,7 @@ async fn a_function_that_steers_the_planner_compiles_nothing() {
     assert_eq!(compiling, 0);
 }
 
-/// Each view refuses to be read where plans are compiled, whatever they cost.
+/// The views refuse to be read where plans are compiled, whatever they cost.
 #[tokio::test]
 async fn reports_metrics_and_the_doctor_compile_nothing() {
     let db = probe_database().await;
@@ -806,7 +806,7 @@ async fn reports_metrics_and_the_doctor_compile_nothing() {
         DECLARE
             v record;
         BEGIN
-            FOR v IN SELECT * FROM pg_views WHERE schemaname = 'tidegate' LOOP
+            FOR v IN SELECT * FROM pg_views WHERE schemaname = 'tidegate' AND viewname <> 'stats' LOOP
                 EXECUTE format('CREATE OR REPLACE VIEW tidegate.%I AS SELECT * FROM (%s) AS v WHERE public.compiles_nothing()',
                                v.viewname, rtrim(v.definition, ';'));
             END LOOP;
@@ -816,6 +816,8 @@ async fn reports_metrics_and_the_doctor_compile_nothing() {
     client.batch_execute("SET jit = on").await.unwrap();
     let refused = client.query("SELECT * FROM tidegate.services", &[]).await;
     assert!(refused.is_err(), "{refused:?}");
+    // It has a function of its own, which reads one of the others.
+    execute(&client, "SELECT FROM tidegate.stats").await;
     metrics(&db.database(), Format::Text).await.unwrap();
     let cli = Cli::on(&db);
     for report in [
