@@ -7,6 +7,7 @@ pub mod app;
 #[cfg(any(test, fuzzing))]
 #[path = "../fuzz/targets.rs"]
 pub mod fuzz;
+#[cfg(feature = "full")]
 pub mod http;
 pub mod schemas;
 

@@ -1,7 +1,7 @@
 //! JSON Schemas of what this program's own verbs print with `--json`. Those of all other verbs are the
 //! command line's.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
 use crate::app::checks::ReceiveIssuingReport;
@@ -10,21 +10,23 @@ use crate::app::forms::SubmitReport;
 /// The schemas of documents that are not of one Rust type, by verb.
 const BY_HAND: &str = include_str!("schemas.json");
 
-/// Each verb of the program's own, with the schema of its document.
+/// The verbs of the application, each with the schema of its document.
 #[must_use]
-pub fn of_own_verbs() -> [(&'static str, Value); 6] {
-    // A test compares them with what the verbs print.
-    let mut by_hand: Value = serde_json::from_str(BY_HAND).unwrap_or_default();
-    let mut verb = |name: &'static str| (name, by_hand[name].take());
+pub fn of_application() -> Map<String, Value> {
     let received = report::<ReceiveIssuingReport>("ReceiveIssuing", "receive_issuing");
-    [
-        ("receive-issuing", received),
-        ("submit", report::<SubmitReport>("Submit", "submit")),
-        verb("serve"),
-        verb("console"),
-        verb("api-key"),
-        verb("link-key"),
-    ]
+    let submitted = report::<SubmitReport>("Submit", "submit");
+    [("receive-issuing", received), ("submit", submitted)]
+        .map(|(verb, schema)| (verb.to_owned(), schema))
+        .into_iter()
+        .collect()
+}
+
+/// The verbs that serve the HTTP interface and the console, and those that make keys for them, each with the
+/// schema of its document.
+#[must_use]
+pub fn of_servers() -> Map<String, Value> {
+    // A test compares them with what the verbs print.
+    serde_json::from_str(BY_HAND).unwrap_or_default()
 }
 
 /// The document of a report, whose comments are its descriptions.

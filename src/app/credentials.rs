@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use tidegate::connect::SecretText;
+use tidegate::connect::{SecretReader, secret_reader};
 use tidegate::{Error, Lookup};
 
 /// After reading a token again without finding a change, wait this long before the next read.
@@ -43,7 +43,7 @@ struct Token {
 }
 
 enum Keeper {
-    Secret(Box<SecretText>),
+    Secret { place: String, read: SecretReader },
     File { variable: String, path: String },
 }
 
@@ -118,7 +118,7 @@ impl Credentials {
 impl Token {
     async fn read(&self) -> Result<HeaderValue, Error> {
         let (text, place) = match &self.keeper {
-            Keeper::Secret(secret) => (secret.read().await?, format!("{secret:?}")),
+            Keeper::Secret { place, read } => (read().await?, place.clone()),
             Keeper::File { variable, path } => {
                 let place = format!("{variable}: {path}");
                 let read = tokio::fs::read_to_string(path).await;
@@ -164,7 +164,10 @@ fn token(
                 "{id} and {file} are both set; set only one of them"
             ));
         }
-        (Some((_, id)), None, _) => Keeper::Secret(Box::new(SecretText::new(id))),
+        (Some((variable, id)), None, _) => Keeper::Secret {
+            place: format!("{variable}: {id}"),
+            read: secret_reader(&variable, id)?,
+        },
         (None, Some((variable, path)), _) => Keeper::File { variable, path },
         (None, None, Some((variable, _))) => {
             return refused(format!(
