@@ -235,7 +235,7 @@ def pooler(url):
 
 def services(programs):
     """Starts the stand-ins for the services that the handlers call."""
-    return Companion([programs / "examples" / "services", "--port", "0"], SERVICES)
+    return Companion([programs / "tidegate-samples", "services"], SERVICES)
 
 
 def step(heading, command, environment, folder=None):

@@ -93,7 +93,7 @@ def _document(target, program, package):
         local.ran(command)
         document = json.loads(written.read_text().replace(f"file://{PROJECT}", "file:///tidegate"))
     finally:
-        for member in Path(), *Path("crates").iterdir():
+        for member in Path(), Path("samples"), *Path("crates").iterdir():
             (member / f"{name}.json").unlink(missing_ok=True)
     _add_openssl(document, target, package)
     wrong = _wrong(document, linked)

@@ -19,6 +19,14 @@ import tools
 
 CARGO_LAMBDA = "cargo-lambda==1.9.2"
 FUNCTION = "tidegate-function"
+SAMPLES = "tidegate-samples"
+PACKAGES = ["--package", "tidegate-job", "--package", SAMPLES]
+# What a person reads while cargo compiles.
+NEXT = """Building the command line and the samples: minutes the first time, seconds later. Then come
+  a throwaway Postgres, unless DATABASE_URL names one, and the schema
+  sample events of three systems: forms, AI checks and medical jobs
+  a drain, which handles them, and a service that is down
+  the queue's status, and the list of its events"""
 ANSWER_LIMIT_S = 60
 # Before the schema exists, there is nothing to drain or count.
 FIRST = ["migrate.json", "drain.json"]
@@ -34,8 +42,8 @@ def main():
 
 
 def run():
-    examples = ("services", "publish_forms", "publish_checks", "publish_jobs")
-    programs = local.build("--bin", "tidegate", *(word for name in examples for word in ("--example", name)))
+    print(NEXT, flush=True)
+    programs = local.build("--no-default-features", *PACKAGES, "--bins")
     tidegate = programs / "tidegate"
     with ExitStack() as started:
         environment = dict(os.environ)
@@ -44,9 +52,9 @@ def run():
             print(f"A throwaway Postgres for this run: {environment['DATABASE_URL']}")
         environment.update(started.enter_context(local.services(programs)))
         local.step("The schema", [tidegate, "migrate"], environment)
-        local.step("Publish what the forms system publishes", [programs / "examples" / "publish_forms"], environment)
-        local.step("Receive what may ask for AI checks", [programs / "examples" / "publish_checks"], environment)
-        local.step("Publish a sample of medical jobs", [programs / "examples" / "publish_jobs"], environment)
+        local.step("Publish what the forms system publishes", [programs / SAMPLES, "forms"], environment)
+        local.step("Receive what may ask for AI checks", [programs / SAMPLES, "checks"], environment)
+        local.step("Publish a sample of medical jobs", [programs / SAMPLES, "jobs"], environment)
         local.step("Drain the queue", [tidegate, "drain", "--budget", "20s", "--linger", "2s"], environment)
         _outage(programs, environment)
         local.step("What the queue holds and has held", [tidegate, "status"], environment)
@@ -62,14 +70,14 @@ def _outage(programs, environment):
     waits = ("0s", "Its service is down, so the job waits")
     for linger, heading in waits, ("8s", "After a second it is given up"), waits:
         if linger == "0s":
-            local.step("Ask for an approval", [programs / "examples" / "publish_jobs", "approval"], environment)
+            local.step("Ask for an approval", [programs / SAMPLES, "approval"], environment)
         local.step(heading, [tidegate, "drain", "--budget", "15s", "--linger", linger], without_passwords)
 
 
 def invoke_all():
     watcher = cargo_lambda()
-    programs = local.build("--bin", "tidegate", "--example", "services", "--example", "publish_forms", "--example", "shop")
-    # Built alone, as the watch does. Together with the examples, which have more dependencies, it would be built differently,
+    programs = local.build(*PACKAGES, "--bin", "tidegate", "--bin", SAMPLES, "--example", "shop")
+    # Built alone, as the watch does. Together with the example, which has more dependencies, it would be built differently,
     # and the first answer would wait for a second build.
     local.build("--bin", FUNCTION)
     with ExitStack() as started:
@@ -86,7 +94,7 @@ def invoke_all():
         for file in in_order(Path("events")):
             wrong += watch.invoke(file)
             if file.name == "migrate.json":
-                local.step("Something to drain", [programs / "examples" / "publish_forms"], environment)
+                local.step("Something to drain", [programs / SAMPLES, "forms"], environment)
                 local.step("Another program's kinds", [programs / "examples" / "shop", "migrate", "--share"], environment)
     return local.verdict(wrong, "every invocation was answered with its report")
 
@@ -97,13 +105,13 @@ def cargo_lambda():
 
 class Watch(local.Guarded):
     """`cargo lambda watch` on a free port of the loopback address, with its whole process group. It runs a function of the
-    package in the folder, by default this one."""
+    package in the folder, by default this one, built with `flags`."""
 
-    def __init__(self, program, function, environment, folder=None):
+    def __init__(self, program, function, environment, folder=None, flags=()):
         self.program, self.function, self.port = program, function, local.free_port()
         command = [program, "lambda", "watch", "--invoke-address", "127.0.0.1", "--invoke-port", self.port]
         # It would rebuild on every change, but the function that was built must be invoked.
-        command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", function]
+        command += ["--ignore-changes", "--offline", *local.cargo_flags(), *flags, "--bin", function]
         super().__init__(command, environment, folder)
 
     def ready(self):

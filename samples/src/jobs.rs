@@ -1,52 +1,30 @@
 //! Requests sample medical jobs, at least one of each family, and prints what it did. There are two
 //! patients. One has a story that deliberately contains a duplicate, a conflict and an invalid request.
-//! The other one cannot receive messages, so a job uses up its attempts. You can run it repeatedly,
-//! because every run uses new patients. With the argument `approval` it only requests an approval, whose
-//! job needs the service for one-time passwords.
+//! The other one cannot receive messages, so a job uses up its attempts. Every run uses new patients.
 //!
 //! All people in it are invented.
-
-use std::process::ExitCode;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tidegate::Published;
 use tidegate::connect::Client;
-use tidegate::{Database, Published};
 use tidegate_job::app::medical;
 use uuid::Uuid;
 
-#[path = "../tests/support/services.rs"]
-mod services;
+use crate::{Outcome, services};
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
-
-#[tokio::main]
-async fn main() -> ExitCode {
-    match publish_all().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn publish_all() -> Outcome<()> {
-    let url =
-        std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: a postgres:// URL is needed")?;
-    let mut client = Database::new(&url, 1)?.connect().await?;
+pub(crate) async fn publish(client: &mut Client, only_approval: bool) -> Outcome<()> {
     let patient = Sample::of(Uuid::new_v4());
-    let only_approval = std::env::args().any(|argument| argument == "approval");
     let story = patient.story().into_iter();
     let is_wanted = |kind: &str| {
         !only_approval || ["service_request_create_job", "approval_create_job"].contains(&kind)
     };
     for (what, kind, own) in story.filter(|(_, kind, _)| is_wanted(kind)) {
-        patient.ask(&mut client, what, kind, own).await?;
+        patient.ask(client, what, kind, own).await?;
     }
     if !only_approval {
-        unreachable_patient(&mut client).await?;
+        unreachable_patient(client).await?;
     }
     Ok(())
 }

@@ -1,42 +1,26 @@
 //! Passes sample bus messages to the filter of the AI checks, each in its own transaction, and
 //! prints the results: an irrelevant message, two that request a check, one of them repeated, and
-//! one whose task is overdue. You can run it repeatedly, because every run uses new ids.
+//! one whose task is overdue. Every run uses new ids.
 
-use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tidegate::Database;
 use tidegate::connect::Client;
 use tidegate_job::app::checks::{self, Filter, ReceiveIssuingReport};
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+use crate::Outcome;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match send_all().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn send_all() -> Outcome<()> {
-    let url =
-        std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: a postgres:// URL is needed")?;
-    let mut client = Database::new(&url, 1)?.connect().await?;
+pub(crate) async fn publish(client: &mut Client) -> Outcome<()> {
     let now = SystemTime::now();
     let run = now.duration_since(UNIX_EPOCH)?.as_millis();
     let hour = Duration::from_hours(1);
     let in_time = asking(run, 1, now + hour);
     let payment = json!({"kind": "payment", "paymentId": format!("sample-{run}")});
-    receive(&mut client, "about a payment", &payment).await?;
-    receive(&mut client, "1", &in_time).await?;
-    receive(&mut client, "1 again", &in_time).await?;
-    receive(&mut client, "2", &asking(run, 2, now + hour)).await?;
-    receive(&mut client, "3, overdue", &asking(run, 3, now - hour)).await?;
+    receive(client, "about a payment", &payment).await?;
+    receive(client, "1", &in_time).await?;
+    receive(client, "1 again", &in_time).await?;
+    receive(client, "2", &asking(run, 2, now + hour)).await?;
+    receive(client, "3, overdue", &asking(run, 3, now - hour)).await?;
     Ok(())
 }
 

@@ -6,25 +6,15 @@
 
 use std::io::Read;
 
-use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-#[path = "../tests/support/services.rs"]
-mod services;
+use crate::Outcome;
+use crate::services::Services;
 
-/// Run a stand-in for every service that the shipped systems call.
-#[derive(Parser)]
-struct Arguments {
-    /// Port on the loopback interface, 0 to 65535; 0 takes any free port.
-    #[arg(long, default_value_t = 0)]
-    port: u16,
-}
-
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) async fn run() -> Outcome<()> {
     let mut terminate = signal(SignalKind::terminate())?;
-    let services = services::Services::on_port(Arguments::parse().port).await?;
+    let services = Services::start().await;
     for (variable, url) in services.variables() {
         println!("{variable}={url}");
     }

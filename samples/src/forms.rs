@@ -1,13 +1,10 @@
-//! Publishes a sample of everything that enters the forms system, each in its own transaction, and
-//! prints what it did. You can run it repeatedly, because every run uses new forms, cases and
-//! messages.
+//! Publishes a sample of everything that enters the forms system, each in its own transaction, and prints what
+//! it did. Every run uses new forms, cases and messages.
 //!
 //! All people in it are invented, including the national id, which no register issues.
 
-use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidegate::Database;
 use tidegate::connect::Client;
 use tidegate_job::app::forms::model::{
     Company, Contact, Employee, Expert, FormStatus, Need, Private,
@@ -16,42 +13,28 @@ use tidegate_job::app::forms::{
     self, Form, Grant, Letter, Measure, MeasureNotice, SubmitReport, Viewed,
 };
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+use crate::Outcome;
 
 const SOURCE: &str = "sample-case-system";
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match publish_all().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn publish_all() -> Outcome<()> {
-    let url =
-        std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: a postgres:// URL is needed")?;
-    let mut client = Database::new(&url, 1)?.connect().await?;
+pub(crate) async fn publish(client: &mut Client) -> Outcome<()> {
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
     for number in 1..=3 {
-        submit(&mut client, &form(&format!("sample-{run}-{number}"))).await?;
+        submit(client, &form(&format!("sample-{run}-{number}"))).await?;
     }
     let granted = grant(
         &format!("sample-{run}-G1"),
-        with_case(&mut client, run, 4).await?,
+        with_case(client, run, 4).await?,
     );
-    receive_letter(&mut client, &format!("{run}-1"), &granted).await?;
+    receive_letter(client, &format!("{run}-1"), &granted).await?;
     let elsewhere = Measure {
         case_number: format!("sample-{run}-elsewhere"),
         measure_id: "M1".to_owned(),
     };
     let external = grant(&format!("sample-{run}-G2"), elsewhere);
-    receive_letter(&mut client, &format!("{run}-2"), &external).await?;
-    receive_letter(&mut client, &format!("{run}-2"), &external).await?;
-    let cancelled = notice(run, 3, with_case(&mut client, run, 5).await?);
+    receive_letter(client, &format!("{run}-2"), &external).await?;
+    receive_letter(client, &format!("{run}-2"), &external).await?;
+    let cancelled = notice(run, 3, with_case(client, run, 5).await?);
     let tx = client.transaction().await?;
     let received = forms::cancel(&tx, None, &cancelled).await?;
     tx.commit().await?;
@@ -60,12 +43,12 @@ async fn publish_all() -> Outcome<()> {
         cancelled.external_id,
         told(&received)
     );
-    let declined = notice(run, 4, with_case(&mut client, run, 6).await?);
+    let declined = notice(run, 4, with_case(client, run, 6).await?);
     let tx = client.transaction().await?;
     let received = forms::decline(&tx, None, &declined).await?;
     tx.commit().await?;
     println!("decline {}: {}", declined.external_id, told(&received));
-    view(&mut client, &granted.grant_number).await?;
+    view(client, &granted.grant_number).await?;
     Ok(())
 }
 
