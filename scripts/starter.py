@@ -102,7 +102,7 @@ def starter(tidegate, project, environment, started):
         return 0
     local.step("As rustfmt would have it", ["cargo", "fmt", "--check"], environment, project)
     wrong = _run(project, environment) + _told(project, environment)
-    watch = started.enter_context(run.Watch(watcher, FUNCTION, environment, project))
+    watch = started.enter_context(run.Watch(watcher, FUNCTION, environment, project, ["--features", "function"]))
     wrong += _function(watch, project, environment) + _template(project)
     return local.verdict(wrong, f"{NAME} does what its README says")
 
@@ -140,8 +140,9 @@ def _run(project, environment):
         ended = {(event["kind"], event["status"]) for event in events}
         if len(events) != number * len(ENDED) or ended != ENDED:
             wrong.append(f"make run, time {number}: the log should have {ENDED}, has {events}")
-    if "--listen" not in local.output([TARGET / "debug" / NAME, "console", "--help"], env=environment):
-        wrong.append("the project's command line must have the console")
+    console = ["cargo", "run", "--quiet", *local.cargo_flags(), "--features", "console", "--", "console", "--help"]
+    if "--listen" not in local.output(console, env=environment, cwd=project):
+        wrong.append("the project's command line must have the console, built with its feature")
     return wrong
 
 
