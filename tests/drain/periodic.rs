@@ -597,7 +597,7 @@ async fn what_a_program_declares_follows_it_and_what_operators_did_stays() {
         "SELECT tidegate.remove_schedule('kept', 'r')",
     ] {
         let told = client.batch_execute(refused).await.unwrap_err();
-        contains(told.as_db_error().unwrap().message(), "which it keeps");
+        contains(told.as_db_error().unwrap().message(), "which drain keeps");
     }
     client
         .batch_execute("SELECT tidegate.remove_schedule('added', 'r')")

@@ -1,7 +1,7 @@
 //! How the planner sees the statements of the hot path, whatever the statistics say: a drain that
 //! reads or sorts its whole table once a batch is a thousand times slower, and only when it matters.
 //!
-//! 200,000 rows stand for every larger number: the planner's choice between an index and the table
+//! 50,000 rows stand for every larger number: the planner's choice between an index and the table
 //! turns at a few thousand, and a million would cost each of these tests half a minute more. One does it.
 
 use std::future::poll_fn;
@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::Value;
 use test_support::cli::Cli;
-use test_support::probe::{Probe, number, probe_database};
+use test_support::probe::{Probe, number, probe, probe_database};
 use test_support::{TestDb, contains, execute, statement};
 use tidegate::Event;
 use tidegate::admin;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, IsolationLevel, NoTls};
 
-const LARGE: i32 = 200_000;
+const LARGE: i32 = 50_000;
 
 /// The dead letters of a day.
 const FAILURES: [&str; 5] = [
@@ -784,7 +784,7 @@ async fn assert_views_are_not_compiled(client: &Client) {
 /// The penalty of a planner switch makes the cheapest plan look expensive.
 #[tokio::test]
 async fn a_function_that_steers_the_planner_compiles_nothing() {
-    let client = probe_database().await.client().await;
+    let (_db, client) = probe().await;
     let steering = "SELECT count(*), count(*) FILTER (WHERE NOT 'jit=off' = ANY (p.proconfig)) FROM pg_proc AS p
         WHERE p.pronamespace = 'tidegate'::regnamespace AND p.proconfig::text ~ 'enable_|plan_cache_mode'";
     let row = client.query_one(steering, &[]).await.unwrap();

@@ -25,47 +25,46 @@ pub struct TestDb {
 
 /// Returns a migrated database with the kinds of the shipped events.
 pub async fn database() -> TestDb {
-    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
-    let template = TEMPLATE.get_or_init(template).await;
-    let database = create(template).await;
-    let client = database.client().await;
-    let moved = client.batch_execute("SELECT tidegate.move_in()").await;
-    moved.expect("a copy of the template is a queue of its own");
-    database
+    opened().await.0
 }
 
 /// Returns a copy of a database to which nobody is connected.
 pub async fn copy_of(original: &TestDb) -> TestDb {
-    create(original.name()).await
+    create(&admin().await, original.name()).await
 }
 
 /// Returns a migrated database that also has the kinds of `E`, for a test with its own events.
 pub async fn database_for<E: Event>() -> TestDb {
-    let database = database().await;
-    let client = database.client().await;
-    tidegate::queue::register_kinds(&client, E::KINDS)
-        .await
-        .expect("kinds are registered");
-    database
+    opened_for::<E>().await.0
 }
 
 /// Returns [`database`], and a connection to it.
 pub async fn opened() -> (TestDb, Client) {
-    let database = database().await;
+    static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+    let admin = admin().await;
+    let template = TEMPLATE.get_or_init(|| template(&admin)).await;
+    let database = create(&admin, template).await;
     let client = database.client().await;
+    let moved = client.batch_execute("SELECT tidegate.move_in()").await;
+    moved.expect("a copy of the template is a queue of its own");
     (database, client)
 }
 
 /// Returns [`database_for`] these events, and a connection to it.
 pub async fn opened_for<E: Event>() -> (TestDb, Client) {
-    let database = database_for::<E>().await;
-    let client = database.client().await;
+    let (database, client) = opened().await;
+    let known = tidegate::queue::register_kinds(&client, E::KINDS).await;
+    known.expect("kinds are registered");
     (database, client)
 }
 
 /// Returns a database without a schema.
 pub async fn empty_database() -> TestDb {
-    create("template0").await
+    create(&admin().await, "template0").await
+}
+
+async fn admin() -> Client {
+    connect(&cluster().url("postgres")).await
 }
 
 impl TestDb {
@@ -122,32 +121,41 @@ impl Drop for TestDb {
 }
 
 /// Returns the name of this run's template, which the first process that asks migrates.
-async fn template() -> String {
+async fn template(admin: &Client) -> String {
     let run = std::env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| std::process::id().to_string());
     let name = format!("migrated_{}", run.replace('-', "_"));
-    let admin = connect(&cluster().url("postgres")).await;
-    // Until this connection closes.
-    let alone = "SELECT pg_advisory_lock(hashtext($1))";
     let is_made = "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1 AND datistemplate)";
-    admin
-        .execute(alone, &[&name])
-        .await
-        .expect("nobody keeps the lock");
-    let made = admin.query_one(is_made, &[&name]).await;
-    if made.expect("the server answers").get(0) {
+    let is_made = async || {
+        let made = admin.query_one(is_made, &[&name]).await;
+        made.expect("the server answers").get::<_, bool>(0)
+    };
+    if is_made().await {
         return name;
     }
+    let lock = "SELECT pg_advisory_lock(hashtext($1))";
+    let locked = admin.execute(lock, &[&name]).await;
+    locked.expect("nobody keeps the lock");
+    if !is_made().await {
+        make(admin, &name).await;
+    }
+    let unlock = "SELECT pg_advisory_unlock(hashtext($1))";
+    let unlocked = admin.execute(unlock, &[&name]).await;
+    unlocked.expect("the lock was ours");
+    name
+}
+
+async fn make(admin: &Client, name: &str) {
     for step in ["DROP DATABASE IF EXISTS", "CREATE DATABASE"] {
         let made = admin.batch_execute(&format!("{step} {name}")).await;
         made.expect("the template is created");
     }
-    migrate(&cluster().url(&name)).await;
+    let url = cluster().url(name);
+    migrate(&url).await;
+    // Leaves a cache of the catalogs, which is copied too.
+    connect(&url).await;
     let close = format!("ALTER DATABASE {name} WITH is_template true allow_connections false");
-    admin
-        .batch_execute(&close)
-        .await
-        .expect("the template is closed");
-    name
+    let closed = admin.batch_execute(&close).await;
+    closed.expect("the template is closed");
 }
 
 async fn migrate(url: &str) {
@@ -159,14 +167,16 @@ async fn migrate(url: &str) {
         .expect("the template is migrated");
 }
 
-async fn create(template: &str) -> TestDb {
+async fn create(admin: &Client, template: &str) -> TestDb {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let name = format!("test_{}_{number}", std::process::id());
-    let admin = connect(&cluster().url("postgres")).await;
-    let made = admin
-        .batch_execute(&format!("CREATE DATABASE {name} TEMPLATE {template}"))
-        .await;
+    // From version 15 on, the default is to copy row by row, through the log.
+    let by_files = "SELECT CASE WHEN current_setting('server_version_num')::int >= 150000 THEN 'STRATEGY file_copy' ELSE '' END";
+    let strategy = admin.query_one(by_files, &[]).await;
+    let strategy: String = strategy.expect("the server answers").get(0);
+    let create = format!("CREATE DATABASE {name} TEMPLATE {template} {strategy}");
+    let made = admin.batch_execute(&create).await;
     made.expect("a test's database is created");
     let direct = cluster().url(&name);
     TestDb {

@@ -40,13 +40,6 @@ BEGIN
     RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i WHERE i < 9223372036854775807), '{}');
 END $$;
 
--- The ids of a set of ranges. A function, because the planner would expect a hundred thousand of the query.
--- Its cost keeps the planner from asking it for each row of a small queue.
-CREATE FUNCTION tidegate.ids_of(ids int8multirange) RETURNS bigint[]
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE COST 1000
-    RETURN ARRAY(SELECT generate_series(lower(r), upper(r) - 1) FROM unnest(ids) AS r);
-COMMENT ON FUNCTION tidegate.ids_of IS 'The ids of a lease, one by one. ids: its ranges.';
-
 -- Removes leases that are marked as ended. A lease that another session has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -803,5 +796,4 @@ GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease
     tidegate.in_hand, tidegate.renew, tidegate.take_back_starts, tidegate.hand_back, tidegate.locked_with_earlier,
     tidegate.earlier_of, tidegate.shrink_leases, tidegate.apply_cuts, tidegate.lapse, tidegate.break_leases,
     tidegate.dead_workers, tidegate.sweep, tidegate.promote TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.ids_of TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_operate, tidegate_read;

@@ -44,8 +44,8 @@ statements! {
     LEASES: "leases" [FLOAT8] = "\
 WITH leased AS MATERIALIZED (
     SELECT q.id, l.taken_at, l.expires_at
-      FROM tidegate.lease AS l
-      JOIN tidegate.event_queue AS q ON q.id = ANY (tidegate.ids_of(l.ids)))
+      FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r))
 SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - make_interval(secs => $1)),
        (SELECT count(*) FROM leased WHERE expires_at > statement_timestamp()), longest.id, longest.seconds
   FROM (VALUES (1)) AS one
@@ -101,8 +101,8 @@ SELECT k.kind, 'tidegate services'
   FROM tidegate.event_kind AS k
  WHERE EXISTS (SELECT FROM tidegate.service AS s WHERE k.kind = ANY (s.kinds) AND num_nonnulls(s.max_running, s.per_second) > 0)
    AND (k.targets = '{}' OR k.kind IN (
-       SELECT q.kind FROM tidegate.lease AS l
-         JOIN tidegate.event_queue AS q ON q.id = ANY (tidegate.ids_of(l.ids))
+       SELECT q.kind FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+         JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
         WHERE l.token = l.worker AND NOT l.ended))
  ORDER BY k.kind";
 
