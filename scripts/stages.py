@@ -16,11 +16,14 @@ from pathlib import Path
 # What a newcomer runs: the command of each stage, and what it shows.
 TEST = {
     "check": ("make check", "format, lints, requirements, links and references of the handbook"),
-    "unit": ("make unit", "unit and integration tests, the model, a quick round of each fault"),
-    "starter": ("python3 scripts/starter.py", "a new project of `tidegate new` works"),
+    "unit": ("python3 scripts/tests.py quick", "unit and integration tests, the model, workers that die and servers that crash"),
+    "starter": ("python3 scripts/starter.py", "a new project of `tidegate new` tests, runs and drains"),
 }
 # What CI runs after it.
 REST = {
+    "run": ("make run", "what a newcomer sees first"),
+    "heavy": ("python3 scripts/tests.py heavy", "all other experiments of the fault suite, the largest searches of the model"),
+    "project": ("python3 scripts/starter.py whole", "its function, its console, its template, and what the compiler says of mistakes"),
     "doc": ("make doc", "documentation without warnings, its examples, the public names of the library"),
     "deny": ("python3 scripts/release.py deny", "licences, sources and security advisories of the dependencies"),
     "newest": ("python3 scripts/tests.py newest", "what may differ between versions, on the newest Postgres"),

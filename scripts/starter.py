@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A stage of `make test`: checks that a new project of `tidegate new` does what its README says, with the crates of this tree.
 
-The project's Makefile tests it and runs it on its own Postgres. Its function answers every file of its `events/` under `cargo
-lambda watch`. Its template is ours. Nothing is downloaded: this tree has the same dependencies in the same versions. It prints how long the way from
+The project's Makefile tests it and runs it on its own Postgres. `starter.py whole`, a stage of `make test-all`, also tries its console
+and what the compiler says of mistakes. Its function answers every file of its `events/` under `cargo lambda watch`. Its template is ours. Nothing is downloaded: this tree has the same dependencies in the same versions. It prints how long the way from
 `tidegate new` to a green test took; with FIRST=1, on two cores, in a folder without compiled dependencies and with a beginner's settings.
 
 `starter.py tutorial`, a stage of `make test-all`, runs docs/tutorial.md block by block, which changes such a project. A comment before each
@@ -78,7 +78,7 @@ def main():
         environment = {**local.environment(), **building()}
         environment.update(started.enter_context(local.postgres()))
         try:
-            work = tutorial if sys.argv[1:] == ["tutorial"] else starter
+            work = {"tutorial": tutorial, "whole": whole}.get(" ".join(sys.argv[1:]), starter)
             return work(tidegate, folder / NAME, environment, started)
         finally:
             # No later run needs the build of this project.
@@ -86,7 +86,6 @@ def main():
 
 
 def starter(tidegate, project, environment, started):
-    watcher = run.cargo_lambda()
     first = bool(os.environ.get("FIRST"))
     if first:
         environment["CARGO_TARGET_DIR"] = str(project.parent / "target")
@@ -101,8 +100,14 @@ def starter(tidegate, project, environment, started):
     if first:
         return 0
     local.step("As rustfmt would have it", ["cargo", "fmt", "--check"], environment, project)
-    wrong = _run(project, environment) + _told(project, environment)
-    watch = started.enter_context(run.Watch(watcher, FUNCTION, environment, project, ["--features", "function"]))
+    return local.verdict(_run(project, environment), f"{NAME} tests, runs and drains")
+
+
+def whole(tidegate, project, environment, started):
+    if failed := starter(tidegate, project, environment, started):
+        return failed
+    wrong = _console(project, environment) + _told(project, environment)
+    watch = started.enter_context(run.Watch(run.cargo_lambda(), FUNCTION, environment, project, ["--features", "function"]))
     wrong += _function(watch, project, environment) + _template(project)
     return local.verdict(wrong, f"{NAME} does what its README says")
 
@@ -140,10 +145,13 @@ def _run(project, environment):
         ended = {(event["kind"], event["status"]) for event in events}
         if len(events) != number * len(ENDED) or ended != ENDED:
             wrong.append(f"make run, time {number}: the log should have {ENDED}, has {events}")
-    console = ["cargo", "run", "--quiet", *local.cargo_flags(), "--features", "console", "--", "console", "--help"]
-    if "--listen" not in local.output(console, env=environment, cwd=project):
-        wrong.append("the project's command line must have the console, built with its feature")
     return wrong
+
+
+def _console(project, environment):
+    console = ["cargo", "run", "--quiet", *local.cargo_flags(), "--features", "console", "--", "console", "--help"]
+    listens = "--listen" in local.output(console, env=environment, cwd=project)
+    return [] if listens else ["the project's command line must have the console, built with its feature"]
 
 
 def _told(project, environment):

@@ -3,7 +3,7 @@
 nextest, such as a part of a test's name, `--test drain`, or `-E 'test(/f7_/)'`. TIDEGATE_TEST_SERVER names another server, which is
 then not started. POOLER=1 puts pgbouncer in transaction mode between the programs under test and the server.
 
-`newest` runs what may differ between versions of Postgres on the newest one, if it can be had and is not the usual one.
+`quick` runs what `make test` runs, and `heavy` the rest: see .config/nextest.toml. `newest` runs what may differ between versions of Postgres on the newest one, if it can be had and is not the usual one.
 
 A test that is run by `cargo test` alone starts a Postgres of its own."""
 
@@ -23,7 +23,15 @@ ON_NEWEST = "test(/^(queue|interleave|plans|cleanup|roles|batch|wake)::/) | (bin
 
 
 def main():
-    return newest() if sys.argv[1:] == ["newest"] else run(*sys.argv[1:])
+    match sys.argv[1:]:
+        case ["newest"]:
+            return newest()
+        case ["quick"]:
+            return run("--profile", "quick")
+        case ["heavy"]:
+            return run("--profile", "quick", "--ignore-default-filter", "-E", "not default()")
+        case words:
+            return run(*words)
 
 
 def newest():
@@ -37,22 +45,22 @@ def newest():
         print(f"all tests ran on Postgres {postgres.WHEEL_MAJOR}")
         return 0
     os.environ["TIDEGATE_PG_MAJOR"] = str(postgres.WHEEL_MAJOR)
-    return run("--workspace", "-E", ON_NEWEST)
+    return run("-E", ON_NEWEST)
 
 
 def run(*words):
     nextest = tools.cargo_command(NEXTEST)
     with ExitStack() as started:
         environment = dict(os.environ)
-        # Many tests wait for something, so twice as many of them run as there are cores.
-        environment.setdefault("NEXTEST_TEST_THREADS", str(2 * (os.cpu_count() or 1)))
+        # Many tests wait for something, so three times as many of them run as there are cores.
+        environment.setdefault("NEXTEST_TEST_THREADS", str(3 * (os.cpu_count() or 1)))
         if not environment.get("TIDEGATE_TEST_SERVER"):
             server = started.enter_context(local.postgres("--fast"))
             environment["TIDEGATE_TEST_SERVER"] = server["DATABASE_URL"]
         if environment.get("POOLER"):
             pooler = started.enter_context(local.pooler(environment["TIDEGATE_TEST_SERVER"]))
             environment["TIDEGATE_TEST_POOLER"] = pooler["DATABASE_URL"]
-        command = [nextest, "nextest", "run", *local.cargo_flags(), *(words or ["--workspace"])]
+        command = [nextest, "nextest", "run", *local.cargo_flags(), "--workspace", *words]
         return subprocess.run([str(word) for word in command], env=environment).returncode
 
 

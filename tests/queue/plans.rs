@@ -1,7 +1,7 @@
 //! How the planner sees the statements of the hot path, whatever the statistics say: a drain that
 //! reads or sorts its whole table once a batch is a thousand times slower, and only when it matters.
 //!
-//! 50,000 rows stand for every larger number: the planner's choice between an index and the table
+//! 200,000 rows stand for every larger number: the planner's choice between an index and the table
 //! turns at a few thousand, and a million would cost each of these tests half a minute more. One does it.
 
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, IsolationLevel, NoTls};
 
-const LARGE: i32 = 50_000;
+const LARGE: i32 = 200_000;
 
 /// The dead letters of a day.
 const FAILURES: [&str; 5] = [
