@@ -3,6 +3,9 @@
 skipped because the machine lacks a requirement. `test` are the stages that show that the software works, `rest` all others, and a
 name is one stage. The first failure ends the run.
 
+`measure` prints how long `make test` takes in a new clone without anything compiled or installed, and how long a release build of
+the function takes on the same machine: their ratio can be compared between machines.
+
 `note WHAT WHICH` adds to the count of what was skipped; tests do the same. TIDEGATE_EXPECTED lists requirements that must be
 available, such as "pgbouncer tls": a skip because of one of them is an error."""
 
@@ -10,8 +13,11 @@ import collections
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+from tools import PROJECT
 
 # What a newcomer runs: the command of each stage, and what it shows.
 TEST = {
@@ -107,13 +113,27 @@ def run(names):
     return skipped()
 
 
+def measure():
+    with tempfile.TemporaryDirectory() as room:
+        clone, release = Path(room) / "clone", ["cargo", "build", "--locked", "--release", "--bin", "tidegate-function"]
+        subprocess.run(["git", "clone", "--quiet", PROJECT, clone], check=True)
+        taken = []
+        for command, target in (["make", "test"], "target"), (release, "release"):
+            since = time.monotonic()
+            subprocess.run(command, cwd=clone, env={**os.environ, "CARGO_TARGET_DIR": str(clone / target)}, check=True)
+            taken.append(time.monotonic() - since)
+    print(f"\nmake test from nothing: {spent(taken[0])}; a release build of the function: {spent(taken[1])}; ratio {taken[0] / taken[1]:.1f}")
+
+
 def main():
     match sys.argv[1:]:
+        case ["measure"]:
+            return measure()
         case ["run", *names]:
             return run(names)
         case ["note", what, which] if what in KNOWN:
             return note(what, which)
-    print(f"usage: {sys.argv[0]} run test|rest|STAGE… | note {'|'.join(KNOWN)} WHICH", file=sys.stderr)
+    print(f"usage: {sys.argv[0]} run test|rest|STAGE… | measure | note {'|'.join(KNOWN)} WHICH", file=sys.stderr)
     return 2
 
 

@@ -1,4 +1,5 @@
-//! Tests of the queue's statements and the lease: what is published, leased, ended and pulled, in which order, by which plans.
+//! Tests of the queue's statements and the lease: what is published, leased, ended and pulled, in which
+//! order, by which plans.
 
 #![expect(
     clippy::unwrap_used,

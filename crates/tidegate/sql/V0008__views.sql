@@ -21,10 +21,12 @@ COMMENT ON COLUMN tidegate.held.stuck IS 'The leased ids whose worker has not re
 -- The view has two halves, so that a query for PROCESSING does not read the whole queue. With a join from the
 -- queue to its leases, a million events were read to find the nine hundred of a stuck lease (13,300 pages;
 -- 186 with two halves). The PENDING events are filtered outside of their half, so that this half stays a
--- plain table: its rows come in index order, and LIMIT stops the scan. A lease's ids are listed, because the
--- planner expects few rows of a list, but of a range a two-hundredth of the queue: with ten leases and a
--- million events it then compiled the plan, for 0.3 s. A lease has at most 10,000 ids; the planner would expect
--- ten times as many. Not a function: a right on the view alone would not be enough.
+-- plain table: its rows come in index order, and LIMIT stops the scan.
+--
+-- A lease's ids are listed, because the planner expects few rows of a list, but of a range a two-hundredth of
+-- the queue: with ten leases and a million events it then compiled the plan, for 0.3 s. A lease has at most
+-- 10,000 ids; without LIMIT the planner would expect ten times as many. Not a function, which is checked
+-- against the reader: a right on the view alone would not be enough.
 CREATE VIEW tidegate.events AS
 SELECT e.*
   FROM (SELECT q.id, q.kind, q.payload, q.group_key, q.dedup_key, q.correlation_id, 'PROCESSING' AS status,
