@@ -35,6 +35,7 @@ check: tools ## check format, lints (warnings are errors), module cycles, requir
 	cargo fmt --all --check
 	@rustfmt --edition 2024 --check $(LISTED)
 	@python3 scripts/check.py
+	@python3 scripts/ceilings.py
 	@python3 scripts/mutants.py --texts
 	@python3 scripts/docs.py check
 	@python3 scripts/starter.py read
