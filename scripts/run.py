@@ -31,8 +31,8 @@ ANSWER_LIMIT_S = 60
 # Before the schema exists, there is nothing to drain or count.
 FIRST = ["migrate.json", "drain.json"]
 # Sources of messages. The first two receive the list of messages to redeliver.
-TOLD_WHAT_FAILED = ["sqs", "kinesis"]
-MESSAGES = ["sns", "eventbridge", "kafka"]
+TOLD_WHAT_FAILED = ["sqs"]
+MESSAGES = ["sns", "eventbridge"]
 # The report of a change to a service names the kind of change.
 SERVICE = ["pause_service", "resume_service", "limit_service"]
 

@@ -238,23 +238,17 @@ async fn b32_every_bearer_is_answered_in_its_own_way_and_what_it_brings_is_store
     for (file, events, stored) in [
         ("sqs.json", 2, "SELECT count(*) FROM checks.issuing_check"),
         (
-            "kinesis.json",
-            1,
-            "SELECT count(*) - 1 FROM checks.issuing_check",
-        ),
-        (
             "sns.json",
             0,
             "SELECT count(*) FROM forms.message WHERE subject = 'cancellation'",
         ),
         ("eventbridge.json", 1, "SELECT 1::bigint"),
-        ("kafka.json", 1, "SELECT count(*) FROM forms.form"),
     ] {
         let before = live(&client).await;
         for receipt in ["received", "repeated"] {
             let answer = function.invoke(&fixture(file)).await;
             assert!(!answer.is_error, "{file}: {answer:?}");
-            if file == "sqs.json" || file == "kinesis.json" {
+            if file == "sqs.json" {
                 assert_eq!(answer.body, json!({"batchItemFailures": []}), "{file}");
             } else {
                 assert_eq!(answer.body["action"], "receive", "{file}");
@@ -369,61 +363,17 @@ async fn a_hostile_message_of_who_brings_all_of_it_again_fails_the_invocation() 
     sns["Records"][0]["Sns"]["Message"] = json!("canary");
     let mut bus = fixture("eventbridge.json");
     bus["detail"] = json!({"type": "viewed"});
-    let mut kafka = fixture("kafka.json");
-    let good = kafka["records"]["forms-0"][0].clone();
-    kafka["records"]["forms-0"] = json!([{"topic": "forms", "partition": 0, "offset": 14,
-        "timestamp": 1, "timestampType": "CREATE_TIME", "value": "*", "headers": []}, good]);
     for (payload, says) in [
         (sns, "message: must be JSON"),
         (bus, "viewed.grant_number: is needed"),
-        (kafka, "base64"),
     ] {
         let answer = function.invoke(&payload).await;
         assert!(answer.is_error, "{says}: {answer:?}");
         let message = answer.body["errorMessage"].as_str().unwrap();
         assert!(message.contains(says), "{message}");
     }
-    // The good one behind it is in all the same.
-    assert_eq!(number(&client, "SELECT count(*) FROM forms.form").await, 1);
-}
-
-#[tokio::test]
-async fn kafka_is_told_at_which_records_to_begin_again_if_its_mappings_listen() {
-    let (db, client) = support::opened().await;
-    let mut kafka = fixture("kafka.json");
-    let record = |partition: u8, offset: u64, value: &Value| {
-        json!({"topic": "forms", "partition": partition, "offset": offset, "timestamp": 1,
-            "timestampType": "CREATE_TIME", "value": value, "headers": []})
-    };
-    // A message for nobody, which is taken in.
-    let (good, bad) = (json!("eyJraW5kIjogInBheW1lbnQifQ=="), json!("*"));
-    kafka["records"] = json!({
-        "forms-0": [record(0, 15, &good), record(0, 16, &bad), record(0, 17, &good)],
-        "forms-1": [record(1, 15, &good)],
-        "forms-2": [record(2, 9_007_199_254_740_993, &bad)],
-    });
-    let settings = [
-        ("DATABASE_URL", db.url.as_str()),
-        ("TIDEGATE_ACTIONS", "receive"),
-        ("TIDEGATE_KAFKA_FAILURES", "on"),
-    ];
-    let function = Function::start(&settings).await;
-    for _ in 0..2 {
-        let answer = function.invoke(&kafka).await;
-        assert!(!answer.is_error, "{answer:?}");
-        let named = json!({"batchItemFailures": [
-            {"itemIdentifier": {"partition": "forms-0", "offset": 16}},
-            {"itemIdentifier": {"partition": "forms-2", "offset": 9_007_199_254_740_993_u64}},
-        ]});
-        assert_eq!(answer.body, named);
-    }
-    let stored = "SELECT count(*) FROM tidegate.received";
-    assert_eq!(number(&client, stored).await, 3);
-    // A name that is no setting's value is not read as off: what fails would be lost.
-    let settings = [settings[0], ("TIDEGATE_KAFKA_FAILURES", "yes")];
-    let answer = Function::start(&settings).await.invoke(&kafka).await;
-    let message = answer.body["errorMessage"].as_str().unwrap();
-    assert!(message.contains("TIDEGATE_KAFKA_FAILURES"), "{message}");
+    let stored = "SELECT count(*) FROM forms.message";
+    assert_eq!(number(&client, stored).await, 0);
 }
 
 #[tokio::test]

@@ -4,17 +4,11 @@
 //! The id of a message is always its own, never that of its delivery, so a message that is delivered twice is
 //! recognized.
 
-use std::collections::BTreeMap;
-
 use aws_lambda_events::eventbridge::EventBridgeEvent;
-use aws_lambda_events::kafka::{KafkaEvent, KafkaRecord};
-use aws_lambda_events::kinesis::{KinesisEvent, KinesisEventRecord};
 use aws_lambda_events::sns::{SnsEvent, SnsRecord};
 use aws_lambda_events::sqs::{SqsEvent, SqsMessage};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tidegate::Error;
 use tidegate::admin::is_scheduled_event;
 use tidegate::intake::Message;
@@ -25,18 +19,15 @@ pub(crate) enum Bearer {
     Sqs,
     Sns,
     EventBridge,
-    Kinesis,
-    Kafka,
 }
 
 /// A delivered message.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    /// The message, or the fault of its format.
-    pub message: Result<Message, Error>,
+    pub message: Message,
     /// The service's own id of the message, which names it for redelivery.
     pub item: String,
-    /// Messages on one line must stay in order: if one is to be redelivered, those behind it on the same line
+    /// The group of a FIFO queue, whose messages stay in order: if one is to be redelivered, those behind it
     /// wait for it.
     pub line: Option<String>,
 }
@@ -54,9 +45,6 @@ impl Bearer {
         if payload.get("detail-type").is_some_and(Value::is_string) {
             return Ok(Some(Self::EventBridge));
         }
-        if let Some("aws:kafka" | "SelfManagedKafka") = payload["eventSource"].as_str() {
-            return Ok(Some(Self::Kafka));
-        }
         let Some(records) = payload["Records"].as_array() else {
             return Ok(None);
         };
@@ -67,33 +55,12 @@ impl Bearer {
         match source.and_then(Value::as_str) {
             Some("aws:sqs") => Ok(Some(Self::Sqs)),
             Some("aws:sns") => Ok(Some(Self::Sns)),
-            Some("aws:kinesis") => Ok(Some(Self::Kinesis)),
             other => {
                 let got = other.unwrap_or("nothing");
-                let wanted = "must be aws:sqs, aws:sns or aws:kinesis";
-                let text = format!("Records[0].eventSource: {wanted}, got {got}");
+                let text = format!("Records[0].eventSource: must be aws:sqs or aws:sns, got {got}");
                 Err(Error::Invalid(text))
             }
         }
-    }
-
-    /// Reports whether the service accepts an answer that names single messages for redelivery. The other
-    /// services redeliver the whole envelope. Kafka accepts it in provisioned mode only, which an envelope
-    /// does not show; in any other, Lambda takes every answer for success.
-    pub(crate) fn takes_failures(self, kafka: bool) -> bool {
-        matches!(self, Self::Sqs | Self::Kinesis) || self == Self::Kafka && kafka
-    }
-
-    /// Names a message for redelivery, as the service requires it: of Kafka, by topic with partition, and by
-    /// offset (<https://docs.aws.amazon.com/lambda/latest/dg/kafka-retry-configurations.html>).
-    pub(crate) fn named(self, item: &str) -> Value {
-        let record = item.rsplit_once('-').filter(|_| self == Self::Kafka);
-        let record =
-            record.and_then(|(partition, offset)| Some((partition, offset.parse::<i64>().ok()?)));
-        record.map_or_else(
-            || item.into(),
-            |(partition, offset)| json!({"partition": partition, "offset": offset}),
-        )
     }
 
     /// Extracts the messages of an envelope.
@@ -104,9 +71,7 @@ impl Bearer {
         match self {
             Self::Sqs => numbered(decoded::<SqsEvent>(payload)?.records, of_sqs),
             Self::Sns => numbered(decoded::<SnsEvent>(payload)?.records, of_sns),
-            Self::Kinesis => numbered(decoded::<KinesisEvent>(payload)?.records, of_kinesis),
             Self::EventBridge => Ok(vec![of_eventbridge(decoded(payload)?)?]),
-            Self::Kafka => of_kafka(decoded(payload)?),
         }
     }
 }
@@ -177,49 +142,11 @@ fn of_sns(record: SnsRecord) -> Result<Delivery, Missing> {
     Ok(delivery(source, id.clone(), body, id, None))
 }
 
-fn of_kinesis(record: KinesisEventRecord) -> Result<Delivery, Missing> {
-    let id = filled(
-        Some(record.kinesis.sequence_number),
-        "kinesis.sequenceNumber",
-    )?;
-    let source = filled(record.event_source_arn, "eventSourceARN")?;
-    let (body, line) = (record.kinesis.data.0, Some(record.kinesis.partition_key));
-    Ok(delivery(source, id.clone(), body, id, line))
-}
-
 fn of_eventbridge(event: EventBridgeEvent) -> Result<Delivery, Error> {
     let id = filled(event.id, "id").map_err(|Missing(field)| missing(field))?;
     let source = format!("eventbridge:{}", event.source);
     let body = event.detail.to_string().into_bytes();
     Ok(delivery(source, id.clone(), body, id, None))
-}
-
-/// Lines are topics and partitions, in the order of the offsets.
-fn of_kafka(event: KafkaEvent) -> Result<Vec<Delivery>, Error> {
-    let cluster = event.event_source_arn.or(event.bootstrap_servers);
-    let cluster = filled(cluster, "eventSourceArn").map_err(|Missing(field)| missing(field))?;
-    let partitions: BTreeMap<_, _> = event.records.into_iter().collect();
-    let records = partitions.into_values().flatten();
-    Ok(records
-        .map(|record| of_kafka_record(&cluster, record))
-        .collect())
-}
-
-fn of_kafka_record(cluster: &str, record: KafkaRecord) -> Delivery {
-    let topic = record.topic.unwrap_or_default();
-    let (partition, offset) = (record.partition, record.offset);
-    let id = format!("{partition}-{offset}");
-    let line = Some(format!("{topic}-{partition}"));
-    let item = format!("{topic}-{id}");
-    let source = format!("{cluster}/{topic}");
-    match STANDARD.decode(record.value.unwrap_or_default()) {
-        Ok(body) => delivery(source, id, body, item, line),
-        Err(_) => Delivery {
-            message: Err(Error::Invalid("value: must be base64".to_owned())),
-            item,
-            line,
-        },
-    }
 }
 
 fn delivery(
@@ -229,7 +156,7 @@ fn delivery(
     item: String,
     line: Option<String>,
 ) -> Delivery {
-    let message = Ok(Message { source, id, body });
+    let message = Message { source, id, body };
     Delivery {
         message,
         item,
@@ -243,6 +170,8 @@ fn filled(text: Option<String>, field: &'static str) -> Result<String, Missing> 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn opened(payload: Value) -> Vec<Delivery> {
@@ -279,6 +208,10 @@ mod tests {
             (json!({"Records": []}), "Records[0].eventSource"),
             (json!({"Records": [{"eventSource": "aws:s3"}]}), "aws:s3"),
             (
+                json!({"Records": [{"eventSource": "aws:kinesis"}]}),
+                "aws:kinesis",
+            ),
+            (
                 json!({"Records": [{"eventSource": "aws:sqs", "body": "canary"}]}),
                 "Records[0].messageId",
             ),
@@ -293,10 +226,6 @@ mod tests {
             (
                 json!({"detail-type": "x", "source": "shop", "detail": {}}),
                 "id: must be",
-            ),
-            (
-                json!({"eventSource": "aws:kafka", "records": {}}),
-                "eventSourceArn",
             ),
         ] {
             let error = refused(payload);
@@ -322,30 +251,12 @@ mod tests {
             let [delivery] = &opened(record(&body))[..] else {
                 panic!("{body}")
             };
-            let message = delivery.message.as_ref().unwrap();
+            let message = &delivery.message;
             let told = (message.source.as_str(), message.id.as_str());
             assert_eq!(told, (source, id), "{body}");
             assert_eq!(String::from_utf8_lossy(&message.body), says);
             // The service gets its own id of the message back.
             assert_eq!(delivery.item, "m");
         }
-    }
-
-    #[test]
-    fn kafka_records_come_by_partition_and_one_that_is_no_base64_takes_none_along() {
-        let record = |partition: u8, offset: u8, value: &str| {
-            json!({"topic": "t", "partition": partition, "offset": offset, "timestamp": 1,
-                "timestampType": "CREATE_TIME", "value": value, "headers": []})
-        };
-        let deliveries = opened(json!({
-            "eventSource": "aws:kafka", "eventSourceArn": "arn:cluster", "bootstrapServers": "b:9092",
-            "records": {"t-1": [record(1, 7, "e30=")], "t-0": [record(0, 5, "*"), record(0, 6, "e30=")]},
-        }));
-        let items: Vec<&str> = deliveries.iter().map(|one| one.item.as_str()).collect();
-        assert_eq!(items, ["t-0-5", "t-0-6", "t-1-7"]);
-        assert!(deliveries[0].message.is_err());
-        let message = deliveries[2].message.as_ref().unwrap();
-        assert_eq!(message.source, "arn:cluster/t");
-        assert_eq!((message.id.as_str(), &*message.body), ("1-7", &b"{}"[..]));
     }
 }

@@ -3,17 +3,16 @@
 //! must have committed it.
 //!
 //! A refused message never delays others, because it can never be received. A message that may succeed later
-//! does: the messages behind it on its line (the group of a FIFO queue, a partition) are redelivered with it,
-//! not received before it.
+//! does: the messages behind it in its group of a FIFO queue are redelivered with it, not received before it.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tidegate::Error;
 use tidegate::connect::DeadMessages;
 use tidegate::intake::{Message, Receipt, Receiver, is_refusal};
 use tidegate::program::{Failure, Service};
-use tidegate::{Error, Lookup, config};
 
 use crate::envelope::{Bearer, Delivery};
 
@@ -34,25 +33,6 @@ struct Tally {
     failure: Option<Error>,
 }
 
-/// The settings of messages that are not taken in.
-#[derive(Default)]
-pub(crate) struct Redelivery {
-    /// Where refused messages of SQS go.
-    dead: Option<DeadMessages>,
-    /// Whether the event source mappings of Kafka have `ReportBatchItemFailures`.
-    kafka_takes_failures: bool,
-}
-
-impl Redelivery {
-    /// Reads `TIDEGATE_DEAD_MESSAGES_URL` and `TIDEGATE_KAFKA_FAILURES`.
-    pub(crate) fn read(lookup: Lookup<'_>) -> Result<Self, Error> {
-        Ok(Self {
-            dead: lookup("TIDEGATE_DEAD_MESSAGES_URL").map(DeadMessages::new),
-            kafka_takes_failures: config::read(lookup, "TIDEGATE_KAFKA_FAILURES", false, &[])?,
-        })
-    }
-}
-
 /// Receives the messages of an envelope within `time`, if there is a limit from outside. Once the database
 /// cannot be reached, the remaining messages are left for redelivery.
 ///
@@ -64,9 +44,9 @@ pub(crate) async fn take_in(
     bearer: Bearer,
     payload: Value,
     time: Option<Duration>,
-    redelivery: &Redelivery,
+    dead: Option<&DeadMessages>,
 ) -> Result<Value, Failure> {
-    let dead = redelivery.dead.as_ref().filter(|_| bearer == Bearer::Sqs);
+    let dead = dead.filter(|_| bearer == Bearer::Sqs);
     let originals = dead.map(|_| payload["Records"].clone()).unwrap_or_default();
     let mut receiver = service.receiver()?;
     let ends = time.map(|time| Instant::now() + time);
@@ -83,7 +63,7 @@ pub(crate) async fn take_in(
             tally.again.push(item);
             continue;
         }
-        match one(&mut receiver, message, &item, ends).await {
+        match one(&mut receiver, &message, &item, ends).await {
             Ok(Receipt::Taken) => tally.received += 1,
             Ok(Receipt::Repeated) => tally.repeated += 1,
             Err(error) => {
@@ -109,7 +89,7 @@ pub(crate) async fn take_in(
         // What was received is committed. A wake-up that takes too long costs the time until the next tick.
         let _ = tokio::time::timeout(left.unwrap_or(Duration::MAX), service.wake()).await;
     }
-    tally.answer(bearer, redelivery.kafka_takes_failures)
+    tally.answer(bearer)
 }
 
 /// Sends a refused message to the queue of dead messages, if there is one, so that it is not tried again.
@@ -146,15 +126,12 @@ fn is_unreachable(error: &Error) -> bool {
 /// (I9).
 async fn one(
     receiver: &mut Receiver<'_>,
-    message: Result<Message, Error>,
+    message: &Message,
     item: &str,
     ends: Option<Instant>,
 ) -> Result<Receipt, Error> {
     let left = ends.map(|ends| ends.saturating_duration_since(Instant::now()));
-    let receipt = match message {
-        Ok(message) => receiver.receive(&message, left).await,
-        Err(error) => Err(error),
-    };
+    let receipt = receiver.receive(message, left).await;
     if let Err(error) = &receipt {
         if is_refusal(error) {
             tracing::error!(message.id = item, error = %error, "message refused");
@@ -166,11 +143,11 @@ async fn one(
 }
 
 impl Tally {
-    /// For a service that accepts it, the answer has exactly the format that AWS requires:
+    /// SQS is told which messages to redeliver, exactly in the format that AWS requires:
     /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an
     /// envelope was received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda
     /// sends less for a while.
-    fn answer(self, bearer: Bearer, kafka: bool) -> Result<Value, Failure> {
+    fn answer(self, bearer: Bearer) -> Result<Value, Failure> {
         let Self {
             received,
             repeated,
@@ -187,8 +164,8 @@ impl Tally {
             "messages received"
         );
         let done = received + repeated + buried;
-        if bearer.takes_failures(kafka) && (done > 0 || failure.is_none()) {
-            let named = |item: &String| json!({"itemIdentifier": bearer.named(item)});
+        if bearer == Bearer::Sqs && (done > 0 || failure.is_none()) {
+            let named = |item: &String| json!({"itemIdentifier": item});
             let failures: Vec<Value> = again.iter().map(named).collect();
             return Ok(json!({"batchItemFailures": failures}));
         }

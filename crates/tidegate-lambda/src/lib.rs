@@ -23,7 +23,7 @@ use serde_json::Value;
 use tidegate::admin::is_scheduled_event;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
-use tidegate::connect::{Invoked, SelfInvoke};
+use tidegate::connect::{DeadMessages, Invoked, SelfInvoke};
 use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
@@ -38,7 +38,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use envelope::Bearer;
-use intake::Redelivery;
 
 /// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed
 /// its budget by [`tidegate::drain::OVERRUN`] and is still answered.
@@ -74,28 +73,18 @@ pub use lambda_runtime::Error;
 /// A handler that blocks its thread cannot be stopped. If one continues after an answer, `still_running`
 /// counts it, and the process executes its program again before it asks for the next invocation.
 ///
-/// Messages from SQS, SNS, `EventBridge`, Kinesis or Kafka are passed to the program's intake
-/// ([`Program::receive`]), one by one. SQS and Kinesis are told which messages to redeliver, so their event
-/// source mapping must have `ReportBatchItemFailures`. Without it, Lambda treats any answer as success, and a
-/// failed message is lost. Kafka is told with `TIDEGATE_KAFKA_FAILURES=on`.
+/// Messages from SQS, SNS or `EventBridge` are passed to the program's intake ([`Program::receive`]), one by
+/// one. SQS is told which messages to redeliver, so its event source mapping must have
+/// `ReportBatchItemFailures`. Without it, Lambda treats any answer as success, and a failed message is lost.
 ///
 /// # Errors
 /// If Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
     let _flush = FlushAtExit;
     let logs = start_logs(program.origin());
-    let redelivery = logs.and_then(|()| Redelivery::read(&environment));
+    let queues = logs.and_then(|()| program.queues(&environment));
     // CloudWatch reads the metrics from the function's log.
-    let deployed = redelivery.and_then(|read| {
-        Ok((
-            program.queues(&environment)?.with_metrics_to(write_line),
-            read,
-        ))
-    });
-    let (ready, redelivery) = match deployed {
-        Ok((queues, redelivery)) => (Ok(queues), redelivery),
-        Err(error) => (Err(error), Redelivery::default()),
-    };
+    let ready = queues.map(|queues| queues.with_metrics_to(write_line));
     if let Err(error) = &ready {
         tracing::error!(error = %error, "the settings are not valid; every invocation will fail");
     }
@@ -106,11 +95,7 @@ pub fn run(program: Program) -> Result<(), Error> {
     let shell = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let served = shell.block_on(serve(
-        Arc::new(ready),
-        redelivery,
-        handlers.handle().clone(),
-    ));
+    let served = shell.block_on(serve(Arc::new(ready), handlers.handle().clone()));
     handlers.shutdown_background();
     served
 }
@@ -144,11 +129,7 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     filter.map(drop)
 }
 
-async fn serve(
-    ready: Arc<Result<Queues, tidegate::Error>>,
-    redelivery: Redelivery,
-    handlers: Handle,
-) -> Result<(), Error> {
+async fn serve(ready: Arc<Result<Queues, tidegate::Error>>, handlers: Handle) -> Result<(), Error> {
     // Prepare connections while the first invocation is fetched.
     for service in ready.iter().flat_map(Queues::services) {
         service.database.prepare();
@@ -160,10 +141,12 @@ async fn serve(
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
     let invoker = Arc::<SelfInvoke>::default();
-    let redelivery = Arc::new(redelivery);
+    // Where messages of SQS go that will stay wrong.
+    let dead = environment("TIDEGATE_DEAD_MESSAGES_URL").map(DeadMessages::new);
+    let dead = Arc::new(dead);
     let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Value>| {
-        let (ready, noted, redelivery) = (ready.clone(), noted.clone(), redelivery.clone());
+        let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
         let starts = ready
             .iter()
             .all(|queues| queues.common().options.starts_drains);
@@ -181,7 +164,7 @@ async fn serve(
             ..Hooks::default()
         };
         let answering = async move {
-            let to = (&*noted, &*redelivery);
+            let to = (&*noted, dead.as_ref().as_ref());
             logged(event, ready.as_ref().as_ref(), hooks, to).await
         };
         answering.instrument(invocation)
@@ -228,7 +211,7 @@ async fn logged(
     event: LambdaEvent<Value>,
     ready: Result<&Queues, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
-    to: (&AtomicBool, &Redelivery),
+    to: (&AtomicBool, Option<&DeadMessages>),
 ) -> Result<Value, Refusal> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
     let answering = answer(event, ready, hooks, to);
@@ -281,14 +264,14 @@ async fn answer(
     event: LambdaEvent<Value>,
     ready: Result<&Queues, &tidegate::Error>,
     hooks: impl Fn(Option<&str>) -> Hooks,
-    (spoiled, redelivery): (&AtomicBool, &Redelivery),
+    (spoiled, dead): (&AtomicBool, Option<&DeadMessages>),
 ) -> Result<Value, Refusal> {
     let queues = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
         let service = queues.one(None).await.map_err(refused)?;
-        let taking_in = intake::take_in(&service, bearer, event.payload, time, redelivery);
+        let taking_in = intake::take_in(&service, bearer, event.payload, time, dead);
         Box::pin(taking_in).await
     } else {
         queues.answer(event.payload, time, hooks).await
