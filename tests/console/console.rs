@@ -15,7 +15,7 @@ use test_support::{self as support, TestDb, contains, lacks, rows, words};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Context, Dispatch, Done, Event, HandlerError, Handlers, Program};
-use tidegate_console::{Acting, Auth, Settings, hash_password, router, router_of_all, serve};
+use tidegate_console::{Acting, Auth, Settings, router, router_of_all, serve};
 use tidegate_job::app;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -1164,32 +1164,6 @@ async fn a_link_lets_one_browser_in_and_nobody_else() {
     site.page("/").await;
     let healthy = site.without_cookie("/healthz").await;
     assert_eq!(healthy.status(), StatusCode::OK);
-}
-
-#[tokio::test]
-async fn passwords_let_in_who_has_one_and_say_who_may_act() {
-    let hash = hash_password("correct horse battery").unwrap();
-    let auth = Auth::basic(&format!("grace act {hash}\nbob read {hash}\n")).unwrap();
-    let site = Site::of(Settings::new(auth).acting(Acting::Everybody), "", None).await;
-    let asked = site.without_cookie("/").await;
-    assert_eq!(asked.status(), StatusCode::UNAUTHORIZED);
-    assert!(header(&asked, "www-authenticate").starts_with("Basic"));
-    let answered = async |user: &'static str, method, path: &str| {
-        let request = site.request(method, path);
-        let request = request.basic_auth(user, Some("correct horse battery"));
-        let request = request.header("sec-fetch-site", "same-origin");
-        let form = filled(request, &[("kind", "order_placed"), ("reason", "r")]);
-        form.send().await.unwrap().status()
-    };
-    for (user, method, path, status) in [
-        ("grace", Method::POST, "/act/pause", StatusCode::SEE_OTHER),
-        ("bob", Method::POST, "/act/resume", StatusCode::FORBIDDEN),
-        ("bob", Method::GET, "/kinds", StatusCode::OK),
-        ("eve", Method::GET, "/kinds", StatusCode::UNAUTHORIZED),
-    ] {
-        assert_eq!(answered(user, method, path).await, status, "{user} {path}");
-    }
-    assert_eq!(site.audited().await.0.as_deref(), Some("grace"));
 }
 
 #[tokio::test]

@@ -215,6 +215,5 @@ mod tests {
                     .shows_content
         );
         assert!(settings(&[("AUTH", "token")]).is_err());
-        assert!(settings(&[("AUTH", "basic")]).is_err());
     }
 }

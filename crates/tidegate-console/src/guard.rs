@@ -20,7 +20,7 @@ use crate::page;
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::shared::Shared;
-use crate::who::{Given, Identity, Peer, Refusal};
+use crate::who::{Given, Identity, Refusal};
 
 /// The rate limit of one person: requests per second, and the size of a burst.
 const PER_SECOND: f64 = 20.0;
@@ -71,7 +71,7 @@ pub(crate) struct Guard {
 /// Passes on the requests of known people, with the person's identity.
 pub(crate) async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    match admitted(&guard, &parts).await {
+    match admitted(&guard, &parts) {
         Ok(identity) => {
             parts.extensions.insert(identity);
             next.run(Request::from_parts(parts, body)).await
@@ -86,19 +86,14 @@ fn given(request: &Parts) -> Option<Given> {
     given.or_else(|| layer().map(Given::Layer))
 }
 
-async fn admitted(guard: &Guard, parts: &Parts) -> Result<Identity, Problem> {
+fn admitted(guard: &Guard, parts: &Parts) -> Result<Identity, Problem> {
     let settings = &guard.shared.settings;
-    let by_password = settings.auth.has_passwords();
     if settings.behind_tls && !used_tls(&parts.headers) {
-        return Err(Problem::refused(&Refusal::NotPrivate, by_password));
+        return Err(Problem::refused(&Refusal::NotPrivate));
     }
-    let peer = parts.extensions.get::<Peer>().copied();
-    let peer = peer.unwrap_or_default();
     let given = given(parts);
-    let identified = settings.auth.identify(&parts.headers, peer, given.as_ref());
-    let identity = identified
-        .await
-        .map_err(|refusal| Problem::refused(&refusal, by_password))?;
+    let identified = settings.auth.identify(&parts.headers, given.as_ref());
+    let identity = identified.map_err(|refusal| Problem::refused(&refusal))?;
     if !guard.pace.allows(&identity.name) {
         return Err(Problem::too_often(1));
     }

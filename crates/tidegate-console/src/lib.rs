@@ -84,7 +84,7 @@ pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 pub use shares::{Share, Shares};
 pub use verb::{Console, console, listen_address};
-pub use who::{Acting, Auth, Identity, hash_password};
+pub use who::{Acting, Auth, Identity};
 
 use shared::Shared;
 

@@ -13,13 +13,9 @@ use crate::who::{Acting, Auth};
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[cfg_attr(test, derive(Default))]
 pub(crate) struct Options {
-    /// How people sign in: token, with a link that is printed; basic, with a password from --users-file;
-    /// proxy-header, at a proxy in front.
-    #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token", value_parser = ["token", "basic", "proxy-header"])]
+    /// How people sign in: token, with a link that is printed; proxy-header, at a proxy in front.
+    #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token", value_parser = ["token", "proxy-header"])]
     pub auth: String,
-    /// For basic: a file with a line for each person, `NAME read|act HASH`.
-    #[arg(long, env = "TIDEGATE_CONSOLE_USERS_FILE", value_name = "FILE")]
-    pub users_file: Option<String>,
     /// For proxy-header: the header that names the person, such as X-Forwarded-User.
     #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_HEADER", value_name = "NAME")]
     pub proxy_header: Option<String>,
@@ -102,15 +98,12 @@ impl Options {
         }
     }
 
-    /// Refuses to send passwords in plaintext, and to serve other machines without authentication.
+    /// Refuses to serve other machines without authentication.
     fn check_reach(&self, listen: Option<SocketAddr>) -> Result<(), Error> {
         let is_local = listen.is_some_and(|listen| listen.ip().is_loopback());
         let why = match &*self.auth {
             "token" if !is_local => {
-                "must be basic or proxy-header beyond this machine, got token, whose link is printed here"
-            }
-            "basic" if !is_local && !self.behind_tls => {
-                "must not be basic beyond this machine without --behind-tls: passwords would go over the network as they are"
+                "must be proxy-header beyond this machine, got token, whose link is printed here"
             }
             "iam" if listen.is_some() => {
                 "must not be iam here: AWS verifies callers of a function alone"
@@ -129,10 +122,6 @@ impl Options {
                 let operator = operator.ok_or_else(|| config("allow", unnamed))?;
                 Ok(Auth::token(operator))
             }
-            "basic" => {
-                let file = given("users-file", self.users_file.as_ref(), "basic")?;
-                Auth::basic(&read("users-file", file)?)
-            }
             "proxy-header" => {
                 let header = given("proxy-header", self.proxy_header.as_ref(), "proxy-header")?;
                 let without = "proxy-header: without a secret anybody could write the header";
@@ -142,7 +131,7 @@ impl Options {
             }
             "iam" => Ok(Auth::iam()),
             other => {
-                let must = "must be token, basic, proxy-header or iam";
+                let must = "must be token, proxy-header or iam";
                 Err(config("auth", format!("{must}, got {other:?}")))
             }
         }
@@ -210,14 +199,13 @@ mod tests {
         let (local, far) = ([127, 0, 0, 1], [0, 0, 0, 0]);
         for (listen, options, named) in [
             (far, options("token"), "--auth"),
-            (far, options("basic"), "--behind-tls"),
             (far, options("proxy-header"), "--proxy-header"),
             (
                 far,
                 with("proxy-header", |o| o.proxy_header = Some("X-User".into())),
                 "--proxy-secret-file",
             ),
-            (local, options("basic"), "--users-file"),
+            (local, options("basic"), "--auth: must be token"),
             (local, options("iam"), "--auth"),
             (local, options("none"), "--auth: must be token"),
             (local, with("token", |o| o.allow = "all".into()), "--allow"),

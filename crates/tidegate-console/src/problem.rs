@@ -1,7 +1,7 @@
 //! Errors: a status, a title and a text. The page around it is rendered outside of the handlers.
 
-use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 use tidegate::Error;
 use tidegate::tokio_postgres::error::SqlState;
@@ -17,7 +17,6 @@ pub(crate) struct Problem {
     pub status: StatusCode,
     pub title: &'static str,
     pub text: String,
-    asks_password: bool,
     retry_after: Option<u64>,
 }
 
@@ -27,7 +26,6 @@ impl Problem {
             status,
             title,
             text: text.into(),
-            asks_password: false,
             retry_after: None,
         }
     }
@@ -68,15 +66,12 @@ impl Problem {
         }
     }
 
-    /// The error for a person who is not signed in. With `by_password` the browser asks for a password.
-    pub(crate) fn refused(refusal: &Refusal, by_password: bool) -> Self {
-        let unauthorized = |text: &str| Self {
-            asks_password: by_password,
-            ..Self::new(StatusCode::UNAUTHORIZED, "Sign in", capital(text))
-        };
+    /// The error for a person who is not signed in.
+    pub(crate) fn refused(refusal: &Refusal) -> Self {
         match refusal {
-            Refusal::Unknown(text) | Refusal::Wrong(text) => unauthorized(text),
-            Refusal::TooOften(seconds) => Self::too_often(*seconds),
+            Refusal::Unknown(text) | Refusal::Wrong(text) => {
+                Self::new(StatusCode::UNAUTHORIZED, "Sign in", capital(text))
+            }
             Refusal::NotPrivate => Self::forbidden("This console accepts only requests over TLS."),
         }
     }
@@ -126,10 +121,6 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
         let headers = response.headers_mut();
-        if self.asks_password {
-            let realm = HeaderValue::from_static("Basic realm=\"tidegate\", charset=\"UTF-8\"");
-            headers.insert(WWW_AUTHENTICATE, realm);
-        }
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, seconds.into());
         }

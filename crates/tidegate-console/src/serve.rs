@@ -14,6 +14,8 @@ use axum::Router;
 use axum::http::HeaderValue;
 use axum::http::header::CONNECTION;
 use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -87,19 +89,14 @@ pub async fn serve_within(
             continue;
         };
         let free = open.clone();
-        let service = router
-            .clone()
-            .map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
-                request.extensions_mut().insert(peer);
-                request
-            })
-            .map_response(move |mut response: Response| {
-                if free.available_permits() < bounds.connections / 2 {
-                    let close = HeaderValue::from_static("close");
-                    response.headers_mut().insert(CONNECTION, close);
-                }
-                response
-            });
+        let marked = move |mut response: Response| {
+            if free.available_permits() < bounds.connections / 2 {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
+            response
+        };
+        let service = ServiceExt::<Request<Incoming>>::map_response(router.clone(), marked);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(bounds.head)

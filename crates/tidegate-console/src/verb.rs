@@ -1,12 +1,11 @@
 //! The verb `console`, which serves the console until it is stopped.
 
-use std::io::Read;
 use std::net::SocketAddr;
 
 use axum::Router;
 use axum::response::Redirect;
 use axum::routing::get;
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use serde_json::json;
 use tidegate::Error;
 use tidegate::program::stop_signal;
@@ -14,7 +13,7 @@ use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
 use crate::options::Options;
-use crate::{hash_password, router, router_of_all, serve};
+use crate::{router, router_of_all, serve};
 
 /// Serve the web console until SIGTERM or Ctrl-C.
 ///
@@ -22,22 +21,14 @@ use crate::{hash_password, router, router_of_all, serve};
 #[derive(Parser)]
 #[command(
     name = "console",
-    after_help = "Example:\n  tidegate console\n  tidegate console --allow act --instance staging --colour amber\n  tidegate console hash-password < password.txt"
+    after_help = "Example:\n  tidegate console\n  tidegate console --allow act --instance staging --colour amber"
 )]
 pub struct Console {
-    #[command(subcommand)]
-    what: Option<What>,
     /// The address to listen on; port 0 takes any free port.
     #[arg(long, env = "TIDEGATE_CONSOLE_LISTEN", default_value = "127.0.0.1:8081", value_parser = listen_address)]
     listen: SocketAddr,
     #[command(flatten)]
     options: Options,
-}
-
-#[derive(Subcommand)]
-enum What {
-    /// Read a password from standard input and print its hash for --users-file.
-    HashPassword,
 }
 
 /// Reads the address that a server listens on, for the flags of verbs.
@@ -54,9 +45,6 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// # Errors
 /// [`Error::Config`] if an option is invalid, if strangers could get in, or if the address is not available.
 pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
-    if let Some(What::HashPassword) = request.what {
-        return hashed();
-    }
     // Bound before it says that it listens: a signal must not end the process without its answer.
     let stop = stop_signal();
     let listen = request.listen;
@@ -97,16 +85,4 @@ fn mounted(base: &str, routes: Router) -> Router {
     Router::new()
         .nest(base, routes)
         .route(&slash, get(move || async move { Redirect::permanent(&to) }))
-}
-
-fn hashed() -> Result<Answer, Error> {
-    let mut password = String::new();
-    // A longer input is not a password.
-    let read = std::io::stdin().take(10_000).read_to_string(&mut password);
-    read.map_err(|error| Error::Config(format!("standard input: {error}")))?;
-    let hash = hash_password(password.trim_end_matches(['\r', '\n']))?;
-    Ok(Answer::new(
-        json!({"action": "hash_password", "hash": hash}),
-        hash.clone(),
-    ))
 }

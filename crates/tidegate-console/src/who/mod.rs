@@ -2,7 +2,6 @@
 //!
 //! Every action checks the right to act again. Hiding the buttons is only a convenience.
 
-mod basic;
 mod proxy;
 mod token;
 
@@ -13,10 +12,8 @@ use axum::http::HeaderMap;
 use sha2::{Digest, Sha256};
 use tidegate::Error;
 
-pub use basic::hash_password;
 pub(crate) use token::{COOKIE, cookie};
 
-use basic::Users;
 use proxy::Proxy;
 use token::Tokens;
 
@@ -50,8 +47,6 @@ pub(crate) enum Refusal {
     Unknown(&'static str),
     /// The credentials are wrong.
     Wrong(&'static str),
-    /// There were too many wrong passwords. The number is the seconds to wait.
-    TooOften(u64),
     /// The request did not come over TLS.
     NotPrivate,
 }
@@ -61,7 +56,6 @@ pub struct Auth(Way);
 
 enum Way {
     Token(Tokens),
-    Basic(Users),
     Proxy(Proxy),
     Iam,
     Given,
@@ -72,15 +66,6 @@ impl Auth {
     #[must_use]
     pub fn token(operator: &str) -> Self {
         Self(Way::Token(Tokens::new(operator)))
-    }
-
-    /// With names and passwords. `text` has one line per person: the name, `read` or `act`, and the
-    /// password's hash from [`hash_password`].
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the line and what it must be.
-    pub fn basic(text: &str) -> Result<Self, Error> {
-        Ok(Self(Way::Basic(Users::parse(text)?)))
     }
 
     /// With a header from a proxy in front. The proxy must also send the secret in `X-Tidegate-Proxy-Secret`.
@@ -112,11 +97,6 @@ impl Auth {
         }
     }
 
-    /// Whether requests carry passwords.
-    pub(crate) fn has_passwords(&self) -> bool {
-        matches!(self.0, Way::Basic(_))
-    }
-
     /// Whether people sign in with a link.
     pub(crate) fn has_links(&self) -> bool {
         matches!(self.0, Way::Token(_))
@@ -131,15 +111,13 @@ impl Auth {
     }
 
     /// Returns the person who sent the request. `given` is the identity from the request's extensions.
-    pub(crate) async fn identify(
+    pub(crate) fn identify(
         &self,
         headers: &HeaderMap,
-        peer: Peer,
         given: Option<&Given>,
     ) -> Result<Identity, Refusal> {
         match (&self.0, given) {
             (Way::Token(tokens), _) => tokens.identify(headers),
-            (Way::Basic(users), _) => users.identify(headers, peer).await,
             (Way::Proxy(proxy), _) => proxy.identify(headers),
             (Way::Iam, Some(Given::Iam(name))) => named(name),
             (Way::Given, Some(Given::Layer(identity))) => Ok(identity.clone()),
