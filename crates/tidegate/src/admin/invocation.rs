@@ -1,18 +1,35 @@
 //! Owns the format of invocations: the requests that they carry and the answers to them. The format is the
 //! same for Lambda and for `--json` on the command line. This module knows no SQL and starts nothing.
 
-mod fit;
-
 use std::cell::RefCell;
 
 use serde::de::value::MapDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use serde_json::{Map, Value};
 
-pub use self::fit::{ANSWER_LIMIT, fit};
 use super::{ACTIONS, DrainRequest, Request, Verb};
 use crate::config::Lookup;
 use crate::error::{Error, Result};
+
+/// The most bytes of an answer, which is a little less than the 6 MB that AWS accepts from a function
+/// (<https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>). It replaces a longer answer
+/// with an error that contains nothing of it.
+pub const ANSWER_LIMIT: usize = 6_000_000;
+
+/// Returns the answer, if it is not too long.
+///
+/// # Errors
+/// [`Error::Invalid`] says how to ask for less.
+pub(super) fn within_limit(answer: Value) -> Result<Value> {
+    let length = answer.to_string().len();
+    if length <= ANSWER_LIMIT {
+        return Ok(answer);
+    }
+    Err(Error::Invalid(format!(
+        "limit: must be lower, for the answer would have {length} bytes, and at most {ANSWER_LIMIT} are possible; \
+         `before` asks for the next page, and the command line shows an event of any size"
+    )))
+}
 
 /// The action for messages in AWS envelopes, of a program with an intake.
 const RECEIVE: &str = "receive";

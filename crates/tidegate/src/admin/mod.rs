@@ -63,8 +63,7 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     const NAME: &'static str;
     /// The values of `action` in its report.
     const ACTIONS: &'static [&'static str] = &[Self::NAME];
-    /// The fields of its report that the log may have, because they name no person (I9). Without it, all
-    /// fields but `order_risks`.
+    /// The fields of its report that the log may have, because they name no person (I9). Without it, all.
     const LOGGED: Option<&'static [&'static str]> = None;
 
     /// Its report, which is printed and returned as JSON.
@@ -233,7 +232,7 @@ macro_rules! walk {
                 match self {
                     $($(Self::$name(request) => {
                         let request = service.checked(request)?;
-                        Ok(fit(request.answer(service, time, hooks).await?, ANSWER_LIMIT))
+                        Ok(invocation::within_limit(request.answer(service, time, hooks).await?)?)
                     })+)*
                     // The program itself limits the content and the length of this answer.
                     Self::Further { action, fields } => {

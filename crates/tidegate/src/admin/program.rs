@@ -375,11 +375,11 @@ pub enum Failure {
 }
 
 impl Service {
-    /// Answers a request, within `time` if the caller has a limit. An answer longer than
-    /// [`ANSWER_LIMIT`](super::ANSWER_LIMIT) is cut, and says so.
+    /// Answers a request, within `time` if the caller has a limit.
     ///
     /// # Errors
-    /// See [`Failure`]. [`Error::Invalid`] when an option of the request is out of range.
+    /// See [`Failure`]. [`Error::Invalid`] when an option of the request is out of range, or when the answer
+    /// would be longer than [`ANSWER_LIMIT`](super::ANSWER_LIMIT).
     pub async fn answer(
         &self,
         request: &Request,
