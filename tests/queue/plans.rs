@@ -672,10 +672,6 @@ async fn who_asks_for_a_few_events_of_a_large_queue_does_not_read_it() {
         (statement("list"), list(0, "'PROCESSING'")),
         (statement("list"), list(3, "'group-2'")),
         (statement("list"), list(5, "100")),
-        (
-            statement("lineage"),
-            vec!["100003::bigint".to_owned(), "50".to_owned()],
-        ),
         (doctors_leases.unwrap(), vec!["60".to_owned()]),
         (statement("oldest_ready"), vec![array(Probe::KINDS)]),
     ];

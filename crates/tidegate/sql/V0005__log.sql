@@ -149,92 +149,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- Returns the given ids, followed either by the ancestors of one event, nearest first, or by the descendants
--- of several. The result has at most `most` ids. An event descends from the event that it replays, or
--- otherwise from its parent. The last ancestor may no longer be stored.
---
--- Each table is searched recursively to the end. One pass over the tables is therefore enough if the family
--- lies in their order. Only links that go back and forth between tables need further passes.
-CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
-    LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    query CONSTANT text := CASE WHEN upwards THEN
-        'WITH RECURSIVE up (id) AS (
-             SELECT $1[cardinality($1)]
-             UNION
-             SELECT coalesce(e.replay_of, e.parent_id) FROM up JOIN tidegate.%1$I AS e ON e.id = up.id
-         )
-         SELECT json_agg(f.id) FROM (SELECT up.id FROM up LIMIT $2) AS f WHERE f.id <> ALL ($1)'
-    ELSE
-        'WITH RECURSIVE below (id) AS (
-             SELECT unnest($1)
-             UNION
-             SELECT e.id
-               FROM below CROSS JOIN LATERAL (
-                    SELECT c.id FROM tidegate.%1$I AS c WHERE c.parent_id = below.id AND c.replay_of IS NULL
-                    UNION ALL
-                    SELECT c.id FROM tidegate.%1$I AS c WHERE c.replay_of = below.id) AS e
-         )
-         SELECT json_agg(f.id) FROM (SELECT below.id FROM below LIMIT $2) AS f WHERE f.id <> ALL ($1)'
-    END;
-    places text[] := ARRAY(SELECT 'event_queue' UNION ALL SELECT p::text FROM tidegate.log_places() AS p);
-    kin bigint[] := asked;
-    place text;
-    before integer;
-BEGIN
-    LOOP
-        before := cardinality(kin);
-        FOREACH place IN ARRAY places LOOP
-            kin := kin || ARRAY(SELECT f::text::bigint FROM json_array_elements(tidegate.found_in(place, query, kin, most)) AS f);
-            IF cardinality(kin) >= most THEN
-                RETURN kin;
-            END IF;
-        END LOOP;
-        IF cardinality(kin) = before THEN
-            RETURN kin;
-        END IF;
-        places := ARRAY(SELECT u.place FROM unnest(places) WITH ORDINALITY AS u(place, n) ORDER BY u.n DESC);
-    END LOOP;
-END $$;
-
--- The rest of the family comes last. The hundreds of small statements are not worth compiling.
-CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET jit = off AS $$
-DECLARE
-    query CONSTANT text := 'SELECT json_agg(e) FROM (
-        SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
-          FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2) AS e';
-    ancestors CONSTANT bigint[] := tidegate.kin(ARRAY[lineage.id], true, most);
-    places CONSTANT text[] := ARRAY(SELECT p::text FROM tidegate.log_places() AS p);
-    root bigint;
-    kin bigint[];
-BEGIN
-    -- The farthest ancestor that is still stored.
-    SELECT a.id INTO root FROM unnest(ancestors) WITH ORDINALITY AS a(id, n)
-     WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = a.id) OR EXISTS (SELECT FROM tidegate.logged(a.id))
-     ORDER BY a.n DESC LIMIT 1;
-    kin := ancestors || tidegate.kin(ARRAY[lineage.id], false, most);
-    IF root <> lineage.id THEN
-        kin := kin || tidegate.kin(ARRAY[root], false, most);
-    END IF;
-    kin := ARRAY(SELECT k.id FROM unnest(kin) WITH ORDINALITY AS k(id, n) GROUP BY k.id ORDER BY min(k.n) LIMIT most);
-    RETURN QUERY
-        SELECT e.event
-          FROM (SELECT q.id, json_build_object('id', q.id, 'kind', q.kind,
-                           'status', CASE WHEN h.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
-                           'attempts', q.attempts + (q.id <= coalesce(h.started_to, 0) AND q.attempts < q.max_attempts)::int,
-                           'created_at', q.created_at, 'parent_id', q.parent_id, 'replay_of', q.replay_of) AS event
-                  FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS h ON h.ids @> q.id
-                 WHERE q.id = ANY (kin)
-                UNION ALL
-                SELECT (f ->> 'id')::bigint, f
-                  FROM unnest(places) AS p, json_array_elements(tidegate.found_in(p, query, kin, most)) AS f) AS e
-         ORDER BY array_position(kin, e.id);
-END $$;
-COMMENT ON FUNCTION tidegate.lineage IS
-    'The family of an event: its ancestors, nearest first, then its descendants, each as a JSON object. id: the event''s '
-    'id. most: the most rows.';
-
 -- Whether the log has a partition for rows that expire on this day.
 CREATE FUNCTION tidegate.has_log_partition(day date) RETURNS boolean
     LANGUAGE sql STABLE AS $$
@@ -708,5 +622,4 @@ COMMENT ON FUNCTION tidegate.cleanup_step IS
 -- What the roles may do here; see roles.sql.
 GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_drain, tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.logged_under TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.lineage TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.set_retention, tidegate.log_partitions, tidegate.cleanup_step TO tidegate_operate;

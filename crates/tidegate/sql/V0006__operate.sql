@@ -265,37 +265,6 @@ BEGIN
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1;
 END $$;
 
--- Returns the groups whose order a replay may break, for a dry run. In some groups the replay would wait
--- behind live events. In others later events have already ended, so that the replay would run after events
--- that the original once preceded. Those events ended after it, so the block range index of finished_at
--- limits the search.
-CREATE FUNCTION tidegate.order_risks(chosen bigint[], groups jsonb) RETURNS jsonb
-    LANGUAGE sql STABLE AS $$
-    WITH touched AS MATERIALIZED (
-        SELECT g.group_key, g.first_id, g.finished_at
-          FROM jsonb_to_recordset(groups) AS g(group_key text, first_id bigint, finished_at timestamptz)
-    ), busy AS (
-        SELECT t.group_key, l.live
-          FROM touched AS t
-         CROSS JOIN LATERAL (SELECT count(*) AS live FROM tidegate.event_queue AS q WHERE q.group_key = t.group_key) AS l
-         WHERE l.live > 0
-    ), overtaken AS (
-        SELECT l.group_key, count(*) AS ended, max(l.id) AS last_id, max(l.finished_at) AS last_finished_at
-          FROM tidegate.event_log AS l JOIN touched AS t ON t.group_key = l.group_key AND l.id > t.first_id
-         WHERE l.finished_at >= (SELECT min(t.finished_at) FROM touched AS t)
-           AND l.id NOT IN (SELECT unnest(chosen))
-         GROUP BY l.group_key
-    )
-    SELECT jsonb_build_object(
-        'groups', (SELECT count(*) FROM touched),
-        'groups_with_live_events', (SELECT count(*) FROM busy),
-        'live_events', (SELECT coalesce(jsonb_agg(to_jsonb(b) ORDER BY b.group_key), '[]') FROM
-                        (SELECT * FROM busy ORDER BY busy.group_key LIMIT tidegate.listed_at_most()) AS b),
-        'groups_overtaken', (SELECT count(*) FROM overtaken),
-        'overtaken', (SELECT coalesce(jsonb_agg(to_jsonb(o) ORDER BY o.group_key), '[]') FROM
-                      (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
-$$;
-
 -- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A
 -- dry run reports what would be done. It changes nothing, so it leaves no audit row. `code` selects events by
 -- the code of their last error.
@@ -329,7 +298,6 @@ DECLARE
     report jsonb;
     chosen bigint[];
     passed bigint[];
-    groups jsonb;
     chosen_digest text;
     refused text;
     done bigint[] := '{}';
@@ -386,13 +354,8 @@ BEGIN
                                       'id', s.id, 'reason', s.obstacle, 'by', s.obstructed_by)) ORDER BY s.id), '[]')
                              FROM skipped AS s WHERE s.position <= tidegate.listed_at_most())),
            ARRAY(SELECT t.id FROM taken AS t ORDER BY t.id),
-           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id),
-           -- For the order's risks. To look the events up again would take as many searches as there are
-           -- partitions.
-           (SELECT jsonb_agg(to_jsonb(g)) FROM (
-                SELECT t.group_key, min(t.id) AS first_id, min(t.finished_at) AS finished_at
-                  FROM taken AS t WHERE replay.dry_run AND t.group_key IS NOT NULL GROUP BY t.group_key) AS g)
-      INTO report, chosen, passed, groups;
+           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id)
+      INTO report, chosen, passed;
     IF replay.expires_in IS NULL AND cardinality(passed) > 0 THEN
         refused := format('expires_in: is needed, for the deadline of %s of these events has passed, such as of %s',
                           cardinality(passed), array_to_string(passed[1:10], ', '));
@@ -404,7 +367,7 @@ BEGIN
     report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused, 'digest', chosen_digest,
         'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
     IF replay.dry_run THEN
-        RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen, coalesce(groups, '[]')));
+        RETURN report || jsonb_build_object('replayed', 0, 'events', made);
     END IF;
     IF refused IS NULL AND cardinality(chosen) > 0 THEN
         SELECT coalesce(array_agg(r.original ORDER BY r.original), '{}'),

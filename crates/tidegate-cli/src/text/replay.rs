@@ -1,6 +1,6 @@
 //! What people read of a replay.
 
-use tidegate::admin::{OrderRisks, ReplayRequest};
+use tidegate::admin::ReplayRequest;
 
 use super::{SHOWN, Text, events, more, shown, skipped};
 
@@ -34,9 +34,6 @@ impl Text for ReplayRequest {
         if report.limit_reached {
             lines.push("more events are left: run the same command again".to_owned());
         }
-        if let Some(risks) = &report.order_risks {
-            order_risks(&mut lines, risks);
-        }
         if report.skipped_count > 0 {
             lines.push(format!("skipped {}:", events(report.skipped_count)));
             let reasons = report.skipped_reasons.iter();
@@ -53,36 +50,5 @@ impl Text for ReplayRequest {
             report.replayed
         };
         u8::from(report.refused.is_some() || (self.ids.is_some() && done == 0))
-    }
-}
-
-fn order_risks(lines: &mut Vec<String>, risks: &OrderRisks) {
-    lines.push(format!("groups with replayed events: {}", risks.groups));
-    if risks.groups_with_live_events > 0 {
-        lines.push(format!(
-            "groups with live events, which run before the replayed events: {}",
-            risks.groups_with_live_events
-        ));
-        let groups = risks.live_events.iter().take(SHOWN);
-        lines.extend(
-            groups.map(|group| format!("  {}: {} live", shown(&group.group_key), group.live)),
-        );
-        more(lines, risks.groups_with_live_events);
-    }
-    if risks.groups_overtaken > 0 {
-        lines.push(format!(
-            "groups in which later events have already ended: {}",
-            risks.groups_overtaken
-        ));
-        let groups = risks.overtaken.iter().take(SHOWN);
-        lines.extend(groups.map(|group| {
-            format!(
-                "  {}: {} ended, the last is event {}",
-                shown(&group.group_key),
-                group.ended,
-                group.last_id
-            )
-        }));
-        more(lines, risks.groups_overtaken);
     }
 }

@@ -4,21 +4,16 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tidegate::admin::ShowRequest;
-use tidegate::admin::views::{Lineage, RelatedEvent, Relation};
 
-use super::{Text, cell, in_seconds, instant, shown};
+use super::{Text, cell, instant, shown};
 
 impl Text for ShowRequest {
     fn text(&self, report: &Self::Report) -> String {
         let mut fields = json!(report);
         if let Some(fields) = fields.as_object_mut() {
-            fields.retain(|name, _| !["action", "lineage"].contains(&name.as_str()));
+            fields.remove("action");
         }
-        let mut text = event(&fields);
-        if let Some(lineage) = &report.lineage {
-            text.push_str(&tree(lineage, self.id));
-        }
-        text
+        event(&fields)
     }
 }
 
@@ -69,66 +64,4 @@ fn error(error: &Value) -> String {
     let parts = [instant(&error["at"]), attempt].into_iter().chain(what);
     let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
     parts.join(": ")
-}
-
-/// Draws the ancestors and descendants of an event as a tree.
-fn tree(lineage: &Lineage, id: i64) -> String {
-    let mut lines: Vec<String> = Vec::with_capacity(lineage.events.len());
-    // Whether, at each depth, another branch follows below the line that is being drawn.
-    let mut more: Vec<bool> = Vec::new();
-    for event in lineage.events.iter().rev() {
-        let depth = event.depth as usize;
-        more.resize(depth + 1, false);
-        let mut line = String::from("  ");
-        for more in more.iter().take(depth).skip(1) {
-            line.push_str(if *more { "│  " } else { "   " });
-        }
-        if depth > 0 {
-            line.push_str(if more[depth] { "├─ " } else { "└─ " });
-        }
-        more[depth] = true;
-        line.push_str(&related_line(event));
-        if event.id == id {
-            line.push_str("  ← this event");
-        }
-        lines.push(line);
-    }
-    lines.reverse();
-    if let Some(gone) = lineage.events.first().and_then(RelatedEvent::origin) {
-        let why = if lineage.truncated {
-            "is not shown"
-        } else {
-            "is no longer stored"
-        };
-        lines.insert(0, format!("  (event {gone}, from which it came, {why})"));
-    }
-    if lineage.truncated {
-        lines.push(format!(
-            "  (only the nearest {} are shown)",
-            lineage.events.len()
-        ));
-    }
-    format!("lineage\n{}\n", lines.join("\n"))
-}
-
-fn related_line(event: &RelatedEvent) -> String {
-    let replay = if event.relation == Relation::Replay {
-        "replay "
-    } else {
-        ""
-    };
-    let when = event.finished_at.as_ref().map_or_else(
-        || format!("created {}", in_seconds(&event.created_at)),
-        |at| format!("ended {}", in_seconds(at)),
-    );
-    let attempts = match event.attempts {
-        1 => "1 attempt".to_owned(),
-        more => format!("{more} attempts"),
-    };
-    format!(
-        "{replay}{} {} {}, {attempts}, {when}",
-        event.id,
-        shown(&event.kind),
-        event.status
-    )
 }

@@ -1,15 +1,14 @@
-//! One event: state, errors, results, payload and lineage.
+//! One event: state, errors, results and payload.
 
 use axum::extract::Path;
 use maud::{Markup, html};
 use serde_json::Value;
-use tidegate::admin::views::{Content, Dossier, Lineage, RelatedEvent, Relation};
+use tidegate::admin::views::{Content, Dossier};
 
 use crate::desk::Desk;
 use crate::form::{Fields, Params};
 use crate::html::{
-    bytes, chip, empty, event, field, named, nothing, number, short, status, table, text, time,
-    time_of, why,
+    bytes, chip, empty, event, field, named, nothing, number, status, table, text, time, why,
 };
 use crate::json::{SHOWN, pretty};
 use crate::link::Base;
@@ -32,7 +31,6 @@ pub(super) async fn show(desk: Desk, Path(id): Path<String>, Params(request): Pa
             Some(content) => { (errors(content)) (documents(base, id, content, &request)) }
             None => { (last_error(one)) (hidden(&desk)) }
         }
-        @if let Some(lineage) = &dossier.lineage { (family(base, lineage, id)) }
     };
     let title = format!("Event {id}");
     let page = Page::new("/events", title, format!("tidegate show {id}"), body);
@@ -172,54 +170,6 @@ fn laid_out(
         @if end.is_some() {
             p.note { "The first " (number(SHOWN as u64)) " characters of " (bytes(document.len() as u64)) ". "
                 a href=(base.to(&format!("/events/{id}")).with("whole", name)) { "Show all of it" } }
-        }
-    }
-}
-
-/// The lineage as a tree.
-fn family(base: &Base, lineage: &Lineage, id: i64) -> Markup {
-    if lineage.events.len() < 2 {
-        return html! {};
-    }
-    html! {
-        section {
-            h2 { "Lineage" }
-            @if lineage.truncated { p.note { "The nearest " (lineage.events.len()) " events." } }
-            div.scroll role="region" aria-label="Lineage" tabindex="0" { ul.tree { (branches(base, &lineage.events, id)) } }
-        }
-    }
-}
-
-/// Renders the events of one depth with their descendants. `events` is in preorder.
-fn branches(base: &Base, events: &[RelatedEvent], id: i64) -> Markup {
-    let Some(depth) = events.first().map(|first| first.depth) else {
-        return html! {};
-    };
-    let starts: Vec<usize> = (0..events.len())
-        .filter(|place| events[*place].depth == depth)
-        .collect();
-    html! {
-        @for (number, start) in starts.iter().enumerate() {
-            @let end = starts.get(number + 1).copied().unwrap_or(events.len());
-            li {
-                (branch(base, &events[*start], id))
-                // Long chains are flat below this depth.
-                @if end > start + 1 { @if depth < 30 { ul { (branches(base, &events[start + 1..end], id)) } } @else { ul { @for one in &events[start + 1..end] { li { (branch(base, one, id)) } } } } }
-            }
-        }
-    }
-}
-
-fn branch(base: &Base, one: &RelatedEvent, id: i64) -> Markup {
-    let how = match one.relation {
-        Relation::Root => "",
-        Relation::FollowUp => "follow-up: ",
-        Relation::Replay => "replay: ",
-    };
-    html! {
-        span.node aria-current=[(one.id == id).then_some("true")] {
-            span.how { (how) } (event(base, &one.id.into())) " " (short(&one.kind)) " " (status(&one.status)) " "
-            @if one.id == id { strong { "this event" } } @else { (time_of(Some(&one.created_at))) }
         }
     }
 }

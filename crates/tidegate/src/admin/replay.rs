@@ -96,9 +96,6 @@ pub struct ReplayReport {
     /// The digest of the eligible events' ids. Two different sets have different digests.
     #[serde(default)]
     pub digest: String,
-    /// How the replay would change the order in groups; only for a dry run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order_risks: Option<OrderRisks>,
 }
 
 /// A replay of one event.
@@ -117,44 +114,6 @@ pub struct PassedDeadlines {
     pub count: u64,
     /// The first ten.
     pub ids: Vec<i64>,
-}
-
-/// The changes of order in groups: replays run later in their group than the originals did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OrderRisks {
-    /// How many groups the replay touches.
-    pub groups: u64,
-    /// How many of them have live events, which the replays would wait for.
-    pub groups_with_live_events: u64,
-    /// The first 100 groups with live events.
-    pub live_events: Vec<BusyGroup>,
-    /// How many of them have later events that have already ended.
-    pub groups_overtaken: u64,
-    /// The first 100 groups with such events.
-    pub overtaken: Vec<OvertakenGroup>,
-}
-
-/// A group with live events.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct BusyGroup {
-    /// The group.
-    pub group_key: String,
-    /// How many live events it has.
-    pub live: u64,
-}
-
-/// A group whose later events have ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct OvertakenGroup {
-    /// The group.
-    pub group_key: String,
-    /// How many events after the first one to be replayed have ended.
-    pub ended: u64,
-    /// The id of the last of them.
-    pub last_id: i64,
-    /// When the latest of them ended, RFC 3339.
-    #[schemars(extend("format" = "date-time"))]
-    pub last_finished_at: String,
 }
 
 statements! {

@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::event_id;
 use super::prelude::*;
-use super::views::{Lineage, lineage, rows, show};
+use super::views::{rows, show};
 use crate::queue::documents;
 
-/// Show everything stored about one event, live or finished, with the events it came from and led to.
+/// Show everything stored about one event, live or finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Args)]
 #[command(after_help = "Example:\n  tidegate show 42")]
 pub struct ShowRequest {
@@ -27,9 +27,6 @@ pub struct ShowReport {
     /// The latest 100 remarks of operators on it, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
-    /// Its ancestors and descendants. `None` if the event has just ended and was cleaned up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lineage: Option<Lineage>,
 }
 
 /// A remark on an event.
@@ -61,7 +58,6 @@ impl Verb for ShowRequest {
         Ok(ShowReport {
             event: event.ok_or(Error::UnknownEvent(self.id))?,
             notes: documents(&client, &NOTES, &[&self.id]).await?,
-            lineage: lineage(&client, self.id).await?,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The views of one event: all that is stored about it, its content, and its relatives.
+//! The views of one event: all that is stored about it, and its content.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::Service;
-use super::lineage::{Lineage, MOST_RELATED, arrange};
 use crate::error::{Error, Result};
 use crate::queue::statement::statements;
-use crate::queue::{Queryable, document, documents, query};
+use crate::queue::{Queryable, document, query};
 
 statements! {
     /// Everything stored about one event, live or logged. `row_to_json` keeps the payload's text. `to_jsonb`
@@ -48,10 +47,6 @@ SELECT row_to_json(c)::text
 
     /// The progress that the running handler of one event reports.
     WORK: "work" [INT8] = "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1";
-
-    /// The family of an event, each member as an object: its ancestors, nearest first, then its descendants,
-    /// then the rest of the family; at most `$2` in all.
-    LINEAGE: "lineage" [INT8, INT8] = "SELECT l::text FROM tidegate.lineage($1, $2) AS l";
 }
 
 /// Returns all columns of one event, with its table in `in`; `None` when there is no such event. A column
@@ -90,19 +85,6 @@ fn columns(row: &str) -> Result<Value, serde_json::Error> {
     Ok(event.into())
 }
 
-/// Returns where an event comes from and what followed from it: the events that it follows or replays up to
-/// the first, and all events that followed from these or replayed them. `None` when there is no such event.
-/// At most 500 events, the nearest ones.
-///
-/// # Errors
-/// When the database fails or does not answer.
-pub async fn lineage(client: &impl Queryable, id: i64) -> Result<Option<Lineage>> {
-    // Reads one more than are shown, to find out whether there are more.
-    let limit = i64::try_from(MOST_RELATED).unwrap_or(i64::MAX) + 1;
-    let related = documents(client, &LINEAGE, &[&id, &limit]).await?;
-    Ok(arrange(id, related))
-}
-
 /// Everything about one event, with its content only if that was requested.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -111,8 +93,6 @@ pub struct Dossier {
     pub event: Value,
     /// Payload, results, progress and errors. `None` if they were not requested.
     pub content: Option<Content>,
-    /// Its ancestors and descendants.
-    pub lineage: Option<Lineage>,
     /// The progress that the running handler reports.
     pub work: Option<Value>,
 }
@@ -164,7 +144,6 @@ impl Service {
         Ok(Dossier {
             event,
             content,
-            lineage: lineage(&client, id).await?,
             work: document(&client, &WORK, &[&id]).await?,
         })
     }

@@ -4,7 +4,6 @@
 
 mod event;
 mod finished;
-mod lineage;
 pub(crate) mod rows;
 
 use std::ops::RangeInclusive;
@@ -14,9 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio_postgres::types::ToSql;
 
-pub use self::event::{Content, Dossier, lineage, show};
+pub use self::event::{Content, Dossier, show};
 pub use self::finished::{KindFigures, Span, Step};
-pub use self::lineage::{Lineage, MOST_RELATED, RelatedEvent, Relation};
 use super::program::Service;
 use crate::config::in_range;
 use crate::connect::Client;
