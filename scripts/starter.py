@@ -107,7 +107,10 @@ def whole(tidegate, project, environment, started):
     if failed := starter(tidegate, project, environment, started):
         return failed
     wrong = _console(project, environment) + _told(project, environment)
-    watch = started.enter_context(run.Watch(run.cargo_lambda(), FUNCTION, environment, project, ["--features", "function"]))
+    function = ["--features", "function"]
+    # Before the watch, whose first answer would wait for it.
+    local.step("Its function", ["cargo", "build", *local.cargo_flags(), *function, "--bin", FUNCTION], environment, project)
+    watch = started.enter_context(run.Watch(run.cargo_lambda(), FUNCTION, environment, project, function))
     wrong += _function(watch, project, environment) + _template(project)
     return local.verdict(wrong, f"{NAME} does what its README says")
 
