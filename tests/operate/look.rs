@@ -1,4 +1,4 @@
-//! Looking at the queue from the command line: figures, once or again and again, one event with its lineage,
+//! Looking at the queue from the command line: figures, once or again and again, one event,
 //! lists, blocked groups. And that none of it reads a large queue or log from end to end.
 
 use std::process::Stdio;
