@@ -3,7 +3,7 @@
 
 SAM and cfn-lint validate the templates. They are transformed as on AWS, evaluated like CloudFormation with the sets of parameters in
 tests/template.toml, and compared with rules: names, rights, settings, schedules, queues, metrics. A second deployment is tried on paper:
-what changes with one parameter, and which parameters SAM would send. Each alarm is evaluated like CloudWatch on recorded metrics, which
+what changes with one parameter, and which parameters SAM would send. So is a second stack for another schema of the same database. Each alarm is evaluated like CloudWatch on recorded metrics, which
 must raise it or leave it quiet. The code that migrates during a deployment is executed with stand-ins for AWS. Each rule must notice the
 templates that tests/template.toml breaks on purpose. The Terraform module is parsed, and must deploy what the base template does.
 """
@@ -93,7 +93,7 @@ def everything(name, plain):
             stack = Stack(plain, {**needed, **given})
             wrong += [f"with {what}: {fault}" for rule in (names, rights, settings, schedules, queues, metrics) for fault in rule(stack)]
             wrong += [f"with {what}: {fault}" for fault in alarms(stack)]
-        return wrong + (second(plain, needed) if name == BASE.name else [])
+        return wrong + (second(plain, needed) + neighbours(plain, needed) if name == BASE.name else [])
     except Refused as refused:
         return [*wrong, str(refused)]
 
@@ -162,7 +162,7 @@ def rights(stack):
         rights, log = may[function["Role"][1:].split(".")[0]], function["LoggingConfig"]["LogGroup"].strip("{}")
         found += [f"{name}: must not write {resource}" for action, resource in rights if action.startswith("logs:") and resource != f"{{{log}.Arn}}"]
         variables = function.get("Environment", {}).get("Variables", {})
-        named = [variables[key] for key in variables if "SECRET_ID" in key or key == "TIDEGATE_QUEUES"] + [stack.parameters.get(key, "") for key in ("SecretArns", "PayloadKeysSecretArn")]
+        named = [variables[key] for key in variables if "SECRET_ID" in key] + [stack.parameters.get(key, "") for key in ("SecretArns", "PayloadKeysSecretArn")]
         needed = {arn for each in named for arn in each.split(",") if arn}
         read = {resource for action, resource in rights if action == ("rds-db:connect" if ":dbuser:" in resource else "secretsmanager:GetSecretValue")}
         found += [f"{name}: must read {sorted(needed)}, may read {sorted(read)}"] if variables and read != needed else []
@@ -255,6 +255,22 @@ def second(plain, needed):
     return found
 
 
+def neighbours(plain, needed):
+    """Deploys a queue for each of two schemas of one database. Each function must work on its own schema and report under its own stack's
+    name, and each alarm must watch that name. That no resource has a name of the other stack is the rule of the names."""
+    found = []
+    for schema in ("north", "south"):
+        stack = Stack(plain, {**needed, "Settings": f"TIDEGATE_SCHEMA={schema}"}, {"AWS::StackName": schema})
+        wanted = {"TIDEGATE_SETTINGS": f"TIDEGATE_SCHEMA={schema}", "TIDEGATE_METRICS_QUEUE": schema}
+        given = {name: made.get("Environment", {}).get("Variables", {}) for name, made in stack.of_type("AWS::Lambda::Function").items()}
+        found += [f"the stack {schema}: {name}: {key} must be {value!r}, is {variables.get(key)!r}" for name, variables in given.items() if variables
+                  for key, value in wanted.items() if variables.get(key) != value]
+        watched = {(name, each["Value"]) for name, alarm in stack.of_type("AWS::CloudWatch::Alarm").items() for metric in alarm["Metrics"]
+                   if "MetricStat" in metric for each in metric["MetricStat"]["Metric"]["Dimensions"] if each["Name"] == "Queue"}
+        found += [f"the stack {schema}: {name} watches {value}" for name, value in watched if value != schema]
+    return found
+
+
 def _script(text):
     """Returns the deploy script with this text."""
     made = types.ModuleType("package")
@@ -338,7 +354,7 @@ def twin(text, plain):
         here += [(name, key, value if isinstance(value, str) else "") for key, value in given.items()]
         [own] = [part["aws_lambda_function"][name]["environment"][0]["variables"] for part in made["resource"] if name in part.get("aws_lambda_function", {})]
         there += [(name, key, "" if "${" in value else value) for key, value in local["variables"].items()] + \
-            [(name, *pair) for pair in re.findall(r'(\w+) = "(.*?)"', own)] + [(name, key, "") for key in re.findall(r'"(\w+)"', local["database_secrets"])]
+            [(name, key, text) for key, text, _ in re.findall(r'(\w+) = (?:"(.*?)"|((?:var|local)\.\w+))', own)]
     return [f"must have {each}, as {BASE}" for each in Counter(here) - Counter(there)] + [f"must not have {each}" for each in Counter(there) - Counter(here)]
 
 

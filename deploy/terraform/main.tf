@@ -25,11 +25,10 @@ locals {
     "6h"  = { rate = "rate(6 hours)", seconds = 21600, period = 21600, oldest = 64800000 }
   }
 
-  owner_secret_arns = length(var.owner_secret_arns) > 0 ? var.owner_secret_arns : var.database_secret_arns
-  database_secrets  = length(var.database_secret_arns) > 1 ? "TIDEGATE_QUEUES" : "DATABASE_SECRET_ID"
-  package_hash      = filebase64sha256(var.package)
-  settings          = join("\n", [for name, value in var.settings : "${name}=${value}"])
-  boundary          = var.permissions_boundary_arn == "" ? null : var.permissions_boundary_arn
+  owner_secret_arn = var.owner_secret_arn == "" ? var.database_secret_arn : var.owner_secret_arn
+  package_hash     = filebase64sha256(var.package)
+  settings         = join("\n", [for name, value in var.settings : "${name}=${value}"])
+  boundary         = var.permissions_boundary_arn == "" ? null : var.permissions_boundary_arn
   variables = {
     TIDEGATE_METRICS       = "emf"
     TIDEGATE_METRICS_QUEUE = var.name
@@ -53,9 +52,9 @@ resource "aws_lambda_function" "drain" {
 
   environment {
     variables = merge(local.variables, {
-      (local.database_secrets) = join(",", var.database_secret_arns)
-      TIDEGATE_ACTIONS         = "drain"
-      TIDEGATE_START_DRAINS    = "on"
+      DATABASE_SECRET_ID    = var.database_secret_arn
+      TIDEGATE_ACTIONS      = "drain"
+      TIDEGATE_START_DRAINS = "on"
     })
   }
 
@@ -103,8 +102,8 @@ resource "aws_lambda_function" "operate" {
 
   environment {
     variables = merge(local.variables, {
-      (local.database_secrets) = join(",", local.owner_secret_arns)
-      TIDEGATE_ACTIONS         = "migrate,cleanup,replay,requeue,cancel,reschedule,stats,show,list,failures,blocked_groups,leases,services,service,pause,resume,retire,note,policy,unblock,forget,schedules,schedule,retention,doctor"
+      DATABASE_SECRET_ID = local.owner_secret_arn
+      TIDEGATE_ACTIONS   = "migrate,cleanup,replay,requeue,cancel,reschedule,stats,show,list,failures,blocked_groups,leases,services,service,pause,resume,retire,note,policy,unblock,forget,schedules,schedule,retention,doctor"
     })
   }
 
@@ -148,15 +147,7 @@ resource "aws_lambda_invocation" "migration" {
   triggers = {
     code     = local.package_hash
     settings = local.settings
-    secrets  = join(",", concat(var.database_secret_arns, local.owner_secret_arns))
-  }
-
-  lifecycle {
-    # An error of one of several queues stands in the answer.
-    postcondition {
-      condition     = alltrue([for each in try(jsondecode(self.result).queues, []) : can(each.report)])
-      error_message = "Not every queue was migrated. Mend it, then run terraform apply with -replace for this resource: ${self.result}"
-    }
+    secrets  = "${var.database_secret_arn} ${local.owner_secret_arn}"
   }
 }
 
@@ -290,7 +281,7 @@ data "aws_iam_policy_document" "drain" {
 
   statement {
     actions   = ["secretsmanager:GetSecretValue", "rds-db:connect"]
-    resources = var.database_secret_arns
+    resources = [var.database_secret_arn]
   }
 
   statement {
@@ -310,7 +301,7 @@ data "aws_iam_policy_document" "operate" {
 
   statement {
     actions   = ["secretsmanager:GetSecretValue", "rds-db:connect"]
-    resources = local.owner_secret_arns
+    resources = [local.owner_secret_arn]
   }
 
   statement {

@@ -22,22 +22,22 @@ variable "migrate" {
   description = "Whether a change of the package, the settings or the secrets migrates the schema before the drain gets its new code"
 }
 
-variable "database_secret_arns" {
-  type        = list(string)
-  description = "Secrets with the database login of the drain: {\"username\", \"password\", \"host\", \"port\", \"dbname\"}, and \"ca_pem\" if a private CA signs its certificate. One for each database. Or the ARN of a user for IAM database authentication: arn:aws:rds-db:REGION:ACCOUNT:dbuser:DATABASE/USER"
+variable "database_secret_arn" {
+  type        = string
+  description = "Secret with the database login of the drain: {\"username\", \"password\", \"host\", \"port\", \"dbname\"}, and \"ca_pem\" if a private CA signs its certificate. Or the ARN of a user for IAM database authentication: arn:aws:rds-db:REGION:ACCOUNT:dbuser:DATABASE/USER"
   validation {
-    condition     = length(var.database_secret_arns) > 0 && alltrue([for arn in var.database_secret_arns : can(regex("^arn:[^\\s,]+:(secret:[^\\s,]+-\\w{6}|dbuser:[\\w-]+/[^\\s,]+)$", arn))])
-    error_message = "database_secret_arns must be the whole ARNs of one or several Secrets Manager secrets, or of a database user."
+    condition     = can(regex("^arn:[^\\s,]+:(secret:[^\\s,]+-\\w{6}|dbuser:[\\w-]+/[^\\s,]+)$", var.database_secret_arn))
+    error_message = "database_secret_arn must be the whole ARN of a Secrets Manager secret, or of a database user."
   }
 }
 
-variable "owner_secret_arns" {
-  type        = list(string)
-  default     = []
-  description = "Secrets with the logins that own the schema: they migrate, clean up and operate. If empty, database_secret_arns is used"
+variable "owner_secret_arn" {
+  type        = string
+  default     = ""
+  description = "Secret with the login that owns the schema: it migrates, cleans up and operates. If empty, database_secret_arn is used"
   validation {
-    condition     = alltrue([for arn in var.owner_secret_arns : can(regex("^arn:[^\\s,]+:(secret:[^\\s,]+-\\w{6}|dbuser:[\\w-]+/[^\\s,]+)$", arn))])
-    error_message = "owner_secret_arns must be the whole ARNs of Secrets Manager secrets, or of a database user."
+    condition     = var.owner_secret_arn == "" || can(regex("^arn:[^\\s,]+:(secret:[^\\s,]+-\\w{6}|dbuser:[\\w-]+/[^\\s,]+)$", var.owner_secret_arn))
+    error_message = "owner_secret_arn must be the whole ARN of a Secrets Manager secret, or of a database user."
   }
 }
 

@@ -6,10 +6,8 @@
 )]
 
 mod connect;
-mod databases;
 mod network;
 mod pooler;
-mod queue_list;
 mod queues;
 mod roles;
 mod seal;

@@ -15,7 +15,7 @@ use test_support::{self as support, TestDb, contains, lacks, rows, words};
 use tidegate::connect::Client;
 use tidegate::migrate::Migrate;
 use tidegate::{Context, Dispatch, Done, Event, HandlerError, Handlers, Program};
-use tidegate_console::{Acting, Auth, Settings, router, router_of_all, serve};
+use tidegate_console::{Acting, Auth, Settings, router, serve};
 use tidegate_job::app;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -305,67 +305,6 @@ async fn what_the_figures_and_lists_hold_is_on_the_pages() {
     let list = site.page("/events?correlation_id=order-4017").await;
     contains(&list, "/events/17\"");
     lacks(&list, "/events/18\"");
-}
-
-#[tokio::test]
-async fn a_console_of_several_queues_lists_them_and_keeps_them_apart() {
-    let db = support::empty_database().await;
-    let url = db.url.clone();
-    let lookup = |name: &str| match name {
-        "DATABASE_URL" => Some(url.clone()),
-        "TIDEGATE_QUEUES" => Some("#acme, b/c=#globex, gone=#gone".to_owned()),
-        _ => None,
-    };
-    let queues = Program::new(|_| Ok(Shopkeeper)).queues(&lookup).unwrap();
-    let hooks = |_: Option<&str>| tidegate::Hooks::default();
-    for name in ["acme", "b/c"] {
-        let migrate = serde_json::json!({"action": "migrate", "queue": name});
-        queues.answer(migrate, None, hooks).await.unwrap();
-    }
-    let auth = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
-    let settings = auth.base_path("/ops").unwrap();
-    let (link, client) = (settings.link(), db.client().await);
-    let routes = router_of_all(queues.into(), settings);
-    let mut site = Site::serving(routes, link, "/ops", (db, client)).await;
-    let fields = [
-        ("kind", "order_placed"),
-        ("payload", "7"),
-        ("reason", "a test"),
-    ];
-    site.done("/q/b%2Fc/publish", &fields).await;
-    let live = "SELECT (SELECT count(*) FROM globex.event_queue) - (SELECT count(*) FROM acme.event_queue)";
-    assert_eq!(site.number(live).await, 1);
-    let list = site.page("").await;
-    let places = ["/ops/q/b%2Fc", "/ops/q/acme", "does not answer"].map(|told| list.find(told));
-    assert!(
-        places.iter().all(Option::is_some) && places.is_sorted(),
-        "{list}"
-    );
-    lacks(&list, "/ops/events");
-    lacks(&site.page("?name=b/c").await, "/ops/q/acme");
-    let page = site.page("/q/acme").await;
-    for told in [
-        "href=\"/ops/q/acme/events\"",
-        "href=\"/ops\">All queues",
-        "tidegate status --queue acme",
-    ] {
-        contains(&page, told);
-    }
-    contains(
-        &site.page("/q/b%2Fc/events?kind=order_placed").await,
-        "/ops/q/b%2Fc/events/1",
-    );
-    for nowhere in ["/q/hooli", "/q/acme/nowhere", "/events"] {
-        assert_eq!(
-            site.get(nowhere).await.0,
-            StatusCode::NOT_FOUND,
-            "{nowhere}"
-        );
-    }
-    site.cookie = None;
-    for page in ["", "/q/acme", "/q/acme/metrics"] {
-        assert_eq!(site.get(page).await.0, StatusCode::UNAUTHORIZED, "{page}");
-    }
 }
 
 /// An action: the verb and the fields that its form sends, and a condition that is true only afterwards. The

@@ -73,11 +73,6 @@ impl Secrets {
         versions.insert(stage.to_owned(), version);
     }
 
-    /// Sets the answer for another secret with this id from now on.
-    pub fn set_other(&self, id: &str, version: Version) {
-        self.set(id, version);
-    }
-
     /// Returns the requested stages in order. For another secret it returns its id.
     pub fn asked(&self) -> Vec<String> {
         self.shared.asked.lock().unwrap().clone()

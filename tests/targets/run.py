@@ -157,22 +157,6 @@ def fifo(relay):
         assert relay.left() == {(1, "failed"): failed}, (more, relay.left())
 
 
-def several(relay):
-    """One program for a list of queues: each has a file of its own, and no call has events of two."""
-    queues = {"acme": "ship", "globex": "send"}
-    for schema, function in queues.items():
-        file = relay.room / f"{schema}.toml"
-        file.write_text(ship().replace(arn("ship"), arn(function)))
-        relay.run("migrate", "--targets", str(file), TIDEGATE_SCHEMA=schema)
-        for order in orders(3):
-            relay.run("publish", "order_placed", "--payload", json.dumps({**order, "sku": schema}), TIDEGATE_SCHEMA=schema)
-    with Invoke({function: lambda event: {"batchItemFailures": []} for function in queues.values()}) as aws:
-        relay.run("drain", "--budget", "60s", AWS_ENDPOINT_URL_LAMBDA=aws.url, TIDEGATE_QUEUES="#acme, #globex")
-        for schema, function in queues.items():
-            assert aws.sizes(function) == [3], (function, aws.sizes(function))
-            assert relay.database.holds(f"SELECT count(*) FROM {schema}.event_log WHERE status = 'COMPLETED'") == 3, schema
-
-
 def record(relay):
     """Powertools' model of SQS events, which requires every field, takes our records. Ids are stable over the attempts."""
     from aws_lambda_powertools.utilities.parser.models import SqsModel
@@ -618,7 +602,7 @@ def examined(relay):
     assert len(found) == 3 and all("unreachable" in one for one in found), found
 
 
-ALL = [checked, newcomer, examined, powertools, all_raise, fifo, several, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
+ALL = [checked, newcomer, examined, powertools, all_raise, fifo, record, broken_deployment, poison, hung, cut, node, bad_neighbours, webhooks, frameworks,
        function, redirects, fifo_queue, moto]
 
 

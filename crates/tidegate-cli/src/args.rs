@@ -35,9 +35,6 @@ pub struct Cli {
     /// The schema of the queue. It overrides TIDEGATE_SCHEMA; the default is tidegate.
     #[arg(long, global = true, value_name = "NAME")]
     pub schema: Option<String>,
-    /// The queue to work on, of those that TIDEGATE_QUEUES names. It overrides TIDEGATE_QUEUE.
-    #[arg(long, global = true, value_name = "NAME")]
-    pub queue: Option<String>,
 }
 
 /// The verbs. The order is that of the help: the library's verbs stand ten apart.

@@ -1,14 +1,13 @@
 //! Owns the command line as a whole: the verbs that every program has, and those of one program.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Arg, ArgMatches, ColorChoice, Command, FromArgMatches, Parser};
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value};
 use tidegate::config::environment;
 use tidegate::logs::write_line;
-use tidegate::program::{Queues, Service};
+use tidegate::program::Service;
 use tidegate::{Error, Lookup, Program};
 
 use crate::answer::{Answer, Failed, print, print_error, program_name};
@@ -77,28 +76,12 @@ enum Way {
 /// The context of a program's own verb.
 pub struct Ask {
     /// The program, with its settings.
-    pub queues: Arc<Queues>,
-    /// The queue that the arguments name.
-    queue: Option<String>,
+    pub service: Service,
     /// Whether the answer is printed as JSON.
     pub json: bool,
 }
 
 impl Ask {
-    /// Returns the service of the queue that the arguments or the settings name.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when one of several must be named, or there is none of this name.
-    pub async fn service(&self) -> Result<Arc<Service>, Error> {
-        self.queues.one(self.queue.as_deref()).await
-    }
-
-    /// Whether the verb is for all of several queues: there is a list, and nothing names one of it.
-    #[must_use]
-    pub fn is_for_all(&self) -> bool {
-        self.queue.is_none() && self.queues.are_listed() && self.queues.chosen().is_none()
-    }
-
     /// Prints a message before the answer: to stdout for people, or to stderr if stdout holds the document of
     /// `--json`.
     pub fn say(&self, text: &str) {
@@ -125,8 +108,6 @@ struct Arguments {
     json: bool,
     /// The queue's schema.
     schema: Option<String>,
-    /// The queue's name in the list.
-    queue: Option<String>,
 }
 
 impl CommandLine {
@@ -228,11 +209,10 @@ impl CommandLine {
             Some(schema) if name == "TIDEGATE_SCHEMA" => Some(schema.clone()),
             _ => environment(name),
         };
-        let queue = arguments.queue.as_deref();
         let (json, chosen) = (arguments.json, arguments.chosen);
         let answered = match self.describe(&chosen) {
             Some(answer) => answer.map_err(Failed::from),
-            None => block_on(origin, self.answer(chosen, json, queue, &lookup)),
+            None => block_on(origin, self.answer(chosen, json, &lookup)),
         };
         match answered {
             Ok(answer) => give(&answer, json),
@@ -310,7 +290,6 @@ impl CommandLine {
             verb,
             json: matches.get_flag("json"),
             schema: matches.get_one("schema").cloned(),
-            queue: matches.get_one("queue").cloned(),
         })
     }
 
@@ -318,28 +297,19 @@ impl CommandLine {
         self,
         chosen: Chosen,
         json: bool,
-        queue: Option<&str>,
         lookup: Lookup<'_>,
     ) -> Result<Answer, Failed> {
         let start = |program: Program| {
-            let queues = program.queues(lookup)?;
-            Ok::<_, Error>(queues.with_metrics_to(write_line))
+            let mut service = program.start(lookup)?;
+            service.metrics_to = write_line;
+            Ok::<_, Error>(service)
         };
         match chosen {
-            Chosen::OfAll(verb) => {
-                let queues = start(self.program)?;
-                verbs::on_queues(&queues, queue, *verb, json).await
-            }
+            Chosen::OfAll(verb) => verbs::answer(&start(self.program)?, *verb, json).await,
             Chosen::OfOwn(number, matches) => match &self.verbs[number].answer {
                 Way::Served(answer) => {
-                    let queues = Arc::new(start(self.program)?);
-                    let queue = queue.map(str::to_owned);
-                    let ask = Ask {
-                        queues,
-                        queue,
-                        json,
-                    };
-                    Ok(answer(ask, &matches).await?)
+                    let service = start(self.program)?;
+                    Ok(answer(Ask { service, json }, &matches).await?)
                 }
                 Way::Alone(answer) => Ok(answer(&matches).await?),
             },

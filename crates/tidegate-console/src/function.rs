@@ -4,8 +4,6 @@
 //! It reads the options of the verb `console` from the environment: `TIDEGATE_CONSOLE_AUTH` and so on. Use a
 //! separate function with a separate database login, never those of the drain.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -23,8 +21,8 @@ pub use lambda_http::Error;
 
 use crate::guard::Published;
 use crate::options::Options;
+use crate::router;
 use crate::who::Given;
-use crate::{router, router_of_all};
 
 /// Serves requests until the function ends. If the settings are invalid, the function still starts. It
 /// answers every request with 503, and the log has the reason.
@@ -34,7 +32,7 @@ use crate::{router, router_of_all};
 pub fn run(program: Program) -> Result<(), Error> {
     let unconfigured = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
     let started = async || {
-        let started = start(program, &environment).await;
+        let started = start(program, &environment);
         started.inspect_err(|error| eprintln!("tidegate: {error}"))
     };
     serve(started, unconfigured)
@@ -67,16 +65,12 @@ pub fn serve(
     })
 }
 
-async fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
-    let queues = program.queues(lookup)?;
+fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
+    let service = program.start(lookup)?;
     let mut settings = options(lookup)?.settings(None, None)?;
     settings.is_frozen_between = true;
     let base = settings.base.path().to_owned();
-    let routes = if queues.are_listed() && queues.chosen().is_none() {
-        router_of_all(Arc::new(queues), settings)
-    } else {
-        router((*queues.one(None).await?).clone(), settings)
-    };
+    let routes = router(service, settings);
     let routes = if base.is_empty() {
         routes
     } else {

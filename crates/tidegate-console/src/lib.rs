@@ -61,7 +61,6 @@ mod offer;
 mod options;
 mod page;
 mod problem;
-mod queues;
 mod report;
 mod screens;
 mod serve;
@@ -79,7 +78,6 @@ use axum::routing::get;
 use tidegate::program::Service;
 
 pub use guard::is_for_this_machine;
-pub use queues::router_of_all;
 pub use serve::{Bounds, serve, serve_within};
 pub use settings::Settings;
 pub use shares::{Share, Shares};
@@ -92,16 +90,11 @@ use shared::Shared;
 /// not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(Shared::new(service, settings));
-    served(screens::pages(&shared), &shared)
-}
-
-/// Adds what is around the pages of a console: the checks of each request, files, signing in.
-fn served(pages: Router, shared: &Arc<Shared>) -> Router {
-    let pages = surround::guarded(pages, shared);
+    let pages = surround::guarded(screens::pages(&shared), &shared);
     let open = Router::new()
         .route("/assets/{name}", get(asset::serve))
         .route("/login", get(login::login))
         .with_state(shared.clone());
     let alive = Router::new().route("/healthz", get(|| async { "ok\n" }));
-    surround::around(pages.merge(open), shared).merge(alive)
+    surround::around(pages.merge(open), &shared).merge(alive)
 }

@@ -46,11 +46,6 @@ impl Base {
         if self.0.is_empty() { "/" } else { &self.0 }
     }
 
-    /// Returns the base path of the console of one of several queues.
-    pub(crate) fn of_queue(&self, name: &str) -> Self {
-        Self(self.of("/q", name).as_str().to_owned())
-    }
-
     /// Returns a link to a page, given its path without the base path.
     pub(crate) fn to(&self, path: &str) -> Link {
         let path = if path == "/" && !self.0.is_empty() {

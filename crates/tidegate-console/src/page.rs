@@ -3,7 +3,6 @@
 use axum::http::header::SET_COOKIE;
 use axum::response::IntoResponse;
 use maud::{DOCTYPE, Markup, html};
-use tidegate_cli::quoted;
 
 use crate::asset::{CODE, HTMX, ICON, STYLE};
 use crate::desk::Desk;
@@ -11,7 +10,6 @@ use crate::flash;
 use crate::link::Base;
 use crate::problem::{Answered, Problem};
 use crate::settings::Settings;
-use crate::who::Identity;
 
 /// The menu: the paths of its pages, and their names.
 const MENU: [(&str, &str); 12] = [
@@ -116,7 +114,7 @@ impl Page {
             }
             (self.fixed)
             (self.part(desk))
-            (command(&self.command, settings))
+            (command(&self.command))
         };
         let person = html! {
             span { "Signed in as " strong { bdi { (desk.who.name) } } }
@@ -125,17 +123,6 @@ impl Page {
         };
         frame(settings, &self.title, Some(self.place), &inside, &person)
     }
-}
-
-/// The list of several queues.
-pub(crate) fn of_queues(settings: &Settings, who: &Identity, inside: &Markup) -> Markup {
-    let inside = html! {
-        div.title { h1 { "Queues" } }
-        (inside)
-        (command("tidegate status", settings))
-    };
-    let person = html! { span { "Signed in as " strong { bdi { (who.name) } } } };
-    frame(settings, "Queues", None, &inside, &person)
 }
 
 /// The page of a problem.
@@ -149,13 +136,12 @@ pub(crate) fn of_problem(settings: &Settings, problem: &Problem) -> Markup {
 }
 
 /// Shows the command that prints the same.
-fn command(command: &str, settings: &Settings) -> Markup {
-    let queue = settings.of.as_ref().and_then(|of| of.queue.as_deref());
+fn command(command: &str) -> Markup {
     html! {
         @if !command.is_empty() {
             p.command {
                 span.label { "On the command line" }
-                code #command { (command) @if let Some(queue) = queue { " --queue " (quoted(queue)) } }
+                code #command { (command) }
                 button.quiet.copy type="button" hidden data-copy="command" { "Copy" }
             }
         }
@@ -194,10 +180,7 @@ fn frame(
                 div.frame {
                     header {
                         a.brand href=(base.to("/")) { img src=(base.to(&ICON.path)) alt="" width="28" height="28"; "Tidegate" }
-                        @if let Some(of) = &settings.of {
-                            p.queue { a href=(of.home.to("/")) { "All queues" } @if let Some(queue) = &of.queue { " / " strong { bdi { (queue) } } } }
-                        }
-                        @if !settings.is_list() { (menu(base, place)) }
+                        (menu(base, place))
                     }
                     main #main tabindex="-1" { (inside) }
                 }

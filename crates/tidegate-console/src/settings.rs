@@ -33,17 +33,6 @@ pub struct Settings {
     pub(crate) sessions: usize,
     /// Whether nothing runs between two requests, as in a Lambda function.
     pub(crate) is_frozen_between: bool,
-    /// Which of several queues a page is about.
-    pub(crate) of: Option<OfSeveral>,
-}
-
-/// A place among the consoles of several queues.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OfSeveral {
-    /// Where the list of them is.
-    pub home: Base,
-    /// The queue; `None` on the list.
-    pub queue: Option<String>,
 }
 
 /// The most database sessions of a console.
@@ -74,7 +63,6 @@ impl Settings {
             shows_content: true,
             sessions: SESSIONS,
             is_frozen_between: false,
-            of: None,
         }
     }
 
@@ -82,11 +70,6 @@ impl Settings {
     #[must_use]
     pub fn link(&self) -> Option<String> {
         self.auth.link()
-    }
-
-    /// Whether this is the list of several queues.
-    pub(crate) fn is_list(&self) -> bool {
-        self.of.as_ref().is_some_and(|of| of.queue.is_none())
     }
 
     /// A cookie of the console, which no script reads and no other site causes to be sent.

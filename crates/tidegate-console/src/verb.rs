@@ -13,7 +13,7 @@ use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
 use crate::options::Options;
-use crate::{router, router_of_all, serve};
+use crate::{router, serve};
 
 /// Serve the web console until SIGTERM or Ctrl-C.
 ///
@@ -49,7 +49,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     let stop = stop_signal();
     let listen = request.listen;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
-    let operator = ask.queues.common().actor.as_deref();
+    let operator = ask.service.actor.as_deref();
     let settings = request.options.settings(Some(listen), operator)?;
     let link = settings.auth.link().unwrap_or_default();
     let base = settings.base.path().to_owned();
@@ -62,12 +62,7 @@ pub async fn console(ask: Ask, request: Console) -> Result<Answer, Error> {
     if !link.is_empty() {
         ask.say(&format!("open {url}{link} (the link works once)"));
     }
-    let console = if ask.is_for_all() {
-        router_of_all(ask.queues, settings)
-    } else {
-        router((*ask.service().await?).clone(), settings)
-    };
-    let routes = mounted(&base, console);
+    let routes = mounted(&base, router(ask.service, settings));
     serve(listener, routes, stop).await.map_err(failed)?;
     Ok(Answer::new(
         json!({"action": "console", "url": url}),

@@ -27,7 +27,7 @@ use tidegate::connect::{DeadMessages, Invoked, SelfInvoke};
 use tidegate::logs::{
     FlushAtExit, PATIENCE, SPANS, details_of_ours_alone, flush, log_filter, log_writer, write_line,
 };
-use tidegate::program::{Failure, Queues, log_panics};
+use tidegate::program::{Failure, Service, log_panics};
 use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -82,9 +82,11 @@ pub use lambda_runtime::Error;
 pub fn run(program: Program) -> Result<(), Error> {
     let _flush = FlushAtExit;
     let logs = start_logs(program.origin());
-    let queues = logs.and_then(|()| program.queues(&environment));
-    // CloudWatch reads the metrics from the function's log.
-    let ready = queues.map(|queues| queues.with_metrics_to(write_line));
+    let mut ready = logs.and_then(|()| program.start(&environment));
+    if let Ok(service) = &mut ready {
+        // CloudWatch reads the metrics from the function's log.
+        service.metrics_to = write_line;
+    }
     if let Err(error) = &ready {
         tracing::error!(error = %error, "the settings are not valid; every invocation will fail");
     }
@@ -129,9 +131,12 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     filter.map(drop)
 }
 
-async fn serve(ready: Arc<Result<Queues, tidegate::Error>>, handlers: Handle) -> Result<(), Error> {
-    // Prepare connections while the first invocation is fetched.
-    for service in ready.iter().flat_map(Queues::services) {
+async fn serve(
+    ready: Arc<Result<Service, tidegate::Error>>,
+    handlers: Handle,
+) -> Result<(), Error> {
+    // Prepare a connection while the first invocation is fetched.
+    if let Ok(service) = &*ready {
         service.database.prepare();
     }
     let (stop, stopped) = watch::channel(false);
@@ -147,20 +152,16 @@ async fn serve(ready: Arc<Result<Queues, tidegate::Error>>, handlers: Handle) ->
     let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Value>| {
         let (ready, noted, dead) = (ready.clone(), noted.clone(), dead.clone());
-        let starts = ready
-            .iter()
-            .all(|queues| queues.common().options.starts_drains);
+        let starts = matches!(&*ready, Ok(service) if service.options.starts_drains);
         tidegate::trace::note_invocation(event.context.xray_trace_id.clone());
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
         let is_cold = !is_warm.swap(true, Ordering::Relaxed);
         let invocation = recorded_invocation(&event, is_cold);
-        let hooks = move |queue: Option<&str>| Hooks {
+        let hooks = Hooks {
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
-            starter: starts
-                .as_ref()
-                .map(|(invoker, context)| starter(invoker, context, queue)),
+            starter: starts.map(|(invoker, context)| starter(invoker, &context)),
             ..Hooks::default()
         };
         let answering = async move {
@@ -181,16 +182,11 @@ async fn serve(ready: Arc<Result<Queues, tidegate::Error>>, handlers: Handle) ->
 }
 
 /// Returns the function that starts further drains: it invokes this function in the same way.
-fn starter(
-    invoker: &Arc<SelfInvoke>,
-    context: &lambda_runtime::Context,
-    queue: Option<&str>,
-) -> Arc<dyn StartDrain> {
+fn starter(by: Arc<SelfInvoke>, context: &lambda_runtime::Context) -> Arc<dyn StartDrain> {
     Arc::new(Invoked {
-        by: invoker.clone(),
+        by,
         arn: context.invoked_function_arn.clone(),
         trace: context.xray_trace_id.clone(),
-        queue: queue.map(str::to_owned),
     })
 }
 
@@ -209,8 +205,8 @@ fn recorded_invocation(event: &LambdaEvent<Value>, is_cold: bool) -> tracing::Sp
 /// Answers an invocation and logs the result.
 async fn logged(
     event: LambdaEvent<Value>,
-    ready: Result<&Queues, &tidegate::Error>,
-    hooks: impl Fn(Option<&str>) -> Hooks,
+    ready: Result<&Service, &tidegate::Error>,
+    hooks: Hooks,
     to: (&AtomicBool, Option<&DeadMessages>),
 ) -> Result<Value, Refusal> {
     let (request_id, deadline) = (event.context.request_id.clone(), event.context.deadline);
@@ -260,19 +256,19 @@ fn loggable(report: &Value) -> Value {
 
 async fn answer(
     event: LambdaEvent<Value>,
-    ready: Result<&Queues, &tidegate::Error>,
-    hooks: impl Fn(Option<&str>) -> Hooks,
+    ready: Result<&Service, &tidegate::Error>,
+    hooks: Hooks,
     (spoiled, dead): (&AtomicBool, Option<&DeadMessages>),
 ) -> Result<Value, Refusal> {
-    let queues = ready.map_err(|error| Refusal::new("Configuration", error))?;
+    let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
-        let service = queues.one(None).await.map_err(refused)?;
-        let taking_in = intake::take_in(&service, bearer, event.payload, time, dead);
+        let taking_in = intake::take_in(service, bearer, event.payload, time, dead);
         Box::pin(taking_in).await
     } else {
-        queues.answer(event.payload, time, hooks).await
+        let request = service.actions.request(event.payload).map_err(refused)?;
+        service.answer(&request, time, hooks).await
     };
     spoiled.fetch_or(leaves_handlers(&answered), Ordering::Relaxed);
     answered.map_err(|error| Refusal::new(error_type(&error), &error))

@@ -29,50 +29,37 @@ const MOST_VALUES: u64 = 100;
 pub struct Metrics {
     /// The value of the dimension `Queue`.
     pub queue: String,
-    /// The name of this queue in the list of several.
-    pub queue_name: Option<String>,
-    /// Whether each metric also exists for each of several queues, under the dimensions `Queue` and
-    /// `QueueName`. CloudWatch charges for each.
-    pub by_queue: bool,
     /// Whether each kind and each service has its own metrics, under the dimensions `Queue` and `Kind`, or
     /// `Service`.
     pub by_kind: bool,
 }
 
 impl Metrics {
-    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf`, `emf-by-kind`, `emf-by-queue` or
-    /// `emf-by-kind-and-queue`, and `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else
-    /// to `tidegate`.
+    /// Reads `TIDEGATE_METRICS`, which is `off` (the default), `emf` or `emf-by-kind`, and
+    /// `TIDEGATE_METRICS_QUEUE`, which defaults to the function's name, or else to `tidegate`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>> {
-        let (by_kind, by_queue) = match lookup("TIDEGATE_METRICS").as_deref() {
+        let by_kind = match lookup("TIDEGATE_METRICS").as_deref() {
             None | Some("off") => return Ok(None),
-            Some("emf") => (false, false),
-            Some("emf-by-kind") => (true, false),
-            Some("emf-by-queue") => (false, true),
-            Some("emf-by-kind-and-queue") => (true, true),
+            Some("emf") => false,
+            Some("emf-by-kind") => true,
             Some(other) => {
                 return Err(Error::Config(format!(
-                    "TIDEGATE_METRICS: must be off, emf, emf-by-kind, emf-by-queue or emf-by-kind-and-queue, got {other:?}"
+                    "TIDEGATE_METRICS: must be off, emf or emf-by-kind, got {other:?}"
                 )));
             }
         };
         let queue = lookup("TIDEGATE_METRICS_QUEUE")
             .or_else(|| lookup("AWS_LAMBDA_FUNCTION_NAME"))
             .unwrap_or_else(|| "tidegate".to_owned());
-        Ok(Some(Self {
-            queue,
-            queue_name: None,
-            by_queue,
-            by_kind,
-        }))
+        Ok(Some(Self { queue, by_kind }))
     }
 
     /// Returns the line of one cleanup.
     pub fn of_cleanup(&self, succeeded: bool, at: SystemTime) -> String {
-        let mut document = self.document(at);
+        let mut document = Document::new(&self.queue, at);
         document.metric("Cleanups", "Count", json!(u64::from(succeeded)));
         document.line()
     }
@@ -84,16 +71,6 @@ impl Metrics {
         document.line()
     }
 
-    fn document(&self, at: SystemTime) -> Document {
-        let mut document = Document::new(&self.queue, at);
-        match &self.queue_name {
-            Some(name) if self.by_queue => document.also_by("QueueName", name),
-            Some(name) => document.field("QueueName", json!(name)),
-            None => {}
-        }
-        document
-    }
-
     /// Returns the lines of one drain. `succeeded` is false if an infrastructure error ended the drain. Then
     /// the rest of the queue is unknown, and no successful drain is counted (B9).
     pub fn of_drain(
@@ -103,7 +80,7 @@ impl Metrics {
         succeeded: bool,
         at: SystemTime,
     ) -> Vec<String> {
-        let mut document = self.document(at);
+        let mut document = Document::new(&self.queue, at);
         // A metric that is never sent costs nothing.
         let if_known = |value: u64| succeeded.then_some(value);
         let broken = succeeded && !report.is_balanced();
@@ -232,8 +209,6 @@ fn millis(duration: Duration) -> f64 {
 struct Document {
     at_ms: u64,
     dimensions: Vec<&'static str>,
-    /// A second set of dimensions, under which the same metrics exist again.
-    further: Option<Vec<&'static str>>,
     declared: Vec<Value>,
     fields: Map<String, Value>,
 }
@@ -251,12 +226,6 @@ impl Document {
 
     fn dimension(&mut self, name: &'static str, value: &str) {
         self.dimensions.push(name);
-        self.field(name, json!(value));
-    }
-
-    /// Adds a second set: the dimensions so far, and this one.
-    fn also_by(&mut self, name: &'static str, value: &str) {
-        self.further = Some([&self.dimensions[..], &[name]].concat());
         self.field(name, json!(value));
     }
 
@@ -279,11 +248,9 @@ impl Document {
     }
 
     fn line(mut self) -> String {
-        let mut dimensions = vec![std::mem::take(&mut self.dimensions)];
-        dimensions.extend(self.further.take());
         let metrics = json!([{
             "Namespace": NAMESPACE,
-            "Dimensions": dimensions,
+            "Dimensions": [self.dimensions],
             "Metrics": self.declared,
         }]);
         let head = json!({"Timestamp": self.at_ms, "CloudWatchMetrics": metrics});
@@ -300,8 +267,6 @@ mod tests {
     fn queue(by_kind: bool) -> Metrics {
         Metrics {
             queue: "orders".to_owned(),
-            queue_name: None,
-            by_queue: false,
             by_kind,
         }
     }
@@ -495,41 +460,6 @@ mod tests {
             (&line["Kind"], &line["Completed"]),
             (&json!("paid"), &json!(2))
         );
-    }
-
-    #[test]
-    fn one_of_several_queues_has_its_metrics_and_a_part_in_those_of_all() {
-        let north = Metrics {
-            queue_name: Some("north".to_owned()),
-            ..queue(true)
-        };
-        let line = parsed(&north.of_drain(&report(), &figures(2), true, UNIX_EPOCH)[0]);
-        let dimensions = &line["_aws"]["CloudWatchMetrics"][0]["Dimensions"];
-        assert_eq!(
-            (dimensions, &line["QueueName"]),
-            (&json!([["Queue"]]), &json!("north"))
-        );
-        let north = Metrics {
-            by_queue: true,
-            ..north
-        };
-        let lines = north.of_drain(&report(), &figures(2), true, UNIX_EPOCH);
-        let line = parsed(&lines[0]);
-        assert_eq!(
-            line["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
-            json!([["Queue"], ["Queue", "QueueName"]])
-        );
-        assert_eq!(
-            (&line["Queue"], &line["QueueName"]),
-            (&json!("orders"), &json!("north"))
-        );
-        // The kinds are counted together: metrics of each kind in each queue would be many.
-        let kind = parsed(&lines[1]);
-        assert_eq!(
-            kind["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
-            json!([["Queue", "Kind"]])
-        );
-        assert!(line.get("DrainsFailed").is_none());
     }
 
     #[test]

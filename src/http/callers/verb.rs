@@ -51,7 +51,7 @@ struct Create {
 /// # Errors
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn api_key(ask: Ask, request: ApiKey) -> Result<Answer, Error> {
-    let service = ask.service().await?;
+    let service = ask.service;
     let client = service.database.connect().await?;
     match request.action {
         Action::Create(create) => {
@@ -145,7 +145,7 @@ enum Rotate {
 /// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn link_key(ask: Ask, request: LinkKey) -> Result<Answer, Error> {
     let Rotate::Rotate { forget, by } = request.action;
-    let service = ask.service().await?;
+    let service = ask.service;
     let client = service.database.connect().await?;
     let rotated = keys::rotate(&client, forget, &named(&service, by)).await?;
     let text = if forget {

@@ -7,7 +7,6 @@ mod drain;
 pub mod new;
 mod prometheus;
 mod publish;
-mod queues;
 mod status;
 
 use tidegate::Error;
@@ -17,8 +16,6 @@ use tidegate::program::Service;
 use crate::answer::{Answer, Failed};
 use crate::args::Verb;
 use crate::text::{Text, width, wrapped};
-
-pub use self::queues::on_queues;
 
 /// Answers a verb that every program has.
 pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {

@@ -74,8 +74,4 @@ impl Verb for CleanupRequest {
         };
         answer::<Self>(time.map(overrun), service.cleanup(&options, hooks)).await
     }
-
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
-        Ok(Some(self.over(service.options.budget, None).budget))
-    }
 }

@@ -19,10 +19,6 @@ impl Verb for DoctorRequest {
 
     type Report = DoctorReport;
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
-        Ok(Some(service.options.budget))
-    }
-
     async fn run(&self, service: &Service) -> Result<DoctorReport> {
         service.examine().await
     }

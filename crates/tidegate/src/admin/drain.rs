@@ -76,10 +76,4 @@ impl Verb for DrainRequest {
         let hooks = Hooks { chain, ..hooks };
         Ok(document::<Self>(&service.drain(&options, hooks).await?)?)
     }
-
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
-        let options = self.over(&service.options);
-        options.check().map_err(the_callers)?;
-        Ok(Some(options.budget))
-    }
 }

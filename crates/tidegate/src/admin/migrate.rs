@@ -38,9 +38,4 @@ impl Verb for MigrateRequest {
     async fn run(&self, service: &Service) -> Result<MigrateReport> {
         service.migrate(self.clone()).await
     }
-
-    /// A migration is not a drain: it may take as long as the invocation.
-    fn on_all(&self, service: &Service, time: Option<Duration>) -> Result<Option<Duration>> {
-        Ok(Some(time.unwrap_or(service.options.budget)))
-    }
 }

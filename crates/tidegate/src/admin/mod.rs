@@ -123,14 +123,6 @@ pub trait Verb: DeserializeOwned + Clone + Send + Sync {
     ) -> impl Future<Output = Result<Value, Failure>> + Send {
         async move { answer::<Self>(time, self.run(service)).await }
     }
-
-    /// Returns how long it may take on all of several databases; `None` if it needs one that is named.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names the field that is out of range.
-    fn on_all(&self, _service: &Service, _time: Option<Duration>) -> Result<Option<Duration>> {
-        Ok(None)
-    }
 }
 
 /// The verbs, in the order of the command line's help: the file of each, its name in Rust and its request.
@@ -238,21 +230,6 @@ macro_rules! walk {
                     Self::Further { action, fields } => {
                         Ok(within(time, service.further(action, fields.clone())).await?)
                     }
-                }
-            }
-
-            /// Returns the action, and how long it may take on all databases.
-            fn on_all(
-                &self,
-                service: &Service,
-                time: Option<Duration>,
-            ) -> Result<Option<(&'static str, Duration)>> {
-                match self {
-                    $($(Self::$name(request) => {
-                        let most = request.on_all(service, time)?;
-                        Ok(most.map(|most| ($request::NAME, most)))
-                    })+)*
-                    Self::Further { .. } => Ok(None),
                 }
             }
         }

@@ -1,10 +1,6 @@
 //! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a
 //! function or a command line) only has to pass on requests. It does not know which shell runs it.
 
-mod queue_list;
-mod queues;
-mod turns;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,8 +9,6 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
-pub use self::queues::{Queues, together};
-pub use self::turns::Turn;
 use super::{Actions, MigrateRequest, Request, Verb};
 use crate::chain::{NextTick, StartDrain};
 use crate::config::Lookup;
@@ -121,7 +115,7 @@ impl<D: Dispatch> Drains for Typed<D> {
 
     fn kinds<'a>(&self, database: &'a Database) -> BoxFuture<'a, Result<Vec<&'static str>>> {
         let app = self.0.clone();
-        // A pool that is kept would keep a connection to each of many queues.
+        // A pool that is kept would keep a connection while the process is idle or frozen.
         async move { Ok(app.for_run(&database.with_own_pool()?).await?.kinds()) }.boxed()
     }
 
@@ -271,45 +265,21 @@ impl Program {
         self.targets.is_some()
     }
 
-    /// Reads all settings, and checks that a handler's time limit fits into a lease. For the one queue that
-    /// the settings name; [`Program::queues`] is for several.
+    /// Reads all settings, and checks that a handler's time limit fits into a lease.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service> {
-        let handlers = self.handling(lookup)?;
-        let database = Database::from_settings(lookup, Self::pool_of(lookup)?)?;
-        Arc::new(self).serve(lookup, handlers, database)
-    }
-
-    /// Returns how many connections the handlers may hold at once. Handlers that wait for a service need
-    /// none. Eight connections serve the others.
-    fn pool_of(lookup: Lookup<'_>) -> Result<usize> {
-        Ok(DrainOptions::from_settings(lookup)?.concurrency.min(8))
-    }
-
-    /// Builds the handlers, and logs what the settings give up.
-    fn handling(&self, lookup: Lookup<'_>) -> Result<Arc<dyn Drains>> {
         let handlers = (self.handlers)(lookup)?;
         for warning in handlers.warnings() {
             tracing::warn!("{warning}");
         }
-        Ok(handlers)
-    }
-
-    /// Builds the service for this queue.
-    fn serve(
-        self: Arc<Self>,
-        lookup: Lookup<'_>,
-        handlers: Arc<dyn Drains>,
-        database: Database,
-    ) -> Result<Service> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
         let further: Vec<&'static str> = self.further.iter().map(|(name, _)| *name).collect();
         Ok(Service {
-            database,
+            database: Database::from_settings(lookup, options.concurrency.min(MOST_POOLED))?,
             options,
             stored: StoredSettings::from_settings(lookup)?,
             actor: actor(lookup),
@@ -322,13 +292,17 @@ impl Program {
             metrics_to: |line| eprintln!("{line}"),
             actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
             handlers,
-            program: self,
+            program: Arc::new(self),
         })
     }
 }
 
+/// The most connections that handlers may hold at once. Handlers that wait for a service need none, so these
+/// serve any number of them.
+const MOST_POOLED: usize = 8;
+
 /// The ARN of the schedule that each drain moves to the time of the next work.
-pub(super) const NEXT_TICK: &str = "TIDEGATE_NEXT_TICK";
+const NEXT_TICK: &str = "TIDEGATE_NEXT_TICK";
 
 /// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing
 /// verifies this name; the database knows only its own user for certain.

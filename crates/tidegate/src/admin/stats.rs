@@ -121,10 +121,6 @@ impl Verb for StatsRequest {
 
     type Report = StatsReport;
 
-    fn on_all(&self, service: &Service, _: Option<Duration>) -> Result<Option<Duration>> {
-        Ok(Some(service.options.budget))
-    }
-
     async fn run(&self, service: &Service) -> Result<StatsReport> {
         let client = service.looking().await?;
         let whole: Option<Whole> = document(&client, &OVERVIEW, &[]).await?;

@@ -312,19 +312,6 @@ impl Database {
         })
     }
 
-    /// Whether both have the same login, so that a connection of one serves the other.
-    #[cfg(feature = "admin")]
-    pub(crate) fn shares_login(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.logins, &other.logins)
-    }
-
-    /// Asks the server in the background to cancel what a session is doing, which nobody waits for any more.
-    #[cfg(feature = "admin")]
-    pub(crate) fn cancel(&self, client: &Client) {
-        let (logins, token) = (self.logins.clone(), client.cancel_token());
-        tokio::spawn(async move { logins.cancel(token).await });
-    }
-
     /// Returns the schema of the queue.
     pub fn schema(&self) -> &Schema {
         &self.schema

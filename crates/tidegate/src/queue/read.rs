@@ -31,25 +31,6 @@ SELECT jsonb_build_object(
   FROM (SELECT count(*) AS n, min(id) AS lowest
           FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted";
 
-    /// As [`BACKLOG`], and whether there may be anything for a drain to do. What is delayed until later, and
-    /// has no deadline that is over, needs none. Of kinds that are not paused: how long an event has been
-    /// ready, and whether one is ready whose worker went away.
-    LOOK: "look" [] = "\
-SELECT jsonb_build_object(
-           'events', live.n,
-           'oldest_age_ms', coalesce((SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
-                                        FROM tidegate.event_queue WHERE id = live.lowest), 0),
-           'ready_ms', coalesce(extract(epoch FROM statement_timestamp() - live.ready_at) * 1000, 0)::bigint,
-           'has_suspect', coalesce(live.has_suspect, false),
-           'needs_drain', live.n = 100000 OR coalesce(live.waits, false) OR EXISTS (SELECT FROM tidegate.lease WHERE NOT ended)
-                       OR EXISTS (SELECT FROM tidegate.schedule WHERE NOT paused AND next_at <= clock_timestamp()))::text
-  FROM (SELECT count(*) AS n, min(q.id) AS lowest,
-               bool_or(q.available_at <= statement_timestamp() OR q.expires_at <= statement_timestamp()) AS waits,
-               min(q.available_at) FILTER (WHERE q.available_at <= statement_timestamp() AND q.kind <> ALL (p.kinds)) AS ready_at,
-               bool_or(q.lapses > 0 AND q.available_at <= statement_timestamp() AND q.kind <> ALL (p.kinds)) AS has_suspect
-          FROM (SELECT coalesce(array_agg(kind), '{}') AS kinds FROM tidegate.event_kind WHERE paused) AS p,
-               (SELECT id, kind, lapses, available_at, expires_at FROM tidegate.event_queue LIMIT 100000) AS q) AS live";
-
     /// The oldest ready event of those that a drain of the kinds `$1` could lease now, and for how many
     /// milliseconds it has been ready. Looks at the first 10,000 of these kinds that no delay hides, and at
     /// the first 1,000 whose delay is over: a drain must bring them back. Of other and paused kinds, it
@@ -174,30 +155,6 @@ pub struct Backlog {
     pub events: u64,
     /// The age of the live event with the lowest id, in milliseconds; 0 when there is none.
     pub oldest_age_ms: u64,
-}
-
-/// What one look at a queue shows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub struct Look {
-    /// Live events in any state, counted up to 100,000.
-    pub events: u64,
-    /// As [`Backlog::oldest_age_ms`].
-    pub oldest_age_ms: u64,
-    /// For how long an event of a kind that is not paused has been ready, in milliseconds; 0 when none is.
-    pub ready_ms: u64,
-    /// Whether one of them had a worker that went away, perhaps because of it.
-    pub has_suspect: bool,
-    /// Whether there may be anything for a drain to do.
-    pub needs_drain: bool,
-}
-
-/// Looks at a queue.
-///
-/// # Errors
-/// When the database fails or does not answer.
-#[cfg(feature = "admin")]
-pub(crate) async fn look(client: &impl Queryable) -> Result<Look> {
-    Ok(document(client, &LOOK, &[]).await?.unwrap_or_default())
 }
 
 /// Returns how many events are left, and how old the oldest is (B9).

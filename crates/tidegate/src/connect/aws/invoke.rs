@@ -101,8 +101,6 @@ pub struct Invoked {
     pub arn: String,
     /// The invocation's X-Ray trace header. With it, Lambda detects functions that call each other in a loop.
     pub trace: Option<String>,
-    /// The name of the queue to drain, if there are several.
-    pub queue: Option<String>,
 }
 
 impl StartDrain for Invoked {
@@ -113,10 +111,7 @@ impl StartDrain for Invoked {
 
 impl Invoked {
     async fn invoke(&self, chain: Chain) -> Result<()> {
-        let mut body = json!({"action": "drain", "chain": chain});
-        if let Some(queue) = &self.queue {
-            body["queue"] = json!(queue);
-        }
+        let body = json!({"action": "drain", "chain": chain});
         let place = Place::of(&self.arn)?;
         let host = self.by.requests.endpoint("LAMBDA", &place).await?;
         let url = format!(

@@ -64,7 +64,6 @@ pub fn starter(_: &str, arn: String) -> Result<Arc<dyn StartDrain>> {
         by: Arc::default(),
         arn,
         trace: None,
-        queue: None,
     }))
 }
 
